@@ -1,0 +1,210 @@
+"""The vocabulary both readers speak: things, events, and the graph that orders them.
+
+A program is a graph of AMP events; a run is such a graph with one path. ``static`` builds the graph from source,
+``runtime`` builds the chain from a run, and :func:`pytest_amp_check.protocol.check.check` does not know which it got.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Event kinds. The subject of an event is the thing named first in its comment, the object the second.
+AUTOCAST_NEW = "autocast-new"  # an autocast context is constructed; facts: arguments as bound to the signature
+AUTOCAST_ENTER = "autocast-enter"  # region; facts: instance, device, dtype, enabled, cache
+AUTOCAST_EXIT = "autocast-exit"  # region
+AUTOCAST_CACHE_CLEAR = "autocast-cache-clear"
+SCOPE_LOST = "scope-lost"  # an autocast that never covers the intended code; facts: how
+SCALER_NEW = "scaler-new"  # scaler; facts: arguments
+OPTIMIZER_NEW = "optimizer-new"  # optimizer; facts: owns (modules whose parameters it updates)
+SCALE = "scale"  # scaler; facts: what is known of the scaled value
+BACKWARD = "backward"  # scaler or nothing; facts: feeds, divided, autocast
+AUTOGRAD_GRAD = "autograd-grad"
+UNSCALE = "unscale"  # scaler, optimizer
+CLIP = "clip"  # optimizers whose gradients are clipped; facts: owners, nonfinite_error, measures_only
+GRAD_READ = "grad-read"
+GRAD_EDIT = "grad-edit"
+GRAD_DIVIDE = "grad-divide"  # gradients divided by the loss scale by hand
+GRAD_NORMALISE = "grad-normalise"  # gradients divided by the number of micro-batches by hand
+SCALER_STEP = "scaler-step"  # scaler, optimizer
+STEP = "step"  # optimizer, stepped directly
+UPDATE = "update"  # scaler; facts: new_scale
+ZERO_GRAD = "zero-grad"  # optimizers whose gradients are cleared; facts: owners
+FORWARD = "forward"  # module
+LOSS = "loss"  # facts: kind, low_precision
+PARAM_WRITE = "param-write"
+MODULE_CAST = "module-cast"  # module; facts: dtype
+FILL = "fill"  # facts: value, tensor
+SCALER_STATE = "scaler-state"  # scaler.state_dict()
+SCALER_LOAD = "scaler-load"  # scaler.load_state_dict()
+SAVE = "save"  # facts: contents
+PENALTY = "penalty"  # scaled gradients from autograd.grad enter a new loss
+DEPRECATED = "deprecated"  # facts: old, new
+HANDOFF = "handoff"  # things given to code that cannot be read; facts: things, also_scaler
+END = "end"  # the end of the program that was read
+
+
+class Symbol(str):
+    """A value that is known by name only: ``Symbol("torch.float16")``."""
+
+    __slots__ = ()
+
+
+#: A value of which nothing is known.
+UNKNOWN = Symbol("?")
+
+
+class Site:
+    """A place in a source file, with the chain of calls that led to it.
+
+    ``line`` and ``end_line`` count from 1, ``column`` and ``end_column`` from 0, in characters. ``caller`` is the
+    place of the call that entered the function in which this site lies, or None at the outermost frame that was read.
+    """
+
+    __slots__ = ("caller", "column", "end_column", "end_line", "function", "line", "path")
+
+    def __init__(
+        self,
+        path: str,
+        line: int,
+        column: int = 0,
+        end_line: int | None = None,
+        end_column: int | None = None,
+        function: str = "",
+        caller: Site | None = None,
+    ) -> None:
+        self.path = path
+        self.line = line
+        self.column = column
+        self.end_line = line if end_line is None else end_line
+        self.end_column = column if end_column is None else end_column
+        self.function = function
+        self.caller = caller
+
+    def frames(self) -> list[Site]:
+        """This site and the calls that led to it, outermost first."""
+        chain: list[Site] = []
+        site: Site | None = self
+        while site is not None:
+            chain.append(site)
+            site = site.caller
+        chain.reverse()
+        return chain
+
+    def __repr__(self) -> str:
+        return f"{self.path}:{self.line}:{self.column}"
+
+
+class Thing:
+    """An object the protocol speaks of: a scaler, an optimizer, a module, an autocast region.
+
+    ``key`` is its index in :attr:`Program.things`; ``facts`` holds what its constructor said.
+    """
+
+    __slots__ = ("facts", "key", "name", "role", "site")
+
+    def __init__(self, key: int, role: str, name: str, site: Site | None, facts: dict[str, Any]) -> None:
+        self.key = key
+        self.role = role
+        self.name = name
+        self.site = site
+        self.facts = facts
+
+    def __repr__(self) -> str:
+        return f"<{self.role} {self.key} {self.name}>"
+
+
+class Event:
+    """One AMP event. ``subject`` and ``object`` are keys of things, ``names`` the user's own words for them.
+
+    ``guards`` are the tests (key, truth) under which the event stands in the source; a run has none.
+    """
+
+    __slots__ = ("facts", "guards", "kind", "names", "object", "site", "subject")
+
+    def __init__(
+        self,
+        kind: str,
+        site: Site,
+        subject: int | None = None,
+        object: int | None = None,
+        facts: dict[str, Any] | None = None,
+        names: dict[str, str] | None = None,
+        guards: tuple[tuple[int, bool], ...] = (),
+    ) -> None:
+        self.kind = kind
+        self.site = site
+        self.subject = subject
+        self.object = object
+        self.facts = facts or {}
+        self.names = names or {}
+        self.guards = guards
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.subject} {self.object} @{self.site}>"
+
+
+class Test:
+    """A condition whose truth decides which way a program goes; a path assumes it once and keeps to it.
+
+    ``counts`` says that the test compares a loop's counter (``(i + 1) % k == 0``, ``count == k``), and ``boundary``
+    then is the truth that marks the end of an accumulation window. ``off_by_one`` marks a window test that is already
+    true for the first micro-batch. ``implies`` lists (truth of this test, key of another test, its truth).
+    """
+
+    __slots__ = ("boundary", "counts", "implies", "key", "off_by_one", "site", "text", "window")
+
+    def __init__(self, key: int, text: str, site: Site | None) -> None:
+        self.key = key
+        self.text = text
+        self.site = site
+        self.counts = False
+        self.boundary = True
+        self.off_by_one = False
+        self.window: object = None
+        self.implies: list[tuple[bool, int, bool]] = []
+
+
+class Node:
+    """A point of the graph: at most one event, the tests that become unknown here, and the ways on.
+
+    ``ways`` are (target node, key of a test or -1, the truth it takes to go that way).
+    """
+
+    __slots__ = ("event", "forgets", "ways")
+
+    def __init__(self, event: Event | None = None) -> None:
+        self.event = event
+        self.forgets = 0  # bit set of test keys
+        self.ways: list[tuple[int, int, bool]] = []
+
+
+class Graph:
+    """Events in the order in which a program may perform them. Node 0 is the entry."""
+
+    __slots__ = ("name", "nodes", "tests")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.nodes: list[Node] = []
+        self.tests: list[Test] = []
+
+
+class Program:
+    """Everything read from one source tree or one run: its graphs and the things that their events speak of.
+
+    ``facts`` are what is true of the program as a whole (``torch_version``, whether it trains in float16, what was
+    given up on); rules that judge the whole read them.
+    """
+
+    __slots__ = ("facts", "graphs", "things")
+
+    def __init__(self) -> None:
+        self.graphs: list[Graph] = []
+        self.things: list[Thing] = []
+        self.facts: dict[str, Any] = {}
+
+    def thing(self, role: str, name: str, site: Site | None = None, **facts: Any) -> Thing:
+        """Make a new thing of this program."""
+        made = Thing(len(self.things), role, name, site, facts)
+        self.things.append(made)
+        return made

@@ -1,0 +1,89 @@
+"""A finding is data; the faces render it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .events import Site
+
+ERROR, WARNING, INFO = "error", "warning", "info"
+SEVERITIES = (ERROR, WARNING, INFO)
+
+
+class Step:
+    """One event of the witness path: where it is and what it did, in the user's own names."""
+
+    __slots__ = ("site", "text")
+
+    def __init__(self, site: Site, text: str) -> None:
+        self.site = site
+        self.text = text
+
+
+class Finding:
+    """A mistake, where it is, and the events that lead to it.
+
+    ``certain`` is True when every path that reaches the place makes the mistake, False when only some do; then
+    ``condition`` may say which (``when use_amp is true``). ``cell`` is the number of the notebook cell, from 1.
+    """
+
+    __slots__ = ("cell", "certain", "code", "condition", "message", "name", "severity", "site", "witness")
+
+    def __init__(
+        self,
+        code: str,
+        name: str,
+        severity: str,
+        message: str,
+        site: Site,
+        *,
+        certain: bool = True,
+        condition: str = "",
+        witness: tuple[Step, ...] = (),
+        cell: int | None = None,
+    ) -> None:
+        self.code = code
+        self.name = name
+        self.severity = severity
+        self.message = message
+        self.site = site
+        self.certain = certain
+        self.condition = condition
+        self.witness = witness
+        self.cell = cell
+
+    @property
+    def filename(self) -> str:
+        return self.site.path
+
+    @property
+    def line(self) -> int:
+        return self.site.line
+
+    def order(self) -> tuple[str, int, int, str]:
+        """The key findings are sorted by: file, line, column, code."""
+        return (self.site.path, self.site.line, self.site.column, self.code)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The finding in the shape ruff's JSON has, with severity, certainty and witness added."""
+        return {
+            "code": self.code,
+            "name": self.name,
+            "severity": self.severity,
+            "message": self.message,
+            "filename": self.site.path,
+            "cell": self.cell,
+            "location": {"row": self.site.line, "column": self.site.column + 1},
+            "end_location": {"row": self.site.end_line, "column": self.site.end_column + 1},
+            "certain": self.certain,
+            "condition": self.condition or None,
+            "witness": [
+                {"filename": s.site.path, "location": {"row": s.site.line, "column": s.site.column + 1}, "text": s.text}
+                for s in self.witness
+            ],
+            "fix": None,
+            "url": None,
+        }
+
+    def __repr__(self) -> str:
+        return f"<{self.code} {self.site.path}:{self.site.line} {self.message}>"

@@ -1,0 +1,136 @@
+"""A rule is data, in one place: what it is called, what it says, which faults it owns, why, and its proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from .events import Event, Program
+from .finding import ERROR, INFO, SEVERITIES, WARNING
+
+__all__ = ["ERROR", "INFO", "WARNING", "Fault", "Rule"]
+
+STATIC, RUNTIME, BOTH = "static", "runtime", "both"
+
+
+class Fault:
+    """One way to break a rule: the label that a judge gives it, and the sentence that a user reads.
+
+    ``message`` is a template over the names the user gave things: ``{scaler}``, ``{optimizer}``, ``{call}``, ... What is
+    wrong comes first, what to do after the colon. ``severity`` overrides the rule's.
+    """
+
+    __slots__ = ("message", "severity")
+
+    def __init__(self, message: str, severity: str = "") -> None:
+        self.message = message
+        self.severity = severity
+
+
+#: Judges one event by itself: yields labels of faults, with values for the message template.
+FactJudge = Callable[[Event, Program], Iterator[tuple[str, Mapping[str, str]]]]
+#: Judges a whole program: yields (label, event blamed, values for the template, other events of the witness).
+WholeJudge = Callable[[Program], Iterator[tuple[str, Event, Mapping[str, str], tuple[Event, ...]]]]
+
+
+class Rule:
+    """A rule of the catalogue.
+
+    code        ``AMPnnn``; the hundreds name the module of ``protocol/rules``; never reused.
+    name        kebab-case, the wrong thing; reads after "allow".
+    severity    ``error``, ``warning`` or ``info``.
+    summary     one sentence for lists.
+    faults      label -> :class:`Fault`. Labels of the automaton (``clip@scaled``) or of the rule's own judges.
+    why         why it is wrong, a short paragraph in Markdown.
+    harm        what it was measured to do, with the figures.
+    bad, good   runnable Python; each line that must be found carries ``# AMPnnn``. ``good`` is ``bad`` put right.
+    silent      look-alikes, each (reason, Python) that must give no finding of this rule.
+    fix         how to put it right, one sentence.
+    sources     where the claim comes from.
+    readers     ``static``, ``runtime`` or ``both``.
+    on          event kind -> judge of that event alone.
+    whole       judge of a whole program, or None.
+    default     whether the rule is on without being selected.
+    """
+
+    __slots__ = (
+        "bad",
+        "code",
+        "default",
+        "faults",
+        "fix",
+        "good",
+        "harm",
+        "name",
+        "on",
+        "readers",
+        "severity",
+        "silent",
+        "sources",
+        "summary",
+        "whole",
+        "why",
+    )
+
+    def __init__(
+        self,
+        code: str,
+        name: str,
+        severity: str,
+        summary: str,
+        *,
+        faults: Mapping[str, Fault],
+        why: str,
+        harm: str,
+        bad: str,
+        good: str,
+        fix: str,
+        sources: tuple[str, ...],
+        silent: tuple[tuple[str, str], ...] = (),
+        readers: str = BOTH,
+        on: Mapping[str, FactJudge] | None = None,
+        whole: WholeJudge | None = None,
+        default: bool = True,
+    ) -> None:
+        missing = [k for k, v in (("bad", bad), ("good", good), ("why", why), ("harm", harm), ("fix", fix)) if not v.strip()]
+        if missing or not sources or not faults:
+            what = ", ".join(missing + (["sources"] if not sources else []) + (["faults"] if not faults else []))
+            raise ValueError(f"rule {code} has no {what}: a rule without its proof is not a rule")
+        if severity not in SEVERITIES or readers not in (STATIC, RUNTIME, BOTH):
+            raise ValueError(f"rule {code}: severity {severity!r} or readers {readers!r} is not one of the known words")
+        if f"# {code}" not in bad or f"# {code}" in good:
+            raise ValueError(f"rule {code}: bad must carry the mark '# {code}' and good must not")
+        self.code = code
+        self.name = name
+        self.severity = severity
+        self.summary = summary
+        self.faults = dict(faults)
+        self.why = why
+        self.harm = harm
+        self.bad = bad
+        self.good = good
+        self.fix = fix
+        self.sources = sources
+        self.silent = silent
+        self.readers = readers
+        self.on = dict(on or {})
+        self.whole = whole
+        self.default = default
+
+    def as_dict(self) -> dict[str, Any]:
+        """The rule as plain data, for ``amp-check rules --output-format json``."""
+        return {
+            "code": self.code,
+            "name": self.name,
+            "severity": self.severity,
+            "summary": self.summary,
+            "why": self.why,
+            "harm": self.harm,
+            "bad": self.bad,
+            "good": self.good,
+            "fix": self.fix,
+            "silent": [{"reason": reason, "code": code} for reason, code in self.silent],
+            "sources": list(self.sources),
+            "readers": self.readers,
+            "default": self.default,
+        }

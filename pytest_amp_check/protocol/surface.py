@@ -1,0 +1,267 @@
+"""The one table of torch names that both readers use: ``static`` resolves calls against it, ``runtime`` patches them.
+
+Names are strings, so that reading needs no torch. A name is where an object is reachable for users, in its canonical
+form; :data:`ALIASES` maps the other places of the same object to it. Signatures are those of torch 2.4 to 2.13.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Roles that a callable of torch can play.
+AUTOCAST = "autocast"
+SCALER = "scaler"
+OPTIMIZER = "optimizer"
+CLIP = "clip"
+NORM = "norm"  # reads the norm of gradients, changes nothing
+MODULE = "module"
+LOSS_MODULE = "loss-module"
+LOSS = "loss"
+BACKWARD = "backward"
+GRAD = "grad"
+NULL_CONTEXT = "null-context"
+EXIT_STACK = "exit-stack"
+CONTEXT = "context"  # another context manager of torch, with no effect on the protocol
+CACHE_CLEAR = "cache-clear"
+SAVE = "save"
+LOAD = "load"
+FILL = "fill"
+MATMUL = "matmul"  # an op that CUDA autocast runs in the low-precision dtype
+WRAP_MODULE = "wrap-module"  # gives back the module it is given
+COMPILE = "compile"
+SCRIPT = "script"
+DEVICE = "device"
+DTYPE = "dtype"
+PARTIAL = "partial"
+DEPRECATED_DECORATOR = "deprecated-decorator"
+
+
+class Entry:
+    """What the tool knows of one torch name: the role it plays and how its arguments bind.
+
+    ``parameters`` are the names of the positional parameters in order; ``facts`` depend on the role.
+    """
+
+    __slots__ = ("facts", "name", "parameters", "role")
+
+    def __init__(self, name: str, role: str, parameters: tuple[str, ...] = (), **facts: Any) -> None:
+        self.name = name
+        self.role = role
+        self.parameters = parameters
+        self.facts = facts
+
+    def __repr__(self) -> str:
+        return f"<{self.role} {self.name}>"
+
+
+SCALER_ARGUMENTS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
+_ENTRIES = [
+    Entry("torch.autocast", AUTOCAST, ("device_type", "dtype", "enabled", "cache_enabled")),
+    Entry("torch.cuda.amp.autocast", AUTOCAST, ("enabled", "dtype", "cache_enabled"), device="cuda"),
+    Entry("torch.cpu.amp.autocast", AUTOCAST, ("enabled", "dtype", "cache_enabled"), device="cpu"),
+    Entry("torch.amp.GradScaler", SCALER, ("device", *SCALER_ARGUMENTS)),
+    Entry("torch.cuda.amp.GradScaler", SCALER, SCALER_ARGUMENTS, device="cuda"),
+    Entry("torch.cpu.amp.GradScaler", SCALER, SCALER_ARGUMENTS, device="cpu"),
+    Entry(
+        "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler",
+        SCALER,
+        ("device", "init_scale", "backoff_factor", "growth_factor", "growth_interval", "enabled", "process_group"),
+        sharded=True,
+    ),
+    Entry("torch.nn.utils.clip_grad_norm_", CLIP, ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach")),
+    Entry("torch.nn.utils.clip_grad_norm", CLIP, ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach")),
+    Entry("torch.nn.utils.clip_grad_value_", CLIP, ("parameters", "clip_value", "foreach")),
+    Entry("torch.nn.utils.clip_grads_with_norm_", CLIP, ("parameters", "max_norm", "total_norm", "foreach")),
+    Entry("torch.nn.utils.get_total_norm", NORM, ("tensors", "norm_type", "error_if_nonfinite", "foreach")),
+    Entry("torch.autograd.backward", BACKWARD, ("tensors", "grad_tensors")),
+    Entry("torch.autograd.grad", GRAD, ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")),
+    Entry("contextlib.nullcontext", NULL_CONTEXT, ("enter_result",)),
+    Entry("contextlib.suppress", NULL_CONTEXT),
+    Entry("contextlib.ExitStack", EXIT_STACK),
+    Entry("torch.clear_autocast_cache", CACHE_CLEAR),
+    Entry("torch.save", SAVE, ("obj", "f")),
+    Entry("torch.load", LOAD, ("f",)),
+    Entry("torch.compile", COMPILE, ("model",)),
+    Entry("torch.jit.script", SCRIPT, ("obj",)),
+    Entry("torch.jit.trace", WRAP_MODULE, ("func",)),
+    Entry("torch.device", DEVICE, ("device",)),
+    Entry("functools.partial", PARTIAL),
+    Entry("torch.nn.DataParallel", WRAP_MODULE, ("module",)),
+    Entry("torch.nn.parallel.DataParallel", WRAP_MODULE, ("module",)),
+    Entry("torch.nn.parallel.DistributedDataParallel", WRAP_MODULE, ("module",)),
+    Entry("torch.nn.SyncBatchNorm.convert_sync_batchnorm", WRAP_MODULE, ("module",)),
+    Entry("torch.distributed.fsdp.FullyShardedDataParallel", WRAP_MODULE, ("module",)),
+    Entry("copy.deepcopy", WRAP_MODULE, ("x",), copies=True),
+]
+for _name in ("no_grad", "inference_mode", "enable_grad", "set_grad_enabled"):
+    _ENTRIES.append(Entry(f"torch.{_name}", CONTEXT, grad=_name == "enable_grad"))
+for _name in ("profiler.profile", "profiler.record_function", "autograd.detect_anomaly", "autograd.set_detect_anomaly"):
+    _ENTRIES.append(Entry(f"torch.{_name}", CONTEXT, grad=True))
+
+#: Losses of ``torch.nn.functional`` and their modules: functional name -> module name.
+_LOSSES = {
+    "binary_cross_entropy": "BCELoss",
+    "binary_cross_entropy_with_logits": "BCEWithLogitsLoss",
+    "cross_entropy": "CrossEntropyLoss",
+    "nll_loss": "NLLLoss",
+    "kl_div": "KLDivLoss",
+    "mse_loss": "MSELoss",
+    "l1_loss": "L1Loss",
+    "smooth_l1_loss": "SmoothL1Loss",
+    "huber_loss": "HuberLoss",
+    "ctc_loss": "CTCLoss",
+    "cosine_embedding_loss": "CosineEmbeddingLoss",
+    "hinge_embedding_loss": "HingeEmbeddingLoss",
+    "margin_ranking_loss": "MarginRankingLoss",
+    "multi_margin_loss": "MultiMarginLoss",
+    "multilabel_margin_loss": "MultiLabelMarginLoss",
+    "multilabel_soft_margin_loss": "MultiLabelSoftMarginLoss",
+    "poisson_nll_loss": "PoissonNLLLoss",
+    "gaussian_nll_loss": "GaussianNLLLoss",
+    "soft_margin_loss": "SoftMarginLoss",
+    "triplet_margin_loss": "TripletMarginLoss",
+}
+#: Losses that need no floating target of the output's shape, so nothing promotes a low-precision output.
+_NO_PROMOTION = {"cross_entropy", "nll_loss", "ctc_loss"}
+for _functional, _module in _LOSSES.items():
+    _facts = {"kind": _functional, "promotes": _functional not in _NO_PROMOTION}
+    _ENTRIES.append(Entry(f"torch.nn.functional.{_functional}", LOSS, ("input", "target", "weight"), **_facts))
+    _ENTRIES.append(Entry(f"torch.nn.{_module}", LOSS_MODULE, (), **_facts))
+
+for _name in (
+    "ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax LBFGS Muon NAdam Optimizer RAdam RMSprop Rprop SGD SparseAdam".split()
+):
+    _ENTRIES.append(Entry(f"torch.optim.{_name}", OPTIMIZER, ("params", "lr")))
+
+#: Ops that autocast runs in the low-precision dtype on every device (RULEBOOK 3.1, 3.2).
+for _name in "matmul mm bmm addmm baddbmm addbmm einsum linear conv1d conv2d conv3d".split():
+    _ENTRIES.append(Entry(f"torch.{_name}", MATMUL))
+for _name in "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention".split():
+    _ENTRIES.append(Entry(f"torch.nn.functional.{_name}", MATMUL))
+
+#: Functions that write a constant into a tensor: the parameter that holds it.
+for _name, _parameters in {
+    "masked_fill": ("input", "mask", "value"),
+    "full_like": ("input", "fill_value"),
+    "index_fill": ("input", "dim", "index", "value"),
+    "where": ("condition", "input", "other"),
+}.items():
+    _ENTRIES.append(Entry(f"torch.{_name}", FILL, _parameters))
+
+SURFACE: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
+
+#: Other places of the same objects. A prefix ends in a dot and maps to a prefix.
+ALIASES = {
+    "torch.amp.autocast": "torch.autocast",
+    "torch.amp.autocast_mode.autocast": "torch.autocast",
+    "torch.cuda.amp.autocast_mode.autocast": "torch.cuda.amp.autocast",
+    "torch.cpu.amp.autocast_mode.autocast": "torch.cpu.amp.autocast",
+    "torch.amp.grad_scaler.GradScaler": "torch.amp.GradScaler",
+    "torch.cuda.amp.grad_scaler.GradScaler": "torch.cuda.amp.GradScaler",
+    "torch.cpu.amp.grad_scaler.GradScaler": "torch.cpu.amp.GradScaler",
+    "torch.GradScaler": "torch.amp.GradScaler",
+    "torch.nn.utils.clip_grad.": "torch.nn.utils.",
+    "torch.optim.adam.": "torch.optim.",
+    "torch.optim.adamw.": "torch.optim.",
+    "torch.optim.sgd.": "torch.optim.",
+    "torch.optim.optimizer.": "torch.optim.",
+    "torch.nn.modules.loss.": "torch.nn.",
+    "torch.nn.DistributedDataParallel": "torch.nn.parallel.DistributedDataParallel",
+    "torch.nn.parallel.distributed.DistributedDataParallel": "torch.nn.parallel.DistributedDataParallel",
+    "torch.distributed.fsdp.fully_sharded_data_parallel.": "torch.distributed.fsdp.",
+    "torch.distributed.fsdp.ShardedGradScaler": "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler",
+    "torch.autograd.grad_mode.": "torch.",
+}
+
+#: Base classes: whoever derives from one plays its role.
+BASES = {
+    "torch.nn.Module": MODULE,
+    "torch.optim.Optimizer": OPTIMIZER,
+    "torch.amp.GradScaler": SCALER,
+    "torch.cuda.amp.GradScaler": SCALER,
+}
+
+#: Low-precision dtypes by every name torch has for them.
+DTYPES = {
+    "torch.float16": "float16",
+    "torch.half": "float16",
+    "torch.bfloat16": "bfloat16",
+    "torch.float32": "float32",
+    "torch.float": "float32",
+    "torch.float64": "float64",
+    "torch.double": "float64",
+}
+
+#: The dtype autocast uses where none is given (RULEBOOK, AMP502).
+DEFAULT_AUTOCAST_DTYPE = {"cuda": "float16", "xpu": "float16", "mps": "float16", "cpu": "bfloat16"}
+
+#: Device types that ``torch.autocast`` accepts.
+AUTOCAST_DEVICES = frozenset({"cuda", "cpu", "xpu", "mps", "hpu", "ipu", "xla", "mtia", "maia", "meta", "npu", "privateuseone"})
+
+#: Old AMP names and what took their place (RULEBOOK, AMP901). ``{...}`` stands for the old arguments, bound anew.
+DEPRECATED = {
+    "torch.cuda.amp.autocast": "torch.amp.autocast('cuda', ...)",
+    "torch.cpu.amp.autocast": "torch.amp.autocast('cpu', ...)",
+    "torch.cuda.amp.GradScaler": "torch.amp.GradScaler('cuda', ...)",
+    "torch.cpu.amp.GradScaler": "torch.amp.GradScaler('cpu', ...)",
+    "torch.cuda.amp.custom_fwd": "torch.amp.custom_fwd(device_type='cuda')",
+    "torch.cuda.amp.custom_bwd": "torch.amp.custom_bwd(device_type='cuda')",
+    "torch.get_autocast_gpu_dtype": "torch.get_autocast_dtype('cuda')",
+    "torch.set_autocast_gpu_dtype": "torch.set_autocast_dtype('cuda', ...)",
+    "torch.get_autocast_cpu_dtype": "torch.get_autocast_dtype('cpu')",
+    "torch.set_autocast_cpu_dtype": "torch.set_autocast_dtype('cpu', ...)",
+    "torch.is_autocast_cpu_enabled": "torch.is_autocast_enabled('cpu')",
+    "torch.set_autocast_cpu_enabled": "torch.set_autocast_enabled('cpu', ...)",
+    "torch.nn.utils.clip_grad_norm": "torch.nn.utils.clip_grad_norm_",
+}
+
+#: Names of GradScaler's methods and the event each performs.
+SCALER_METHODS = frozenset(
+    {
+        "scale",
+        "unscale_",
+        "step",
+        "update",
+        "get_scale",
+        "is_enabled",
+        "state_dict",
+        "load_state_dict",
+        "get_growth_factor",
+        "get_backoff_factor",
+        "get_growth_interval",
+        "set_growth_factor",
+        "set_backoff_factor",
+        "set_growth_interval",
+    }
+)
+
+#: What a snippet without imports means by these bare names.
+BARE = {
+    "GradScaler": "torch.amp.GradScaler",
+    "autocast": "torch.autocast",
+    "clip_grad_norm_": "torch.nn.utils.clip_grad_norm_",
+    "clip_grad_value_": "torch.nn.utils.clip_grad_value_",
+    "nullcontext": "contextlib.nullcontext",
+    "torch": "torch",
+    "nn": "torch.nn",
+    "F": "torch.nn.functional",
+    "optim": "torch.optim",
+}
+
+
+def canonical(name: str) -> str:
+    """The canonical place of a dotted name: ``torch.amp.autocast`` -> ``torch.autocast``."""
+    found = ALIASES.get(name)
+    if found is not None:
+        return found
+    head, dot, tail = name.rpartition(".")
+    if dot:
+        prefix = ALIASES.get(head + ".")
+        if prefix is not None:
+            return prefix + tail
+    return name
+
+
+def lookup(name: str) -> Entry | None:
+    """What the table knows of a dotted name, at whatever place of torch it stands."""
+    return SURFACE.get(canonical(name))
