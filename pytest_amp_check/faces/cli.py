@@ -1,0 +1,224 @@
+"""The command ``amp-check``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from . import machine, text
+from . import options as table
+from .options import ConfigError
+
+if TYPE_CHECKING:
+    from ..protocol.finding import Finding
+
+CLEAN, FOUND, FAILED = 0, 1, 2
+INTERRUPTED, PIPE_CLOSED = 130, 141
+
+EPILOG = "exit codes: 0 nothing found, 1 errors or warnings found, 2 amp-check or its input failed"
+
+
+class InputFailure(Exception):
+    """What was given cannot be used; the message is one sentence."""
+
+
+class _Help(argparse.HelpFormatter):
+    def __init__(self, prog: str) -> None:
+        # A width of its own: argparse would import shutil on every start to ask the terminal.
+        super().__init__(prog, width=96, max_help_position=34)
+
+
+class _Parser(argparse.ArgumentParser):
+    def __init__(self, **more: Any) -> None:
+        super().__init__(formatter_class=_Help, allow_abbrev=False, **more)
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(FAILED, f"amp-check: error: {message}\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
+    text.outputs()
+    try:
+        code = _run(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+        return code
+    except (ConfigError, InputFailure) as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output is gone; nothing may be written to it again, at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except Exception as error:
+        if os.environ.get("AMP_CHECK_DEBUG"):
+            raise
+        return _fail(
+            f"internal error: {type(error).__name__}: {error}: please report it, "
+            "with what AMP_CHECK_DEBUG=1 shows for the same command"
+        )
+
+
+def _fail(message: str) -> int:
+    sys.stderr.write(f"amp-check: error: {' '.join(message.split())}\n")
+    return FAILED
+
+
+def _run(argv: list[str]) -> int:
+    parser = _parser()
+    if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
+        if argv[0].endswith((".py", ".ipynb", ".md")) or os.path.exists(argv[0]):
+            raise InputFailure(f"{argv[0]!r} is not a command: to check it, run amp-check check {argv[0]}")
+        import difflib
+
+        close = difflib.get_close_matches(argv[0], COMMANDS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"the commands are {', '.join(COMMANDS)}"
+        raise InputFailure(f"{argv[0]!r} is not a command: {hint}")
+    try:
+        given = parser.parse_args(argv)
+    except SystemExit as leave:
+        # argparse leaves by itself after --help and --version and on a wrong flag.
+        return leave.code if isinstance(leave.code, int) else CLEAN
+    if given.command is None:
+        parser.print_help()
+        return CLEAN
+    return int(COMMANDS[given.command](given))
+
+
+def _parser() -> argparse.ArgumentParser:
+    from .. import __version__
+
+    parser = _Parser(
+        prog="amp-check",
+        description="Finds the mistakes that PyTorch mixed-precision training code makes silently.",
+        epilog=EPILOG,
+    )
+    parser.add_argument("--version", action="version", version=f"amp-check {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    check = commands.add_parser("check", help="check files and folders", epilog=EPILOG)
+    check.add_argument("paths", nargs="*", metavar="PATH", help="files and folders; - reads standard input")
+    check.add_argument("--stdin-filename", metavar="PATH", help="what standard input is called in findings")
+    table.add_flags(check.add_argument, table.CLI)
+    explain = commands.add_parser("explain", help="say everything about a rule")
+    explain.add_argument("rule", metavar="RULE", help="code or name, such as AMP201 or clip-before-unscale")
+    rules = commands.add_parser("rules", help="list the rules")
+    for command in (explain, rules):
+        command.add_argument("--output-format", choices=("text", "json"), default="text", help="how it is shown")
+    return parser
+
+
+def _check(given: Any) -> int:
+    from ..static import engine
+
+    stdin = given.paths == ["-"]
+    if "-" in given.paths and not stdin:
+        raise InputFailure("- reads standard input and cannot be given together with paths")
+    if given.stdin_filename and not stdin:
+        raise InputFailure("--stdin-filename names standard input: give - as the path")
+    start = (given.stdin_filename or os.curdir) if stdin else (given.paths or [os.curdir])[0]
+    options = table.resolve(table.flags(given, table.CLI) | {"paths": None}, start=start)
+    if options.statistics and options.output_format in ("github", "sarif"):
+        raise ConfigError(
+            f"--statistics counts as full, concise or json, not as {options.output_format}: "
+            "leave one of the two out"
+        )
+    settings = table.settings(options)
+    texts: dict[str, str] = {}
+    if stdin:
+        name = given.stdin_filename or "<stdin>"
+        texts[name] = _standard_input()
+        findings, files = engine.check_source(texts[name], name, settings), 1
+    else:
+        paths = given.paths or [_shown(path) for path in options.paths] or [os.curdir]
+        show, wipe = text.progress(sys.stderr)
+        try:
+            report = engine.check_paths(paths, settings, show)
+        except engine.InputError as error:
+            raise InputFailure(str(error)) from None
+        finally:
+            wipe()
+        findings, files = report.findings, report.files
+        if not files:
+            sys.stderr.write(f"amp-check: warning: no Python file was found in {', '.join(paths)}\n")
+    counts = text.count(finding.severity for finding in findings)
+    _show(findings, text.tally(counts, files), options, text.Sources(texts))
+    return FOUND if counts["error"] + counts["warning"] and not options.exit_zero else CLEAN
+
+
+def _shown(path: str) -> str:
+    """A configured path as a user in this folder would write it."""
+    here = os.path.join(os.getcwd(), "")
+    return path[len(here) :] or os.curdir if path.startswith(here) else path
+
+
+def _standard_input() -> str:
+    data = sys.stdin.buffer.read()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        import tokenize
+
+        try:
+            encoding, _ = tokenize.detect_encoding(iter(data.splitlines(True)).__next__)
+            return data.decode(encoding)
+        except (SyntaxError, LookupError, UnicodeDecodeError):
+            raise InputFailure(
+                f"standard input is not UTF-8 (byte {error.start + 1}) and declares no other encoding: "
+                "save it as UTF-8"
+            ) from None
+
+
+def _show(findings: list[Finding], summary: str, options: table.Options, sources: text.Sources) -> None:
+    form = options.output_format
+    records = text.statistics((f.code, f.name, f.severity) for f in findings) if options.statistics else []
+    if form == "json":
+        sys.stdout.write(machine.dumps(records) if options.statistics else machine.json_text(findings))
+    elif form == "github":
+        sys.stdout.write(machine.github(findings, summary))
+    elif form == "sarif":
+        sys.stdout.write(machine.sarif(findings, sources))
+    else:
+        if options.statistics:
+            lines = text.statistics_table(records)
+        elif form == "concise":
+            lines = text.concise(findings)
+        else:
+            lines = text.full(findings, sources)
+        lines.append([(summary, "" if findings else "good")])
+        text.write(lines, sys.stdout, text.colour_wanted(sys.stdout))
+
+
+def _explain(given: Any) -> int:
+    from ..protocol.rules import RULES, find
+    from ..protocol.selection import UnknownRule, nearest
+
+    rule = find(given.rule)
+    if rule is None:
+        prefix = given.rule.upper()
+        codes = [code for code in RULES if code.startswith(prefix)] if prefix.startswith("AMP") else []
+        if codes:
+            raise InputFailure(f"{given.rule!r} stands for {', '.join(codes)}: explain takes one rule")
+        raise InputFailure(str(UnknownRule(given.rule, nearest(given.rule, RULES))))
+    if given.output_format == "json":
+        sys.stdout.write(machine.dumps(rule.as_dict()))
+    else:
+        text.write_markdown(text.rule_markdown(rule), sys.stdout, text.colour_wanted(sys.stdout))
+    return CLEAN
+
+
+def _rules(given: Any) -> int:
+    from ..protocol.rules import RULES
+
+    if given.output_format == "json":
+        sys.stdout.write(machine.dumps([rule.as_dict() for rule in RULES.values()]))
+    else:
+        text.write(text.rules_table(RULES.values()), sys.stdout, text.colour_wanted(sys.stdout))
+    return CLEAN
+
+
+COMMANDS = {"check": _check, "explain": _explain, "rules": _rules}

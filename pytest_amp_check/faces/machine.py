@@ -1,0 +1,168 @@
+"""Findings for other programs: JSON, GitHub's workflow commands, SARIF."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..protocol.finding import ERROR, INFO, SEVERITIES, WARNING, Finding
+
+if TYPE_CHECKING:
+    from ..protocol.events import Site
+    from .text import Sources
+
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_COMMANDS = {ERROR: "error", WARNING: "warning", INFO: "notice"}
+_LEVELS = {ERROR: "error", WARNING: "warning", INFO: "note"}
+
+
+def dumps(value: Any) -> str:
+    import json
+
+    # ASCII, so that every encoding of standard output can hold it, lone surrogates of odd file names too.
+    return json.dumps(value, indent=2) + "\n"
+
+
+def json_text(findings: Iterable[Finding]) -> str:
+    return dumps([finding.as_dict() for finding in findings])
+
+
+def github(findings: Iterable[Finding], summary: str) -> str:
+    """Workflow commands, the worst first: GitHub keeps ten of a severity in a step and drops the rest unsaid."""
+    lines = []
+    for finding in sorted(findings, key=lambda f: (SEVERITIES.index(f.severity), f.order())):
+        site = finding.site
+        properties = {
+            "title": f"{finding.code} {finding.name}",
+            "file": _relative(site.path),
+            "line": max(site.line, 1),
+            "col": site.column + 1,
+            "endLine": max(site.end_line, site.line, 1),
+            "endColumn": site.end_column + 1,
+        }
+        place = ",".join(f"{key}={_property(str(value))}" for key, value in properties.items())
+        lines.append(f"::{_COMMANDS[finding.severity]} {place}::{_data(finding.message)}\n")
+    if lines:
+        lines.append(f"::notice title=amp-check::{_data(summary)}\n")
+    return "".join(lines)
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _relative(path: str) -> str:
+    """The path as seen from the working folder, with forward slashes, where it lies below it."""
+    below = path
+    if os.path.isabs(path):
+        here = os.path.join(os.getcwd(), "")
+        below = path[len(here) :] if path.startswith(here) else path
+    else:
+        below = os.path.normpath(path)
+    return below.replace(os.sep, "/")
+
+
+def sarif(findings: Sequence[Finding], sources: Sources) -> str:
+    """SARIF 2.1.0: the rules that found something with their own text, the findings with the path that led to them."""
+    from .. import __version__
+
+    order = sorted({finding.code for finding in findings})
+    index = {code: number for number, code in enumerate(order)}
+    named = {finding.code: finding for finding in findings}
+    prints = _fingerprints(findings, sources)
+    results = [_result(finding, index[finding.code], prints[number]) for number, finding in enumerate(findings)]
+    driver = {
+        "name": "amp-check",
+        "semanticVersion": __version__,
+        "version": __version__,
+        "rules": [_rule(code, named[code]) for code in order],
+    }
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    return dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
+
+
+def _rule(code: str, finding: Finding) -> dict[str, Any]:
+    from ..protocol.rules import RULES
+    from .text import rule_markdown
+
+    rule = RULES[code]
+    described: dict[str, Any] = {
+        "id": code,
+        "name": rule.name,
+        "shortDescription": {"text": rule.summary},
+        "fullDescription": {"text": rule.why.strip()},
+        "help": {"text": f"{rule.why.strip()}\n\n{rule.fix.strip()}", "markdown": rule_markdown(rule)},
+        "defaultConfiguration": {"level": _LEVELS[rule.severity]},
+        "properties": {
+            "tags": ["amp", "mixed-precision", "pytorch"],
+            "problem.severity": "recommendation" if rule.severity == INFO else rule.severity,
+        },
+    }
+    url = finding.as_dict()["url"]
+    if url:
+        described["helpUri"] = url
+    return described
+
+
+def _result(finding: Finding, rule: int, fingerprint: str) -> dict[str, Any]:
+    message = finding.message
+    if not finding.certain:
+        message += " (on some paths only" + (f", {finding.condition})" if finding.condition else ")")
+    result: dict[str, Any] = {
+        "ruleId": finding.code,
+        "ruleIndex": rule,
+        "level": _LEVELS[finding.severity],
+        "message": {"text": message},
+        "locations": [_location(finding.site)],
+        "partialFingerprints": {"ampCheck/v1": fingerprint},
+    }
+    if finding.witness:
+        steps = [(step.site, step.text) for step in finding.witness]
+        result["relatedLocations"] = [
+            {"id": number, **_location(site, text)} for number, (site, text) in enumerate(steps, 1)
+        ]
+        flow = [{"location": _location(site, text)} for site, text in steps]
+        result["codeFlows"] = [{"threadFlows": [{"locations": flow}]}]
+    return result
+
+
+def _location(site: Site, text: str = "") -> dict[str, Any]:
+    from urllib.parse import quote
+
+    path = _relative(site.path)
+    artifact: dict[str, Any] = {"uri": quote(path, errors="surrogateescape")}
+    if os.path.isabs(path):
+        artifact["uri"] = "file://" + ("" if path.startswith("/") else "/") + artifact["uri"]
+    else:
+        artifact["uriBaseId"] = "%SRCROOT%"
+    region = {
+        "startLine": max(site.line, 1),
+        "startColumn": site.column + 1,
+        "endLine": max(site.end_line, site.line, 1),
+        "endColumn": site.end_column + 1,
+    }
+    location: dict[str, Any] = {"physicalLocation": {"artifactLocation": artifact, "region": region}}
+    if text:
+        location["message"] = {"text": text}
+    return location
+
+
+def _fingerprints(findings: Sequence[Finding], sources: Sources) -> list[str]:
+    """What stays of each finding when lines move: its rule, file, source line, and which of equal ones it is."""
+    from hashlib import sha256
+
+    seen: dict[tuple[str, str, str], int] = {}
+    prints = [""] * len(findings)
+    for number in sorted(range(len(findings)), key=lambda i: findings[i].order()):
+        finding = findings[number]
+        line = " ".join((sources.line(finding.filename, finding.line) or "").split())
+        key = (finding.code, _relative(finding.filename), line)
+        seen[key] = seen.get(key, 0) + 1
+        text = "\0".join((*key, str(seen[key])))
+        prints[number] = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return prints

@@ -1,0 +1,417 @@
+"""The one table of options, and how a value is found: command line, pytest's configuration, pyproject.toml, default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..protocol.finding import SEVERITIES
+
+if TYPE_CHECKING:
+    from ..static.engine import Settings
+
+TABLE = "[tool.amp-check]"
+CLI, PYTEST = "cli", "pytest"
+FORMATS = ("full", "concise", "json", "github", "sarif")
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used. The message is one sentence that says where it stands and what would do."""
+
+
+class Kind:
+    """What an option's values are, and how they are read from words and from TOML.
+
+    ``words`` reads what a command line or an ini file holds (a list of strings), ``toml`` what pyproject.toml holds;
+    both raise ValueError with what was expected. ``base`` is the directory that relative paths start from.
+    """
+
+    __slots__ = ("example", "ini", "toml", "words")
+
+    def __init__(
+        self,
+        example: str,
+        ini: str,
+        words: Callable[[list[str], str], Any],
+        toml: Callable[[Any, str], Any],
+    ) -> None:
+        self.example = example
+        self.ini = ini
+        self.words = words
+        self.toml = toml
+
+
+def _strings(value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ValueError("a list of strings")
+    return value
+
+
+def _split(entries: Iterable[str], separators: str = ", \t\n") -> tuple[str, ...]:
+    for separator in separators[1:]:
+        entries = [entry.replace(separator, separators[0]) for entry in entries]
+    return tuple(word.strip() for entry in entries for word in entry.split(separators[0]) if word.strip())
+
+
+def _anchored(patterns: Iterable[str], base: str) -> tuple[str, ...]:
+    """The patterns, those that hold a folder made absolute: they count from where they were written."""
+    return tuple(_anchor(pattern, base) for pattern in patterns)
+
+
+def _anchor(pattern: str, base: str) -> str:
+    pattern = pattern.replace(os.sep, "/").removeprefix("./")
+    bare = pattern.rstrip("/")
+    if "/" not in bare or bare.startswith("**/") or os.path.isabs(bare):
+        return bare or pattern
+    literal = "".join(f"[{c}]" if c in "*?[" else c for c in base.replace(os.sep, "/").rstrip("/"))
+    return f"{literal}/{bare}"
+
+
+def _located(paths: Iterable[str], base: str) -> tuple[str, ...]:
+    return tuple(path if os.path.isabs(path) else os.path.normpath(os.path.join(base, path)) for path in paths)
+
+
+def _ignores(entries: Iterable[str], base: str) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for entry in entries:
+        pattern, colon, codes = entry.rpartition(":")
+        if not colon or not pattern.strip() or not _split([codes]):
+            raise ValueError("PATTERN:CODES")
+        key = _anchor(pattern.strip(), base)
+        found[key] = found.get(key, ()) + _split([codes])
+    return found
+
+
+def _ignores_toml(value: Any, base: str) -> dict[str, tuple[str, ...]]:
+    if not isinstance(value, dict):
+        raise ValueError("a table of patterns, each with a list of rules")
+    found: dict[str, tuple[str, ...]] = {}
+    for pattern, codes in value.items():
+        try:
+            found[_anchor(pattern, base)] = tuple(_strings(codes))
+        except ValueError:
+            raise ValueError(f"a table of patterns, each with a list of rules (see {pattern!r})") from None
+    return found
+
+
+def _severities(entries: Iterable[str], base: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for entry in _split(entries, ",\n"):
+        word, equals, severity = entry.replace(":", "=").partition("=")
+        if not equals:
+            raise ValueError("RULE=SEVERITY")
+        found[word.strip()] = _one_of(severity.strip(), SEVERITIES)
+    return found
+
+
+def _severities_toml(value: Any, base: str) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ValueError("a table of rules, each with a severity")
+    return {word: _one_of(severity, SEVERITIES) for word, severity in value.items()}
+
+
+def _one_of(value: Any, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise ValueError(f"one of {', '.join(choices)}")
+    return str(value)
+
+
+def _truth(value: Any, base: str) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
+WORDS = Kind('["AMP2", "step-without-update"]', "args", lambda v, b: _split(v), lambda v, b: tuple(_strings(v)))
+PATTERNS = Kind(
+    '["third_party", "src/generated/*.py"]',
+    "args",
+    lambda v, b: _anchored(_split(v, ",\n"), b),
+    lambda v, b: _anchored(_strings(v), b),
+)
+PATHS = Kind('["src", "train.py"]', "paths", _located, lambda v, b: _located(_strings(v), b))
+IGNORES = Kind('{ "tests/*" = ["AMP201"] }', "linelist", _ignores, _ignores_toml)
+LEVELS = Kind('{ AMP201 = "warning" }', "linelist", _severities, _severities_toml)
+FORMAT = Kind('"concise"', "string", lambda v, b: _one_of(v[-1], FORMATS), lambda v, b: _one_of(v, FORMATS))
+FLAG = Kind("true", "bool", lambda v, b: True, _truth)
+
+
+class Option:
+    """One option: ``key`` in [tool.amp-check], ``flag`` of amp-check, ``pytest_flag`` and ``ini`` of pytest."""
+
+    __slots__ = ("default", "flag", "help", "ini", "key", "kind", "metavar", "name", "pytest_flag")
+
+    def __init__(
+        self,
+        key: str,
+        kind: Kind,
+        default: Any,
+        help: str,
+        *,
+        metavar: str = "",
+        flag: str = "",
+        pytest_flag: str = "",
+        ini: str = "",
+    ) -> None:
+        self.key = key
+        self.name = key.replace("-", "_")
+        self.kind = kind
+        self.default = default
+        self.help = help
+        self.metavar = metavar
+        self.flag = flag
+        self.pytest_flag = pytest_flag
+        self.ini = ini
+
+
+OPTIONS = (
+    Option(
+        "select",
+        WORDS,
+        None,
+        "rules that are on, instead of the default ones: codes, prefixes, names or ALL",
+        metavar="RULES",
+        flag="--select",
+        pytest_flag="--amp-select",
+        ini="amp_select",
+    ),
+    Option(
+        "ignore",
+        WORDS,
+        (),
+        "rules that are off: codes, prefixes or names",
+        metavar="RULES",
+        flag="--ignore",
+        pytest_flag="--amp-ignore",
+        ini="amp_ignore",
+    ),
+    Option(
+        "per-file-ignores",
+        IGNORES,
+        {},
+        "rules that are off in the files that match a pattern",
+        metavar="PATTERN:RULES",
+        flag="--per-file-ignores",
+        ini="amp_per_file_ignores",
+    ),
+    Option(
+        "exclude",
+        PATTERNS,
+        (),
+        "files and folders that are not looked at when a folder is read",
+        metavar="PATTERNS",
+        flag="--exclude",
+        ini="amp_exclude",
+    ),
+    Option(
+        "severity",
+        LEVELS,
+        {},
+        f"severity of rules, other than their own: {', '.join(SEVERITIES)} (info does not fail)",
+        metavar="RULE=SEVERITY",
+        flag="--severity",
+        ini="amp_severity",
+    ),
+    Option("output-format", FORMAT, "full", "how findings are shown", metavar="FORMAT", flag="--output-format"),
+    Option("exit-zero", FLAG, False, "leave with 0 even when something was found", flag="--exit-zero"),
+    Option("statistics", FLAG, False, "count the findings of each rule instead of showing them", flag="--statistics"),
+    Option(
+        "paths",
+        PATHS,
+        (),
+        "files and folders to check: by amp-check check when it is given none, "
+        "by pytest --amp-check besides what pytest collects",
+        ini="amp_check_paths",
+    ),
+)
+
+
+class Options:
+    """The value of every option, resolved."""
+
+    select: tuple[str, ...] | None
+    ignore: tuple[str, ...]
+    per_file_ignores: dict[str, tuple[str, ...]]
+    exclude: tuple[str, ...]
+    severity: dict[str, str]
+    output_format: str
+    exit_zero: bool
+    statistics: bool
+    paths: tuple[str, ...]
+    #: option name -> where its value stands, in words
+    origin: dict[str, str]
+
+
+def resolve(
+    flags: Mapping[str, Any],
+    *,
+    start: str,
+    ini: Mapping[str, Any] | None = None,
+    ini_base: str = "",
+    ini_file: str = "",
+    face: str = CLI,
+) -> Options:
+    """Every option from the nearest place that sets it.
+
+    ``flags`` and ``ini`` map option names to what the command line and pytest's configuration hold, None where they say
+    nothing. ``start`` is the file or folder from which pyproject.toml is looked for, upwards.
+    """
+    path, table = pyproject(start)
+    options = Options()
+    options.origin = {}
+    doors: dict[str, int] = {}
+    for option in OPTIONS:
+        given = flags.get(option.name)
+        configured = (ini or {}).get(option.name)
+        if given is not None:
+            where = option.flag if face == CLI else option.pytest_flag
+            value = _from_words(option, given, os.getcwd(), where)
+            door = 0
+        elif configured is not None:
+            where = f"{option.ini} in {ini_file}" if ini_file else option.ini
+            value = _from_words(option, configured, ini_base, where)
+            door = 1
+        elif option.key in table:
+            where = f"{option.key} in {TABLE} of {path}"
+            try:
+                value = option.kind.toml(table[option.key], os.path.dirname(path))
+            except ValueError as error:
+                raise ConfigError(f"{where} must be {error}, such as {option.kind.example}") from None
+            door = 2
+        else:
+            where, value, door = "the default", option.default, 3
+        setattr(options, option.name, value)
+        options.origin[option.name] = where
+        doors[option.name] = door
+    if doors["select"] < doors["ignore"]:
+        # A selection given nearer says exactly what is on: a farther ignore must not take from it.
+        options.ignore = ()
+    return options
+
+
+def _from_words(option: Option, value: Any, base: str, where: str) -> Any:
+    if isinstance(value, bool):
+        return value
+    words = [value] if isinstance(value, str) else [str(item) for item in value]
+    try:
+        return option.kind.words(words, base)
+    except ValueError as error:
+        raise ConfigError(f"{where} must be {error}, not {' '.join(words)!r}") from None
+
+
+def pyproject(start: str) -> tuple[str, dict[str, Any]]:
+    """The nearest pyproject.toml with a table of ours, from ``start`` upwards, and that table."""
+    folder = os.path.abspath(start or os.curdir)
+    if not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    while True:
+        path = os.path.join(folder, "pyproject.toml")
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            data = b""
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+        # Looked for before tomllib is imported: most projects' files say nothing to us.
+        if b"[tool.amp-check" in data:
+            table = _table(path, data)
+            if table is not None:
+                return path, table
+        for wrong in (b"[tool.amp_check", b"[tool.pytest-amp-check", b"[tool.pytest_amp_check"):
+            if wrong in data:
+                raise ConfigError(f"{path} has a table {wrong.decode()}]: amp-check reads {TABLE}")
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return "", {}
+        folder = parent
+
+
+def _table(path: str, data: bytes) -> dict[str, Any] | None:
+    import sys
+
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        whole = tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    tool = whole.get("tool")
+    table = tool.get("amp-check") if isinstance(tool, dict) else None
+    if table is None:
+        return None  # The bytes stood in a comment or a string.
+    if not isinstance(table, dict):
+        raise ConfigError(f"{TABLE} of {path} must be a table")
+    keys = tuple(option.key for option in OPTIONS)
+    for key in table:
+        if key not in keys:
+            hint = _nearest(key, keys) or f": it has {', '.join(keys)}"
+            raise ConfigError(f"unknown key {key!r} in {TABLE} of {path}{hint}")
+    return table
+
+
+def _nearest(word: str, known: tuple[str, ...]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(word.replace("_", "-").lower(), known, n=1)
+    return f": did you mean {close[0]!r}?" if close else ""
+
+
+def settings(options: Options) -> Settings:
+    """What the engine is told, words turned into codes."""
+    from ..protocol.rules import RULES
+    from ..protocol.selection import UnknownRule, expand
+    from ..protocol.selection import resolve as resolve_rules
+    from ..static.engine import Settings
+
+    setting = "select"
+    try:
+        if options.select is not None:
+            resolve_rules(options.select, (), RULES)
+        setting = "ignore"
+        selected = resolve_rules(options.select, options.ignore, RULES)
+        setting = "per_file_ignores"
+        ignores = tuple(
+            (pattern, frozenset[str]().union(*(expand(word, RULES)[0] for word in words)))
+            for pattern, words in options.per_file_ignores.items()
+        )
+        setting = "severity"
+        severity: dict[str, str] = {}
+        widths: dict[str, int] = {}
+        for word, level in options.severity.items():
+            codes, width = expand(word, RULES)
+            for code in codes:
+                if width >= widths.get(code, 0):
+                    severity[code], widths[code] = level, width
+    except UnknownRule as error:
+        raise ConfigError(f"{options.origin[setting]}: {error}") from None
+    return Settings(select=selected, per_file_ignores=ignores, severity=severity, exclude=options.exclude)
+
+
+def add_flags(add: Callable[..., Any], face: str) -> None:
+    """Declares the flags of a face: ``add`` is ``add_argument`` of argparse or ``addoption`` of pytest."""
+    for option in OPTIONS:
+        flag = option.flag if face == CLI else option.pytest_flag
+        if not flag:
+            continue
+        # None until resolved: a default here would hide what the configuration says.
+        more: dict[str, Any] = {"dest": destination(option, face), "default": None, "help": option.help}
+        if option.kind is FLAG:
+            add(flag, action="store_true", **more)
+            add(flag.replace("--", "--no-", 1), action="store_false", **{**more, "help": f"not {flag}"})
+        elif option.kind is FORMAT:
+            add(flag, choices=FORMATS, **more)
+        else:
+            add(flag, action="append", metavar=option.metavar, **more)
+
+
+def destination(option: Option, face: str) -> str:
+    return option.name if face == CLI else f"amp_{option.name}"
+
+
+def flags(namespace: Any, face: str) -> dict[str, Any]:
+    """What the command line says: option name -> value, None where it says nothing."""
+    return {option.name: getattr(namespace, destination(option, face), None) for option in OPTIONS}

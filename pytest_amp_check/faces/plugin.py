@@ -1,0 +1,299 @@
+"""``pytest --amp-check``: every Python file that pytest is given is an item that fails with its findings.
+
+This module is imported in every pytest run of every project that has us installed. At import it costs pytest and the
+standard library; without ``--amp-check`` it registers options and a marker, and does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from . import options as table
+
+if TYPE_CHECKING:
+    from ..protocol.finding import Finding
+    from ..static.engine import Settings
+
+NAME = "amp-check"
+MARKER = "amp_check"
+#: What is known of a finding on both sides of a worker: code, name, severity, headline and the full text.
+Record = dict[str, str]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup(NAME, "mistakes in mixed-precision training code")
+    group.addoption(
+        "--amp-check",
+        action="store_true",
+        default=False,
+        dest="amp_check",
+        help="check every Python file that is given or below amp_check_paths for mistakes in mixed-precision training",
+    )
+    table.add_flags(group.addoption, table.PYTEST)
+    for option in table.OPTIONS:
+        if option.ini:
+            kind: Any = option.kind.ini
+            parser.addini(option.ini, f"--amp-check: {option.help}", type=kind, default=None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f"{MARKER}: carried by the items of --amp-check, for -m; not set by hand.")
+    if not config.getoption("amp_check"):
+        return
+    try:
+        options = table.resolve(
+            table.flags(config.option, table.PYTEST),
+            start=str(config.rootpath),
+            ini={option.name: config.getini(option.ini) for option in table.OPTIONS if option.ini},
+            ini_base=str(config.inipath.parent if config.inipath else config.invocation_params.dir),
+            ini_file=str(config.inipath or ""),
+            face=table.PYTEST,
+        )
+        settings = table.settings(options)
+        for path in options.paths:
+            if not os.path.lexists(path):
+                raise table.ConfigError(f"{options.origin['paths']}: {path} does not exist")
+    except table.ConfigError as error:
+        raise pytest.UsageError(f"{NAME}: {error}") from None
+    config.pluginmanager.register(_Check(config, options, settings), "amp_check_items")
+
+
+class MistakesFound(Exception):
+    """Raised by an item whose file has findings; :meth:`CheckItem.repr_failure` says which."""
+
+
+class CheckFile(pytest.File):
+    """A Python file as something to check. It is never imported."""
+
+    def collect(self) -> Iterable[CheckItem]:
+        yield CheckItem.from_parent(self, name=NAME)
+
+
+class CheckItem(pytest.Item):
+    """One Python file, which passes when nothing worse than ``info`` is found in it."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.records: list[Record] = []
+        self.add_marker(MARKER)
+
+    def runtest(self) -> None:
+        check = self.config.pluginmanager.get_plugin("amp_check_items")
+        assert isinstance(check, _Check)
+        self.records = check.records(self)
+        if any(record["severity"] != "info" for record in self.records):
+            raise MistakesFound
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        if isinstance(excinfo.value, MistakesFound):
+            return "\n".join(record["text"] for record in self.records)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        return self.path, None, f"{NAME}: {self.nodeid.split('::')[0]}"
+
+
+class _Check:
+    """What ``--amp-check`` adds to a session: the items, one analysis for all of them, a summary."""
+
+    def __init__(self, config: pytest.Config, options: table.Options, settings: Settings) -> None:
+        self.config = config
+        self.options = options
+        self.settings = settings
+        self.results: dict[str, list[Record]] = {}
+        self.reported: dict[str, list[Record]] = {}
+        self.folder = ""
+        self.excluder: Callable[[str, str], bool] | None = None
+
+    # Which files are items.
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(
+        self, file_path: Path, parent: pytest.Collector
+    ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+        nodes = yield
+        if file_path.suffix != ".py":
+            return nodes
+        session = parent.session
+        given = session.isinitpath(file_path)
+        if given and not self._has_tests(file_path):
+            # pytest would import, that is run, a training script that is named on its command line.
+            nodes = [node for node in nodes if not isinstance(node, pytest.Module)]
+        if given or not self._excluded(file_path):
+            # The session is its parent: below a Package, running the item would import the package.
+            nodes = [*nodes, CheckFile.from_parent(session, path=file_path)]
+        return nodes
+
+    def _has_tests(self, path: Path) -> bool:
+        """Whether a named file is a test module by its name, or because a test in it was named too."""
+        from fnmatch import fnmatch
+
+        for pattern in self.config.getini("python_files"):
+            name = path.as_posix() if "/" in pattern else path.name
+            if fnmatch(name, f"*/{pattern}" if "/" in pattern else pattern):
+                return True
+        here = self.config.invocation_params.dir
+        for argument in self.config.args:
+            file, *names = argument.split("::")
+            if names and names != [NAME] and Path(os.path.abspath(here / file)) == path:
+                return True
+        return False
+
+    def _excluded(self, path: Path) -> bool:
+        if self.options.exclude and self.excluder is None:
+            from ..static.sources import excluder
+
+            self.excluder = excluder(self.options.exclude)
+        if self.excluder is None:
+            return False
+        root = os.path.realpath(self.config.rootpath)
+        real = os.path.realpath(path)
+        while real.startswith(root) and real != root:
+            if self.excluder(os.path.basename(real), real):
+                return True
+            real = os.path.dirname(real)
+        return False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
+        """Adds the files below amp_check_paths, before others select among the items."""
+        arguments = self.config.args
+        if not self.options.paths or (arguments and all("::" in argument for argument in arguments)):
+            # Who names single items wants those.
+            return
+        from ..static.sources import find
+
+        known = {os.path.realpath(item.path) for item in items if isinstance(item, CheckItem)}
+        for path in find(self.options.paths, self.options.exclude):
+            real = os.path.realpath(path)
+            if real not in known:
+                known.add(real)
+                items.extend(session.genitems(CheckFile.from_parent(session, path=Path(path))))
+
+    # One analysis for all of them.
+
+    def records(self, item: CheckItem) -> list[Record]:
+        real = os.path.realpath(item.path)
+        if real not in self.results:
+            paths = {os.path.realpath(i.path): i.path for i in item.session.items if isinstance(i, CheckItem)}
+            self.results.update(self._shared(paths | {real: item.path}))
+        return self.results[real]
+
+    def _shared(self, paths: dict[str, Path]) -> dict[str, list[Record]]:
+        """The records of all paths: from the worker that was first to need them, or analysed here."""
+        folder = getattr(self.config, "workerinput", {}).get("amp_check_folder", "")
+        if not os.path.isdir(folder):
+            # No xdist, or a worker on another machine.
+            return self._analyse(paths)
+        import json
+
+        result = os.path.join(folder, "results.json")
+        with open(os.path.join(folder, "lock"), "a+b") as lock:
+            # A lock of the operating system: it goes when its holder dies, and the next worker takes over.
+            _acquire(lock.fileno())
+            if os.path.exists(result):
+                with open(result, encoding="utf-8") as file:
+                    shared: dict[str, list[Record]] = json.load(file)
+                if paths.keys() <= shared.keys():
+                    return shared
+            shared = self._analyse(paths)
+            with open(result + ".part", "w", encoding="utf-8") as file:
+                json.dump(shared, file)
+            os.replace(result + ".part", result)
+        return shared
+
+    def _analyse(self, paths: dict[str, Path]) -> dict[str, list[Record]]:
+        from ..static import engine
+        from . import text
+
+        here = os.path.join(os.getcwd(), "")
+        shown = [path[len(here) :] if path.startswith(here) else path for path in map(str, paths.values())]
+        report = engine.check_paths(shown, self.settings)
+        sources = text.Sources()
+        results: dict[str, list[Record]] = {real: [] for real in paths}
+        for finding in report.findings:
+            results.setdefault(os.path.realpath(finding.filename), []).append(_record(finding, sources))
+        return results
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """xdist: tells each worker where the one analysis is shared."""
+        if not self.folder:
+            import tempfile
+
+            self.folder = tempfile.mkdtemp(prefix="amp-check-")
+        node.workerinput["amp_check_folder"] = self.folder
+
+    def pytest_unconfigure(self) -> None:
+        if self.folder:
+            import shutil
+
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    # What is said at the end.
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if isinstance(item, CheckItem) and call.when == "call":
+            # An attribute of a report travels from a worker to the controller.
+            setattr(report, MARKER, item.records)
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        records = getattr(report, MARKER, None)
+        if records is not None:
+            self.reported[report.nodeid] = records
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.config.getoption("collectonly") or terminalreporter.verbosity < -1:
+            return
+        from . import text
+
+        records = [record for found in self.reported.values() for record in found]
+        terminalreporter.section(NAME)
+        statistics = text.statistics((r["code"], r["name"], r["severity"]) for r in records)
+        lines = text.plain(text.statistics_table(statistics))
+        lines += [record["headline"] + "\n" for record in records if record["severity"] == "info"]
+        for line in lines:
+            terminalreporter.write_line(line.rstrip("\n"))
+        counts = text.count(record["severity"] for record in records)
+        summary = text.tally(counts, len(self.reported)) if self.reported else "No file was checked."
+        terminalreporter.write_line(summary)
+
+
+def _record(finding: Finding, sources: Any) -> Record:
+    from . import text
+
+    return {
+        "code": finding.code,
+        "name": finding.name,
+        "severity": finding.severity,
+        "headline": "".join(text.plain([text.headline(finding)])).rstrip("\n"),
+        "text": "".join(text.plain(text.one(finding, sources))),
+    }
+
+
+def _acquire(descriptor: int) -> None:
+    """Waits for the lock on an open file; closing the file gives it back."""
+    try:
+        import fcntl
+    except ImportError:
+        import msvcrt
+        import time
+
+        windows: Any = msvcrt
+        while True:
+            try:
+                windows.locking(descriptor, windows.LK_NBLCK, 1)
+                return
+            except OSError:
+                time.sleep(0.05)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,0 +1,379 @@
+"""Findings, rules and counts as text: the same words in colour on a terminal and plain in a pipe."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ..protocol.finding import SEVERITIES, Finding
+
+if TYPE_CHECKING:
+    from ..protocol.events import Site
+    from ..protocol.rule import Rule
+
+#: A line is pieces of text, each with the name of a style; the styles are names of :data:`STYLES` and ``source``.
+Line = list[tuple[str, str]]
+
+STYLES = {
+    "": "",
+    "path": "bold",
+    "dim": "dim",
+    "code": "bold",
+    "error": "bold red",
+    "warning": "bold yellow",
+    "info": "bold cyan",
+    "mark": "bold red",
+    "good": "green",
+    "command": "cyan",
+}
+#: Lines of source shown before and after the blamed ones.
+AROUND = 1
+#: Blamed lines shown of one range, and characters shown of one line.
+TALL, WIDE = 5, 160
+TAB = "    "
+
+
+class Sources:
+    """The lines of source files, for frames; a file that cannot be read has none."""
+
+    def __init__(self, texts: Mapping[str, str] | None = None) -> None:
+        self._lines: dict[str, list[str]] = {path: _lines(text) for path, text in (texts or {}).items()}
+
+    def line(self, path: str, number: int) -> str | None:
+        lines = self._lines.get(path)
+        if lines is None:
+            lines = self._lines[path] = _lines(_read(path))
+        return lines[number - 1] if 0 < number <= len(lines) else None
+
+
+def _read(path: str) -> str:
+    if path.endswith(".ipynb"):
+        return ""  # Lines of a notebook count from the start of a cell, not of the file.
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError:
+        return ""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        pass
+    import tokenize
+
+    try:
+        encoding, _ = tokenize.detect_encoding(iter(data.splitlines(True)).__next__)
+        return data.decode(encoding)
+    except (SyntaxError, LookupError, UnicodeDecodeError):
+        return data.decode("utf-8", "replace")
+
+
+def _lines(text: str) -> list[str]:
+    # Not splitlines: a form feed or a line separator inside a line does not end it in Python.
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def colour_wanted(stream: TextIO) -> bool:
+    """Whether a stream gets colour: NO_COLOR, then FORCE_COLOR, then whether it is a terminal that can."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def write(lines: Iterable[Line], stream: TextIO, colour: bool) -> None:
+    """Writes lines to a stream; rich is only imported where there is colour."""
+    if not colour:
+        stream.writelines(plain(lines))
+        return
+    from rich.console import Console
+    from rich.syntax import Syntax
+    from rich.text import Text
+
+    # The text must stay what a pipe gets: nothing wrapped, highlighted by guess or read as markup.
+    console = Console(file=stream, force_terminal=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    syntax = Syntax("", "python", theme="ansi_dark", background_color="default")
+    for line in lines:
+        text = Text()
+        for piece, style in line:
+            if style == "source":
+                code = syntax.highlight(piece)
+                code.rstrip()
+                # Colour must not change the text, whatever the highlighter makes of a part of a statement.
+                if code.plain == piece:
+                    text.append_text(code)
+                else:
+                    text.append(piece)
+            else:
+                text.append(piece, style=STYLES[style])
+        console.print(text)
+
+
+def plain(lines: Iterable[Line]) -> list[str]:
+    return ["".join(piece for piece, _ in line) + "\n" for line in lines]
+
+
+def headline(finding: Finding) -> Line:
+    """``path:line:col: AMP201 [error] name: message``."""
+    return [
+        (_printable(finding.filename), "path"),
+        (f":cell {finding.cell}" if finding.cell is not None else "", ""),
+        (f":{finding.site.line}:{finding.site.column + 1}: ", "dim"),
+        (finding.code, "code"),
+        (" [", ""),
+        (finding.severity, finding.severity),
+        (f"] {finding.name}: {_printable(finding.message)}", ""),
+    ]
+
+
+def concise(findings: Iterable[Finding]) -> list[Line]:
+    return [headline(finding) for finding in findings]
+
+
+def full(findings: Iterable[Finding], sources: Sources) -> list[Line]:
+    lines: list[Line] = []
+    for finding in findings:
+        lines += [*one(finding, sources), []]
+    return lines
+
+
+def one(finding: Finding, sources: Sources) -> list[Line]:
+    """A finding with its code frame, the events that lead to it, and the command that says more."""
+    lines = [headline(finding), *frame(finding.site, sources)]
+    if not finding.certain:
+        when = f", {finding.condition}" if finding.condition else ""
+        lines.append([("  only on some paths", "dim"), (_printable(when), "")])
+    if finding.witness:
+        lines.append([("  how it comes about:", "dim")])
+        for number, step in enumerate(finding.witness, 1):
+            lines.append([(f"    {number}. ", "dim"), *_place(step.site), (f": {_printable(step.text)}", "")])
+            lines += _quoted(step.site, sources)
+    elif finding.site.caller is not None:
+        lines.append([("  called from:", "dim")])
+        for site in finding.site.frames()[:-1]:
+            lines.append([("    ", ""), (f"{_printable(site.path)}:{site.line}", "")])
+            lines += _quoted(site, sources)
+    lines.append([("  help: ", "dim"), (f"amp-check explain {finding.code}", "command")])
+    return lines
+
+
+def _place(site: Site) -> Line:
+    caller = site.caller
+    called = f" (called from {_printable(caller.path)}:{caller.line})" if caller is not None else ""
+    return [(f"{_printable(site.path)}:{site.line}", ""), (called, "dim")]
+
+
+def _quoted(site: Site, sources: Sources) -> list[Line]:
+    text = sources.line(site.path, site.line)
+    if text is None or not text.strip():
+        return []
+    return [[("         ", ""), (_cut(_printable(text.replace("\t", TAB)).strip(), 0)[0], "source")]]
+
+
+def frame(site: Site, sources: Sources) -> list[Line]:
+    """The blamed lines with marks under the blamed part, and the lines around them."""
+    if sources.line(site.path, site.line) is None:
+        return []
+    last = min(max(site.end_line, site.line), site.line + TALL - 1)
+    gutter = len(str(last + AROUND))
+    bar: Line = [(" " * gutter + " |", "dim")]
+    lines: list[Line] = [bar]
+    for number in range(site.line - AROUND, last + AROUND + 1):
+        raw = sources.line(site.path, number)
+        if raw is None:
+            continue
+        blamed = site.line <= number <= last
+        if not blamed and not raw.strip():
+            continue
+        start = site.column if number == site.line else len(raw) - len(raw.lstrip())
+        end = site.end_column if number == site.end_line else len(raw.rstrip())
+        start = min(start, len(raw))
+        shown_start, shown = _width(raw[:start]), _printable(raw.replace("\t", TAB).rstrip())
+        shown_end = max(_width(raw[:end]), shown_start + 1)
+        if len(shown) > WIDE:
+            # Columns of a cut line are counted in characters: only generated code is this long.
+            offset = len(_printable(raw[:start].replace("\t", TAB))) if blamed else 0
+            shown, shown_start = _cut(shown, offset)
+            shown_end = min(shown_start + max(end - start, 1), len(shown))
+        code: Line = [(f" {shown}", "source")] if shown else []
+        lines.append([(f"{number:>{gutter}} |", "dim"), *code])
+        if blamed:
+            marks = " " * (shown_start + 1) + "^" * max(shown_end - shown_start, 1)
+            lines.append([(" " * gutter + " |", "dim"), (marks, "mark")])
+    if site.end_line > last:
+        lines.append([(" " * gutter + " | ...", "dim")])
+    lines.append(bar)
+    return lines
+
+
+def _cut(text: str, offset: int) -> tuple[str, int]:
+    """At most WIDE characters of a line, the one at ``offset`` among them, and where that one stands then."""
+    if len(text) <= WIDE:
+        return text, offset
+    first = max(0, min(offset - WIDE // 4, len(text) - WIDE))
+    before, after = "..." if first else "", "..." if first + WIDE < len(text) else ""
+    return before + text[first : first + WIDE] + after, offset - first + len(before)
+
+
+def _width(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    text = text.replace("\t", TAB)
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "FW" else 1 for c in text
+    )
+
+
+def _printable(text: str) -> str:
+    """The text with control characters replaced: source code must not move the cursor of a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def count(severities: Iterable[str]) -> dict[str, int]:
+    """How often each severity occurs, the worst first, none left out."""
+    found = dict.fromkeys(SEVERITIES, 0)
+    for severity in severities:
+        found[severity] += 1
+    return found
+
+
+def tally(counts: Mapping[str, int], files: int) -> str:
+    """``Found 3 errors, 1 warning in 12 files.``"""
+    where = f"in {files:,} file" + ("" if files == 1 else "s")
+    parts = [
+        f"{number:,} {severity}" + ("" if number == 1 or severity == "info" else "s")
+        for severity, number in counts.items()
+        if number
+    ]
+    return f"Found {', '.join(parts)} {where}." if parts else f"No AMP mistakes found {where}."
+
+
+def statistics(triples: Iterable[tuple[str, str, str]]) -> list[dict[str, Any]]:
+    """One record for each rule among (code, name, severity) of findings, the most frequent first."""
+    found: dict[str, dict[str, Any]] = {}
+    for code, name, severity in triples:
+        record = found.setdefault(code, {"code": code, "name": name, "severity": severity, "count": 0})
+        record["count"] += 1
+        record["severity"] = min(record["severity"], severity, key=SEVERITIES.index)
+    return sorted(found.values(), key=lambda record: (-record["count"], record["code"]))
+
+
+def statistics_table(records: Sequence[Mapping[str, Any]]) -> list[Line]:
+    number = max((len(str(record["count"])) for record in records), default=0)
+    severity = max((len(record["severity"]) for record in records), default=0)
+    return [
+        [
+            (f"{record['count']:>{number}}  ", "code"),
+            (f"{record['code']}  ", "code"),
+            ("[", ""),
+            (record["severity"], record["severity"]),
+            ("]".ljust(severity - len(record["severity"]) + 3) + record["name"], ""),
+        ]
+        for record in records
+    ]
+
+
+def rules_table(rules: Iterable[Rule]) -> list[Line]:
+    rows = list(rules)
+    name = max((len(rule.name) for rule in rows), default=0)
+    severity = max(map(len, SEVERITIES))
+    return [
+        [
+            (rule.code, "code"),
+            (f"  {rule.name:<{name}}  ", ""),
+            (rule.severity, rule.severity),
+            (" " * (severity - len(rule.severity) + 2), ""),
+            (rule.summary, ""),
+            ("" if rule.default else " (off unless selected)", "dim"),
+        ]
+        for rule in rows
+    ]
+
+
+def rule_markdown(rule: Rule) -> str:
+    """A rule's own text, all of it."""
+    off = "" if rule.default else f" It is off unless selected: `--select {rule.code}`."
+    reader = {"static": " Found in source only.", "runtime": " Found in runs only."}.get(rule.readers, "")
+    parts = [
+        f"# {rule.code} {rule.name}",
+        f"{rule.summary}\n\nSeverity: {rule.severity}.{reader}{off}",
+        "## Why it is wrong",
+        rule.why.strip(),
+        "## Measured harm",
+        rule.harm.strip(),
+        "## Bad",
+        _fenced(rule.bad),
+        "## Good",
+        _fenced(rule.good),
+        "## Fix",
+        rule.fix.strip(),
+    ]
+    parts += [
+        "## How to silence it",
+        f"One line: `# amp: ignore[{rule.code}] the reason`. A project, in pyproject.toml:",
+        f'```toml\n[tool.amp-check]\nignore = ["{rule.code}"]\n```',
+        "## Sources",
+        "\n".join(f"- {source}" for source in rule.sources),
+    ]
+    if rule.silent:
+        parts.append("## Not found, because it is right")
+        for reason, code in rule.silent:
+            parts += [f"- {reason.strip()}", _fenced(code)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _fenced(code: str) -> str:
+    return f"```python\n{code.strip(chr(10))}\n```"
+
+
+def write_markdown(text: str, stream: TextIO, colour: bool) -> None:
+    """Renders Markdown on a terminal; elsewhere it is written as it is."""
+    if not colour:
+        stream.write(text)
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    width = None if stream.isatty() else 100
+    Console(file=stream, force_terminal=True, width=width).print(Markdown(text, code_theme="ansi_dark"))
+
+
+def progress(stream: TextIO, large: int = 200) -> tuple[Callable[[int, int], None] | None, Callable[[], None]]:
+    """What shows how many files were read, on a terminal and for a large tree; and what wipes it away."""
+    if not stream.isatty() or os.environ.get("TERM") == "dumb":
+        return None, _nothing
+    shown = [-1]
+
+    def show(done: int, total: int) -> None:
+        percent = done * 100 // total if total else 100
+        if total >= large and percent != shown[0]:
+            shown[0] = percent
+            stream.write(f"\rchecking {done:,} of {total:,} files ")
+            stream.flush()
+
+    def wipe() -> None:
+        if shown[0] >= 0:
+            stream.write("\r\x1b[K")
+            stream.flush()
+
+    return show, wipe
+
+
+def _nothing() -> None:
+    """Wipes away nothing: nothing was shown."""
+
+
+def outputs() -> tuple[TextIO, TextIO]:
+    """Standard output and error, made to take every character of a path or a source line."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+    return sys.stdout, sys.stderr

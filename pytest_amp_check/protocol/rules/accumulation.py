@@ -1,0 +1,656 @@
+"""AMP3xx: gradient accumulation."""
+
+from __future__ import annotations
+
+from ..rule import ERROR, STATIC, WARNING, Fault, Rule
+
+_EXAMPLES = "PyTorch docs, Automatic Mixed Precision examples: Gradient accumulation"
+
+_SETUP = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(8, 16), torch.randn(8, 1)) for _ in range(16)]
+k = 4
+
+"""
+
+_RIGHT = (
+    _SETUP
+    + """\
+for i, (x, y) in enumerate(batches):
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss / k).backward()
+    if (i + 1) % k == 0:
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+"""
+)
+
+_CANONICAL = """\
+import torch
+
+def train(model, loader, optimizer, loss_fn, k):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+            loss = loss / k
+        scaler.scale(loss).backward()
+        if (i + 1) % k == 0:
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+"""
+
+_TAIL_FLUSH = """\
+import torch
+
+def train(model, loader, optimizer, loss_fn, k):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y) / k
+        scaler.scale(loss).backward()
+        if (i + 1) % k == 0 or (i + 1) == len(loader):
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+"""
+
+_TIMM = """\
+import torch
+
+def train_one_epoch(model, loader, optimizer, loss_fn, loss_scaler, k):
+    optimizer.zero_grad()
+    for i, (x, y) in enumerate(loader):
+        need_update = (i + 1) % k == 0
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y) / k
+        loss_scaler(loss, optimizer, clip_grad=1.0, parameters=model.parameters(), need_update=need_update)
+        if need_update:
+            optimizer.zero_grad()
+"""
+
+_ACCELERATE = """\
+from accelerate import Accelerator
+
+def train(model, optimizer, loader, loss_fn):
+    accelerator = Accelerator(mixed_precision="fp16", gradient_accumulation_steps=4)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    for x, y in loader:
+        with accelerator.accumulate(model):
+            loss = loss_fn(model(x), y)
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+_MMENGINE = """\
+from mmengine.optim import AmpOptimWrapper
+
+def train(model, optimizer, loader):
+    wrapper = AmpOptimWrapper(optimizer=optimizer, accumulative_counts=4)
+    for data in loader:
+        with wrapper.optim_context(model):
+            loss = model(data)
+        wrapper.update_params(loss)
+"""
+
+_DEEPSPEED = """\
+import deepspeed
+
+def train(model, config, loader, loss_fn):
+    engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    for x, y in loader:
+        loss = loss_fn(engine(x), y)
+        engine.backward(loss)
+        engine.step()
+"""
+
+MISSING_ACCUMULATION_DIVISION = Rule(
+    "AMP301",
+    "missing-accumulation-division",
+    WARNING,
+    "The losses of an accumulation window are summed, not averaged.",
+    faults={
+        "step@undivided": Fault(
+            "`{loss}` is summed over the micro-batches of an accumulation window, not averaged: "
+            "divide it by their number before backward"
+        ),
+    },
+    why="""\
+`backward()` adds to `.grad`. With `k` micro-batches for one step and a loss that is a mean over its own micro-batch, the
+gradients are `k` times those of the large batch that accumulation is to stand for. The learning rate is multiplied by
+`k` in effect, a clip bites `k` times harder, and the scale overflows earlier. Where all losses are sums, or are divided
+by the total of all samples or tokens, nothing is to be done.
+""",
+    harm="""\
+SGD's update was exactly 2.000, 4.000 and 8.000 times too large for k = 2, 4 and 8. Adam and AdamW normalise it away
+(1.000001), so only clipping, weight decay and the loss scale are off there. With micro-batches of 100, 5, 50 and 2 items
+even the mean of means is wrong (relative gradient error 1.21); the sum of losses over the total number of items is
+right to 1.4e-7.
+""",
+    bad=_SETUP
+    + """\
+for i, (x, y) in enumerate(batches):
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()  # AMP301
+    if (i + 1) % k == 0:
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+    good=_RIGHT,
+    fix="Divide each micro-batch's loss by the number of micro-batches: `scaler.scale(loss / k).backward()`.",
+    sources=(
+        f"{_EXAMPLES} (loss = loss / iters_to_accumulate)",
+        "Hugging Face, 'Fixing gradient accumulation' (October 2024): unequal micro-batches",
+        "measured: update ratios for k = 2, 4, 8 with SGD, Adam and AdamW",
+    ),
+    silent=(
+        ("the loss is divided before it is scaled", _CANONICAL),
+        ("the loss is divided, and the tail of the epoch is flushed", _TAIL_FLUSH),
+        ("the loss is divided in a timm-style loop", _TIMM),
+        ("accelerate divides in backward()", _ACCELERATE),
+        ("mmengine divides in update_params()", _MMENGINE),
+        ("DeepSpeed divides in engine.backward()", _DEEPSPEED),
+        (
+            "divided inside scale()",
+            """\
+import torch
+
+def train(model, loader, optimizer, loss_fn, k):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss / k).backward()
+        if (i + 1) % k == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+""",
+        ),
+        (
+            "the scaled loss is divided",
+            """\
+import torch
+
+def train(model, loader, optimizer, loss_fn, k):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        (scaler.scale(loss) / k).backward()
+        if (i + 1) % k == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+""",
+        ),
+        (
+            "the gradients are divided after unscale_",
+            """\
+import torch
+
+def train(model, loader, optimizer, loss_fn, k):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        if (i + 1) % k == 0:
+            scaler.unscale_(optimizer)
+            for p in model.parameters():
+                p.grad.div_(k)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+""",
+        ),
+        (
+            "the learning rate is divided instead",
+            """\
+import torch
+
+def train(model, loader, loss_fn, lr, k):
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr / k)
+    scaler = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        if (i + 1) % k == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+""",
+        ),
+        (
+            "a sum over tokens is divided by the total of the window",
+            """\
+import torch
+import torch.nn.functional as F
+
+def train(model, windows, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    for window in windows:
+        total = sum(int((y != -100).sum()) for _, y in window)
+        optimizer.zero_grad()
+        for x, y in window:
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = F.cross_entropy(model(x), y, reduction="sum") / total
+            scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+""",
+        ),
+        (
+            "losses reduced by a sum are meant to add up",
+            """\
+import torch
+import torch.nn.functional as F
+
+def train(model, loader, optimizer, k):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.mse_loss(model(x), y, reduction="sum")
+        scaler.scale(loss).backward()
+        if (i + 1) % k == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+""",
+        ),
+        (
+            "the loss is normalised to a nominal batch size",
+            """\
+import torch
+
+def train(model, loader, optimizer, loss_fn, k, nominal=64):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y) * x.shape[0] / nominal
+        scaler.scale(loss).backward()
+        if (i + 1) % k == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+""",
+        ),
+        (
+            "the window is one micro-batch long",
+            """\
+import torch
+
+K = 1
+
+def train(model, loader, optimizer, loss_fn):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        if (i + 1) % K == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+""",
+        ),
+        (
+            "two different losses of one batch add up",
+            """\
+import torch
+
+def train(model, loader, optimizer, loss_fn, penalty):
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss, extra = loss_fn(model(x), y), penalty(model)
+        scaler.scale(loss).backward()
+        scaler.scale(extra).backward()
+        scaler.step(optimizer)
+        scaler.update()
+""",
+        ),
+    ),
+)
+
+UNSCALE_OR_UPDATE_IN_WINDOW = Rule(
+    "AMP303",
+    "unscale-or-update-in-window",
+    ERROR,
+    "unscale_() or update() runs before the accumulation window is complete.",
+    faults={
+        "unscale@window": Fault(
+            "`{scaler}.unscale_({optimizer})` runs before the accumulation window is complete: "
+            "move it under the test that guards `{scaler}.step({optimizer})`"
+        ),
+        "update@window": Fault(
+            "`{scaler}.update()` runs before the accumulation window is complete: "
+            "move it under the test that guards `{scaler}.step({optimizer})`"
+        ),
+    },
+    why="""\
+All micro-batches of a window must be scaled by the same number and unscaled once, together. `unscale_()` in the middle
+leaves gradients to which the next backward adds 65536 times larger ones, and `update()` in the middle may change the
+scale from one micro-batch to the next. Both belong under the test that decides about the step.
+""",
+    harm="""\
+`unscale_()` after the first of four micro-batches made the update 51,000 times too large, with no error. `unscale_()` in
+every micro-batch raises RuntimeError `unscale_() has already been called on this optimizer since the last update().`;
+with `update()` beside it there is no error, and the micro-batches counted with weights of about 0, 0, 1.5e-5 and 1. An
+`update()` alone in every micro-batch raises AssertionError `No inf checks were recorded prior to update.`
+""",
+    bad=_SETUP
+    + """\
+for i, (x, y) in enumerate(batches):
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss / k).backward()
+    scaler.unscale_(optimizer)  # AMP303
+    if (i + 1) % k == 0:
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+    good=_RIGHT,
+    fix="Move `unscale_()` and `update()` under the test that guards `scaler.step()`.",
+    sources=(
+        f"{_EXAMPLES} (the scale is updated once per effective batch)",
+        "measured: update ratios and micro-batch weights with unscale_ and update inside the window",
+    ),
+    silent=(
+        ("unscale_, step and update stand under one test", _CANONICAL),
+        ("the test also flushes the tail", _TAIL_FLUSH),
+        ("a timm-style loss scaler is told when to update", _TIMM),
+        ("accelerate knows where the window ends", _ACCELERATE),
+        ("mmengine counts the micro-batches itself", _MMENGINE),
+        (
+            "the window is one micro-batch long",
+            """\
+import torch
+
+K = 1
+
+def train(model, loader, optimizer, loss_fn):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        if (i + 1) % K == 0:
+            scaler.step(optimizer)
+            optimizer.zero_grad()
+        scaler.update()
+""",
+        ),
+        (
+            "the end of the window is kept in a name and tested twice",
+            """\
+import torch
+
+def train(model, loader, optimizer, loss_fn, k, max_norm):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        last = (i + 1) % k == 0
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y) / k
+        scaler.scale(loss).backward()
+        if last and max_norm:
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        if last:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+""",
+        ),
+        (
+            "the micro-batches before the last leave the iteration early",
+            """\
+import torch
+
+def train(model, loader, optimizer, loss_fn, k):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y) / k
+        scaler.scale(loss).backward()
+        if (i + 1) % k != 0:
+            continue
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+        ),
+        (
+            "update(new_scale) follows a schedule of its own, at the end of the window",
+            """\
+import torch
+
+def train(model, loader, optimizer, loss_fn, schedule, k):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y) / k
+        scaler.scale(loss).backward()
+        if (i + 1) % k == 0:
+            scaler.step(optimizer)
+            scaler.update(float(schedule(i)))
+            optimizer.zero_grad()
+""",
+        ),
+        (
+            "an inner loop over the micro-batches, the step after it",
+            """\
+import torch
+
+def train(model, windows, optimizer, loss_fn):
+    scaler = torch.amp.GradScaler("cuda")
+    for window in windows:
+        optimizer.zero_grad()
+        for x, y in window:
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = loss_fn(model(x), y) / len(window)
+            scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+""",
+        ),
+    ),
+)
+
+WINDOW_BOUNDARY = Rule(
+    "AMP304",
+    "window-boundary",
+    ERROR,
+    "The borders of the accumulation window lose or mis-weight micro-batches.",
+    faults={
+        "zero@window": Fault(
+            "Gradients of `{optimizer}` are cleared inside the accumulation window, so only its last micro-batch counts: "
+            "clear them once, after the step"
+        ),
+        "window:off-by-one": Fault(
+            "`{window}` is already true for the first micro-batch, so the first window holds that one alone: "
+            "count from one, as in `(i + 1) % k == 0`",
+            WARNING,
+        ),
+    },
+    why="""\
+`zero_grad()` in every iteration throws away what the window has gathered, all but the last micro-batch, which is still
+divided by `k`: the run costs `k` passes per step and learns from one, at a `k`-th of its weight. A test like
+`i % k == 0` with `i` counted from zero is true at once: the first step sees one micro-batch, and all later windows are
+shifted, with a remainder at the end.
+""",
+    harm="""\
+Cleared in every micro-batch, the gradient norm of the window was 0.0212 instead of 0.0409, with no error. With
+`i % k == 0` the windows held 1, 4, 4, ... micro-batches and 3 were left over; the first update was 0.0147 instead of
+0.0409.
+""",
+    bad=_SETUP
+    + """\
+for i, (x, y) in enumerate(batches):
+    optimizer.zero_grad()  # AMP304
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss / k).backward()
+    if (i + 1) % k == 0:
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+""",
+    good=_RIGHT,
+    fix="Clear gradients under the same test as the step, after it, and let that test count from one: `(i + 1) % k == 0`.",
+    sources=(
+        f"{_EXAMPLES} (zero_grad stands with the step)",
+        "measured: gradient norms of the window and sizes of the first update",
+    ),
+    readers=STATIC,
+    silent=(
+        ("cleared after the step, counted from one", _CANONICAL),
+        ("the tail is flushed by the same test", _TAIL_FLUSH),
+        ("a timm-style loop clears where it updates", _TIMM),
+        ("accelerate's zero_grad does nothing inside the window", _ACCELERATE),
+        (
+            "enumerate starts at one",
+            """\
+import torch
+
+def train(model, loader, optimizer, loss_fn, k):
+    scaler = torch.amp.GradScaler("cuda")
+    optimizer.zero_grad()
+    for i, (x, y) in enumerate(loader, start=1):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y) / k
+        scaler.scale(loss).backward()
+        if i % k == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+""",
+        ),
+        (
+            "the global step is one at the first test",
+            """\
+import torch
+
+def train(model, loader, optimizer, loss_fn, k):
+    scaler = torch.amp.GradScaler("cuda")
+    global_step = 0
+    for x, y in loader:
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y) / k
+        scaler.scale(loss).backward()
+        global_step += 1
+        if global_step % k == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+""",
+        ),
+        (
+            "cleared at the first micro-batch of each window",
+            """\
+import torch
+
+def train(model, loader, optimizer, loss_fn, k):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        if i % k == 0:
+            optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y) / k
+        scaler.scale(loss).backward()
+        if (i + 1) % k == 0:
+            scaler.step(optimizer)
+            scaler.update()
+""",
+        ),
+        (
+            "the loader drops the last batch and its length is a multiple of k",
+            """\
+import torch
+from torch.utils.data import DataLoader
+
+def train(model, dataset, optimizer, loss_fn):
+    scaler = torch.amp.GradScaler("cuda")
+    loader = DataLoader(dataset, batch_size=8, drop_last=True)
+    assert len(loader) % 4 == 0
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y) / 4
+        scaler.scale(loss).backward()
+        if (i + 1) % 4 == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+""",
+        ),
+        (
+            "the tail is flushed after the loop",
+            """\
+import torch
+
+def train(model, loader, optimizer, loss_fn, k):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y) / k
+        scaler.scale(loss).backward()
+        if (i + 1) % k == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    if len(loader) % k != 0:
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+        ),
+        (
+            "i % k == 0 decides about the log, not about the step",
+            """\
+import torch
+
+def train(model, loader, optimizer, loss_fn, log, k):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        if i % k == 0:
+            log(loss.item())
+""",
+        ),
+    ),
+)
+
+RULES: tuple[Rule, ...] = (MISSING_ACCUMULATION_DIVISION, UNSCALE_OR_UPDATE_IN_WINDOW, WINDOW_BOUNDARY)

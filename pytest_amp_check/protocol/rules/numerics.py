@@ -1,0 +1,867 @@
+"""Rules on what float16 and bfloat16 can hold: weights, gradients, losses and constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ..events import BACKWARD, FILL, MODULE_CAST, SCALE, Event, Program
+from ..rule import BOTH, ERROR, INFO, WARNING, Fault, Rule
+
+_AUTOCAST = "PyTorch documentation: torch.autocast and GradScaler, docs.pytorch.org/docs/stable/amp.html"
+_OPS = "PyTorch documentation: Autocast Op Reference, docs.pytorch.org/docs/stable/amp.html#autocast-op-reference"
+_MEASURED = "measured with torch 2.13 on the CPU"
+_MEASURED_BOTH = "measured with torch 2.4 and 2.13 on the CPU"
+
+_FLOAT16_MAX = 65504.0
+
+
+def _cast_of_trained(program: Program) -> Iterator[tuple[str, Event, Mapping[str, str], tuple[Event, ...]]]:
+    trained = program.facts.get("trained_modules", frozenset())
+    scaled = bool(program.facts.get("live_scalers"))
+    for graph in program.graphs:
+        for node in graph.nodes:
+            event = node.event
+            if event is None or event.kind != MODULE_CAST or event.subject not in trained:
+                continue
+            dtype = event.facts.get("dtype")
+            if dtype == "float16" and scaled:
+                yield "cast:trained-scaled", event, {"dtype": dtype}, ()
+            elif dtype in ("float16", "bfloat16"):
+                yield "cast:trained", event, {"dtype": dtype}, ()
+
+
+def _without_scaler(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
+    facts = event.facts
+    if not facts.get("scaled") and facts.get("alone") and facts.get("dtypes") == {"float16"}:
+        yield "backward:no-scaler", {}
+
+
+def _scaled_bf16(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
+    if event.facts.get("dtypes") != {"bfloat16"}:
+        return
+    # enabled=(dtype == torch.float16) is how to share one code path between both dtypes.
+    scaler = None if event.subject is None else program.things[event.subject]
+    if scaler is None or scaler.facts.get("enabled", True) is True:
+        yield "scale:bf16", {}
+
+
+def _fill(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
+    value = event.facts.get("value")
+    # Infinities are values of float16, and NaN compares false.
+    if event.facts.get("eligible") and value is not None and _FLOAT16_MAX < abs(value) < float("inf"):
+        yield "fill:overflow", {"value": f"{value:g}", "limit": "min" if value < 0 else "max"}
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "AMP501",
+        "low-precision-master-weights",
+        WARNING,
+        "Trained parameters are stored in float16 or bfloat16.",
+        faults={
+            "cast:trained": Fault(
+                "`{call}` stores parameters that are trained in {dtype}, where small updates round to nothing: keep"
+                " them in float32 and let autocast choose the dtypes"
+            ),
+            "cast:trained-scaled": Fault(
+                "`{call}` stores parameters that are trained in {dtype}, whose gradients GradScaler refuses to unscale:"
+                " keep them in float32 and let autocast choose the dtypes",
+                ERROR,
+            ),
+        },
+        why="""\
+Mixed precision means low-precision compute on **float32 weights**. A weight in bfloat16 has 8 bits and one in float16
+has 11: an update smaller than half the gap to the next representable number is rounded away, and late in training
+most are. With a GradScaler, float16 parameters have float16 gradients, and `unscale_` raises on them; a fused
+optimizer does not even raise. Frozen weights and inference lose nothing in low precision.
+""",
+        harm="""\
+With weights of standard deviation 0.02, one step left 32 % of the bfloat16 weights unchanged at the learning rate
+1e-4 and 88 % at 1e-5 (float16: 4.6 % and 38 %). A bfloat16 parameter of 1.0 was still 1.0 after 100 Adam steps of
+1e-3. In float16, Adam's epsilon of 1e-8 is 0: a gradient of 0 made the parameter NaN. With a scaler: `ValueError:
+Attempting to unscale FP16 gradients.`
+""",
+        bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(64, 64)
+model = model.to(torch.bfloat16)  # AMP501
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+x, y = torch.randn(32, 64, dtype=torch.bfloat16), torch.randn(32, 64, dtype=torch.bfloat16)
+
+before = model.weight.detach().clone()
+for _ in range(10):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x).float(), y.float())
+    loss.backward()
+    optimizer.step()
+print("unchanged weights:", (model.weight == before).float().mean().item())
+""",
+        good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+x, y = torch.randn(32, 64), torch.randn(32, 64)
+
+before = model.weight.detach().clone()
+for _ in range(10):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+print("unchanged weights:", (model.weight == before).float().mean().item())
+""",
+        fix="Drop the cast, keep the parameters in float32 and run the forward under `torch.autocast`.",
+        silent=(
+            (
+                "the base is frozen and only float32 adapters are trained",
+                """\
+model = AutoModelForCausalLM.from_pretrained(name).to(torch.bfloat16)
+for p in model.parameters():
+    p.requires_grad_(False)
+adapters = nn.ModuleList(Adapter(layer) for layer in model.model.layers)
+optimizer = torch.optim.AdamW(adapters.parameters(), lr=1e-4)
+for batch in loader:
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = run(model, adapters, batch)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+            ),
+            (
+                "inference",
+                """\
+model = Net()
+model.load_state_dict(torch.load("model.pt"))
+model.half().eval()
+with torch.inference_mode():
+    output = model(inputs.half())
+""",
+            ),
+            (
+                "a low-precision copy that is not trained",
+                """\
+model = Net()
+average = copy.deepcopy(model).half().eval()
+optimizer = torch.optim.AdamW(model.parameters())
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    criterion(model(inputs), targets).backward()
+    optimizer.step()
+    with torch.no_grad():
+        for a, p in zip(average.parameters(), model.parameters()):
+            a.lerp_(p.to(a.dtype), 0.01)
+""",
+            ),
+            (
+                "the optimizer holds float32 masters made by hand",
+                """\
+model = Net().half()
+masters = [p.detach().clone().float().requires_grad_() for p in model.parameters()]
+optimizer = torch.optim.SGD(masters, lr=0.1)
+for inputs, targets in loader:
+    criterion(model(inputs.half()).float(), targets).backward()
+    for master, p in zip(masters, model.parameters()):
+        master.grad, p.grad = p.grad.float(), None
+    optimizer.step()
+    for master, p in zip(masters, model.parameters()):
+        p.data.copy_(master.data)
+""",
+            ),
+            (
+                "apex keeps float32 masters",
+                """\
+from apex.fp16_utils import FP16_Optimizer
+
+model = Net().cuda().half()
+optimizer = FP16_Optimizer(torch.optim.SGD(model.parameters(), lr=0.1), dynamic_loss_scale=True)
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    optimizer.backward(criterion(model(inputs.half()).float(), targets))
+    optimizer.step()
+""",
+            ),
+            (
+                "DeepSpeed keeps float32 masters",
+                """\
+model = Net().half()
+engine, optimizer, _, _ = deepspeed.initialize(
+    model=model, model_parameters=model.parameters(), config={"fp16": {"enabled": True}, "optimizer": {"type": "Adam"}}
+)
+for inputs, targets in loader:
+    engine.backward(criterion(engine(inputs.half()), targets))
+    engine.step()
+""",
+            ),
+            (
+                "Megatron's optimizer keeps float32 masters",
+                """\
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+
+model = GPTModel(config).bfloat16()
+optimizer = get_megatron_optimizer(OptimizerConfig(bf16=True, lr=1e-4), [model])
+for batch in loader:
+    optimizer.zero_grad()
+    model(batch).mean().backward()
+    optimizer.step()
+""",
+            ),
+            (
+                "the mixed precision of FSDP keeps its shards in float32",
+                """\
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+
+policy = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+model = FullyShardedDataParallel(Net(), mixed_precision=policy)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    criterion(model(inputs), targets).backward()
+    optimizer.step()
+""",
+            ),
+            (
+                "an optimizer that rounds stochastically is made for bfloat16 weights",
+                """\
+from torchao.optim import AdamW8bit
+
+model = Net().to(torch.bfloat16)
+optimizer = AdamW8bit(model.parameters(), lr=1e-4, bf16_stochastic_round=True)
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    criterion(model(inputs.bfloat16()).float(), targets).backward()
+    optimizer.step()
+""",
+            ),
+            (
+                "only the inputs are cast",
+                """\
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters())
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = criterion(model(inputs.to("cuda", torch.bfloat16)), targets)
+    loss.backward()
+    optimizer.step()
+""",
+            ),
+            (
+                "a cast to float32 or to a device",
+                """\
+model = Net().to("cuda").float()
+optimizer = torch.optim.AdamW(model.parameters())
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    criterion(model(inputs), targets).backward()
+    optimizer.step()
+""",
+            ),
+        ),
+        sources=(
+            _AUTOCAST + ": do not call half() or bfloat16() on the model",
+            "PyTorch source: torch/amp/grad_scaler.py",
+            _MEASURED_BOTH,
+        ),
+        readers=BOTH,
+        whole=_cast_of_trained,
+    ),
+    Rule(
+        "AMP502",
+        "fp16-without-scaler",
+        WARNING,
+        "float16 autocast trains without gradient scaling.",
+        faults={
+            "backward:no-scaler": Fault(
+                "`{call}` computes gradients in float16 without a GradScaler, so small ones become zero: scale the loss"
+                " with `torch.amp.GradScaler`, or use bfloat16"
+            ),
+        },
+        why="""\
+float16 has no number between 0 and 6e-8. Gradients of activations, and with them those of the weights, easily are
+smaller, more so as the loss falls, and turn into exact zeros. A GradScaler lifts them out of that range before the
+backward and divides them again afterwards. bfloat16 has the range of float32 and needs none. `torch.autocast("cuda")`
+without a dtype is float16, and so it is for "xpu" and "mps"; on "cpu" it is bfloat16.
+""",
+        harm="""\
+With the loss multiplied by 1, 1e-2, 1e-3 and 1e-4, a share of 0.006 %, 0.42 %, 3.8 % and 51 % of the gradients was
+exactly zero, and their relative error 0.0007, 0.027, 0.28 and 2.9. With a scaler: none, and 0.0007 throughout.
+""",
+        bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x, y = torch.randn(64, 8), torch.randint(2, (64,))
+
+for _ in range(3):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = 1e-4 * nn.functional.cross_entropy(model(x), y)
+    loss.backward()  # AMP502
+    optimizer.step()
+    print("zero gradients:", (model[0].weight.grad == 0).float().mean().item())
+""",
+        good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+x, y = torch.randn(64, 8), torch.randint(2, (64,))
+
+for _ in range(3):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = 1e-4 * nn.functional.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    print("zero gradients:", (model[0].weight.grad == 0).float().mean().item())
+""",
+        fix=(
+            "Create one `torch.amp.GradScaler` and use `scaler.scale(loss).backward()`, `scaler.step(optimizer)` and"
+            " `scaler.update()`, or pass `dtype=torch.bfloat16`."
+        ),
+        silent=(
+            (
+                "bfloat16 needs no scaler",
+                """\
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = criterion(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+""",
+            ),
+            (
+                "the default dtype on the CPU is bfloat16",
+                """\
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cpu"):
+        loss = criterion(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+""",
+            ),
+            (
+                "evaluation in float16",
+                """\
+@torch.no_grad()
+def evaluate(model, loader):
+    model.eval()
+    with torch.autocast("cuda", dtype=torch.float16):
+        return [model(inputs) for inputs in loader]
+""",
+            ),
+            (
+                "the dtype is chosen at run time",
+                """\
+def train(model, loader, optimizer, criterion, dtype):
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=dtype):
+            loss = criterion(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+""",
+            ),
+            (
+                "autocast may be switched off",
+                """\
+def train(model, loader, optimizer, scaler, criterion, use_amp):
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16, enabled=use_amp):
+            loss = criterion(model(inputs), targets)
+        if use_amp:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            loss.backward()
+            optimizer.step()
+""",
+            ),
+            (
+                "the scaler sits in a wrapper that does all three steps",
+                """\
+from timm.utils import NativeScaler
+
+loss_scaler = NativeScaler()
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = criterion(model(inputs), targets)
+    loss_scaler(loss, optimizer, clip_grad=1.0, parameters=model.parameters())
+""",
+            ),
+            (
+                "the backward is accelerate's",
+                """\
+accelerator = Accelerator(mixed_precision="fp16")
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for inputs, targets in loader:
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = criterion(model(inputs), targets)
+    accelerator.backward(loss)
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+            ),
+            (
+                "the scaler lives in another class, which makes the loss it returns",
+                """\
+class Amp:
+    def __init__(self):
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def scale(self, loss):
+        return self.scaler.scale(loss)
+
+    def step(self, optimizer):
+        self.scaler.step(optimizer)
+        self.scaler.update()
+
+
+amp = Amp()
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = amp.scale(criterion(model(inputs), targets))
+    loss.backward()
+    amp.step(optimizer)
+""",
+            ),
+            (
+                "a subclass of GradScaler",
+                """\
+class LoggingScaler(torch.amp.GradScaler):
+    def update(self, new_scale=None):
+        super().update(new_scale)
+        print(self.get_scale())
+
+
+scaler = LoggingScaler("cuda")
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = criterion(model(inputs), targets)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+            ),
+            (
+                "the scaler is imported from another module of the project",
+                """\
+from training.state import scaler
+
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = criterion(model(inputs), targets)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+            ),
+        ),
+        sources=(_AUTOCAST + ": Gradient Scaling", _MEASURED),
+        readers=BOTH,
+        on={BACKWARD: _without_scaler},
+    ),
+    Rule(
+        "AMP503",
+        "scaler-with-bf16",
+        INFO,
+        "A GradScaler has nothing to do in a bfloat16 training.",
+        faults={
+            "scale:bf16": Fault(
+                "`{scaler}` scales a bfloat16 loss, which needs no scaling: drop the scaler, or construct it with"
+                " `enabled=(dtype == torch.float16)`"
+            ),
+        },
+        why="""\
+bfloat16 has the exponent of float32: gradients that survive in float32 survive in bfloat16, so scaling them gains
+nothing. It does no harm either; that a scale of 65536 makes bfloat16 overflow is a tale, its largest number is
+3.39e38. What it costs is a pass over all gradients and a wait for the device at every step.
+""",
+        harm="""\
+Twenty steps in bfloat16 were bit-identical with and without the scaler. Each step with it pays one more pass over the
+gradients and one `.item()`, which makes the CPU wait for the GPU.
+""",
+        bad="""\
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+x, y = torch.randn(64, 8), torch.randint(2, (64,))
+
+for _ in range(3):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = nn.functional.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()  # AMP503
+    scaler.step(optimizer)
+    scaler.update()
+""",
+        good="""\
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x, y = torch.randn(64, 8), torch.randint(2, (64,))
+
+for _ in range(3):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+""",
+        fix="Call `loss.backward()` and `optimizer.step()`, or enable the scaler for float16 only.",
+        silent=(
+            (
+                "enabled for float16 only",
+                """\
+dtype = torch.bfloat16
+scaler = torch.amp.GradScaler("cuda", enabled=(dtype == torch.float16))
+for inputs, targets in loader:
+    with torch.autocast("cuda", dtype=dtype):
+        loss = criterion(model(inputs), targets)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+""",
+            ),
+            (
+                "the dtype is chosen at run time",
+                """\
+dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+scaler = torch.amp.GradScaler("cuda")
+for inputs, targets in loader:
+    with torch.autocast("cuda", dtype=dtype):
+        loss = criterion(model(inputs), targets)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+""",
+            ),
+            (
+                "float16",
+                """\
+scaler = torch.amp.GradScaler("cuda")
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = criterion(model(inputs), targets)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+            ),
+            (
+                "the bfloat16 path goes around the scaler",
+                """\
+scaler = torch.amp.GradScaler("cuda") if args.dtype == "float16" else None
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=DTYPES[args.dtype]):
+        loss = criterion(model(inputs), targets)
+    if scaler is not None:
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    else:
+        loss.backward()
+        optimizer.step()
+""",
+            ),
+        ),
+        sources=(_AUTOCAST, "karpathy/nanoGPT, train.py: the scaler is enabled for float16 only", _MEASURED),
+        readers=BOTH,
+        on={SCALE: _scaled_bf16},
+    ),
+    Rule(
+        "AMP504",
+        "bce-under-autocast",
+        ERROR,
+        "binary_cross_entropy or BCELoss runs inside an autocast region.",
+        faults={
+            "bce@region": Fault(
+                "`{call}` runs under autocast, where torch raises RuntimeError: drop the sigmoid and use"
+                " `binary_cross_entropy_with_logits`"
+            ),
+            "bce@region-cpu": Fault(
+                "`{call}` runs under autocast, on probabilities already rounded to 0 or 1: drop the sigmoid and use"
+                " `binary_cross_entropy_with_logits`",
+                WARNING,
+            ),
+        },
+        why="""\
+Binary cross entropy takes the logarithm of a probability and of its complement. A sigmoid that ran in low precision
+rounds to exactly 1 for logits that are quite ordinary (about 8 in float16), so the complement is 0 and the logarithm
+infinite. CUDA, XPU and MTIA autocast therefore refuse the op. CPU autocast runs it in float32, MPS in float16, both
+without an error and on probabilities that are rounded already. The variant with logits computes both at once, safely.
+""",
+        harm="""\
+On CUDA: `RuntimeError: torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.` In
+float16 on the CPU a saturated sigmoid gave a loss of 100 and NaN gradients, where the variant with logits gave 20 and
+gradients of 0.5.
+""",
+        bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+x, y = torch.randn(64, 8), torch.randint(2, (64, 1)).float()
+
+for _ in range(3):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        probability = torch.sigmoid(model(x))
+        loss = nn.functional.binary_cross_entropy(probability, y)  # AMP504
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+        good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+x, y = torch.randn(64, 8), torch.randint(2, (64, 1)).float()
+
+for _ in range(3):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.binary_cross_entropy_with_logits(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+        fix=(
+            "Return logits from the model and use `BCEWithLogitsLoss`; where probabilities are needed, compute the loss"
+            " in an `enabled=False` region on `.float()` inputs."
+        ),
+        silent=(
+            (
+                "in a region that is switched off, in float32",
+                """\
+with torch.autocast("cuda", dtype=torch.float16):
+    probability = model(inputs)
+    with torch.autocast("cuda", enabled=False):
+        loss = nn.functional.binary_cross_entropy(probability.float(), targets.float())
+scaler.scale(loss).backward()
+""",
+            ),
+            (
+                "the variant with logits",
+                """\
+criterion = nn.BCEWithLogitsLoss()
+with torch.autocast("cuda", dtype=torch.float16):
+    loss = criterion(model(inputs), targets)
+scaler.scale(loss).backward()
+""",
+            ),
+            (
+                "after the region, in float32",
+                """\
+criterion = nn.BCELoss()
+with torch.autocast("cuda", dtype=torch.float16):
+    logits = model(inputs)
+loss = criterion(torch.sigmoid(logits.float()), targets)
+scaler.scale(loss).backward()
+""",
+            ),
+            (
+                "a training without autocast",
+                """\
+criterion = nn.BCELoss()
+for real, fake in loader:
+    optimizer.zero_grad()
+    loss = criterion(discriminator(real), torch.ones(len(real), 1))
+    loss.backward()
+    optimizer.step()
+""",
+            ),
+        ),
+        sources=(
+            _OPS + ": prefer binary_cross_entropy_with_logits over binary_cross_entropy",
+            "PyTorch source: aten/src/ATen/autocast_mode.cpp",
+            _MEASURED,
+        ),
+        readers=BOTH,
+    ),
+    Rule(
+        "AMP506",
+        "fill-overflow",
+        ERROR,
+        "A constant beyond the range of float16 is written into a tensor that may be float16.",
+        faults={
+            "fill:overflow": Fault(
+                "`{call}` writes {value} into a tensor that may be float16, which ends at 65504: write"
+                " `torch.finfo(x.dtype).{limit}` of the tensor x instead"
+            ),
+        },
+        why="""\
+float16 ends at 65504. `-1e9`, the usual mask of an attention, does not fit: depending on the function and on the
+version, torch raises, or writes -inf. A softmax over a row that is masked throughout then is NaN, and the NaN reaches
+every parameter. The scores of an attention are float16 under autocast however the inputs were made, since autocast
+runs the matmul that makes them in low precision.
+""",
+        harm="""\
+`masked_fill`, `fill_`, `index_fill`, `full_like` and `pad` with 1e9 raise `RuntimeError: value cannot be converted to
+type c10::Half without overflow`, on the first float16 batch and not in a float32 test. `torch.where`, `full`,
+`new_full` and `x[mask] = c` wrote -inf without a word from torch 2.11 on, and raised in 2.4. The softmax of a fully
+masked row was NaN with -inf, and uniform with `torch.finfo(dtype).min`.
+""",
+        bad="""\
+import torch
+
+torch.manual_seed(0)
+query, key, value = (torch.randn(2, 4, 8) for _ in range(3))
+padding = torch.tensor([[False, False, True, True], [True, True, True, True]])[:, None, :]
+
+
+def attend_where():
+    with torch.autocast("cpu", dtype=torch.float16):
+        scores = torch.matmul(query, key.transpose(1, 2))
+        scores = torch.where(padding.logical_not(), scores, -1e9)  # AMP506
+        return torch.matmul(scores.softmax(-1), value)
+
+
+def attend_masked_fill():
+    with torch.autocast("cpu", dtype=torch.float16):
+        scores = torch.matmul(query, key.transpose(1, 2))
+        scores = scores.masked_fill(padding, -1e9)  # AMP506
+        return torch.matmul(scores.softmax(-1), value)
+
+
+for attend in (attend_where, attend_masked_fill):
+    try:
+        print(attend.__name__, "finite:", attend().isfinite().all().item())
+    except RuntimeError as error:
+        print(attend.__name__, error)
+""",
+        good="""\
+import torch
+
+torch.manual_seed(0)
+query, key, value = (torch.randn(2, 4, 8) for _ in range(3))
+padding = torch.tensor([[False, False, True, True], [True, True, True, True]])[:, None, :]
+
+
+def attend_where():
+    with torch.autocast("cpu", dtype=torch.float16):
+        scores = torch.matmul(query, key.transpose(1, 2))
+        scores = torch.where(padding.logical_not(), scores, torch.finfo(scores.dtype).min)
+        return torch.matmul(scores.softmax(-1), value)
+
+
+def attend_masked_fill():
+    with torch.autocast("cpu", dtype=torch.float16):
+        scores = torch.matmul(query, key.transpose(1, 2))
+        scores = scores.masked_fill(padding, torch.finfo(scores.dtype).min)
+        return torch.matmul(scores.softmax(-1), value)
+
+
+for attend in (attend_where, attend_masked_fill):
+    print(attend.__name__, "finite:", attend().isfinite().all().item())
+""",
+        fix='Write `torch.finfo(x.dtype).min`, or `float("-inf")` where no row is masked throughout.',
+        silent=(
+            (
+                "minus infinity is a float16 number",
+                """\
+with torch.autocast("cuda", dtype=torch.float16):
+    scores = torch.matmul(query, key.transpose(-2, -1))
+    scores = scores.masked_fill(causal_mask, float("-inf"))
+    weights = scores.softmax(dim=-1)
+""",
+            ),
+            (
+                "the limit of the tensor's own dtype",
+                """\
+with torch.autocast("cuda", dtype=torch.float16):
+    scores = torch.matmul(query, key.transpose(-2, -1))
+    scores = scores.masked_fill(mask, torch.finfo(scores.dtype).min)
+""",
+            ),
+            (
+                "a constant inside the range",
+                """\
+with torch.autocast("cuda", dtype=torch.float16):
+    scores = torch.matmul(query, key.transpose(-2, -1))
+    scores = scores.masked_fill(mask == 0, -1e4)
+""",
+            ),
+            (
+                "bfloat16 holds 1e9",
+                """\
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    scores = torch.matmul(query, key.transpose(-2, -1))
+    scores = scores.masked_fill(mask, -1e9)
+""",
+            ),
+            (
+                "a float32 mask that is added promotes the scores to float32",
+                """\
+bias = torch.zeros(length, length).masked_fill(causal_mask, -1e9)
+with torch.autocast("cuda", dtype=torch.float16):
+    scores = torch.matmul(query, key.transpose(-2, -1)) + bias
+    weights = scores.softmax(dim=-1)
+""",
+            ),
+            (
+                "float32 scores",
+                """\
+with torch.autocast("cuda", dtype=torch.float16):
+    scores = torch.matmul(query, key.transpose(-2, -1)).float()
+    scores = scores.masked_fill(mask, -1e9)
+""",
+            ),
+            (
+                "a model that never sees float16",
+                """\
+class Attention(nn.Module):
+    def forward(self, query, key, mask):
+        scores = torch.matmul(query, key.transpose(-2, -1))
+        return scores.masked_fill(mask, -1e9).softmax(dim=-1)
+
+
+model = Attention()
+output = model(query, key, mask)
+""",
+            ),
+        ),
+        sources=("PyTorch documentation: torch.finfo, docs.pytorch.org/docs/stable/type_info.html", _MEASURED_BOTH),
+        readers=BOTH,
+        on={FILL: _fill},
+    ),
+)

@@ -1,0 +1,77 @@
+"""Which rules are on: codes, prefixes, names and ALL become a set of codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from .rule import Rule
+
+ALL = "ALL"
+
+
+class UnknownRule(ValueError):
+    """A word that names no rule. ``word`` is what was written, ``nearest`` the rule that looks most like it."""
+
+    def __init__(self, word: str, nearest: str) -> None:
+        self.word = word
+        self.nearest = nearest
+        hint = f"did you mean {nearest!r}?" if nearest else "`amp-check rules` lists them all."
+        super().__init__(f"unknown rule {word!r}: {hint}")
+
+
+def expand(word: str, rules: Mapping[str, Rule]) -> tuple[frozenset[str], int]:
+    """The codes that a word stands for, and how narrow the word is: 0 for ALL, more the fewer rules it can mean."""
+    upper = word.upper()
+    if upper == ALL:
+        return frozenset(rules), 0
+    if upper in rules:
+        return frozenset((upper,)), len(upper)
+    if upper.startswith("AMP"):
+        codes = frozenset(code for code in rules if code.startswith(upper))
+        if codes:
+            return codes, len(upper)
+    lower = word.lower()
+    for code, rule in rules.items():
+        if rule.name == lower:
+            return frozenset((code,)), len(code)
+    raise UnknownRule(word, nearest(word, rules))
+
+
+def resolve(select: Iterable[str] | None, ignore: Iterable[str], rules: Mapping[str, Rule]) -> frozenset[str]:
+    """The codes that are on. Without ``select`` those are the default rules.
+
+    As in ruff the narrower word wins: ``select=["AMP201"], ignore=["AMP2"]`` keeps AMP201; on a tie ``ignore`` wins.
+    """
+    chosen: dict[str, int] = {}
+    if select is None:
+        chosen = {code: 0 for code, rule in rules.items() if rule.default}
+    else:
+        for word in select:
+            _widen(chosen, word, rules)
+    refused: dict[str, int] = {}
+    for word in ignore:
+        _widen(refused, word, rules)
+    return frozenset(code for code, width in chosen.items() if width > refused.get(code, -1))
+
+
+def nearest(word: str, rules: Mapping[str, Rule]) -> str:
+    """The code or name that looks most like ``word``, or the empty string when nothing does."""
+    if len(word) > 100:
+        return ""
+    from difflib import SequenceMatcher, get_close_matches
+
+    word = word.lower()
+    known = {code.lower(): code for code in rules} | {rule.name: rule.name for rule in rules.values()} | {"all": ALL}
+
+    def likeness(other: str) -> tuple[float, int]:
+        # Codes are equally like each other to difflib: one wrong character in place decides.
+        return SequenceMatcher(None, other, word).ratio(), sum(a == b for a, b in zip(other, word, strict=False))
+
+    close = sorted(get_close_matches(word, known, n=len(known)))
+    return known[max(close, key=likeness)] if close else ""
+
+
+def _widen(codes: dict[str, int], word: str, rules: Mapping[str, Rule]) -> None:
+    found, width = expand(word, rules)
+    for code in found:
+        codes[code] = max(width, codes.get(code, -1))

@@ -1,0 +1,205 @@
+"""Suppressions: comments that say of a line that a finding there is meant, or known.
+
+``# amp: ignore[AMP201, step-without-update] reason``, ``# amp: ignore`` for every rule, ``# amp: ignore-file[AMP201]`` above
+the first statement for a whole file, and ``# noqa: AMP201`` or ``# noqa``, as other linters have them. A trailing comment
+speaks of its line, and of the whole statement that begins or ends there; a comment on a line of its own speaks of the
+next statement, decorators included. Only real comments count: a string that looks like one does not.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Collection, Iterator
+
+from .finding import Finding
+from .rule import RUNTIME
+from .rules import RULES
+from .selection import UnknownRule, expand
+
+#: The rule that reports unused suppressions. Only its own code or name silences it: anything wider, standing unused, would
+#: silence the finding about itself.
+UNUSED = "AMP902"
+
+_HASH = r"(?:^|(?<=\s))#+\s*"
+#: Codes without brackets are taken for a list too: as the reason of a blanket suppression they would silence far more.
+_LIST = r"(?:\s*\[([^\]#]*)\]?|\s*:?\s*(AMP[0-9]+(?:[,\s]+AMP[0-9]+)*)\b)?"
+_PRAGMA = re.compile(_HASH + r"amp:\s*ignore(-file)?(?![\w-])" + _LIST)
+_NOQA = re.compile(_HASH + r"noqa(?![\w-])(?:(\s*:)\s*([A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*\b)?)?", re.IGNORECASE)
+
+
+class _Suppression:
+    """One comment. ``listed`` are its words with the codes they stand for, None for every rule.
+
+    It speaks of the lines ``first`` to ``last``; ``late`` marks one for the whole file that stands too low in it.
+    """
+
+    __slots__ = ("column", "end_column", "first", "last", "late", "line", "listed", "ours", "used", "whole_file")
+
+    def __init__(self, line: int, column: int, end_column: int, words: list[str] | None, *, whole_file: bool, ours: bool) -> None:
+        self.line = line
+        self.column = column
+        self.end_column = end_column
+        self.listed = None if words is None else {word: _codes(word) for word in words}
+        self.whole_file = whole_file
+        self.ours = ours
+        self.late = False
+        # No line, until it is known which.
+        self.first = 0
+        self.last = 0
+        self.used: set[str] = set()
+
+    def covers(self, first: int, last: int) -> bool:
+        if self.whole_file:
+            return not self.late
+        return self.first <= last and self.last >= first
+
+    def names(self, code: str) -> bool:
+        if self.listed is None:
+            return code != UNUSED
+        return any(codes == {UNUSED} if code == UNUSED else code in codes for codes in self.listed.values())
+
+    def idle(self, active: Collection[str]) -> Iterator[str]:
+        """What of this comment was of no use, in words."""
+        if not self.ours:
+            return
+        if self.listed is None:
+            if not self.used and _all_looked_for(RULES, active):
+                yield "it stands below the first statement" if self.late else "no rule finds anything here"
+            return
+        if not self.listed:
+            yield "its list is empty"
+        for word, codes in self.listed.items():
+            if not codes:
+                yield f"{word} is no rule"
+            elif codes.isdisjoint(self.used) and codes != {UNUSED} and _all_looked_for(codes, active):
+                yield f"{word}, below the first statement" if self.late else word
+
+
+def _codes(word: str) -> frozenset[str]:
+    """The codes that a word of a list stands for; none, where there is no such rule."""
+    try:
+        return expand(word, RULES)[0]
+    except UnknownRule:
+        return frozenset()
+
+
+def _all_looked_for(codes: Collection[str], active: Collection[str]) -> bool:
+    """Whether a source reader looked for each of these rules; of several, those that are off by default do not count."""
+    wanted = [c for c in codes if RULES[c].readers != RUNTIME and (RULES[c].default or len(codes) == 1)]
+    return bool(wanted) and all(code in active for code in wanted)
+
+
+class Suppressions:
+    """The suppressions of one file, and which of them were of use."""
+
+    __slots__ = ("_all", "_ends", "_starts")
+
+    def __init__(self) -> None:
+        self._all: list[_Suppression] = []
+        # Where each statement begins and where its first logical line ends.
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    @classmethod
+    def of(cls, text: str) -> Suppressions:
+        """Read the comments of a source text. Text that breaks off is read as far as it goes."""
+        self = cls()
+        if "amp:" in text or re.search("noqa", text, re.IGNORECASE):
+            self._read(text.replace("\r\n", "\n").replace("\r", "\n"))
+        return self
+
+    def silences(self, finding: Finding) -> bool:
+        """Whether a finding is suppressed; the suppressions that do so have been of use from now on."""
+        first, last = finding.site.line, finding.site.end_line
+        # A finding may stand for a whole block; only a comment at its head speaks of it, not every one inside.
+        at = bisect_right(self._starts, first) - 1
+        last = min(last, self._ends[at]) if at >= 0 and self._ends[at] >= first else first
+        silenced = False
+        for suppression in self._all:
+            if suppression.covers(first, last) and suppression.names(finding.code):
+                suppression.used.add(finding.code)
+                silenced = True
+        return silenced
+
+    def unused(self, active: Collection[str]) -> list[tuple[int, int, int, str]]:
+        """Suppressions that silenced nothing: line, column, end column (from 0), and what in them is of no use, in words.
+
+        ``active`` are the codes that were looked for. What a word could silence besides them is not known, so a word is
+        only reported where all rules it stands for were looked for. Comments for other tools are left to them.
+        """
+        return [
+            (suppression.line, suppression.column, suppression.end_column, "; ".join(idle))
+            for suppression in self._all
+            if (idle := list(suppression.idle(active)))
+        ]
+
+    def _read(self, text: str) -> None:
+        from io import StringIO
+        from tokenize import COMMENT, DEDENT, ENDMARKER, INDENT, NEWLINE, NL, TokenError, generate_tokens
+
+        start = 0  # the line on which the logical line began, 0 between two
+        keyword = ""  # its first token
+        begun = False  # whether a statement other than a docstring or an import has been seen
+        above: list[_Suppression] = []  # on lines of their own, for the statement to come
+        ahead: list[_Suppression] = []  # the same, for the statement that is being read
+        within: list[_Suppression] = []  # on lines of their own inside brackets
+        trailing: list[_Suppression] = []
+        try:
+            for kind, string, (line, column), _, source in generate_tokens(StringIO(text).readline):
+                if kind == COMMENT:
+                    for found in _parse(string, line, column):
+                        self._all.append(found)
+                        if found.whole_file:
+                            found.late = begun or start > 0
+                        elif source.lstrip().startswith("#"):
+                            # A bare noqa is never on a line of its own; other tools give it no meaning there.
+                            if found.ours:
+                                (within if start else above).append(found)
+                        else:
+                            found.first = found.last = line
+                            trailing.append(found)
+                elif kind == NEWLINE:
+                    for found in trailing:
+                        if found.line in (start, line):
+                            found.first, found.last = start, line
+                    for found in ahead:
+                        found.last = line
+                    self._starts.append(start)
+                    self._ends.append(line)
+                    begun = begun or not (keyword in ("import", "from") or keyword[-1:] in "'\"")
+                    trailing.clear()
+                    within.clear()
+                    if keyword != "@":
+                        ahead.clear()
+                    start = 0
+                elif kind not in (NL, INDENT, DEDENT, ENDMARKER):
+                    if not start:
+                        start, keyword = line, string
+                        ahead += above
+                        above.clear()
+                        for found in ahead:
+                            found.first = found.first or line
+                            found.last = line
+                    for found in within:
+                        found.first = found.last = line
+                    within.clear()
+        except (TokenError, SyntaxError):
+            # The file does not parse, and that is what will be said about it.
+            return
+
+
+def _parse(comment: str, line: int, column: int) -> Iterator[_Suppression]:
+    """The suppressions in one comment."""
+    for match in _PRAGMA.finditer(comment):
+        scope, bracketed, bare = match.groups()
+        given = bare if bracketed is None else bracketed
+        words = None if given is None else re.findall(r"[^,\s]+", given)
+        start, end = column + match.start(), column + match.end()
+        yield _Suppression(line, start, end, words, whole_file=scope is not None, ours=True)
+    for match in _NOQA.finditer(comment):
+        colon, given = match.groups()
+        words = None if colon is None else [w for w in re.findall(r"\w+", (given or "").upper()) if w.startswith("AMP")]
+        if words is None or words:
+            start, end = column + match.start(), column + match.end()
+            yield _Suppression(line, start, end, words, whole_file=False, ours=words is not None)

@@ -1,0 +1,220 @@
+"""From paths to findings: finds the files, reads those that can matter, judges them, drops what is suppressed."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+
+from ..protocol import events as e
+from ..protocol.check import check
+from ..protocol.events import Event, Program, Site
+from ..protocol.finding import Finding
+from ..protocol.rules import LABELS, RULES
+from ..protocol.suppress import Suppressions
+from . import sources
+from .project import Module
+from .roots import read_module
+from .sources import InputError
+
+__all__ = ["InputError", "Report", "Settings", "check_paths", "check_source"]
+
+#: Python frames that reading deeply nested code may take.
+RECURSION = 9_000
+
+
+class Settings:
+    """What to report. ``select`` holds codes, already resolved; see :mod:`pytest_amp_check.protocol.selection`."""
+
+    __slots__ = ("exclude", "per_file_ignores", "select", "severity")
+
+    def __init__(
+        self,
+        select: frozenset[str] | None = None,
+        per_file_ignores: tuple[tuple[str, frozenset[str]], ...] = (),
+        severity: Mapping[str, str] | None = None,
+        exclude: tuple[str, ...] = (),
+    ) -> None:
+        self.select = frozenset(code for code, rule in RULES.items() if rule.default) if select is None else select
+        self.per_file_ignores = per_file_ignores
+        self.severity = dict(severity or {})
+        self.exclude = exclude
+
+
+class Report:
+    """Findings in order of file and line, and the number of files that were looked at."""
+
+    __slots__ = ("files", "findings")
+
+    def __init__(self, findings: list[Finding], files: int) -> None:
+        self.findings = findings
+        self.files = files
+
+
+class Tree:
+    """What is known of all the files of a run before any is parsed."""
+
+    __slots__ = ("enters_autocast", "float16")
+
+    def __init__(self) -> None:
+        self.enters_autocast = False
+        self.float16 = False
+
+    def look(self, data: bytes) -> None:
+        if b"autocast" in data:
+            self.enters_autocast = True
+            self.float16 = True
+        elif b"GradScaler" in data or b".half()" in data or b"float16" in data:
+            self.float16 = True
+
+
+def check_source(text: str, filename: str = "<string>", settings: Settings | None = None) -> list[Finding]:
+    """Findings in one source text."""
+    tree = Tree()
+    tree.look(text.encode("utf-8", "replace"))
+    return _check_text(text, filename, settings or Settings(), tree)
+
+
+def check_paths(
+    paths: Sequence[str], settings: Settings, progress: Callable[[int, int], None] | None = None
+) -> Report:
+    """Findings in files, and in the files below directories. Raises :class:`InputError` for a path that is not there."""
+    files = sources.find(paths, settings.exclude)
+    findings: list[Finding] = []
+    tree = Tree()
+    todo: list[tuple[str, bytes]] = []
+    for path in files:
+        try:
+            data = sources.load(path)
+        except sources.Unreadable as error:
+            findings.append(_unreadable(path, error.line, str(error)))
+            continue
+        tree.look(data)
+        if sources.mentions(data):
+            todo.append((path, data))
+    for done, (path, data) in enumerate(todo):
+        if progress is not None:
+            progress(done, len(todo))
+        try:
+            text = sources.decode(data)
+        except sources.Unreadable as error:
+            findings.append(_unreadable(path, error.line, str(error)))
+            continue
+        findings.extend(_check_text(text, path, settings, tree))
+    if progress is not None:
+        progress(len(todo), len(todo))
+    findings.sort(key=Finding.order)
+    return Report([f for f in findings if f.code in settings.select], len(files))
+
+
+def _unreadable(path: str, line: int, reason: str) -> Finding:
+    rule, fault = LABELS["source:unreadable"]
+    return Finding(rule.code, rule.name, rule.severity, fault.message.format(reason=reason), Site(path, line))
+
+
+def _check_text(text: str, path: str, settings: Settings, tree: Tree) -> list[Finding]:
+    """Findings in one text, suppressed ones removed and unused suppressions added."""
+    findings = analyse(text, path, tree)
+    suppressions = Suppressions.of(text)
+    active = settings.select - _ignored(path, settings)
+    kept = [f for f in findings if f.code in active and not suppressions.silences(f)]
+    rule, fault = LABELS["suppression:unused"]
+    if rule.code in active:
+        for line, column, end_column, words in suppressions.unused(active):
+            message = fault.message.format(reason=words)
+            finding = Finding(rule.code, rule.name, rule.severity, message, Site(path, line, column, line, end_column))
+            if not suppressions.silences(finding):
+                kept.append(finding)
+    for finding in kept:
+        finding.severity = settings.severity.get(finding.code, finding.severity)
+    kept.sort(key=Finding.order)
+    return kept
+
+
+def _ignored(path: str, settings: Settings) -> frozenset[str]:
+    """Codes that the configuration ignores in a file."""
+    ignored: frozenset[str] = frozenset()
+    for pattern, codes in settings.per_file_ignores:
+        from fnmatch import fnmatch
+
+        shown = path.replace("\\", "/")
+        if fnmatch(shown, pattern) or fnmatch(shown, f"*/{pattern}") or fnmatch(shown.rpartition("/")[2], pattern):
+            ignored |= codes
+    return ignored
+
+
+def analyse(text: str, path: str, tree: Tree) -> list[Finding]:
+    """All findings in one text, whatever is selected or suppressed."""
+    limit = sys.getrecursionlimit()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        sys.setrecursionlimit(max(limit, RECURSION))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                parsed = ast.parse(text)
+            except SyntaxError as error:
+                return [_unreadable(path, error.lineno or 1, f"it is not valid Python {_version()}: {error.msg}")]
+            except ValueError as error:
+                return [_unreadable(path, 1, str(error))]
+        program = Program()
+        program.facts["enters_autocast"] = tree.enters_autocast
+        program.facts["float16"] = tree.float16
+        read_module(Module(path, text, parsed), program)
+        _survey(program)
+        return check(program)
+    except (RecursionError, MemoryError):
+        return [_unreadable(path, 1, "its code is nested too deeply to be analysed")]
+    finally:
+        sys.setrecursionlimit(limit)
+        if collecting:
+            gc.enable()
+
+
+def _version() -> str:
+    return f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def _survey(program: Program) -> None:
+    """Tell the rules what is true of the program as a whole."""
+    used: set[int] = set()
+    trained: set[int] = set()
+    dtypes: set[str] = set()
+    saves: list[Event] = []
+    raw: list[Event] = []
+    stepped = False
+    for graph in program.graphs:
+        for node in graph.nodes:
+            event = node.event
+            if event is None:
+                continue
+            if event.kind in (e.SCALE, e.SCALER_STEP) and event.subject is not None:
+                used.add(event.subject)
+                dtypes |= event.facts.get("dtypes", frozenset())
+            if event.kind in (e.SCALER_STEP, e.STEP) and event.object is not None:
+                thing = program.things[event.object]
+                trained |= thing.facts.get("owns") or frozenset()
+                stepped = stepped or bool(thing.facts.get("constructed"))
+            if event.kind == e.SAVE:
+                saves.append(event)
+            if event.kind == e.BACKWARD and event.subject is None:
+                raw.append(event)
+            if event.kind == e.FILL:
+                event.facts["eligible"] = event.facts["eligible"] and program.facts["float16"]
+    scalers = [t for t in program.things if t.role == "scaler"]
+    for thing in scalers:
+        enabled = thing.facts.get("enabled", True)
+        thing.facts["enabled"] = enabled if isinstance(enabled, bool) else e.UNKNOWN
+    live = tuple(t for t in scalers if t.key in used and t.facts["enabled"] is not False)
+    frozen = {t.key for t in program.things if t.facts.get("frozen")}
+    program.facts["live_scalers"] = live
+    program.facts["scaler_dtypes"] = frozenset(dtypes)
+    program.facts["trained_modules"] = frozenset(trained - frozen)
+    names = tuple(dict.fromkeys(t.name or "the scaler" for t in live))
+    for event in saves:
+        event.facts["scope_scalers"] = names
+    for event in raw:
+        event.facts["alone"] = stepped and not scalers

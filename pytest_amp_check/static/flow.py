@@ -1,0 +1,685 @@
+"""Statements: how control moves through a function, and what leaving a block undoes."""
+
+from __future__ import annotations
+
+import ast
+from abc import abstractmethod
+from collections.abc import Callable, Sequence as Items
+
+from ..protocol import events as e
+from .conditions import Formula, both, either, negate
+from .machine import Frame, Loop, Machine, Open
+from .project import Function, stored_names
+from .values import (
+    NONE,
+    Choice,
+    ClassValue,
+    Const,
+    FunctionValue,
+    GradMode,
+    HelperContext,
+    Instance,
+    Named,
+    NullContext,
+    Opaque,
+    Params,
+    Ref,
+    Sequence,
+    StackContext,
+    Tensor,
+    Value,
+)
+
+#: Literal sequences up to this length are read item by item.
+UNROLL = 4
+
+
+class Flow(Machine):
+    """Reads statements. What expressions mean is left to :class:`~.reader.Expressions`."""
+
+    @abstractmethod
+    def evaluate(self, node: ast.expr) -> Value: ...
+
+    @abstractmethod
+    def condition(self, node: ast.expr) -> Formula: ...
+
+    @abstractmethod
+    def assign(self, target: ast.expr, value: Value) -> None: ...
+
+    @abstractmethod
+    def augment(self, node: ast.AugAssign) -> None: ...
+
+    @abstractmethod
+    def elements(self, value: Value, node: ast.expr) -> Value: ...
+
+    @abstractmethod
+    def call_value(
+        self, func: Value, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value: ...
+
+    @abstractmethod
+    def call_method(self, receiver: Value, name: str, args: list[Value], node: ast.AST) -> Value: ...
+
+    def read(self, statements: Items[ast.stmt]) -> None:
+        """Read a block; stops where its end cannot be reached."""
+        base = len(self.path)
+        for statement in statements:
+            if self.cur is None:
+                break
+            self.spent += 1
+            handler = _STATEMENTS.get(type(statement))
+            if handler is not None:
+                handler(self, statement)
+        del self.path[base:]
+
+    # Simple statements.
+
+    def _expression(self, node: ast.Expr) -> None:
+        value = self.evaluate(node.value)
+        if isinstance(value, Ref) and value.role == "autocast" and isinstance(node.value, ast.Call):
+            self.emit(e.SCOPE_LOST, node.value, value.thing.key, how="expression", names={"context": self.words(node.value)})
+
+    def _assign(self, node: ast.Assign) -> None:
+        value = self.evaluate(node.value)
+        for target in node.targets:
+            self.assign(target, value)
+
+    def _ann_assign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.assign(node.target, self.evaluate(node.value))
+
+    def _aug_assign(self, node: ast.AugAssign) -> None:
+        self.augment(node)
+
+    def _return(self, node: ast.Return) -> None:
+        value = self.evaluate(node.value) if node.value is not None else NONE
+        self.leave(self.frame.unwind_base)
+        if self.cur is not None:
+            condition = both(*self.path[self.frame.path_base :])
+            self.frame.returns.append((self.cur, condition, value, self.heap))
+        self.cur = None
+
+    def _raise(self, node: ast.Raise) -> None:
+        for child in (node.exc, node.cause):
+            if child is not None:
+                self.evaluate(child)
+        if self.handlers and self.cur is not None:
+            self.handlers[-1].append(self.cur)
+        self.cur = None
+
+    def _break(self, node: ast.Break) -> None:
+        if self.loops:
+            loop = self.loops[-1]
+            self.leave(loop.unwind_base)
+            if self.cur is not None:
+                loop.breaks.append((self.cur, self.frame.vars, self.heap))
+        self.cur = None
+
+    def _continue(self, node: ast.Continue) -> None:
+        if self.loops:
+            loop = self.loops[-1]
+            self.leave(loop.unwind_base)
+            if self.cur is not None:
+                loop.continues.append((self.cur, self.frame.vars, self.heap))
+        self.cur = None
+
+    def leave(self, base: int) -> None:
+        """Do what leaving the open blocks above ``base`` does: exits of ``with``, ``finally`` blocks."""
+        saved = self.unwind
+        for i in range(len(saved) - 1, base - 1, -1):
+            if self.cur is None:
+                break
+            self.unwind = saved[:i]
+            saved[i]()
+        self.unwind = saved
+
+    def _delete(self, node: ast.Delete) -> None:
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                self.frame.vars.pop(target.id, None)
+
+    def _assert(self, node: ast.Assert) -> None:
+        formula = self.condition(node.test)
+        if not isinstance(formula, bool):
+            yes, _ = self.lower(formula)
+            self.cur = yes
+            self.path.append(formula)
+
+    def _import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            if alias.asname:
+                self.frame.vars[alias.asname] = self._imported(alias.name)
+            else:
+                head = alias.name.partition(".")[0]
+                self.frame.vars[head] = self._imported(head)
+
+    def _import_from(self, node: ast.ImportFrom) -> None:
+        base = "." * node.level + (node.module or "")
+        for alias in node.names:
+            if alias.name != "*":
+                name = f"{base}{alias.name}" if base.endswith(".") else f"{base}.{alias.name}"
+                self.frame.vars[alias.asname or alias.name] = self._imported(name)
+
+    def _imported(self, name: str) -> Named:
+        value = Named(name)
+        value.shim = self.shims > 0
+        return value
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        function = self._module_of().functions[node]
+        value: Value = FunctionValue(function, self.frame)
+        for decorator in reversed(node.decorator_list):
+            value = self.decorate(decorator, value, node)
+        self.frame.vars[node.name] = value
+
+    def decorate(self, decorator: ast.expr, value: Value, node: ast.AST) -> Value:
+        """What a decorator makes of a function. One that is not understood is taken to change nothing."""
+        if isinstance(decorator, ast.Name) and decorator.id in ("staticmethod", "classmethod", "property"):
+            return value
+        applied = self.evaluate(decorator)
+        if not isinstance(value, FunctionValue):
+            return value
+        if isinstance(applied, (Ref, Choice)) and _holds_autocast(applied):
+            function = value.function
+            if function.generator or isinstance(function.node, ast.AsyncFunctionDef):
+                words = self.words(decorator)
+                key = applied.thing.key if isinstance(applied, Ref) else None
+                self.emit(e.SCOPE_LOST, decorator, key, how="generator", names={"context": words, "function": function.name})
+                return value
+            return FunctionValue(function, value.frame, value.receiver, (*value.wrappers, applied))
+        if isinstance(applied, GradMode):
+            return FunctionValue(value.function, value.frame, value.receiver, (*value.wrappers, applied))
+        if isinstance(applied, FunctionValue):
+            made = self.call_value(applied, [value], {}, node)
+            return made if isinstance(made, FunctionValue) else value
+        return value
+
+    def _class(self, node: ast.ClassDef) -> None:
+        cls = self._module_of().classes[node]
+        self.frame.vars[node.name] = ClassValue(cls, self.frame)
+
+    def _global(self, node: ast.Global | ast.Nonlocal) -> None:
+        return None
+
+    def _module_of(self) -> object:
+        return self.frame.function.module if self.frame.function else self.module
+
+    # Forks.
+
+    def _if(self, node: ast.If) -> None:
+        if _is_main_guard(node.test):
+            self.read(node.body)
+            return
+        formula = self.condition(node.test)
+        shim = _is_version_guard(node.test)
+        self.shims += shim
+        yes, no = self.fork(formula, lambda: self.read(node.body), lambda: self.read(node.orelse))
+        self.shims -= shim
+        if not isinstance(formula, bool) and yes != no:
+            # One arm came to its end: what follows stands under the other's condition.
+            self.path.append(formula if yes else negate(formula))
+
+    def _match(self, node: ast.Match) -> None:
+        subject = self.evaluate(node.subject)
+        loops = subject.loops
+        last: Formula = True
+
+        def case(index: int) -> None:
+            if index == len(node.cases):
+                return
+            arm = node.cases[index]
+            for child in ast.walk(arm.pattern):
+                name = getattr(child, "name", None) or getattr(child, "rest", None)
+                if isinstance(name, str):
+                    self.frame.vars[name] = self.fresh(arm.pattern, name)
+            catch_all = isinstance(arm.pattern, ast.MatchAs) and arm.pattern.pattern is None and arm.guard is None
+            question = ("case", id(node), index)
+            formula = last if catch_all else self.ask(question, ast.unparse(arm.pattern), loops, arm.pattern)
+            if arm.guard is not None:
+                formula = both(formula, self.condition(arm.guard))
+            self.fork(formula, lambda: self.read(arm.body), lambda: case(index + 1))
+
+        case(0)
+
+    def _try(self, node: ast.Try) -> None:
+        shim = any(_catches_import(handler) for handler in node.handlers)
+        self.shims += shim
+        before_vars, before_heap, before_cur = dict(self.frame.vars), dict(self.heap), self.cur
+        raised: list[int] = [self.cur] if self.cur is not None else []
+        base = len(self.unwind)
+        if node.finalbody:
+            frame = self.frame
+            self.unwind = [*self.unwind, lambda: self._in_frame(frame, lambda: self.read(node.finalbody))]
+        self.handlers.append(raised)
+        self.guarded += bool(node.handlers)
+        depth, entered = self.depth, self.entered
+        self.read(node.body)
+        self.guarded -= bool(node.handlers)
+        self.handlers.pop()
+        if self.cur is not None:
+            self.read(node.orelse)
+        ends = [(self.cur, self.frame.vars, self.heap)]
+        in_try = {**before_vars, **self.frame.vars}
+        for handler in node.handlers:
+            self.cur = self.join(raised)
+            if self.entered != entered:
+                self.emit(e.AUTOCAST_EXIT, handler, depth=depth)
+            self.frame.vars, self.heap = dict(in_try), dict(before_heap)
+            if handler.name:
+                self.frame.vars[handler.name] = self.fresh(handler, handler.name)
+            self.read(handler.body)
+            ends.append((self.cur, self.frame.vars, self.heap))
+        self.unwind = self.unwind[:base]
+        self.shims -= shim
+        live = [end for end in ends if end[0] is not None]
+        if not live:
+            self.cur = None
+            if node.finalbody and before_cur is not None and raised and not node.handlers:
+                self._only_raised(node, raised)
+            return
+        cur, variables, heap = live[0]
+        for other in live[1:]:
+            # Which way it went cannot be asked again; the body of the try is what the values are taken from.
+            cur = self.join((cur, other[0]))
+            variables = {**other[1], **variables}
+            heap = {**other[2], **heap}
+        self.cur, self.frame.vars, self.heap = cur, variables, heap
+        self.read(node.finalbody)
+
+    def _only_raised(self, node: ast.Try, raised: list[int]) -> None:
+        self.cur = self.join(raised)
+        self.read(node.finalbody)
+        if self.handlers and self.cur is not None:
+            self.handlers[-1].append(self.cur)
+        self.cur = None
+
+    def _in_frame(self, frame: Frame, act: Callable[[], None]) -> None:
+        saved = self.frame
+        self.frame = frame
+        act()
+        self.frame = saved
+
+    # Loops.
+
+    def _for(self, node: ast.For | ast.AsyncFor) -> None:
+        iterable = self.evaluate(node.iter)
+        items = _few_items(iterable)
+        if items is not None:
+            self._unrolled(node, items)
+            return
+        self._loop(node.body, node.orelse, lambda: self.assign(node.target, self.elements(iterable, node.iter)), None)
+
+    def _unrolled(self, node: ast.For | ast.AsyncFor, items: list[Value]) -> None:
+        """A loop over a few known items: its body once for each."""
+        breaks: list[tuple[int, dict[str, Value], dict[tuple[int, str], Value]]] = []
+        for item in items:
+            if self.cur is None:
+                break
+            loop = Loop(-1, len(self.unwind))
+            self.loops.append(loop)
+            base = len(self.path)
+            self.assign(node.target, item)
+            self.read(node.body)
+            del self.path[base:]
+            self.loops.pop()
+            self._gather([*loop.continues])
+            breaks.extend(loop.breaks)
+        self._gather(breaks)
+
+    def _gather(self, ends: list[tuple[int, dict[str, Value], dict[tuple[int, str], Value]]]) -> None:
+        """Let other ways meet the one being read."""
+        for cur, variables, heap in ends:
+            if self.cur is None:
+                self.cur, self.frame.vars, self.heap = cur, variables, heap
+            else:
+                self.cur = self.join((self.cur, cur))
+                self.frame.vars = {**variables, **self.frame.vars}
+                self.heap = {**heap, **self.heap}
+
+    def _while(self, node: ast.While) -> None:
+        self._loop(node.body, node.orelse, lambda: None, node.test)
+
+    def _loop(
+        self, body: list[ast.stmt], orelse: list[ast.stmt], bind: Callable[[], None], test: ast.expr | None
+    ) -> None:
+        if self.cur is None:
+            return
+        self.serial += 1
+        loop = Loop(self.serial, len(self.unwind))
+        self._carry(body, loop, bind)
+        head = self.node()
+        self.link(self.cur, head)
+        self.heads.append((head, loop.key))
+        before_vars, before_heap = self.frame.vars, self.heap
+        self.frame.vars, self.heap = dict(before_vars), dict(before_heap)
+        self.loops.append(loop)
+        base = len(self.path)
+        self.cur = head
+        if test is None:
+            entry, past = self.node(), self.node()
+            self.link(head, entry)
+            self.link(head, past)
+        else:
+            entry, past = self.lower(self.condition(test))  # type: ignore[assignment]
+        self.cur = entry
+        bind()
+        self.read(body)
+        del self.path[base:]
+        self._gather(loop.continues)
+        self.link(self.cur, head)
+        after = (self.cur, self.frame.vars, self.heap)
+        self.loops.pop()
+        self.cur = past
+        if after[0] is not None:
+            self.frame.vars, self.heap = {**before_vars, **after[1]}, {**before_heap, **after[2]}
+        else:
+            self.frame.vars, self.heap = dict(before_vars), dict(before_heap)
+        self.read(orelse)
+        self._gather(loop.breaks)
+
+    def _carry(self, body: list[ast.stmt], loop: Loop, bind: Callable[[], None]) -> None:
+        """Let go of what a turn of the loop changes and the next one finds.
+
+        A variable that holds a thing, or None, is worth a trial turn that shows what it holds after; others become
+        unknown.
+        """
+        names, attributes = stored_names(body)
+        carried = [name for name in names if name in self.frame.vars]
+        held = [key for key in self.heap if key[1] in attributes]
+        trial = any(_may_become_thing(self.frame.vars[name]) for name in carried)
+        trial = trial or any(_may_become_thing(self.heap[key]) for key in held)
+        if trial and self.spent < 4_000:
+            after_vars, after_heap = self._trial(body, loop, bind)
+        else:
+            after_vars, after_heap = {}, {}
+        key = frozenset((loop.key,))
+        for name in carried:
+            value = self.frame.vars[name]
+            self.frame.vars[name] = self._carried(value, after_vars.get(name), name, key)
+        for place in held:
+            self.heap[place] = self._carried(self.heap[place], after_heap.get(place), place[1], key)
+
+    def _carried(self, value: Value, after: Value | None, name: str, key: frozenset[int]) -> Value:
+        if isinstance(value, (Tensor, Sequence)) or (isinstance(value, Const) and isinstance(value.value, str)):
+            return value
+        if _may_become_thing(value):
+            if after is None or after is value or isinstance(after, Opaque):
+                return value
+            formula = self.ask(("carried", name, key), "", key)
+            return self.unite(formula, value, after, name)
+        if isinstance(value, (Const, Opaque)):
+            self.serial += 1
+            made = self.opaque(("carried", self.serial, name), name, key)
+            made.counter = isinstance(value, Const) and isinstance(value.value, int) and not isinstance(value.value, bool)
+            made.counter = made.counter or (isinstance(value, Opaque) and value.counter)
+            return made
+        return value
+
+    def _trial(
+        self, body: list[ast.stmt], loop: Loop, bind: Callable[[], None]
+    ) -> tuple[dict[str, Value], dict[tuple[int, str], Value]]:
+        """Read a turn of a loop without keeping its events."""
+        nodes, cur, variables, heap = self.graph.nodes, self.cur, self.frame.vars, self.heap
+        heads, handlers, unwind, opened = self.heads, self.handlers, self.unwind, list(self.open)
+        self.graph.nodes, self.heads, self.handlers = [], [], []
+        self.cur = self.node()
+        self.frame.vars, self.heap = dict(variables), dict(heap)
+        returns = list(self.frame.returns)
+        self.loops.append(Loop(loop.key, len(self.unwind)))
+        base = len(self.path)
+        bind()
+        self.read(body)
+        del self.path[base:]
+        trial = self.loops.pop()
+        self._gather(trial.continues)
+        after = self.frame.vars, self.heap
+        self.graph.nodes, self.cur, self.frame.vars, self.heap = nodes, cur, variables, heap
+        self.heads, self.handlers, self.unwind, self.open = heads, handlers, unwind, opened
+        self.frame.returns = returns
+        return after
+
+    # With.
+
+    def _with(self, node: ast.With | ast.AsyncWith) -> None:
+        self._with_items(node, 0)
+
+    def _with_items(self, node: ast.With | ast.AsyncWith, index: int) -> None:
+        if self.cur is None:
+            return
+        if index == len(node.items):
+            self.read(node.body)
+            return
+        item = node.items[index]
+        context = self.evaluate(item.context_expr)
+        if isinstance(context, Choice) and any(isinstance(v, HelperContext) for _, v in context.options):
+            context = next(v for _, v in context.options if isinstance(v, HelperContext))
+        if isinstance(context, HelperContext):
+            self._with_helper(context, item, node, index)
+            return
+        depth = self.depth
+        self.enter(context, item.context_expr)
+        if item.optional_vars is not None:
+            self.assign(item.optional_vars, self.entered_value(context, item.context_expr))
+        frame = self.frame
+        base = len(self.unwind)
+        self.unwind = [*self.unwind, lambda: self._in_frame(frame, lambda: self.exit(context, item.context_expr, depth))]
+        if _holds_autocast(context):
+            self._yields_inside(node, item.context_expr)
+        self._with_items(node, index + 1)
+        self.unwind = self.unwind[:base]
+        self.exit(context, item.context_expr, depth)
+        self.closed(context)
+        self.depth = depth
+
+    def _yields_inside(self, node: ast.With | ast.AsyncWith, context: ast.expr) -> None:
+        function = self.frame.function
+        if function is None or self.frame.on_yield is not None:
+            return
+        if any(name in ("contextmanager", "asynccontextmanager", "fixture") for name in function.decorator_names()):
+            return
+        for inner in _own_nodes(node.body):
+            if isinstance(inner, (ast.Yield, ast.YieldFrom, ast.Await)):
+                self.emit(e.SCOPE_LOST, inner, None, how="yield", names={"context": self.words(context), "function": function.name})
+                return
+
+    def _with_helper(self, context: HelperContext, item: ast.withitem, node: ast.With | ast.AsyncWith, index: int) -> None:
+        """Read the body of a ``@contextmanager`` function, and the body of the ``with`` at its ``yield``."""
+        outer = self.frame
+        ran = False
+
+        def at_yield(value: Value) -> None:
+            nonlocal ran
+            if ran:
+                return
+            ran = True
+            inner, self.frame = self.frame, outer
+            if item.optional_vars is not None:
+                self.assign(item.optional_vars, value)
+            self._with_items(node, index + 1)
+            self.frame = inner
+
+        self.follow(context.func, context.args, context.keywords, context.node, on_yield=at_yield)
+        if not ran and self.cur is not None:
+            self._with_items(node, index + 1)
+
+    @abstractmethod
+    def follow(
+        self,
+        func: FunctionValue,
+        args: list[Value],
+        keywords: dict[str, Value],
+        node: ast.AST,
+        on_yield: Callable[[Value], None] | None = None,
+    ) -> Value: ...
+
+    @abstractmethod
+    def words(self, node: ast.AST) -> str: ...
+
+    def enter(self, context: Value, node: ast.AST) -> None:
+        """What entering a context does."""
+        if isinstance(context, Choice):
+            if _holds_autocast(context):
+                self._enter_choice(context, node)
+            return
+        if isinstance(context, Ref) and context.role == "autocast":
+            self._enter_autocast(context, node)
+        elif isinstance(context, GradMode):
+            self.no_grad += 1
+        elif isinstance(context, StackContext):
+            context.depth = self.depth
+        elif isinstance(context, Instance):
+            self.call_method(context, "__enter__", [], node)
+        elif isinstance(context, (Opaque, Named)):
+            self.maybe_open += 1
+
+    def _enter_choice(self, context: Choice, node: ast.AST) -> None:
+        places: list[int | None] = []
+        start = self.cur
+        rest: Formula = True
+        enabled: Formula = False
+        device, dtype = "", ""
+        for formula, value in context.options:
+            self.cur = start
+            if start is None:
+                break
+            yes, no = self.lower(formula if rest is True else formula)
+            self.cur = yes
+            if isinstance(value, Ref) and value.role == "autocast":
+                self._enter_autocast(value, node, remember=False)
+                enabled = either(enabled, both(formula, value.enabled))
+                device = device or str(value.thing.facts.get("device", ""))
+                known = str(value.thing.facts.get("dtype", "?"))
+                dtype = known if dtype in ("", known) else "?"
+            else:
+                self.emit(e.AUTOCAST_ENTER, node, None, null=True, enabled=False, device="", dtype="", cache=True)
+                self.entered += 1
+            places.append(self.cur)
+            start = no
+        self.cur = self.join(places)
+        self.depth += 1
+        self.open.append(Open(enabled, device, dtype))
+
+    def _enter_autocast(self, context: Ref, node: ast.AST, *, remember: bool = True) -> None:
+        facts = context.thing.facts
+        device, dtype, cache = str(facts.get("device", "")), str(facts.get("dtype", "?")), bool(facts.get("cache", True))
+        instance = context.thing.key if facts.get("stored") else None
+        names = {"context": self.words(node)}
+
+        def enter(on: bool) -> None:
+            self.emit(
+                e.AUTOCAST_ENTER, node, instance, enabled=on, device=device, dtype=dtype, cache=cache, names=names
+            )
+
+        yes, no = self.lower(context.enabled)
+        places = []
+        for place, on in ((yes, True), (no, False)):
+            if place is not None:
+                self.cur = place
+                enter(on)
+                places.append(self.cur)
+        self.cur = self.join(places)
+        self.entered += 1
+        if remember:
+            self.depth += 1
+            self.open.append(Open(context.enabled, device, dtype))
+
+    def exit(self, context: Value, node: ast.AST, depth: int) -> None:
+        """What leaving a context does to the graph: only ``depth`` regions stay open."""
+        if _holds_autocast(context) or isinstance(context, StackContext):
+            self.emit(e.AUTOCAST_EXIT, node, depth=depth)
+        elif isinstance(context, Instance) and self.cur is not None:
+            self.call_method(context, "__exit__", [NONE, NONE, NONE], node)
+
+    def closed(self, context: Value) -> None:
+        """What is no longer around once a context is left."""
+        if _holds_autocast(context):
+            if self.open:
+                self.open.pop()
+        elif isinstance(context, GradMode):
+            self.no_grad -= 1
+        elif isinstance(context, (Opaque, Named)):
+            self.maybe_open -= 1
+
+    def entered_value(self, context: Value, node: ast.expr) -> Value:
+        if isinstance(context, (StackContext, Instance)):
+            return context
+        return self.fresh(node, "entered")
+
+
+def _holds_autocast(value: Value) -> bool:
+    if isinstance(value, Choice):
+        return any(_holds_autocast(v) for _, v in value.options)
+    return isinstance(value, Ref) and value.role == "autocast"
+
+
+def _may_become_thing(value: Value) -> bool:
+    """Whether a variable that a loop assigns may hold something the protocol cares for."""
+    if isinstance(value, Const):
+        return value.value is None
+    return isinstance(value, (Ref, Choice, Instance, NullContext, Params, FunctionValue))
+
+
+def _few_items(value: Value) -> list[Value] | None:
+    if isinstance(value, Sequence) and not value.open and 0 < len(value.items) <= UNROLL:
+        if any(isinstance(item, (Ref, Choice, Instance, Sequence)) for item in value.items):
+            return value.items
+    return None
+
+
+def _is_main_guard(test: ast.expr) -> bool:
+    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
+
+
+def _is_version_guard(test: ast.expr) -> bool:
+    for node in ast.walk(test):
+        name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+        if "version" in name.lower() or name == "hasattr":
+            return True
+    return False
+
+
+def _catches_import(handler: ast.ExceptHandler) -> bool:
+    names = {n.id for n in ast.walk(handler.type) if isinstance(n, ast.Name)} if handler.type else {"ImportError"}
+    return bool(names & {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception"})
+
+
+def _own_nodes(statements: list[ast.stmt]) -> list[ast.AST]:
+    """The nodes of statements, without those of functions defined in them."""
+    found: list[ast.AST] = []
+    stack: list[ast.AST] = list(statements)
+    while stack:
+        node = stack.pop()
+        found.append(node)
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+                stack.append(child)
+    return found
+
+
+_STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {
+    ast.Expr: Flow._expression,
+    ast.Assign: Flow._assign,
+    ast.AnnAssign: Flow._ann_assign,
+    ast.AugAssign: Flow._aug_assign,
+    ast.Return: Flow._return,
+    ast.Raise: Flow._raise,
+    ast.Break: Flow._break,
+    ast.Continue: Flow._continue,
+    ast.Delete: Flow._delete,
+    ast.Assert: Flow._assert,
+    ast.Import: Flow._import,
+    ast.ImportFrom: Flow._import_from,
+    ast.FunctionDef: Flow._function,
+    ast.AsyncFunctionDef: Flow._function,
+    ast.ClassDef: Flow._class,
+    ast.If: Flow._if,
+    ast.Match: Flow._match,
+    ast.Try: Flow._try,
+    ast.For: Flow._for,
+    ast.AsyncFor: Flow._for,
+    ast.While: Flow._while,
+    ast.With: Flow._with,
+    ast.AsyncWith: Flow._with,
+}
+if hasattr(ast, "TryStar"):
+    _STATEMENTS[ast.TryStar] = Flow._try

@@ -1,0 +1,432 @@
+"""The abstract machine: the graph under construction, the frames of functions, and how values meet again after a fork."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..protocol import events as e
+from ..protocol.events import Event, Graph, Node, Program, Site, Thing
+from .conditions import Formula, Tests, both, either, literals, negate
+from .project import Class, Function, Module
+from .values import (
+    NONE,
+    Choice,
+    ClassValue,
+    Const,
+    FunctionValue,
+    GradMode,
+    HelperContext,
+    Instance,
+    Mapping,
+    Named,
+    NullContext,
+    Opaque,
+    Params,
+    Partial,
+    Ref,
+    ScaleValue,
+    Sequence,
+    StackContext,
+    StateDict,
+    Tensor,
+    Truth,
+    Value,
+)
+
+#: Calls within calls that are followed; deeper ones are taken as unknown.
+DEPTH = 8
+#: Statements read in one graph before calls are no longer followed.
+BUDGET = 12_000
+
+Vars = dict[str, Value]
+Heap = dict[tuple[int, str], Value]
+
+
+class Frame:
+    """A call that is being read: the variables of a function and where it returns to."""
+
+    __slots__ = ("caller", "cls", "function", "locals_of", "on_yield", "parent", "path_base", "receiver", "returns", "unwind_base", "vars")
+
+    def __init__(self, function: Function | None, parent: Frame | None, caller: Site | None) -> None:
+        self.function = function
+        self.parent = parent
+        self.caller = caller
+        self.vars: Vars = {}
+        self.receiver: Value | None = None
+        self.cls: Class | None = None
+        self.returns: list[tuple[int, Formula, Value, Heap]] = []
+        self.unwind_base = 0
+        self.path_base = 0
+        self.on_yield: Callable[[Value], None] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.function.qualified_name if self.function else "<module>"
+
+
+class Loop:
+    """A loop that is being read. ``key`` names its turns in :attr:`Value.loops`."""
+
+    __slots__ = ("breaks", "continues", "key", "unwind_base")
+
+    def __init__(self, key: int, unwind_base: int) -> None:
+        self.key = key
+        self.unwind_base = unwind_base
+        self.breaks: list[tuple[int, Vars, Heap]] = []
+        self.continues: list[tuple[int, Vars, Heap]] = []
+
+
+class Open:
+    """An autocast region that stands open around the place being read."""
+
+    __slots__ = ("device", "dtype", "enabled")
+
+    def __init__(self, enabled: Formula, device: str, dtype: str) -> None:
+        self.enabled = enabled
+        self.device = device
+        self.dtype = dtype
+
+
+class Machine:
+    """State shared by everything that reads one graph."""
+
+    def __init__(self, module: Module, program: Program, things: dict[object, Thing]) -> None:
+        self.module = module
+        self.program = program
+        self.things = things
+        self.roots_reached: set[ast.AST] = set()
+        self.active: list[Function] = []
+        self.instances: dict[object, Instance] = {}
+        self.opaques: dict[object, Opaque] = {}
+        self.serial = 0
+        self.globals = Frame(None, None, None)
+        self.heap: Heap = {}
+        self.tests = Tests()
+        self.begin("<module>")
+
+    def begin(self, name: str) -> None:
+        """Start a new graph."""
+        self.graph = Graph(name)
+        self.graph.tests = self.tests.asked
+        self.graph.nodes.append(Node())
+        self.cur: int | None = 0
+        self.frame = self.globals
+        self.path: list[Formula] = []
+        self.unwind: list[Callable[[], None]] = []
+        self.loops: list[Loop] = []
+        self.heads: list[tuple[int, int]] = []
+        self.open: list[Open] = []
+        self.maybe_open = 0
+        self.no_grad = 0
+        self.spent = 0
+        self.shims = 0
+        self.guarded = 0
+        self.depth = 0
+        self.entered = 0
+        self.handlers: list[list[int]] = []
+
+    def finish(self) -> None:
+        """Settle what only the whole graph tells: which answers each turn of a loop makes unknown."""
+        for head, loop in self.heads:
+            self.graph.nodes[head].forgets |= self.tests.forgotten_by(loop)
+
+    # Places.
+
+    def site(self, node: ast.AST) -> Site:
+        line = getattr(node, "lineno", 1)
+        column = getattr(node, "col_offset", 0)
+        end_line = getattr(node, "end_lineno", None) or line
+        end_column = getattr(node, "end_col_offset", None)
+        module = self.frame.function.module if self.frame.function else self.module
+        return Site(
+            module.path,
+            line,
+            module.column(line, column),
+            end_line,
+            module.column(end_line, column if end_column is None else end_column),
+            self.frame.name,
+            self.frame.caller,
+        )
+
+    # The graph.
+
+    def node(self, event: Event | None = None) -> int:
+        self.graph.nodes.append(Node(event))
+        return len(self.graph.nodes) - 1
+
+    def link(self, source: int | None, target: int, key: int = -1, truth: bool = True) -> None:
+        if source is not None:
+            self.graph.nodes[source].ways.append((target, key, truth))
+
+    def emit(self, kind: str, node: ast.AST, subject: int | None = None, object: int | None = None, **facts: Any) -> Event | None:
+        """Add an event here; ``names`` among the facts become the event's names."""
+        if self.cur is None:
+            return None
+        names = facts.pop("names", None)
+        event = Event(kind, self.site(node), subject, object, facts, names, self.guards())
+        here = self.node(event)
+        self.link(self.cur, here)
+        self.cur = here
+        for handlers in self.handlers:
+            handlers.append(here)
+        return event
+
+    def guards(self) -> tuple[tuple[int, bool], ...]:
+        """The tests under which the place being read stands."""
+        pairs: list[tuple[int, bool]] = []
+        for formula in self.path:
+            pairs.extend(pair for pair in literals(formula) if pair not in pairs)
+        return tuple(pairs)
+
+    def join(self, places: Iterable[int | None]) -> int | None:
+        """One place that all the given places lead to."""
+        real = [place for place in dict.fromkeys(places) if place is not None]
+        if not real:
+            return None
+        if len(real) == 1:
+            return real[0]
+        here = self.node()
+        for place in real:
+            self.link(place, here)
+        return here
+
+    def lower(self, formula: Formula) -> tuple[int | None, int | None]:
+        """Fork on a condition: the places where it is true and where it is false."""
+        if self.cur is None:
+            return None, None
+        if isinstance(formula, bool):
+            return (self.cur, None) if formula else (None, self.cur)
+        word = formula[0]
+        if word == "test":
+            yes, no = self.node(), self.node()
+            self.link(self.cur, yes, formula[1], True)
+            self.link(self.cur, no, formula[1], False)
+            return yes, no
+        if word == "not":
+            no, yes = self.lower(formula[1])  # type: ignore[assignment]
+            return yes, no
+        # Short circuit: an "and" goes on while its parts are true, an "or" while they are false.
+        ends: list[int | None] = []
+        for part in formula[1:]:
+            yes, no = self.lower(part)  # type: ignore[assignment]
+            ends.append(no if word == "and" else yes)
+            self.cur = yes if word == "and" else no
+            if self.cur is None:
+                break
+        through = self.cur
+        short = self.join(ends)
+        return (through, short) if word == "and" else (short, through)
+
+    def fork(self, formula: Formula, then: Callable[[], None], otherwise: Callable[[], None]) -> tuple[bool, bool]:
+        """Read two ways on, each with its own variables, and let them meet; says which of them come to an end."""
+        if isinstance(formula, bool):
+            (then if formula else otherwise)()
+            return (self.cur is not None, False) if formula else (False, self.cur is not None)
+        yes, no = self.lower(formula)
+        before_vars, before_heap = self.frame.vars, self.heap
+        self.frame.vars, self.heap, self.cur = dict(before_vars), dict(before_heap), yes
+        self.path.append(formula)
+        then()
+        self.path.pop()
+        after_yes = (self.cur, self.frame.vars, self.heap)
+        self.frame.vars, self.heap, self.cur = dict(before_vars), dict(before_heap), no
+        self.path.append(negate(formula))
+        otherwise()
+        self.path.pop()
+        after_no = (self.cur, self.frame.vars, self.heap)
+        self.meet(formula, after_yes, after_no)
+        return after_yes[0] is not None, after_no[0] is not None
+
+    def meet(
+        self, formula: Formula, yes: tuple[int | None, Vars, Heap], no: tuple[int | None, Vars, Heap]
+    ) -> None:
+        if yes[0] is None:
+            self.cur, self.frame.vars, self.heap = no
+        elif no[0] is None:
+            self.cur, self.frame.vars, self.heap = yes
+        else:
+            self.cur = self.join((yes[0], no[0]))
+            self.frame.vars = self.meet_maps(formula, yes[1], no[1])
+            self.heap = self.meet_maps(formula, yes[2], no[2])
+
+    def meet_maps(self, formula: Formula, yes: dict[Any, Value], no: dict[Any, Value]) -> dict[Any, Value]:
+        met: dict[Any, Value] = {}
+        for key in {**yes, **no}:
+            a, b = yes.get(key), no.get(key)
+            if a is None or b is None:
+                met[key] = a or b  # type: ignore[assignment]
+            elif a is b:
+                met[key] = a
+            else:
+                met[key] = self.unite(formula, a, b, str(key))
+        return met
+
+    def unite(self, formula: Formula, a: Value, b: Value, name: str) -> Value:
+        """The value that is ``a`` where the formula is true and ``b`` where it is not."""
+        if a is b or (isinstance(a, Const) and isinstance(b, Const) and a.value is b.value):
+            return a
+        if isinstance(formula, bool):
+            return a if formula else b
+        if _is_truth(a) and _is_truth(b):
+            return Truth(either(both(formula, _formula(a)), both(negate(formula), _formula(b))), a.loops | b.loops)
+        if isinstance(a, Ref) and isinstance(b, Ref) and a.role == b.role and a.role in ("scaler", "optimizer", "module"):
+            if a.thing is b.thing:
+                return a
+            enabled = either(both(formula, a.enabled), both(negate(formula), b.enabled))
+            return Ref(self.same_thing(a.thing, b.thing), enabled)
+        if isinstance(a, Named) and isinstance(b, Named):
+            return a
+        if isinstance(a, Tensor) and isinstance(b, Tensor) and a.scaler == b.scaler:
+            met = Tensor.merge([a, b])
+            met.divided = a.divided or b.divided
+            return met
+        if _matters(a) or _matters(b):
+            options = [(both(formula, f), v) for f, v in _options(a)]
+            options += [(both(negate(formula), f), v) for f, v in _options(b)]
+            options = [(f, v) for f, v in options if f is not False]
+            if len(options) <= 8:
+                return Choice(options)
+        return self.opaque(("met", name, self.graph.name, len(self.graph.nodes)), name, a.loops | b.loops)
+
+    def same_thing(self, a: Thing, b: Thing) -> Thing:
+        """The one thing that stands for either of two, made on the two arms of a fork."""
+        thing = self.thing(("either", a.key, b.key), a.role, a.name, a.site)
+        owns = a.facts.get("owns"), b.facts.get("owns")
+        thing.facts.update({**b.facts, **a.facts})
+        thing.facts["owns"] = None if None in owns else owns[0] | owns[1]  # type: ignore[operator]
+        return thing
+
+    # Things and unknown values.
+
+    def thing(self, key: object, role: str, name: str, site: Site | None) -> Thing:
+        """The thing with a key: the same whenever the same expression is read in the same call chain."""
+        made = self.things.get(key)
+        if made is None:
+            made = self.things[key] = self.program.thing(role, name, site)
+        return made
+
+    def place_key(self, node: ast.AST) -> tuple[object, ...]:
+        """A key for what is made at a place: the syntax node and the calls that led there."""
+        chain: list[object] = [id(node)]
+        site = self.frame.caller
+        while site is not None:
+            chain.append((site.path, site.line, site.column))
+            site = site.caller
+        return tuple(chain)
+
+    def opaque(self, key: object, text: str, loops: frozenset[int] = frozenset(), *, parameter: bool = False) -> Opaque:
+        """The unknown value with a key: the same question about it is the same test."""
+        made = self.opaques.get(key)
+        if made is None:
+            self.serial += 1
+            made = self.opaques[key] = Opaque(self.serial, text, loops, parameter=parameter)
+        return made
+
+    def fresh(self, node: ast.AST, text: str = "") -> Opaque:
+        """A new unknown value, made at a place: other on every turn of the loops around it."""
+        return self.opaque(("fresh", self.place_key(node), text), text, self.turning())
+
+    def turning(self) -> frozenset[int]:
+        return frozenset(loop.key for loop in self.loops)
+
+    # Questions about values.
+
+    def ask(self, question: object, text: str, loops: frozenset[int], node: ast.AST | None = None) -> Formula:
+        test = self.tests.test(question, text, self.site(node) if node is not None else None, loops)
+        return ("test", test.key)
+
+    def truth(self, value: Value, text: str = "", node: ast.AST | None = None) -> Formula:
+        """The condition under which a value is true."""
+        if isinstance(value, Const):
+            return bool(value.value)
+        if isinstance(value, Truth):
+            return value.formula
+        if isinstance(value, Choice):
+            return either(*(both(f, self.truth(v, text, node)) for f, v in value.options))
+        if isinstance(value, Ref) and value.source is not None:
+            value = value.source
+        if isinstance(value, Opaque):
+            formula = self.ask(("true", value.key), text or value.text, value.loops, node)
+            if not isinstance(formula, bool):
+                test = self.graph.tests[formula[1]]
+                test.counts = test.counts or value.counter
+                if not test.implies and ("none", value.key) in self.tests.keys:
+                    self._imply(value)
+            return formula
+        if isinstance(value, Tensor):
+            return self.ask(("true", id(value)), text, value.loops | self.turning(), node)
+        if isinstance(value, Sequence):
+            return True if value.items else self.ask(("true", id(value)), text, self.turning(), node) if value.open else False
+        return True
+
+    def is_none(self, value: Value, text: str = "", node: ast.AST | None = None) -> Formula:
+        """The condition under which a value is None."""
+        if isinstance(value, Const):
+            return value.value is None
+        if isinstance(value, Choice):
+            return either(*(both(f, self.is_none(v, text, node)) for f, v in value.options))
+        if isinstance(value, Ref) and value.source is not None:
+            value = value.source
+        if isinstance(value, Opaque):
+            formula = self.ask(("none", value.key), f"{text or value.text} is None", value.loops, node)
+            if ("true", value.key) in self.tests.keys:
+                self._imply(value)
+            return formula
+        return False
+
+    def _imply(self, value: Opaque) -> None:
+        """What is true is not None, and None is not true."""
+        true = self.graph.tests[self.tests.keys["true", value.key]]
+        none = self.graph.tests[self.tests.keys["none", value.key]]
+        if not true.implies:
+            true.implies.append((True, none.key, False))
+            none.implies.append((True, true.key, False))
+
+
+def _is_truth(value: Value) -> bool:
+    return isinstance(value, Truth) or (isinstance(value, Const) and isinstance(value.value, bool))
+
+
+def _formula(value: Value) -> Formula:
+    if isinstance(value, Truth):
+        return value.formula
+    assert isinstance(value, Const)
+    return bool(value.value)
+
+
+def _matters(value: Value) -> bool:
+    """Whether the protocol cares which of two values it is."""
+    if isinstance(value, Const):
+        return value.value is None or isinstance(value.value, (str, bool))
+    if isinstance(value, Tensor):
+        return value.scaler >= 0
+    return isinstance(
+        value,
+        (
+            Ref,
+            Instance,
+            FunctionValue,
+            ClassValue,
+            NullContext,
+            HelperContext,
+            StackContext,
+            Partial,
+            Choice,
+            ScaleValue,
+            Params,
+            StateDict,
+            Mapping,
+            Sequence,
+            GradMode,
+            Named,
+        ),
+    )
+
+
+def _options(value: Value) -> list[tuple[Formula, Value]]:
+    return value.options if isinstance(value, Choice) else [(True, value)]
+
+
+__all__ = ["BUDGET", "DEPTH", "NONE", "Frame", "Loop", "Machine", "Open", "e"]

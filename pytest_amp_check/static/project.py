@@ -1,0 +1,196 @@
+"""Modules as they are written: their functions and classes, and which of them matter to the protocol."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+#: Identifiers that make a function worth following: whoever uses none of them, and calls nobody who does, does
+#: nothing that the protocol knows.
+WORDS = frozenset(
+    "autocast GradScaler ShardedGradScaler scaler unscale_ backward grad step zero_grad update scale get_scale "
+    "clip_grad_norm_ clip_grad_norm clip_grad_value_ clip_grads_with_norm_ get_total_norm state_dict load_state_dict save "
+    "half bfloat16 float16 param_groups optim Adam AdamW SGD nullcontext ExitStack enter_context no_sync partial "
+    "binary_cross_entropy BCELoss cross_entropy CrossEntropyLoss mse_loss MSELoss l1_loss nll_loss masked_fill "
+    "masked_fill_ clear_autocast_cache parameters no_grad yield".split()
+)
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+class Function:
+    """A function of the project. ``cls`` is the class whose method it is."""
+
+    __slots__ = ("cls", "generator", "module", "name", "node", "words")
+
+    def __init__(self, node: FunctionNode, module: Module, cls: Class | None) -> None:
+        self.node = node
+        self.module = module
+        self.cls = cls
+        self.name = getattr(node, "name", "<lambda>")
+        self.generator = False
+        self.words: frozenset[str] = frozenset()
+
+    @property
+    def qualified_name(self) -> str:
+        return f"{self.cls.name}.{self.name}" if self.cls else self.name
+
+    def decorator_names(self) -> Iterator[str]:
+        """Last parts of the names of its decorators."""
+        for decorator in getattr(self.node, "decorator_list", ()):
+            target = decorator.func if isinstance(decorator, ast.Call) else decorator
+            if isinstance(target, ast.Attribute):
+                yield target.attr
+            elif isinstance(target, ast.Name):
+                yield target.id
+
+    def parameters(self) -> list[ast.arg]:
+        args = self.node.args
+        return [*args.posonlyargs, *args.args]
+
+
+class Class:
+    """A class of the project: its methods, and where each attribute of its objects is assigned."""
+
+    __slots__ = ("assigned", "bases", "methods", "module", "name", "node", "words")
+
+    def __init__(self, node: ast.ClassDef, module: Module) -> None:
+        self.node = node
+        self.module = module
+        self.name = node.name
+        self.bases = node.bases
+        self.methods: dict[str, Function] = {}
+        self.assigned: dict[str, list[tuple[Function, ast.expr]]] = {}
+        self.words: frozenset[str] = frozenset()
+
+
+class Module:
+    """A parsed source file."""
+
+    __slots__ = ("ascii", "classes", "functions", "lines", "named", "path", "text", "tree", "words")
+
+    def __init__(self, path: str, text: str, tree: ast.Module) -> None:
+        self.path = path
+        self.text = text
+        self.tree = tree
+        self.ascii = text.isascii()
+        self.lines: list[str] | None = None
+        self.functions: dict[ast.AST, Function] = {}
+        self.classes: dict[ast.AST, Class] = {}
+        self.named: dict[str, list[Function]] = {}
+        self._index(tree)
+        self._follow()
+
+    def _index(self, tree: ast.Module) -> None:
+        stack: list[tuple[ast.AST, Class | None, set[str], Function | None]] = []
+        words: set[str] = set()
+        found: dict[Function | Class, set[str]] = {}
+        stack.append((tree, None, words, None))
+        while stack:
+            node, owner, seen, function = stack.pop()
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+                    made = Function(child, self, owner)
+                    self.functions[child] = made
+                    if owner is not None and not isinstance(child, ast.Lambda):
+                        owner.methods.setdefault(made.name, made)
+                    self.named.setdefault(made.name, []).append(made)
+                    inner: set[str] = set()
+                    found[made] = inner
+                    stack.append((child, None, inner, made))
+                    if isinstance(child, ast.Lambda):
+                        seen.add(made.name)
+                elif isinstance(child, ast.ClassDef):
+                    new = Class(child, self)
+                    self.classes[child] = new
+                    inner = set()
+                    found[new] = inner
+                    stack.append((child, new, inner, None))
+                else:
+                    if isinstance(child, ast.Name):
+                        seen.add(child.id)
+                    elif isinstance(child, ast.Attribute):
+                        seen.add(child.attr)
+                    elif isinstance(child, (ast.Yield, ast.YieldFrom)):
+                        seen.add("yield")
+                        if function is not None:
+                            function.generator = True
+                    elif isinstance(child, ast.Global):
+                        pass
+                    stack.append((child, owner if isinstance(node, ast.ClassDef) else None, seen, function))
+        self.words = frozenset(words)
+        for holder, inner in found.items():
+            holder.words = frozenset(inner)
+        for new in self.classes.values():
+            for method in new.methods.values():
+                self._attributes(new, method)
+
+    @staticmethod
+    def _attributes(cls: Class, method: Function) -> None:
+        parameters = method.parameters()
+        if not parameters:
+            return
+        me = parameters[0].arg
+        for node in ast.walk(method.node):
+            targets: list[ast.expr]
+            if isinstance(node, ast.Assign):
+                targets, value = node.targets, node.value
+            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                targets, value = [node.target], node.value
+            else:
+                continue
+            for target in targets:
+                pairs = [(target, value)]
+                if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+                    pairs = list(zip(target.elts, value.elts, strict=True))
+                for left, right in pairs:
+                    if isinstance(left, ast.Attribute) and isinstance(left.value, ast.Name) and left.value.id == me:
+                        cls.assigned.setdefault(left.attr, []).append((method, right))
+
+    def _follow(self) -> None:
+        """Let each function have the words of the project functions that it names, so that one look tells."""
+        relevant = {name for name, functions in self.named.items() if any(f.words & WORDS for f in functions)}
+        relevant |= {c.name for c in self.classes.values() if any(m.words & WORDS for m in c.methods.values())}
+        changed = True
+        while changed:
+            changed = False
+            for name, functions in self.named.items():
+                if name not in relevant and any(f.words & relevant for f in functions):
+                    relevant.add(name)
+                    changed = True
+        interesting = WORDS | relevant
+        for function in self.functions.values():
+            function.words = function.words & interesting
+        for cls in self.classes.values():
+            cls.words = frozenset().union(*(m.words for m in cls.methods.values())) if cls.methods else frozenset()
+
+    def column(self, line: int, offset: int) -> int:
+        """The column in characters of an offset in UTF-8 bytes."""
+        if self.ascii or offset <= 0:
+            return offset
+        if self.lines is None:
+            self.lines = self.text.split("\n")
+        if line > len(self.lines):
+            return offset
+        return len(self.lines[line - 1].encode("utf-8", "replace")[:offset].decode("utf-8", "ignore"))
+
+
+def stored_names(nodes: list[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]:
+    """Names and attribute names that statements assign, not looking into functions that they define."""
+    names: set[str] = set()
+    attributes: set[str] = set()
+    stack: list[ast.AST] = list(nodes)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, (ast.Store, ast.Del)):
+                names.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            if isinstance(node.ctx, ast.Store):
+                attributes.add(node.attr)
+            stack.append(node.value)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif not isinstance(node, ast.Lambda):
+            stack.extend(ast.iter_child_nodes(node))
+    return frozenset(names), frozenset(attributes)

@@ -1,0 +1,678 @@
+"""Expressions: what they evaluate to, and what conditions they ask. What a call does is left to :mod:`.calls`."""
+
+from __future__ import annotations
+
+import ast
+from abc import abstractmethod
+from collections.abc import Callable
+
+from ..protocol import events as e
+from ..protocol import surface
+from .conditions import Formula, both, either, negate
+from .flow import Flow
+from .values import (
+    NONE,
+    Choice,
+    ClassValue,
+    Const,
+    FunctionValue,
+    Grad,
+    Instance,
+    Mapping,
+    Named,
+    Opaque,
+    Params,
+    Ref,
+    ScaleValue,
+    Sequence,
+    SuperValue,
+    Tensor,
+    Truth,
+    Value,
+)
+
+BUILTINS = frozenset(
+    "abs all any bool callable chain dict enumerate filter float format getattr hasattr id int isinstance issubclass iter "
+    "len list map max min next open print range repr reversed round set setattr sorted str sum super tuple type vars zip".split()
+)
+#: Calls whose answer is another each time they are asked.
+IMPURE = frozenset("rand randn randint random uniform choice next time perf_counter pop popleft get_nowait sample".split())
+
+_OPERATORS: dict[type[ast.AST], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Pow: "**",
+    ast.MatMult: "@",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.In: "in",
+    ast.NotIn: "not in",
+    ast.Is: "is",
+    ast.IsNot: "is not",
+}
+
+
+class Expressions(Flow):
+    """Reads expressions."""
+
+    #: Texts of receivers that this file uses as scalers, optimizers or modules.
+    uses: dict[str, str]
+
+    @abstractmethod
+    def call(self, node: ast.Call) -> Value: ...
+
+    @abstractmethod
+    def loss_arithmetic(self, op: str, left: Value, right: Value, node: ast.AST) -> Value | None: ...
+
+    @abstractmethod
+    def grad_written(self, target: Grad, value: Value, node: ast.AST) -> None: ...
+
+    @abstractmethod
+    def grad_used(self, grad: Grad, node: ast.AST) -> None: ...
+
+    @abstractmethod
+    def attribute(self, receiver: Value, name: str, node: ast.AST) -> Value: ...
+
+    def words(self, node: ast.AST) -> str:
+        """The user's own words for an expression, shortened."""
+        text = ast.unparse(node.func if isinstance(node, ast.Call) else node)
+        text = " ".join(text.split())
+        return text if len(text) <= 60 else text[:57] + "..."
+
+    def evaluate(self, node: ast.expr) -> Value:
+        handler = _EXPRESSIONS.get(type(node))
+        if handler is None:
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, ast.expr):
+                    self.evaluate(child)
+            return self.fresh(node)
+        value: Value = handler(self, node)
+        return value
+
+    # Names and attributes.
+
+    def _constant(self, node: ast.Constant) -> Value:
+        return Const(node.value)
+
+    def _name(self, node: ast.Name) -> Value:
+        value = self.look_up(node.id)
+        if value is None:
+            value = self._unbound(node.id)
+        return self.recognise(value, node)
+
+    def look_up(self, name: str) -> Value | None:
+        frame = self.frame
+        while True:
+            value = frame.vars.get(name)
+            if value is not None:
+                return value
+            if frame.parent is None:
+                break
+            frame = frame.parent
+        return self.globals.vars.get(name)
+
+    def _unbound(self, name: str) -> Value:
+        if name in surface.BARE and name not in self.module.named:
+            return Named(surface.BARE[name])
+        if name in BUILTINS:
+            return Named(f"builtins.{name}")
+        return self.opaque(("global", name), name)
+
+    def recognise(self, value: Value, node: ast.expr) -> Value:
+        """An unknown value that this file uses as a scaler, an optimizer or a module is one."""
+        if not isinstance(value, Opaque):
+            return value
+        role = self.uses.get(_text(node))
+        if role is None:
+            return value
+        thing = self.thing(("used", value.key), role, _text(node), self.site(node))
+        return Ref(thing, True, value)
+
+    def _attribute(self, node: ast.Attribute) -> Value:
+        receiver = self.evaluate(node.value)
+        return self.recognise(self.attribute(receiver, node.attr, node), node)
+
+    def structural(self, word: str, parts: tuple[Value, ...], text: str, *extra: object) -> Opaque:
+        """The unknown value that an operation on values gives: the same for the same operation on the same values."""
+        keys = tuple(self.identity(part) for part in parts)
+        loops: frozenset[int] = frozenset()
+        for part in parts:
+            loops |= part.loops
+        return self.opaque((word, *extra, keys), text, loops)
+
+    def identity(self, value: Value) -> object:
+        """A key that equal values share."""
+        if isinstance(value, Const):
+            return ("const", repr(value.value))
+        if isinstance(value, Opaque):
+            return value.key
+        if isinstance(value, Named):
+            return value.name
+        if isinstance(value, Ref):
+            return ("thing", value.thing.key)
+        if isinstance(value, Instance):
+            return ("instance", value.key)
+        return id(value)
+
+    def _subscript(self, node: ast.Subscript) -> Value:
+        receiver = self.evaluate(node.value)
+        index = self.evaluate(node.slice) if isinstance(node.slice, ast.expr) else NONE
+        return self.recognise(self.item(receiver, index, node), node)
+
+    def item(self, receiver: Value, index: Value, node: ast.AST) -> Value:
+        if isinstance(receiver, Tensor):
+            return receiver.copy()
+        if isinstance(receiver, Params):
+            return Params(receiver.modules, receiver.optimizers, one=not receiver.groups, groups=False)
+        if isinstance(receiver, Sequence) and isinstance(index, Const) and isinstance(index.value, int):
+            if -len(receiver.items) <= index.value < len(receiver.items):
+                return receiver.items[index.value]
+        if isinstance(receiver, Mapping) and isinstance(index, Const):
+            found = receiver.items.get(index.value)
+            if found is not None:
+                return found
+        if isinstance(receiver, Sequence) and len(receiver.items) == 1:
+            return receiver.items[0]
+        text = _text(node) if isinstance(node, ast.expr) else ""
+        return self.structural("item", (receiver, index), text)
+
+    # Compound values.
+
+    def _sequence(self, node: ast.Tuple | ast.List | ast.Set) -> Value:
+        items = [self.evaluate(element) for element in node.elts]
+        return Sequence(items, open=any(isinstance(element, ast.Starred) for element in node.elts))
+
+    def _starred(self, node: ast.Starred) -> Value:
+        return self.evaluate(node.value)
+
+    def _dict(self, node: ast.Dict) -> Value:
+        made = Mapping({})
+        made.site = node
+        for key, item in zip(node.keys, node.values, strict=True):
+            value = self.evaluate(item)
+            if key is None:
+                if isinstance(value, Mapping):
+                    made.items.update(value.items)
+                    made.open = made.open or value.open
+                else:
+                    made.open = True
+            else:
+                known = self.evaluate(key)
+                made.items[known.value if isinstance(known, Const) else ("?", _text(key))] = value
+        return made
+
+    def _joined_string(self, node: ast.JoinedStr) -> Value:
+        for part in node.values:
+            if isinstance(part, ast.FormattedValue):
+                value = self.evaluate(part.value)
+                if isinstance(value, Grad):
+                    self.grad_used(value, part.value)
+        return self.fresh(node, "text")
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
+        """A comprehension is read as one turn of its loops."""
+        saved = dict(self.frame.vars)
+        source: Value | None = None
+        for generator in node.generators:
+            iterable = self.evaluate(generator.iter)
+            if source is None:
+                source = iterable
+            self.assign(generator.target, self.elements(iterable, generator.iter))
+            for test in generator.ifs:
+                self.condition(test)
+        element = self.evaluate(node.elt)
+        self.frame.vars = saved
+        if isinstance(element, Params) and element.one:
+            return Params(element.modules, element.optimizers)
+        if isinstance(element, Grad):
+            return element
+        if isinstance(element, Sequence) and isinstance(source, Sequence):
+            return Sequence([element], open=True)
+        return Sequence([element], open=True)
+
+    def _dict_comprehension(self, node: ast.DictComp) -> Value:
+        saved = dict(self.frame.vars)
+        for generator in node.generators:
+            iterable = self.evaluate(generator.iter)
+            self.assign(generator.target, self.elements(iterable, generator.iter))
+        self.evaluate(node.key)
+        value = self.evaluate(node.value)
+        self.frame.vars = saved
+        made = Mapping({("?", _text(node.key)): value}, open=True)
+        return made
+
+    def elements(self, value: Value, node: ast.expr) -> Value:
+        """What a loop over a value is given at each turn."""
+        if isinstance(value, Params):
+            if value.groups:
+                return Params(value.modules, value.optimizers, groups=True)
+            return Params(value.modules, value.optimizers, one=True)
+        if isinstance(value, (Tensor, Grad)):
+            return value
+        if isinstance(value, Sequence) and value.items and not isinstance(value.items[0], Const):
+            parts = [part for part in value.items if isinstance(part, Tensor)]
+            if len(parts) == len(value.items):
+                return Tensor.merge(parts)
+            if len(value.items) == 1:
+                return value.items[0]
+        if isinstance(value, Opaque) and value.text == "enumerate" and isinstance(value.base, Opaque):
+            index = self.fresh(node, "index")
+            index.counter = True
+            index.first = value.first
+            inner = self._enumerated.get(value.key)
+            return Sequence([index, self.elements(inner, node) if inner is not None else self.fresh(node, "element")])
+        made = self.fresh(node, "element")
+        if isinstance(value, Opaque) and value.text == "range":
+            made.counter = True
+            made.first = value.first
+        return made
+
+    _enumerated: dict[int, Value]
+
+    def _lambda(self, node: ast.Lambda) -> Value:
+        module = self.frame.function.module if self.frame.function else self.module
+        return FunctionValue(module.functions[node], self.frame)
+
+    def _walrus(self, node: ast.NamedExpr) -> Value:
+        value = self.evaluate(node.value)
+        self.assign(node.target, value)
+        return value
+
+    def _await(self, node: ast.Await) -> Value:
+        return self.evaluate(node.value)
+
+    def _yield(self, node: ast.Yield) -> Value:
+        value = self.evaluate(node.value) if node.value is not None else NONE
+        if self.frame.on_yield is not None:
+            self.frame.on_yield(value)
+        return self.fresh(node, "sent")
+
+    def _if_expression(self, node: ast.IfExp) -> Value:
+        formula = self.condition(node.test)
+        values: list[Value] = [NONE, NONE]
+
+        def then() -> None:
+            values[0] = self.evaluate(node.body)
+
+        def otherwise() -> None:
+            values[1] = self.evaluate(node.orelse)
+
+        self.fork(formula, then, otherwise)
+        if isinstance(formula, bool):
+            return values[0] if formula else values[1]
+        return self.unite(formula, values[0], values[1], f"ifexp{id(node)}")
+
+    def _bool_operation(self, node: ast.BoolOp) -> Value:
+        # "a or b" and "a and b" are used as conditions nearly always; as values where a side is None.
+        values = [self.evaluate(part) for part in node.values]
+        if len(values) == 2 and not all(isinstance(v, (Truth, Opaque)) for v in values):
+            first = self.truth(values[0], _text(node.values[0]))
+            if isinstance(node.op, ast.Or):
+                return self.unite(first, values[0], values[1], f"or{id(node)}")
+        formulas = [self.truth(v, _text(n)) for v, n in zip(values, node.values, strict=True)]
+        combine = both if isinstance(node.op, ast.And) else either
+        loops: frozenset[int] = frozenset()
+        for value in values:
+            loops |= value.loops
+        return Truth(combine(*formulas), loops)
+
+    def _unary(self, node: ast.UnaryOp) -> Value:
+        if isinstance(node.op, ast.Not):
+            return Truth(negate(self.condition(node.operand)), self.turning())
+        value = self.evaluate(node.operand)
+        if isinstance(value, Const) and isinstance(node.op, ast.USub) and isinstance(value.value, (int, float)):
+            return Const(-value.value)
+        if isinstance(value, (Tensor, Grad)):
+            return value
+        return self.structural("unary", (value,), _text(node), type(node.op).__name__)
+
+    def _compare(self, node: ast.Compare) -> Value:
+        formula = self.condition(node)
+        return Const(formula) if isinstance(formula, bool) else Truth(formula, self.turning())
+
+    def _binary(self, node: ast.BinOp) -> Value:
+        left, right = self.evaluate(node.left), self.evaluate(node.right)
+        op = _OPERATORS.get(type(node.op), "?")
+        for side, child in ((left, node.left), (right, node.right)):
+            if isinstance(side, Grad):
+                self.grad_used(side, child)
+        return self.operate(op, left, right, node)
+
+    def operate(self, op: str, left: Value, right: Value, node: ast.AST) -> Value:
+        if isinstance(left, Const) and isinstance(right, Const):
+            return _compute(op, left.value, right.value) or self.fresh(node)
+        special = self.loss_arithmetic(op, left, right, node)
+        if special is not None:
+            return special
+        if isinstance(left, Sequence) and isinstance(right, Sequence) and op == "+":
+            return Sequence([*left.items, *right.items], open=left.open or right.open)
+        if isinstance(left, Params) or isinstance(right, Params):
+            return left if isinstance(left, Params) else right
+        text = _text(node) if isinstance(node, ast.expr) else op
+        made = self.structural("binary", (left, right), text, op)
+        counted = left if isinstance(left, Opaque) and left.counter else right
+        other = right if counted is left else left
+        if isinstance(counted, Opaque) and counted.counter:
+            made.counter = True
+            if op in ("+", "-") and isinstance(other, Const) and isinstance(other.value, int):
+                made.base = counted.base
+                made.offset = counted.offset + (other.value if op == "+" else -other.value)
+                made.first = counted.first
+        if op == "/" or (op == "*" and any(isinstance(x, Opaque) and x.reciprocal for x in (left, right))):
+            made.reciprocal = True
+        return made
+
+    def augment(self, node: ast.AugAssign) -> None:
+        target = node.target
+        left = self.evaluate(_as_load(target))
+        right = self.evaluate(node.value)
+        op = _OPERATORS.get(type(node.op), "?")
+        if isinstance(left, Grad):
+            self.grad_written(left, self.operate(op, left, right, node), node)
+            return
+        if isinstance(left, Sequence) and op == "+":
+            left.items.extend(right.items if isinstance(right, Sequence) else [right])
+            return
+        value = self.operate(op, left, right, node)
+        if isinstance(value, Opaque) and isinstance(left, (Opaque, Const)) and op in ("+", "-"):
+            made = self.fresh(node, _text(target))
+            # A number that grows by a fixed step in a loop counts its turns.
+            made.counter = isinstance(right, Const) and isinstance(right.value, int) and bool(self.loops)
+            value = made
+        self.assign(target, value)
+
+    # Conditions.
+
+    def condition(self, node: ast.expr) -> Formula:
+        """The formula of a test."""
+        if isinstance(node, ast.BoolOp):
+            combine = both if isinstance(node.op, ast.And) else either
+            return combine(*(self.condition(part) for part in node.values))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return negate(self.condition(node.operand))
+        if isinstance(node, ast.Compare):
+            return self._comparison(node)
+        value = self.evaluate(node)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            return negate(self._modulo(value, node, 0, node))
+        return self.truth(value, _text(node), node)
+
+    def _comparison(self, node: ast.Compare) -> Formula:
+        values = [self.evaluate(node.left), *(self.evaluate(right) for right in node.comparators)]
+        nodes = [node.left, *node.comparators]
+        formulas = []
+        for i, op in enumerate(node.ops):
+            word = _OPERATORS.get(type(op), "?")
+            formulas.append(self._compared(word, values[i], values[i + 1], nodes[i], nodes[i + 1], node))
+        return both(*formulas)
+
+    def _compared(
+        self, op: str, left: Value, right: Value, left_node: ast.expr, right_node: ast.expr, node: ast.Compare
+    ) -> Formula:
+        if op in ("is", "is not", "==", "!="):
+            negative = op in ("is not", "!=")
+            for value, other, side in ((left, right, left_node), (right, left, right_node)):
+                if isinstance(other, Const) and other.value is None:
+                    formula = self.is_none(value, _text(side), node)
+                    return negate(formula) if negative else formula
+            formula = self._equal(left, right, left_node, right_node, node)
+            return negate(formula) if negative else formula
+        if isinstance(left, Const) and isinstance(right, Const):
+            known = _compute(op, left.value, right.value)
+            if isinstance(known, Const):
+                return bool(known.value)
+        if op in ("<", "<=", ">", ">="):
+            # One question for a > b, b < a, and the negations of a <= b, b >= a.
+            flip = op in ("<", ">=")
+            small, large = (left, right) if flip else (right, left)
+            question = ("greater", self.identity(large), self.identity(small))
+            if op in ("<=", ">="):
+                # a >= b is not (b > a)
+                question = ("greater", self.identity(right if op == ">=" else left), self.identity(left if op == ">=" else right))
+                formula = negate(self.ask(question, "", left.loops | right.loops, node))
+                self._label(formula, node, True)
+                return self._counts(formula, left, right, truth=True)
+            formula = self.ask(question, _text(node), left.loops | right.loops, node)
+            return formula
+        question = (op.removeprefix("not "), self.identity(left), self.identity(right))
+        formula = self.ask(question, _text(node), left.loops | right.loops | self._around(left, right), node)
+        return negate(formula) if op == "not in" else formula
+
+    @staticmethod
+    def _around(left: Value, right: Value) -> frozenset[int]:
+        return left.loops | right.loops
+
+    def _label(self, formula: Formula, node: ast.expr, truth: bool) -> None:
+        inner = formula[1] if not isinstance(formula, bool) and formula[0] == "not" else formula
+        if not isinstance(inner, bool) and inner[0] == "test":
+            test = self.graph.tests[inner[1]]
+            test.text = test.text or f"not ({_text(node)})"
+
+    def _counts(self, formula: Formula, left: Value, right: Value, *, truth: bool) -> Formula:
+        """Mark a comparison of a counter of the loop being read."""
+        inner = formula[1] if not isinstance(formula, bool) and formula[0] == "not" else formula
+        if isinstance(inner, bool) or inner[0] != "test" or not self.loops:
+            return formula
+        here = self.loops[-1].key
+        for side in (left, right):
+            if isinstance(side, Opaque) and side.counter and here in side.loops and side.first is None:
+                self.graph.tests[inner[1]].counts = True
+        return formula
+
+    def _equal(self, left: Value, right: Value, left_node: ast.expr, right_node: ast.expr, node: ast.Compare) -> Formula:
+        if isinstance(left, Const) and isinstance(right, Const):
+            return bool(left.value == right.value)
+        for value, other, side in ((left, right, left_node), (right, left, right_node)):
+            if isinstance(value, Choice):
+                parts = [both(f, self._equal(v, other, left_node, right_node, node)) for f, v in value.options]
+                return either(*parts)
+            if isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod):
+                return self._modulo_equals(value, side, other, node)
+            if isinstance(value, Truth) and isinstance(other, Const) and isinstance(other.value, bool):
+                return value.formula if other.value else negate(value.formula)
+        pair = sorted((repr(self.identity(left)), repr(self.identity(right))))
+        loops = left.loops | right.loops
+        formula = self.ask(("equal", *pair), _text(node), loops, node)
+        if not isinstance(formula, bool) and self.loops:
+            here = self.loops[-1].key
+            for side_value in (left, right):
+                if isinstance(side_value, Opaque) and side_value.counter and here in side_value.loops:
+                    self.graph.tests[formula[1]].counts = True
+        return formula
+
+    def _modulo_equals(self, value: Value, side: ast.BinOp, other: Value, node: ast.Compare) -> Formula:
+        if isinstance(other, Const) and isinstance(other.value, int):
+            return self._modulo(value, side, other.value, node)
+        if isinstance(other, Opaque) and other.offset == -1 or self._is_less_one(other, side):
+            return self._modulo(value, side, -1, node)
+        return self.ask(("equal", self.identity(value), self.identity(other)), _text(node), value.loops | other.loops, node)
+
+    def _is_less_one(self, other: Value, side: ast.BinOp) -> bool:
+        """Whether ``other`` is the modulus less one, as in ``i % k == k - 1``."""
+        modulus = self.evaluate(side.right)
+        wanted = self.structural("binary", (modulus, Const(1)), "", "-")
+        return isinstance(other, Opaque) and other is wanted
+
+    def _modulo(self, value: Value, side: ast.BinOp, remainder: int, node: ast.AST) -> Formula:
+        """The question whether ``side`` (a ``%``) leaves ``remainder``: the same for every spelling of it."""
+        count, modulus = self.evaluate(side.left), self.evaluate(side.right)
+        if isinstance(modulus, Const) and modulus.value == 1:
+            return remainder == 0
+        if isinstance(count, Const) and isinstance(modulus, Const):
+            known = _compute("%", count.value, modulus.value)
+            return isinstance(known, Const) and known.value == remainder
+        base, offset = count, 0
+        if isinstance(count, Opaque):
+            base, offset = count.base, count.offset
+        question = ("modulo", self.identity(base), offset - remainder, self.identity(modulus))
+        text = _text(node)
+        negated = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.NotEq)
+        if node is side:
+            text = f"{text} == 0"
+        elif negated:
+            text = text.replace("!=", "==", 1)
+        formula = self.ask(question, text, count.loops | modulus.loops, node)
+        if not isinstance(formula, bool):
+            test = self.graph.tests[formula[1]]
+            counted = isinstance(count, Opaque) and (count.counter or bool(count.loops))
+            test.counts = counted and bool(self.loops)
+            first = base.first if isinstance(base, Opaque) else None
+            test.off_by_one = first is not None and first + offset - remainder == 0
+            test.window = self.words(side.right)
+        return formula
+
+    # Targets.
+
+    def assign(self, target: ast.expr, value: Value) -> None:
+        if isinstance(target, ast.Name):
+            self.name_it(value, target.id)
+            self.frame.vars[target.id] = value
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            self._unpack(target, value)
+        elif isinstance(target, ast.Starred):
+            self.assign(target.value, value)
+        elif isinstance(target, ast.Attribute):
+            self._assign_attribute(target, value)
+        elif isinstance(target, ast.Subscript):
+            self._assign_item(target, value)
+
+    def name_it(self, value: Value, name: str) -> None:
+        """A thing goes by the first name it is given; an autocast context that has a name may be entered again."""
+        if isinstance(value, Ref):
+            if not value.thing.name:
+                value.thing.name = name
+            if value.role == "autocast":
+                value.thing.facts["stored"] = True
+        elif isinstance(value, Choice):
+            for _, option in value.options:
+                self.name_it(option, name)
+
+    def _unpack(self, target: ast.Tuple | ast.List, value: Value) -> None:
+        if isinstance(value, Sequence) and not value.open and len(value.items) == len(target.elts):
+            for element, item in zip(target.elts, value.items, strict=True):
+                self.assign(element, item)
+            return
+        for i, element in enumerate(target.elts):
+            part: Value
+            if isinstance(value, Tensor):
+                part = value.copy()
+            elif isinstance(value, (Params, Grad)):
+                part = value if isinstance(element, ast.Name) else self.fresh(element)
+            else:
+                part = self.structural("part", (value,), _text(element), i)
+                part.loops |= self.turning()
+            self.assign(element, part)
+
+    def _assign_attribute(self, target: ast.Attribute, value: Value) -> None:
+        receiver = self.evaluate(target.value)
+        if target.attr == "grad" and isinstance(receiver, Params):
+            self.grad_written(Grad(receiver), value, target)
+            return
+        if target.attr == "data" and isinstance(receiver, Params):
+            self.emit(e.PARAM_WRITE, target, None, None)
+            return
+        if isinstance(receiver, Instance):
+            self.name_it(value, _text(target))
+            self.heap[receiver.key, target.attr] = value
+            return
+        key = self.identity(receiver)
+        if isinstance(key, int):
+            self.name_it(value, _text(target))
+            self.heap[key, target.attr] = value
+
+    def _assign_item(self, target: ast.Subscript, value: Value) -> None:
+        receiver = self.evaluate(target.value)
+        index = self.evaluate(target.slice)
+        if isinstance(receiver, Mapping):
+            receiver.items[index.value if isinstance(index, Const) else ("?", _text(target.slice))] = value
+            self.name_it(value, _text(target))
+
+    def _slice(self, node: ast.Slice) -> Value:
+        for part in (node.lower, node.upper, node.step):
+            if part is not None:
+                self.evaluate(part)
+        return self.fresh(node, "slice")
+
+
+def _as_load(target: ast.expr) -> ast.expr:
+    """The target of an augmented assignment, as the expression that reads it."""
+    if isinstance(target, ast.Name):
+        return ast.copy_location(ast.Name(target.id, ast.Load()), target)
+    return target
+
+
+def _text(node: ast.AST) -> str:
+    """The source of a short expression, as a key and as words."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{_text(node.value)}.{node.attr}"
+    text = ast.unparse(node)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _compute(op: str, left: object, right: object) -> Value | None:
+    """The result of an operation on numbers and strings, or None."""
+    if not isinstance(left, (int, float, str)) or not isinstance(right, (int, float, str)):
+        return None
+    operation = _ARITHMETIC.get(op)
+    if operation is None or (op == "**" and isinstance(right, (int, float)) and abs(right) > 64):
+        return None
+    try:
+        return Const(operation(left, right))
+    except (ArithmeticError, TypeError, ValueError):
+        return None
+
+
+_ARITHMETIC: dict[str, Callable[..., object]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b if isinstance(a, (int, float)) and isinstance(b, (int, float)) else None,
+    "/": lambda a, b: a / b,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b if isinstance(a, (int, float)) else None,
+    "**": lambda a, b: a**b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+
+_EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {
+    ast.Constant: Expressions._constant,
+    ast.Name: Expressions._name,
+    ast.Attribute: Expressions._attribute,
+    ast.Subscript: Expressions._subscript,
+    ast.Tuple: Expressions._sequence,
+    ast.List: Expressions._sequence,
+    ast.Set: Expressions._sequence,
+    ast.Starred: Expressions._starred,
+    ast.Dict: Expressions._dict,
+    ast.JoinedStr: Expressions._joined_string,
+    ast.ListComp: Expressions._comprehension,
+    ast.SetComp: Expressions._comprehension,
+    ast.GeneratorExp: Expressions._comprehension,
+    ast.DictComp: Expressions._dict_comprehension,
+    ast.Lambda: Expressions._lambda,
+    ast.NamedExpr: Expressions._walrus,
+    ast.Await: Expressions._await,
+    ast.Yield: Expressions._yield,
+    ast.YieldFrom: Expressions._await,
+    ast.IfExp: Expressions._if_expression,
+    ast.BoolOp: Expressions._bool_operation,
+    ast.UnaryOp: Expressions._unary,
+    ast.Compare: Expressions._compare,
+    ast.BinOp: Expressions._binary,
+    ast.Slice: Expressions._slice,
+    ast.Call: lambda self, node: self.call(node),
+}
+
+__all__ = ["ClassValue", "Expressions", "FunctionValue", "ScaleValue", "SuperValue"]

@@ -1,0 +1,138 @@
+"""Which code is read on its own: the module's body, and every function that nothing which was read calls."""
+
+from __future__ import annotations
+
+import ast
+
+from ..protocol import events as e
+from ..protocol import surface
+from ..protocol.events import Program, Thing
+from .calls import Reader
+from .machine import Frame
+from .project import WORDS, Function, Module
+from .values import ClassValue, FunctionValue, Instance
+
+
+def read_module(module: Module, program: Program) -> None:
+    """Add to a program everything that one file does."""
+    things: dict[object, Thing] = {}
+    reader = Reader(module, program, things)
+    reader.uses = uses(module.tree)
+    reader._enumerated = {}
+    reader.read(module.tree.body)
+    _close(reader)
+    for function in list(module.functions.values()):
+        if function.node in reader.roots_reached or isinstance(function.node, ast.Lambda):
+            continue
+        if function.words & WORDS or any("autocast" in name for name in function.decorator_names()):
+            _read_function(reader, function)
+
+
+def _close(reader: Reader) -> None:
+    last = reader.module.tree.body[-1] if reader.module.tree.body else reader.module.tree
+    reader.emit(e.END, last)
+    reader.finish()
+    reader.program.graphs.append(reader.graph)
+
+
+def _read_function(reader: Reader, function: Function) -> None:
+    """Read a function that nobody calls here, with nothing known of its arguments."""
+    reader.begin(function.qualified_name)
+    reader.roots_reached.add(function.node)
+    receiver: Instance | None = None
+    if function.cls is not None:
+        receiver = _instance(reader, function)
+    frame = Frame(function, reader.globals, None)
+    frame.receiver, frame.cls = receiver, function.cls
+    static = "staticmethod" in function.decorator_names()
+    parameters = function.parameters()
+    if receiver is not None and parameters and not static:
+        frame.vars[parameters[0].arg] = receiver
+    reader.bind_unknown(frame, function)
+    wrappers = reader._decorations(function)
+    reader._run(frame, function, wrappers, function.node)
+    _close(reader)
+
+
+def _instance(reader: Reader, function: Function) -> Instance:
+    """An object of the class, as its constructor leaves it; what was done to its optimizers since is unknown."""
+    cls = function.cls
+    assert cls is not None
+    fresh = ("root", id(cls.node)) not in reader.instances
+    made = reader.instance_of(cls, ("root", id(cls.node)), cls.name, None)
+    init = reader._method_of(cls, "__init__")
+    if init is not None and init is not function and fresh:
+        # Its events are those of the constructor, read once.
+        nodes, cur = reader.graph.nodes, reader.cur
+        reader.graph.nodes = []
+        reader.cur = reader.node()
+        frame = Frame(init, reader.globals, None)
+        frame.receiver, frame.cls = made, cls
+        parameters = init.parameters()
+        if parameters:
+            frame.vars[parameters[0].arg] = made
+        reader.bind_unknown(frame, init)
+        reader._run(frame, init, (), init.node)
+        reader.graph.nodes, reader.cur = nodes, cur
+    return made
+
+
+def uses(tree: ast.Module) -> dict[str, str]:
+    """Roles of expressions by what the file does with them: text -> "scaler", "optimizer" or "module".
+
+    What is asked to ``unscale_``, or to ``scale`` what then runs backward, is a scaler, whatever it is called; what a
+    scaler steps, or is both stepped and zeroed, is an optimizer.
+    """
+    called: dict[str, set[str]] = {}
+    scaled: set[str] = set()
+    targets: dict[str, set[str]] = {}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        text = _chain(node.func.value)
+        name = node.func.attr
+        if text is not None:
+            called.setdefault(text, set()).add(name)
+            if name in ("unscale_", "step") and node.args:
+                argument = _chain(node.args[0])
+                if argument is not None:
+                    targets.setdefault(text, set()).add(argument)
+        elif name == "backward" and isinstance(node.func.value, ast.Call):
+            inner = node.func.value.func
+            if isinstance(inner, ast.Attribute) and inner.attr == "scale":
+                receiver = _chain(inner.value)
+                if receiver is not None:
+                    scaled.add(receiver)
+    roles: dict[str, str] = {}
+    for text, names in called.items():
+        if "unscale_" in names or text in scaled or ({"scale", "update"} <= names and text in targets):
+            roles[text] = "scaler"
+    for text, role in list(roles.items()):
+        if role == "scaler":
+            for target in targets.get(text, ()):
+                roles.setdefault(target, "optimizer")
+    for text, names in called.items():
+        if text in roles:
+            continue
+        if "zero_grad" in names and "step" in names:
+            roles[text] = "optimizer"
+        elif names & {"parameters", "named_parameters", "zero_grad"} or {"train", "eval"} <= names:
+            roles[text] = "module"
+    roles.pop("self", None)
+    return roles
+
+
+def _chain(node: ast.expr) -> str | None:
+    """The text of a name, an attribute or an item: what a value can be recognised by."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        head = _chain(node.value)
+        return f"{head}.{node.attr}" if head else None
+    if isinstance(node, ast.Subscript):
+        head = _chain(node.value)
+        return ast.unparse(node) if head else None
+    return None
+
+
+__all__ = ["ClassValue", "FunctionValue", "read_module", "surface", "uses"]

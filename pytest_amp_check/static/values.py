@@ -1,0 +1,365 @@
+"""What an expression may stand for: the abstract values that the reader computes with."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from ..protocol.events import Thing
+from .conditions import Formula
+
+if TYPE_CHECKING:
+    from .machine import Frame
+    from .project import Class, Function
+
+
+class Value:
+    """An abstract value. ``loops`` are the loops in which it is made anew on every turn."""
+
+    __slots__ = ("loops",)
+
+    def __init__(self, loops: frozenset[int] = frozenset()) -> None:
+        self.loops = loops
+
+
+class Const(Value):
+    """A Python constant."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        super().__init__()
+        self.value = value
+
+
+class Opaque(Value):
+    """A value of which only its identity is known: equal expressions over equal values are the same Opaque.
+
+    ``parameter`` says that it came in from outside the code that is read. ``counter`` marks a number that a loop counts,
+    with ``first`` its first value where that is known; ``offset`` is what was added to it.
+    """
+
+    __slots__ = ("base", "counter", "first", "key", "offset", "parameter", "reciprocal", "text")
+
+    def __init__(self, key: int, text: str, loops: frozenset[int] = frozenset(), *, parameter: bool = False) -> None:
+        super().__init__(loops)
+        self.key = key
+        self.text = text
+        self.parameter = parameter
+        self.counter = False
+        self.first: int | None = None
+        self.offset = 0
+        self.base: Opaque = self
+        self.reciprocal = False
+
+
+class Named(Value):
+    """Something reachable by a dotted name outside the project: ``torch.float16``, ``os.environ``.
+
+    ``shim`` says that it was imported where an older or newer torch is provided for.
+    """
+
+    __slots__ = ("name", "shim")
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.shim = False
+
+
+class Ref(Value):
+    """A thing of the protocol: a scaler, an optimizer, a module, an autocast context, a loss function.
+
+    ``enabled`` is the condition under which a scaler or an autocast is enabled. ``source`` is the opaque value that the
+    thing was recognised in by its use; such a thing may also be None.
+    """
+
+    __slots__ = ("enabled", "source", "thing")
+
+    def __init__(self, thing: Thing, enabled: Formula = True, source: Opaque | None = None) -> None:
+        super().__init__()
+        self.thing = thing
+        self.enabled = enabled
+        self.source = source
+
+    @property
+    def role(self) -> str:
+        return self.thing.role
+
+
+class FunctionValue(Value):
+    """A function or method of the project with what it is bound to."""
+
+    __slots__ = ("frame", "function", "receiver", "wrappers")
+
+    def __init__(
+        self,
+        function: Function,
+        frame: Frame | None,
+        receiver: Value | None = None,
+        wrappers: tuple[Value, ...] = (),
+    ) -> None:
+        super().__init__()
+        self.function = function
+        self.frame = frame
+        self.receiver = receiver
+        self.wrappers = wrappers
+
+
+class ClassValue(Value):
+    """A class of the project."""
+
+    __slots__ = ("cls", "frame")
+
+    def __init__(self, cls: Class, frame: Frame | None) -> None:
+        super().__init__()
+        self.cls = cls
+        self.frame = frame
+
+
+class Instance(Value):
+    """An object of a class of the project; its attributes live in the machine's heap under ``key``."""
+
+    __slots__ = ("cls", "key", "thing")
+
+    def __init__(self, cls: Class, key: int, thing: Thing | None = None) -> None:
+        super().__init__()
+        self.cls = cls
+        self.key = key
+        self.thing = thing
+
+
+class SuperValue(Value):
+    """``super()`` in a method: attributes come from the bases of ``cls``."""
+
+    __slots__ = ("cls", "receiver")
+
+    def __init__(self, cls: Class, receiver: Value) -> None:
+        super().__init__()
+        self.cls = cls
+        self.receiver = receiver
+
+
+class Tensor(Value):
+    """A tensor that a loss is, or is made of.
+
+    scaler      key of the scaler it was multiplied by, -1 if none
+    divided     it was divided, or summed rather than averaged: accumulation may be accounted for
+    deps        keys of the modules whose forward it depends on, None where that is not known
+    autocast    "in", "out" or "unknown": where those forwards ran
+    in_region   the last function applied to it ran in an autocast region
+    dtypes      dtypes of those regions; "?" where a region may be disabled or its dtype is not known
+    low         it may be of a low-precision dtype now
+    matmul      it comes from an op that autocast runs in the low-precision dtype
+    penalty     the event site of an autograd.grad of a scaled loss that it holds, with the scale still in
+    opaque      it came in from outside the code that is read
+    is_loss     a loss function made it
+    module_read every module it depends on is in the project and enters no autocast itself
+    """
+
+    __slots__ = (
+        "autocast",
+        "deps",
+        "device",
+        "divided",
+        "dtypes",
+        "in_region",
+        "is_loss",
+        "low",
+        "matmul",
+        "module_read",
+        "opaque",
+        "penalty",
+        "scaler",
+    )
+
+    def __init__(self, loops: frozenset[int] = frozenset()) -> None:
+        super().__init__(loops)
+        self.scaler = -1
+        self.divided = False
+        self.deps: frozenset[int] | None = frozenset()
+        self.autocast = ""
+        self.in_region = False
+        self.dtypes: frozenset[str] = frozenset()
+        self.device = ""
+        self.low = False
+        self.matmul = False
+        self.penalty: object = None
+        self.opaque = False
+        self.is_loss = False
+        self.module_read = True
+
+    def copy(self) -> Tensor:
+        made = Tensor(self.loops)
+        for name in Tensor.__slots__:
+            setattr(made, name, getattr(self, name))
+        return made
+
+    @staticmethod
+    def merge(parts: list[Tensor]) -> Tensor:
+        """A tensor computed from others."""
+        made = parts[0].copy()
+        for part in parts[1:]:
+            made.loops |= part.loops
+            made.scaler = max(made.scaler, part.scaler)
+            made.divided = made.divided and part.divided
+            made.deps = None if made.deps is None or part.deps is None else made.deps | part.deps
+            made.dtypes |= part.dtypes
+            made.device = made.device or part.device
+            made.low = made.low or part.low
+            made.matmul = made.matmul or part.matmul
+            made.penalty = made.penalty or part.penalty
+            made.opaque = made.opaque or part.opaque
+            made.is_loss = made.is_loss or part.is_loss
+            made.module_read = made.module_read and part.module_read
+            if part.autocast and made.autocast != part.autocast:
+                made.autocast = part.autocast if not made.autocast else "unknown" if "unknown" in (made.autocast, part.autocast) else "in"
+        return made
+
+
+class Params(Value):
+    """Parameters, or an iterable of them: of modules, or of optimizers; None where whose is not known.
+
+    ``one`` says that it is a single parameter, ``groups`` that it is ``optimizer.param_groups`` or one of them.
+    """
+
+    __slots__ = ("groups", "modules", "one", "optimizers")
+
+    def __init__(
+        self,
+        modules: frozenset[int] | None = None,
+        optimizers: frozenset[int] | None = None,
+        *,
+        one: bool = False,
+        groups: bool = False,
+    ) -> None:
+        super().__init__()
+        self.modules = modules
+        self.optimizers = optimizers
+        self.one = one
+        self.groups = groups
+
+
+class Grad(Value):
+    """``p.grad`` of parameters."""
+
+    __slots__ = ("params", "unscaled")
+
+    def __init__(self, params: Params, *, unscaled: bool = False) -> None:
+        super().__init__()
+        self.params = params
+        self.unscaled = unscaled
+
+
+class ScaleValue(Value):
+    """A number that is the loss scale, or its inverse."""
+
+    __slots__ = ("inverse", "scaler")
+
+    def __init__(self, scaler: int, *, inverse: bool = False) -> None:
+        super().__init__()
+        self.scaler = scaler
+        self.inverse = inverse
+
+
+class StateDict(Value):
+    """``x.state_dict()``."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Value) -> None:
+        super().__init__()
+        self.of = of
+
+
+class Sequence(Value):
+    """A list or tuple whose items are known."""
+
+    __slots__ = ("items", "open")
+
+    def __init__(self, items: list[Value], *, open: bool = False) -> None:
+        super().__init__()
+        self.items = items
+        self.open = open
+
+
+class Mapping(Value):
+    """A dict whose items are known; ``open`` where it may hold more."""
+
+    __slots__ = ("items", "open", "site")
+
+    def __init__(self, items: dict[object, Value], *, open: bool = False) -> None:
+        super().__init__()
+        self.items = items
+        self.open = open
+        self.site: ast.AST | None = None
+
+
+class Partial(Value):
+    """``functools.partial(f, ...)``, or a lambda-like delay of a call."""
+
+    __slots__ = ("args", "func", "keywords")
+
+    def __init__(self, func: Value, args: list[Value], keywords: dict[str, Value]) -> None:
+        super().__init__()
+        self.func = func
+        self.args = args
+        self.keywords = keywords
+
+
+class NullContext(Value):
+    """A context that does nothing to autocast."""
+
+    __slots__ = ()
+
+
+class GradMode(Value):
+    """``torch.no_grad()`` and its like."""
+
+    __slots__ = ()
+
+
+class StackContext(Value):
+    """An ``ExitStack``; ``depth`` is the number of regions that were open when it was entered."""
+
+    __slots__ = ("depth",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.depth = 0
+
+
+class HelperContext(Value):
+    """A call of a ``@contextmanager`` function: its body runs around the body of the ``with``."""
+
+    __slots__ = ("args", "func", "keywords", "node")
+
+    def __init__(self, func: FunctionValue, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> None:
+        super().__init__()
+        self.func = func
+        self.args = args
+        self.keywords = keywords
+        self.node = node
+
+
+class Truth(Value):
+    """The value of a condition."""
+
+    __slots__ = ("formula",)
+
+    def __init__(self, formula: Formula, loops: frozenset[int] = frozenset()) -> None:
+        super().__init__(loops)
+        self.formula = formula
+
+
+class Choice(Value):
+    """One of several values, each under its condition; the conditions exclude one another."""
+
+    __slots__ = ("options",)
+
+    def __init__(self, options: list[tuple[Formula, Value]]) -> None:
+        super().__init__()
+        self.options = options
+
+
+NONE = Const(None)

@@ -1,0 +1,364 @@
+"""The catalogue of rules: complete, unambiguous, and its examples are true."""
+
+from __future__ import annotations
+
+import ast
+import re
+import runpy
+import string
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_amp_check.protocol import events, rules
+from pytest_amp_check.protocol.events import Event, Graph, Node, Program, Site, Symbol
+from pytest_amp_check.protocol.finding import SEVERITIES
+from pytest_amp_check.protocol.rule import Fault, Rule
+from pytest_amp_check.protocol.rules import LABELS, RULES, find
+
+# What the two readers name; everything else in a message is yielded by a judge of the rule itself.
+NAMES = {"scaler", "optimizer", "call", "loss", "module", "params", "context", "window"}
+# These have no judge here: the engine finds them in what it reads, and says why.
+BY_ENGINE = {"AMP902", "AMP903"}
+FAMILIES = {"1": "autocast", "2": "scaling", "3": "accumulation", "4": "checkpoint", "5": "numerics", "9": "migration"}
+
+every_rule = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+every_label = pytest.mark.parametrize("label", LABELS)
+
+
+def fields(template: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+
+
+def marks(source: str) -> list[int]:
+    return [number for number, line in enumerate(source.splitlines(), 1) if re.search(r"# AMP\d{3}\b", line)]
+
+
+def run(source: str, folder: Path) -> BaseException | None:
+    """Run a script in a thread of its own, so that an autocast it leaves open ends with it."""
+    script = folder / "example.py"
+    script.write_text(source, encoding="utf-8")
+    with warnings.catch_warnings(), ThreadPoolExecutor(1) as pool:
+        warnings.simplefilter("ignore")
+        return pool.submit(runpy.run_path, str(script), run_name="__main__").exception()
+
+
+def test_codes_are_in_order_and_lie_in_the_module_of_their_hundreds() -> None:
+    assert list(RULES) == sorted(RULES)
+    assert all(code == rule.code and re.fullmatch(r"AMP\d{3}", code) for code, rule in RULES.items())
+    for hundreds, family in FAMILIES.items():
+        module = getattr(rules, family)
+        assert module.RULES, f"{family} has no rules"
+        assert {rule.code[3] for rule in module.RULES} == {hundreds}
+
+
+def test_the_catalogue_holds_every_rule_of_every_family() -> None:
+    written = [rule for family in FAMILIES.values() for rule in getattr(rules, family).RULES]
+    assert len(written) == len(RULES)
+    assert set(RULES.values()) == set(written)
+
+
+@every_rule
+def test_names_say_the_wrong_thing(rule: Rule) -> None:
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", rule.name)
+    assert not rule.name.startswith(("no-", "dont-", "do-not-", "use-", "avoid-", "amp-"))
+    assert [other.code for other in RULES.values() if other.name == rule.name] == [rule.code]
+
+
+@every_rule
+def test_prose_is_complete(rule: Rule) -> None:
+    assert rule.summary[0].isupper() or re.match(r"\w*[\d_.(]", rule.summary), (
+        "a sentence, or a name of torch, comes first"
+    )
+    for text in (rule.summary, rule.fix):
+        assert text.endswith(".") and "\n" not in text
+    for text in (rule.why, rule.harm):
+        assert text.endswith((".\n", "`\n", ")\n"))
+        assert len(text.split()) >= 12
+        assert not text.startswith((" ", "\n"))
+    assert all(source.strip() == source and source for source in rule.sources)
+    everything = " ".join((rule.summary, rule.why, rule.harm, rule.fix, *rule.sources))
+    assert not re.search(r"\bS\d\d\b|RULEBOOK|\bD\d\b|TODO", everything), "an internal key is left in the text"
+
+
+@every_rule
+def test_severities_are_known_and_an_error_rule_has_an_error(rule: Rule) -> None:
+    severities = {fault.severity or rule.severity for fault in rule.faults.values()}
+    assert severities <= set(SEVERITIES)
+    assert rule.severity in severities
+
+
+@every_label
+def test_each_message_is_one_sentence_with_the_way_out_after_a_colon(label: str) -> None:
+    _, fault = LABELS[label]
+    message = fault.message
+    wrong, colon, way_out = message.partition(": ")
+    assert colon and len(wrong.split()) >= 3 and way_out.strip()
+    assert not message.endswith((".", "!", "?", " ")) and "\n" not in message and "  " not in message
+    assert not re.search(r"[.!?] [A-Z]", message), "more than one sentence"
+    assert message[0].isupper() or message[0] in "`{"
+    assert message.count("`") % 2 == 0
+
+
+@every_label
+def test_each_message_uses_names_that_someone_gives(label: str) -> None:
+    rule, fault = LABELS[label]
+    unknown = fields(fault.message) - NAMES
+    assert not unknown or rule.on or rule.whole or rule.code in BY_ENGINE, f"nobody gives {unknown}"
+
+
+@every_label
+def test_the_users_own_names_stand_in_backticks(label: str) -> None:
+    _, fault = LABELS[label]
+    for match in re.finditer(r"\{(\w+)\}", fault.message):
+        if match.group(1) in NAMES:
+            assert fault.message[: match.start()].count("`") % 2 == 1, f"{match.group()} is not quoted"
+
+
+@every_rule
+def test_bad_and_good_are_small_complete_scripts(rule: Rule) -> None:
+    ast.parse(rule.good)
+    if rule.code == "AMP903":  # the rule about source that does not parse
+        with pytest.raises(SyntaxError):
+            ast.parse(rule.bad)
+    else:
+        ast.parse(rule.bad)
+    assert marks(rule.bad) and not marks(rule.good)
+    assert set(re.findall(r"# (AMP\d{3})", rule.bad)) == {rule.code}
+    for number in marks(rule.bad):
+        assert rule.bad.splitlines()[number - 1].endswith(f"  # {rule.code}"), "the mark ends its line"
+    assert rule.bad.replace(f"  # {rule.code}", "") != rule.good
+    for source in (rule.bad, rule.good):
+        assert source.endswith("\n") and not source.startswith("\n")
+        assert len(source.splitlines()) <= 40
+        assert all(len(line) <= 120 for line in source.splitlines())
+
+
+@every_rule
+def test_look_alikes_parse_and_say_why_they_are_right(rule: Rule) -> None:
+    if rule.code not in BY_ENGINE:
+        assert rule.silent, "every rule has something that only looks like it"
+    reasons = [reason for reason, _ in rule.silent]
+    assert len(set(reasons)) == len(reasons)
+    for reason, source in rule.silent:
+        assert reason and not reason.endswith(".")
+        ast.parse(source)
+        assert source.strip() or rule.code in BY_ENGINE, reason
+        assert not marks(source), reason
+
+
+@every_rule
+def test_judges_listen_to_kinds_of_events_that_exist(rule: Rule) -> None:
+    kinds = {value for name, value in vars(events).items() if name.isupper() and type(value) is str}
+    assert set(rule.on) <= kinds
+
+
+@every_rule
+def test_a_rule_is_plain_data(rule: Rule) -> None:
+    data = rule.as_dict()
+    assert data["code"] == rule.code
+    assert all(data[key] for key in ("name", "severity", "summary", "why", "harm", "bad", "good", "fix", "sources"))
+    assert [(alike["reason"], alike["code"]) for alike in data["silent"]] == list(rule.silent)
+
+
+@every_rule
+def test_good_runs(rule: Rule, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    if rule.code in BY_ENGINE:
+        return
+    assert run(rule.good, tmp_path) is None
+
+
+@every_rule
+def test_bad_runs_or_raises_what_the_rule_explains(rule: Rule, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    if rule.code in BY_ENGINE:
+        return
+    raised = run(rule.bad, tmp_path)
+    if raised is not None:
+        assert type(raised).__name__ in rule.harm + rule.why, f"{raised!r} is not explained"
+
+
+def test_find_takes_codes_and_names_in_any_case() -> None:
+    assert find("amp201") is RULES["AMP201"]
+    assert find(" Clip-Before-Unscale ") is RULES["AMP201"]
+    assert find("AMP000") is None
+    assert find("") is None
+    assert all(find(rule.code) is rule and find(rule.name) is rule for rule in RULES.values())
+
+
+def some_rule(code: str = "AMP299", name: str = "some-rule", label: str = "some@label") -> Rule:
+    return Rule(
+        code,
+        name,
+        "error",
+        "A rule.",
+        faults={label: Fault("This is wrong: do that")},
+        why="why",
+        harm="harm",
+        bad=f"x = 1  # {code}\n",
+        good="x = 2\n",
+        fix="Do that.",
+        sources=("here",),
+    )
+
+
+def test_a_label_has_one_owner() -> None:
+    assert list(rules.by_label([some_rule()])) == ["some@label"]
+    with pytest.raises(ValueError, match=r"some@label: AMP299 and AMP298"):
+        rules.by_label([some_rule(), some_rule("AMP298", "other-rule")])
+
+
+@pytest.mark.parametrize(("code", "name"), [("AMP299", "other-rule"), ("AMP298", "some-rule")])
+def test_a_code_and_a_name_are_given_once(code: str, name: str) -> None:
+    with pytest.raises(ValueError, match="two rules have the"):
+        rules.by_code([some_rule(), some_rule(code, name, "other@label")])
+
+
+def test_a_rule_without_its_proof_does_not_construct() -> None:
+    with pytest.raises(ValueError, match="without its proof"):
+        Rule("AMP299", "x-y", "error", "S.", faults={}, why="", harm="h", bad="# AMP299", good="", fix="f", sources=())
+
+
+SITE = Site("train.py", 3, function="main")
+
+
+def judged(
+    code: str, kind: str, facts: dict[str, Any], site: Site = SITE, program: Program | None = None
+) -> dict[str, str]:
+    """Labels that a rule's judge gives one event, with the messages they render to."""
+    rule = RULES[code]
+    judge: Callable[..., Any] = rule.on[kind]
+    event = Event(kind, site, facts=facts, names={"scaler": "scaler", "optimizer": "opt", "call": "GradScaler"})
+    found = {}
+    for label, values in judge(event, program or Program()):
+        found[label] = rule.faults[label].message.format_map({**event.names, **values})
+    return found
+
+
+def scaler(facts: Mapping[str, Any], site: Site = SITE) -> dict[str, str]:
+    return judged("AMP216", events.SCALER_NEW, {"callable": "torch.amp.GradScaler", "arguments": dict(facts)}, site)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "label", "says"),
+    [
+        ({"device": 1024.0}, "scaler:number-as-device", "`init_scale=1024.0`"),
+        ({"device": True}, "scaler:number-as-device", "`enabled=True`"),
+        (
+            {"device": 65536.0, "init_scale": 2.0, "growth_factor": 0.5},
+            "scaler:number-as-device",
+            "`init_scale=65536.0`",
+        ),
+        ({"device": 0}, "scaler:index-as-device", "given 0 as its `device`"),
+        ({"device": 16}, "scaler:number-as-device", "`init_scale=16`"),
+        ({"init_scale": True}, "scaler:bool-as-scale", "the loss scale is 1.0"),
+        ({"init_scale": "cuda"}, "scaler:device-as-scale", "'cuda'"),
+        ({"init_scale": Symbol("torch.device()")}, "scaler:device-as-scale", "a torch.device"),
+        ({"init_scale": 0}, "scaler:zero-scale", "`init_scale=0`"),
+        ({"init_scale": 2.0**25}, "scaler:init-scale", "33554432.0"),
+        ({"growth_factor": 1.0}, "scaler:growth-factor", "`growth_factor=1.0`"),
+        ({"backoff_factor": 1}, "scaler:backoff-factor", "`backoff_factor=1`"),
+        ({"backoff_factor": 0.0}, "scaler:zero-backoff", "`backoff_factor=0.0`"),
+        ({"backoff_factor": 2.0, "growth_factor": 0.5}, "scaler:factors-swapped", "pass both by name"),
+        ({"growth_interval": 0}, "scaler:no-growth", "`growth_interval=0`"),
+        ({"growth_interval": 49}, "scaler:growth-interval", "`growth_interval=49`"),
+    ],
+)
+def test_scaler_arguments_that_are_wrong(arguments: dict[str, Any], label: str, says: str) -> None:
+    found = scaler(arguments)
+    assert list(found) == [label]
+    assert says in found[label]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"device": "cuda", "init_scale": 2.0**24, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 50},
+        {"device": events.UNKNOWN, "init_scale": events.UNKNOWN, "growth_interval": events.UNKNOWN},
+        {"device": Symbol("torch.device()")},
+        {"device": None, "init_scale": None},
+        {"device": 1024.0, "growth_interval": 1, "enabled": False},
+    ],
+)
+def test_scaler_arguments_that_are_right_or_unknown(arguments: dict[str, Any]) -> None:
+    assert scaler(arguments) == {}
+
+
+@pytest.mark.parametrize(
+    "site",
+    [
+        Site("tests/test_scaler.py", 1),
+        Site("conftest.py", 1),
+        Site("tests\\test_scaler.py", 1),
+        Site("scaler_test.py", 1),
+        Site("check.py", 1, function="TestScaler.test_growth"),
+        Site("check.py", 9, function="build", caller=Site("check.py", 1, function="test_growth")),
+    ],
+)
+def test_tests_may_choose_odd_scales_but_not_lose_an_argument(site: Site) -> None:
+    assert scaler({"growth_interval": 1, "init_scale": 2.0**30}, site) == {}
+    assert list(scaler({"device": 1024.0}, site)) == ["scaler:number-as-device"]
+
+
+def test_a_closure_is_judged_by_the_step_that_takes_it() -> None:
+    assert list(judged("AMP211", events.SCALER_STEP, {"closure": True})) == ["step-closure"]
+    assert judged("AMP211", events.SCALER_STEP, {"closure": False}) == {}
+    assert judged("AMP211", events.SCALER_STEP, {}) == {}
+
+
+def save(**facts: Any) -> Event:
+    base = {"optimizers": ("opt",), "scalers": (), "whole_scalers": (), "open": False, "scope_scalers": ("scaler",)}
+    return Event(events.SAVE, SITE, facts={**base, **facts})
+
+
+def unsaved(*saves: Event, **facts: Any) -> list[tuple[str, dict[str, str]]]:
+    program = Program()
+    program.thing("optimizer", "self.optimizer")
+    program.facts.update(facts)
+    graph = Graph("main")
+    graph.nodes = [Node(), *(Node(event) for event in saves)]
+    program.graphs = [graph, graph]
+    whole = RULES["AMP401"].whole
+    assert whole is not None
+    return [(label, dict(values)) for label, _, values, _ in whole(program)]
+
+
+def test_a_checkpoint_with_an_optimizer_and_no_scaler_is_found_once() -> None:
+    assert unsaved(save()) == [("save:no-scaler", {"optimizer": "opt", "scaler": "scaler"})]
+    assert unsaved(save(optimizers=(0,))) == [("save:no-scaler", {"optimizer": "self.optimizer", "scaler": "scaler"})]
+    assert len(unsaved(save(), save())) == 1
+    assert unsaved(save(), scaler_dtypes=("float16", "bfloat16"))
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"optimizers": ()},
+        {"scalers": ("scaler",)},
+        {"whole_scalers": ("scaler",)},
+        {"open": True},
+        {"scope_scalers": ()},
+    ],
+    ids=str,
+)
+def test_checkpoints_that_need_no_scaler_or_may_have_one(facts: dict[str, Any]) -> None:
+    assert unsaved(save(**facts)) == []
+
+
+def test_a_scaler_over_bfloat16_has_nothing_to_save() -> None:
+    assert unsaved(save(), scaler_dtypes=("bfloat16",)) == []
+
+
+def test_a_scaler_saved_as_an_object_is_named() -> None:
+    program = Program()
+    program.thing("scaler", "self.scaler")
+    found = judged("AMP402", events.SAVE, {"whole_scalers": (0,)}, program=program)
+    assert "`self.scaler`" in found["save:whole-scaler"]
+    assert "`grad_scaler`" in judged("AMP402", events.SAVE, {"whole_scalers": ("grad_scaler",)})["save:whole-scaler"]
+    assert judged("AMP402", events.SAVE, {"whole_scalers": ()}) == {}

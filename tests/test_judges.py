@@ -1,0 +1,338 @@
+"""The judges of single events and of whole programs, on events made by hand."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from pytest_amp_check.protocol import events
+from pytest_amp_check.protocol.events import UNKNOWN, Event, Graph, Node, Program, Site, Symbol
+from pytest_amp_check.protocol.rule import Rule
+from pytest_amp_check.protocol.rules import autocast, migration, numerics
+
+RULES = {rule.code: rule for rule in (*autocast.RULES, *numerics.RULES, *migration.RULES)}
+SITE = Site("train.py", 1)
+#: Names that the readers give to an event; a template may use these and what its judge yields.
+READER_NAMES = {"call", "context", "loss", "module", "optimizer", "params", "scaler", "window", "reason"}
+
+
+def check_message(rule: Rule, label: str, values: Mapping[str, str]) -> str:
+    """The message of a verdict, rendered; fails where the rule has no such fault or the template asks for more."""
+    template = rule.faults[label].message
+    wanted = {field for _, field, _, _ in string.Formatter().parse(template) if field}
+    assert wanted <= READER_NAMES | set(values), f"{rule.code} {label} asks for {wanted - set(values)}"
+    return template.format(**{name: f"<{name}>" for name in READER_NAMES} | dict(values))
+
+
+def judge(code: str, kind: str, program: Program | None = None, subject: int | None = None, **facts: Any) -> list[str]:
+    """The labels that a rule gives one event, each checked to render."""
+    rule = RULES[code]
+    labels = []
+    for label, values in rule.on[kind](Event(kind, SITE, subject=subject, facts=facts), program or Program()):
+        check_message(rule, label, values)
+        labels.append(label)
+    return labels
+
+
+def messages(code: str, kind: str, **facts: Any) -> list[str]:
+    rule = RULES[code]
+    return [check_message(rule, *verdict) for verdict in rule.on[kind](Event(kind, SITE, facts=facts), Program())]
+
+
+def program_of(*found: Event, **facts: Any) -> Program:
+    program = Program()
+    graph = Graph("train")
+    graph.nodes = [Node(event) for event in (None, *found)]
+    program.graphs = [graph]
+    program.facts = facts
+    return program
+
+
+def judge_whole(code: str, program: Program) -> list[tuple[str, Event]]:
+    rule = RULES[code]
+    assert rule.whole is not None
+    verdicts = []
+    for label, event, values, _ in rule.whole(program):
+        check_message(rule, label, values)
+        verdicts.append((label, event))
+    return verdicts
+
+
+def autocast_labels(function: str, arguments: dict[str, object], excess: int = 0) -> list[str]:
+    return judge("AMP106", events.AUTOCAST_NEW, callable=function, arguments=arguments, excess=excess)
+
+
+FLOAT16, BFLOAT16 = Symbol("torch.float16"), Symbol("torch.bfloat16")
+FLOAT32, DOUBLE = Symbol("torch.float32"), Symbol("torch.double")
+DEVICE = Symbol("torch.device()")
+
+
+@pytest.mark.parametrize("how", ["expression", "generator", "yield", "script"])
+def test_each_way_to_lose_a_scope_has_its_fault(how: str) -> None:
+    assert judge("AMP105", events.SCOPE_LOST, how=how) == [f"scope:{how}"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "labels"),
+    [
+        ({}, ["autocast:no-device"]),
+        ({"dtype": FLOAT16}, ["autocast:no-device"]),
+        ({"device_type": DEVICE}, ["autocast:device-object"]),
+        ({"device_type": DEVICE, "dtype": FLOAT32}, ["autocast:device-object"]),
+        ({"device_type": True}, ["autocast:not-a-device"]),
+        ({"device_type": False}, ["autocast:not-a-device"]),
+        ({"device_type": None}, ["autocast:not-a-device"]),
+        ({"device_type": 0}, ["autocast:not-a-device"]),
+        ({"device_type": FLOAT16}, ["autocast:not-a-device"]),
+        ({"device_type": "gpu"}, ["autocast:unknown-device"]),
+        ({"device_type": "gpu:0"}, ["autocast:unknown-device"]),
+        ({"device_type": "CUDA"}, ["autocast:unknown-device"]),
+        ({"device_type": ""}, ["autocast:unknown-device"]),
+        ({"device_type": "cpu:"}, ["autocast:unknown-device"]),
+        ({"device_type": "cuda:all"}, ["autocast:unknown-device"]),
+        ({"device_type": "meta"}, ["autocast:unknown-device"]),
+        ({"device_type": "cuda:0"}, ["autocast:indexed-device"]),
+        ({"device_type": "cpu:0", "dtype": FLOAT32}, ["autocast:indexed-device", "autocast:unsupported-dtype"]),
+        ({"device_type": "cuda", "dtype": True}, ["autocast:bool-dtype"]),
+        ({"device_type": "cpu", "dtype": False}, ["autocast:bool-dtype"]),
+        ({"device_type": "cuda", "dtype": 1}, ["autocast:bool-dtype"]),
+        ({"device_type": "cuda", "dtype": "float16"}, ["autocast:string-dtype"]),
+        ({"device_type": "cpu", "dtype": True, "enabled": False}, ["autocast:bool-dtype"]),
+        ({"device_type": "cpu", "dtype": FLOAT32}, ["autocast:unsupported-dtype"]),
+        ({"device_type": "cpu", "dtype": DOUBLE, "enabled": UNKNOWN}, ["autocast:unsupported-dtype"]),
+        ({"device_type": "mps", "dtype": FLOAT32}, ["autocast:unsupported-dtype"]),
+        ({"device_type": "cuda", "enabled": 1}, ["autocast:not-a-bool"]),
+        ({"device_type": "cuda", "enabled": None}, ["autocast:not-a-bool"]),
+        ({"device_type": "cuda", "enabled": "true"}, ["autocast:not-a-bool"]),
+        ({"device_type": "cuda", "enabled": FLOAT16}, ["autocast:dtype-as-enabled"]),
+        ({"device_type": "cuda", "enabled": DEVICE}, ["autocast:device-as-enabled"]),
+        ({"device_type": "cuda", "cache_enabled": 0}, ["autocast:not-a-bool"]),
+        ({"device_type": "cuda", "enable": True}, ["autocast:unknown-argument"]),
+    ],
+)
+def test_autocast_arguments_that_torch_rejects(arguments: dict[str, object], labels: list[str]) -> None:
+    assert autocast_labels("torch.autocast", arguments) == labels
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"device_type": "cuda"},
+        {"device_type": "cuda", "dtype": FLOAT16, "enabled": True, "cache_enabled": False},
+        {"device_type": "cuda", "dtype": FLOAT32},
+        {"device_type": "cuda", "dtype": DOUBLE},
+        {"device_type": "cuda", "dtype": None, "cache_enabled": None},
+        {"device_type": "cpu", "dtype": BFLOAT16},
+        {"device_type": "cpu", "dtype": Symbol("torch.half")},
+        {"device_type": "cpu", "dtype": FLOAT32, "enabled": False},
+        {"device_type": "cpu", "dtype": UNKNOWN, "enabled": UNKNOWN, "cache_enabled": UNKNOWN},
+        {"device_type": UNKNOWN, "dtype": FLOAT32},
+        {"device_type": "npu", "dtype": FLOAT32},
+        {"device_type": "mlu"},
+        {"**": UNKNOWN},
+        {"*": UNKNOWN, "enabled": UNKNOWN},
+    ],
+)
+def test_autocast_arguments_that_torch_takes(arguments: dict[str, object]) -> None:
+    assert autocast_labels("torch.autocast", arguments) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "labels"),
+    [
+        ("torch.cuda.amp.autocast", {}, []),
+        ("torch.cuda.amp.autocast", {"enabled": True, "dtype": BFLOAT16}, []),
+        ("torch.cuda.amp.autocast", {"dtype": FLOAT32}, []),
+        ("torch.cuda.amp.autocast", {"enabled": "cuda"}, ["autocast:device-as-enabled"]),
+        ("torch.cuda.amp.autocast", {"enabled": DEVICE}, ["autocast:device-as-enabled"]),
+        ("torch.cuda.amp.autocast", {"enabled": FLOAT16}, ["autocast:dtype-as-enabled"]),
+        ("torch.cuda.amp.autocast", {"device_type": "cuda"}, ["autocast:unknown-argument"]),
+        ("torch.cpu.amp.autocast", {"dtype": FLOAT32}, ["autocast:unsupported-dtype"]),
+        ("torch.cpu.amp.autocast", {"dtype": FLOAT16}, []),
+    ],
+)
+def test_the_old_entry_points_take_enabled_first(
+    function: str, arguments: dict[str, object], labels: list[str]
+) -> None:
+    assert autocast_labels(function, arguments) == labels
+
+
+def test_arguments_that_do_not_bind() -> None:
+    assert autocast_labels("torch.autocast", {"device_type": "cuda"}, excess=1) == ["autocast:too-many"]
+    assert autocast_labels("torch.cuda.amp.autocast", {}, excess=1) == ["autocast:too-many"]
+
+
+def test_a_callable_that_the_table_does_not_know_is_not_judged() -> None:
+    assert autocast_labels("project.autocast", {"enable": True}) == []
+
+
+def test_messages_of_autocast_arguments_name_the_value() -> None:
+    def message(**arguments: object) -> str:
+        [text] = messages("AMP106", events.AUTOCAST_NEW, callable="torch.autocast", arguments=arguments, excess=0)
+        return text
+
+    assert "'gpu'" in message(device_type="gpu")
+    assert "pass 'cuda'" in message(device_type="cuda:0")
+    assert "`enabled=True`" in message(device_type="cuda", dtype=1)
+    assert "`torch.double`, which cpu autocast" in message(device_type="cpu", dtype=DOUBLE)
+    assert "device_type, dtype, enabled, cache_enabled" in message(device_type="cuda", enable=True)
+
+
+@pytest.mark.parametrize(
+    ("facts", "labels"),
+    [
+        ({"autocast": "out", "loss_in_region": True}, ["scale@forward-outside"]),
+        ({"autocast": "out", "loss_in_region": False}, []),
+        ({"autocast": "in", "loss_in_region": True}, []),
+        ({"autocast": "unknown", "loss_in_region": True}, []),
+        ({}, []),
+    ],
+)
+def test_a_loss_alone_in_the_region(facts: dict[str, Any], labels: list[str]) -> None:
+    assert judge("AMP110", events.SCALE, **facts) == labels
+
+
+def scale_of(subject: int, **facts: Any) -> Event:
+    return Event(events.SCALE, SITE, subject=subject, facts=facts)
+
+
+def scaling_program(*found: Event, scalers: int = 1, **facts: Any) -> Program:
+    program = program_of(*found, **facts)
+    program.facts["live_scalers"] = tuple(program.thing("scaler", f"scaler{n}") for n in range(scalers))
+    return program
+
+
+def test_a_program_without_autocast_is_found_at_the_forward_that_was_read() -> None:
+    hidden, read = scale_of(0, forward_read=False), scale_of(0, forward_read=True)
+    program = scaling_program(hidden, read, scale_of(0, forward_read=True), enters_autocast=False)
+    assert judge_whole("AMP110", program) == [("scale@no-autocast", read)]
+
+
+def test_a_model_that_was_not_read_may_enter_autocast_itself() -> None:
+    scale = scale_of(0, forward_read=False)
+    assert judge_whole("AMP110", scaling_program(scale, enters_autocast=False)) == [
+        ("scale@no-autocast-unknown", scale)
+    ]
+    assert RULES["AMP110"].faults["scale@no-autocast-unknown"].severity == "info"
+
+
+def test_each_scaler_without_autocast_is_found_once() -> None:
+    first, second = scale_of(0, forward_read=True), scale_of(1, forward_read=True)
+    program = scaling_program(first, second, first, scalers=2, enters_autocast=False)
+    assert judge_whole("AMP110", program) == [("scale@no-autocast", first), ("scale@no-autocast", second)]
+
+
+def test_programs_without_autocast_that_are_right() -> None:
+    scale = scale_of(0, forward_read=True)
+    half = Event(events.MODULE_CAST, SITE, subject=5, facts={"dtype": "float16"})
+    assert judge_whole("AMP110", scaling_program(scale, enters_autocast=True)) == []
+    assert judge_whole("AMP110", scaling_program(scale)) == []
+    assert judge_whole("AMP110", scaling_program(scale, half, enters_autocast=False)) == []
+    assert judge_whole("AMP110", scaling_program(scale, scalers=0, enters_autocast=False)) == []
+
+
+def test_trained_modules_are_not_cast() -> None:
+    def cast(subject: int, dtype: str) -> Event:
+        return Event(events.MODULE_CAST, SITE, subject=subject, facts={"dtype": dtype})
+
+    half, low, frozen, full = cast(1, "float16"), cast(1, "bfloat16"), cast(2, "bfloat16"), cast(1, "float32")
+    program = program_of(half, low, frozen, full, trained_modules={1})
+    assert judge_whole("AMP501", program) == [("cast:trained", half), ("cast:trained", low)]
+    program.facts["live_scalers"] = (program.thing("scaler", "scaler"),)
+    assert judge_whole("AMP501", program) == [("cast:trained-scaled", half), ("cast:trained", low)]
+    assert RULES["AMP501"].faults["cast:trained-scaled"].severity == "error"
+    assert judge_whole("AMP501", program_of(half)) == []
+
+
+@pytest.mark.parametrize(
+    ("scaled", "dtypes", "alone", "labels"),
+    [
+        (False, {"float16"}, True, ["backward:no-scaler"]),
+        (True, {"float16"}, True, []),
+        (False, {"float16"}, False, []),
+        (False, {"bfloat16"}, True, []),
+        (False, {"float16", "?"}, True, []),
+        (False, {"?"}, True, []),
+        (False, set(), True, []),
+    ],
+)
+def test_float16_needs_a_scaler(scaled: bool, dtypes: set[str], alone: bool, labels: list[str]) -> None:
+    assert judge("AMP502", events.BACKWARD, scaled=scaled, dtypes=frozenset(dtypes), alone=alone) == labels
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "facts", "labels"),
+    [
+        ({"bfloat16"}, {}, ["scale:bf16"]),
+        ({"bfloat16"}, {"enabled": True}, ["scale:bf16"]),
+        ({"bfloat16"}, {"enabled": False}, []),
+        ({"bfloat16"}, {"enabled": UNKNOWN}, []),
+        ({"bfloat16", "float16"}, {}, []),
+        ({"?"}, {}, []),
+        ({"float16"}, {}, []),
+        (set(), {}, []),
+    ],
+)
+def test_bfloat16_needs_no_scaler(dtypes: set[str], facts: dict[str, Any], labels: list[str]) -> None:
+    program = Program()
+    scaler = program.thing("scaler", "scaler", **facts)
+    assert judge("AMP503", events.SCALE, program, scaler.key, dtypes=frozenset(dtypes)) == labels
+
+
+@pytest.mark.parametrize(
+    ("value", "eligible", "labels"),
+    [
+        (-1e9, True, ["fill:overflow"]),
+        (65505.0, True, ["fill:overflow"]),
+        (-1e9, False, []),
+        (None, True, []),
+        (65504.0, True, []),
+        (-1e4, True, []),
+        (float("-inf"), True, []),
+        (float("nan"), True, []),
+    ],
+)
+def test_constants_beyond_float16(value: float | None, eligible: bool, labels: list[str]) -> None:
+    assert judge("AMP506", events.FILL, value=value, eligible=eligible, function="masked_fill") == labels
+
+
+def test_the_limit_that_is_proposed_has_the_sign_of_the_constant() -> None:
+    [low] = messages("AMP506", events.FILL, value=-1e9, eligible=True)
+    [high] = messages("AMP506", events.FILL, value=1e6, eligible=True)
+    assert "-1e+09" in low
+    assert "finfo(x.dtype).min" in low
+    assert "1e+06" in high
+    assert "finfo(x.dtype).max" in high
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "label", "words"),
+    [
+        ("torch.cuda.amp.autocast", "torch.amp.autocast('cuda', ...)", "deprecated:autocast", "by name"),
+        ("torch.cpu.amp.autocast", "torch.amp.autocast('cpu', ...)", "deprecated:autocast", "by name"),
+        (
+            "torch.cuda.amp.GradScaler",
+            "torch.amp.GradScaler('cuda', ...)",
+            "deprecated:scaler",
+            "the device goes before",
+        ),
+        ("torch.cpu.amp.GradScaler", "torch.amp.GradScaler('cpu', ...)", "deprecated:scaler", "the device goes before"),
+        ("torch.cuda.amp.custom_fwd", "torch.amp.custom_fwd(device_type='cuda')", "deprecated", "use"),
+        ("torch.get_autocast_gpu_dtype", "torch.get_autocast_dtype('cuda')", "deprecated", "use"),
+        ("torch.nn.utils.clip_grad_norm", "torch.nn.utils.clip_grad_norm_", "deprecated", "use"),
+    ],
+)
+def test_deprecated_entry_points_name_the_new_call(old: str, new: str, label: str, words: str) -> None:
+    assert judge("AMP901", events.DEPRECATED, old=old, new=new) == [label]
+    [message] = messages("AMP901", events.DEPRECATED, old=old, new=new)
+    assert message.startswith(f"`{old}` is deprecated: use `{new}`")
+    assert words in message
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
+def test_faults_without_a_judge_use_the_names_of_the_readers(rule: Rule) -> None:
+    for label in rule.faults if not rule.on and rule.whole is None else ():
+        assert check_message(rule, label, {})

@@ -1,0 +1,285 @@
+"""One table of options: every row through every door, the nearest door first, and clear errors."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_amp_check.faces.options import CLI, FLAG, OPTIONS, PYTEST, ConfigError, Option, Options, resolve
+from pytest_amp_check.faces.options import add_flags, flags, settings
+
+pytest_plugins = ["pytester"]
+
+#: option -> (command line words, lines of an ini file, TOML, value); paths and patterns count from the folder used.
+ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
+    "select": (["AMP201,AMP1"], ["AMP201 AMP1"], '["AMP201", "AMP1"]', lambda base: ("AMP201", "AMP1")),
+    "ignore": (["AMP901", "AMP5 AMP401"], ["AMP901,AMP5", "AMP401"], '["AMP901", "AMP5", "AMP401"]', lambda base: ("AMP901", "AMP5", "AMP401")),
+    "per-file-ignores": (
+        ["tests/*.py:AMP201,AMP202", "old.py:AMP901"],
+        ["tests/*.py: AMP201, AMP202", "old.py: AMP901"],
+        '{"tests/*.py" = ["AMP201", "AMP202"], "old.py" = ["AMP901"]}',
+        lambda base: {f"{base}/tests/*.py": ("AMP201", "AMP202"), "old.py": ("AMP901",)},
+    ),
+    "exclude": (
+        ["third_party,src/gen/*.py"],
+        ["third_party src/gen/*.py"],
+        '["third_party", "./src/gen/*.py"]',
+        lambda base: ("third_party", f"{base}/src/gen/*.py"),
+    ),
+    "severity": (
+        ["AMP201=warning,AMP901=info"],
+        ["AMP201=warning", "AMP901: info"],
+        '{AMP201 = "warning", AMP901 = "info"}',
+        lambda base: {"AMP201": "warning", "AMP901": "info"},
+    ),
+    "output-format": (["json"], [], '"json"', lambda base: "json"),
+    "exit-zero": ([], [], "true", lambda base: True),
+    "statistics": ([], [], "true", lambda base: True),
+    "paths": ([], ["src train.py"], '["src", "train.py"]', lambda base: (f"{base}/src", f"{base}/train.py")),
+}
+
+
+@pytest.fixture(autouse=True)
+def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "train.py").write_text("")
+
+
+def cli(*argv: str, start: str = ".") -> Options:
+    parser = argparse.ArgumentParser()
+    add_flags(parser.add_argument, CLI)
+    return resolve(flags(parser.parse_args(argv), CLI), start=start)
+
+
+def in_pytest(pytester: pytest.Pytester, *argv: str) -> Options:
+    config = pytester.parseconfigure("--amp-check", *argv)
+    plugin: Any = config.pluginmanager.get_plugin("amp_check_items")
+    options = plugin.options
+    assert isinstance(options, Options)
+    return options
+
+
+def value(options: Options, option: Option) -> Any:
+    return getattr(options, option.name)
+
+
+def test_every_option_has_a_row_here() -> None:
+    assert list(ROWS) == [option.key for option in OPTIONS]
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
+def test_the_default_is_what_the_table_says(option: Option, pytester: pytest.Pytester) -> None:
+    assert value(cli(), option) == option.default
+    assert value(in_pytest(pytester), option) == option.default
+
+
+@pytest.mark.parametrize("option", [o for o in OPTIONS if o.flag], ids=lambda option: option.key)
+def test_the_command_line_sets_it(option: Option, tmp_path: Path) -> None:
+    words, _, _, expected = ROWS[option.key]
+    argv = [option.flag] if option.kind is FLAG else [part for word in words for part in (option.flag, word)]
+    assert value(cli(*argv), option) == expected(os.path.realpath(tmp_path))
+    assert cli(*argv).origin[option.name] == option.flag
+
+
+@pytest.mark.parametrize("option", [o for o in OPTIONS if o.pytest_flag], ids=lambda option: option.key)
+def test_the_command_line_of_pytest_sets_it(option: Option, pytester: pytest.Pytester) -> None:
+    words, _, _, expected = ROWS[option.key]
+    argv = [f"{option.pytest_flag}={word}" for word in words]
+    assert value(in_pytest(pytester, *argv), option) == expected(os.path.realpath(pytester.path))
+
+
+@pytest.mark.parametrize("option", [o for o in OPTIONS if o.ini], ids=lambda option: option.key)
+def test_the_configuration_of_pytest_sets_it(option: Option, pytester: pytest.Pytester) -> None:
+    _, lines, _, expected = ROWS[option.key]
+    pytester.mkdir("src")
+    pytester.path.joinpath("train.py").touch()
+    pytester.makeini("[pytest]\n" + f"{option.ini} =\n" + "".join(f"    {line}\n" for line in lines))
+    assert value(in_pytest(pytester), option) == expected(os.path.realpath(pytester.path))
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
+def test_pyproject_sets_it_for_both(option: Option, tmp_path: Path, pytester: pytest.Pytester) -> None:
+    _, _, toml, expected = ROWS[option.key]
+    text = f"[tool.amp-check]\n{option.key} = {toml}\n"
+    (tmp_path / "pyproject.toml").write_text(text)
+    assert value(cli(start=str(tmp_path)), option) == expected(os.path.realpath(tmp_path))
+    pytester.mkdir("src")
+    pytester.path.joinpath("train.py").touch()
+    pytester.path.joinpath("pyproject.toml").write_text(text)
+    assert value(in_pytest(pytester), option) == expected(os.path.realpath(pytester.path))
+
+
+def test_the_nearest_door_wins(pytester: pytest.Pytester) -> None:
+    pytester.makepyprojecttoml('[tool.amp-check]\nselect = ["AMP1"]\nseverity = {AMP201 = "info"}\n')
+    assert in_pytest(pytester).select == ("AMP1",)
+    pytester.makeini("[pytest]\namp_select = AMP2\n")
+    options = in_pytest(pytester)
+    assert options.select == ("AMP2",)
+    assert options.severity == {"AMP201": "info"}
+    assert in_pytest(pytester, "--amp-select=AMP3").select == ("AMP3",)
+    assert in_pytest(pytester, "--amp-select=AMP3", "-o", "amp_select=AMP4").select == ("AMP3",)
+
+
+def test_an_empty_value_is_a_value(pytester: pytest.Pytester) -> None:
+    pytester.makepyprojecttoml('[tool.amp-check]\nignore = ["AMP1"]\n')
+    pytester.makeini("[pytest]\namp_ignore =\n")
+    assert in_pytest(pytester).ignore == ()
+
+
+def test_a_flag_can_be_taken_back(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.amp-check]\nexit-zero = true\nstatistics = true\n")
+    assert cli().exit_zero
+    assert not cli("--no-exit-zero").exit_zero
+    assert not cli("--no-statistics").statistics
+
+
+def test_a_nearer_select_replaces_a_farther_ignore(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.amp-check]\nignore = ["AMP201"]\n')
+    assert cli("--select", "AMP201").ignore == ()
+    assert cli("--select", "AMP2", "--ignore", "AMP202").ignore == ("AMP202",)
+    (tmp_path / "pyproject.toml").write_text('[tool.amp-check]\nselect = ["AMP2"]\nignore = ["AMP201"]\n')
+    assert cli().ignore == ("AMP201",)
+    assert cli("--ignore", "AMP203").select == ("AMP2",)
+
+
+def test_pyproject_is_looked_for_upwards_and_must_hold_our_table(tmp_path: Path) -> None:
+    inner = tmp_path / "package" / "inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text('[tool.amp-check]\nselect = ["AMP2"]\nexclude = ["gen/*.py"]\n')
+    (tmp_path / "package" / "pyproject.toml").write_text('[project]\ndependencies = ["pytest-amp-check"]\n')
+    script = inner / "train.py"
+    script.write_text("")
+    for start in (inner, script, inner / "not_there.py"):
+        options = cli(start=str(start))
+        assert options.select == ("AMP2",)
+        assert options.exclude == (f"{os.path.realpath(tmp_path)}/gen/*.py",)
+    (inner / "pyproject.toml").write_text("# [tool.amp-check] is mentioned only\n")
+    assert cli(start=str(inner)).select == ("AMP2",)
+
+
+def test_pyproject_without_our_table_is_not_parsed(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("this = is = not TOML\n")
+    program = (
+        "import sys; from pytest_amp_check.faces.options import resolve; resolve({}, start='.');"
+        "sys.exit('tomllib' in sys.modules or 'tomli' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], cwd=tmp_path).returncode == 0
+
+
+def test_brackets_in_the_name_of_a_folder_are_no_pattern(tmp_path: Path) -> None:
+    odd = tmp_path / "a[b]c"
+    odd.mkdir()
+    (odd / "pyproject.toml").write_text('[tool.amp-check]\nexclude = ["gen/*.py", "**/x/y.py"]\n')
+    assert cli(start=str(odd)).exclude == (f"{os.path.realpath(tmp_path)}/a[[]b]c/gen/*.py", "**/x/y.py")
+
+
+@pytest.mark.parametrize(
+    ("toml", "said"),
+    [
+        ("selct = ['AMP2']", "unknown key 'selct' in [tool.amp-check] of {path}: did you mean 'select'?"),
+        ("per_file_ignores = {}", "unknown key 'per_file_ignores' in [tool.amp-check] of {path}: did you mean 'per-file-ignores'?"),
+        ("zzz = 1", "unknown key 'zzz' in [tool.amp-check] of {path}: it has select, ignore,"),
+        ("select = 'AMP2'", "select in [tool.amp-check] of {path} must be a list of strings, such as"),
+        ("select = [2]", "select in [tool.amp-check] of {path} must be a list of strings, such as"),
+        ("exclude = true", "exclude in [tool.amp-check] of {path} must be a list of strings, such as"),
+        ("paths = 'src'", "paths in [tool.amp-check] of {path} must be a list of strings, such as"),
+        ("exit-zero = 'yes'", "exit-zero in [tool.amp-check] of {path} must be true or false, such as true"),
+        ("statistics = 1", "statistics in [tool.amp-check] of {path} must be true or false, such as true"),
+        ("output-format = 'xml'", "must be one of full, concise, json, github, sarif, such as"),
+        ("output-format = ['json']", "must be one of full, concise, json, github, sarif, such as"),
+        ("severity = {AMP201 = 'fatal'}", "severity in [tool.amp-check] of {path} must be one of error, warning, info, such as"),
+        ("severity = ['AMP201']", "must be a table of rules, each with a severity, such as"),
+        ("per-file-ignores = ['AMP201']", "must be a table of patterns, each with a list of rules, such as"),
+        ("per-file-ignores = {'x.py' = 'AMP201'}", "must be a table of patterns, each with a list of rules (see 'x.py'), such as"),
+        ("select = [", "{path} is not valid TOML: "),
+    ],
+)
+def test_a_wrong_pyproject_is_one_clear_sentence(tmp_path: Path, toml: str, said: str) -> None:
+    path = tmp_path / "pyproject.toml"
+    path.write_text(f"[tool.amp-check]\n{toml}\n")
+    with pytest.raises(ConfigError) as caught:
+        cli()
+    assert said.format(path=path) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["amp_check", "pytest-amp-check"])
+def test_a_table_with_a_wrong_name_is_not_ignored(tmp_path: Path, name: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(f"[tool.{name}]\nselect = []\n")
+    with pytest.raises(ConfigError, match=r"amp-check reads \[tool.amp-check\]"):
+        cli()
+
+
+def test_pyproject_that_is_not_text_or_not_a_table(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_bytes(b"[tool.amp-check]\n# \xff\n")
+    with pytest.raises(ConfigError, match="is not valid TOML"):
+        cli()
+    (tmp_path / "pyproject.toml").write_bytes(b"[[tool.amp-check]]\n")
+    with pytest.raises(ConfigError, match="must be a table"):
+        cli()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--severity", "AMP201"], "--severity must be RULE=SEVERITY, not 'AMP201'"),
+        (["--severity", "AMP201=loud"], "--severity must be one of error, warning, info, not 'AMP201=loud'"),
+        (["--per-file-ignores", "AMP201"], "--per-file-ignores must be PATTERN:CODES, not 'AMP201'"),
+        (["--per-file-ignores", "x.py:"], "--per-file-ignores must be PATTERN:CODES, not 'x.py:'"),
+    ],
+)
+def test_a_wrong_flag_is_one_clear_sentence(argv: list[str], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        cli(*argv)
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--select", "AMP2O1"], "--select: unknown rule 'AMP2O1': did you mean 'AMP201'?"),
+        (["--ignore", "clip-before-unscal"], "--ignore: unknown rule 'clip-before-unscal': did you mean 'clip-before-unscale'?"),
+        (["--per-file-ignores", "x.py:AMP2O1"], "--per-file-ignores: unknown rule 'AMP2O1': did you mean 'AMP201'?"),
+        (["--severity", "AMP2O1=info"], "--severity: unknown rule 'AMP2O1': did you mean 'AMP201'?"),
+    ],
+)
+def test_an_unknown_rule_says_where_it_stands(argv: list[str], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings(cli(*argv))
+    assert str(caught.value) == said
+
+
+def test_settings_hold_codes(tmp_path: Path) -> None:
+    told = settings(
+        cli(
+            "--select=AMP2",
+            "--ignore=clip-before-unscale",
+            "--severity=AMP2=info,scaled-grad-touched=error",
+            "--per-file-ignores=x.py:AMP20,backward-in-autocast",
+            "--exclude=gen",
+        )
+    )
+    assert "AMP202" in told.select
+    assert not {"AMP201", "AMP101"} & told.select
+    assert told.severity["AMP202"] == "error"
+    assert told.severity["AMP203"] == "info"
+    assert "AMP101" not in told.severity
+    ((pattern, codes),) = told.per_file_ignores
+    assert pattern == "x.py"
+    assert {"AMP103", "AMP201", "AMP204"} <= codes
+    assert "AMP210" not in codes
+    assert told.exclude == ("gen",)
+
+
+@pytest.mark.parametrize("face", [CLI, PYTEST])
+def test_no_flag_has_a_default_that_hides_the_configuration(face: str) -> None:
+    parser = argparse.ArgumentParser()
+    add_flags(parser.add_argument, face)
+    assert set(flags(parser.parse_args([]), face).values()) == {None}

@@ -1,0 +1,96 @@
+"""Which rules are on, from the words a user writes."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp_check.protocol.rule import Fault, Rule
+from pytest_amp_check.protocol.selection import UnknownRule, resolve
+
+
+def rule(code: str, name: str, default: bool = True) -> Rule:
+    return Rule(
+        code,
+        name,
+        "error",
+        "summary",
+        faults={name: Fault("message")},
+        why="why",
+        harm="harm",
+        bad=f"x = 1  # {code}",
+        good="x = 1",
+        fix="fix",
+        sources=("source",),
+        default=default,
+    )
+
+
+RULES = {
+    r.code: r
+    for r in (
+        rule("AMP101", "stale-cache"),
+        rule("AMP201", "clip-before-unscale"),
+        rule("AMP202", "scaled-grad-touched"),
+        rule("AMP299", "rare-thing", default=False),
+    )
+}
+
+
+@pytest.mark.parametrize(
+    ("select", "ignore", "on"),
+    [
+        (None, (), {"AMP101", "AMP201", "AMP202"}),
+        (("ALL",), (), {"AMP101", "AMP201", "AMP202", "AMP299"}),
+        (("all",), (), {"AMP101", "AMP201", "AMP202", "AMP299"}),
+        (("AMP",), ("AMP1",), {"AMP201", "AMP202", "AMP299"}),
+        (("AMP2",), (), {"AMP201", "AMP202", "AMP299"}),
+        (("amp201",), (), {"AMP201"}),
+        (("clip-before-unscale", "AMP101"), (), {"AMP101", "AMP201"}),
+        (("Rare-Thing",), (), {"AMP299"}),
+        (None, ("AMP2",), {"AMP101"}),
+        (None, ("ALL",), set()),
+        ((), (), set()),
+        # the narrower word wins
+        (("AMP201",), ("AMP2",), {"AMP201"}),
+        (("AMP2",), ("AMP201",), {"AMP202", "AMP299"}),
+        (("AMP2", "AMP201"), ("AMP20",), {"AMP201", "AMP299"}),
+        (("ALL",), ("AMP2",), {"AMP101"}),
+        # a name is as narrow as its code, and on a tie the word that takes away wins
+        (("clip-before-unscale",), ("AMP2",), {"AMP201"}),
+        (("AMP201",), ("clip-before-unscale",), set()),
+        (("AMP2",), ("AMP2",), set()),
+    ],
+)
+def test_words_become_codes(select: tuple[str, ...] | None, ignore: tuple[str, ...], on: set[str]) -> None:
+    assert resolve(select, ignore, RULES) == on
+
+
+@pytest.mark.parametrize(
+    ("word", "nearest"),
+    [
+        ("AMP2O1", "AMP201"),
+        ("AMP102", "AMP101"),
+        ("clip-before-unscal", "clip-before-unscale"),
+        ("clip_before_unscale", "clip-before-unscale"),
+        ("AL", "ALL"),
+        ("AMP7", "AMP"),
+    ],
+)
+def test_an_unknown_word_is_answered_with_the_nearest_right_one(word: str, nearest: str) -> None:
+    for select, ignore in (((word,), ()), (None, (word,))):
+        with pytest.raises(UnknownRule) as caught:
+            resolve(select, ignore, RULES)
+        assert isinstance(caught.value, ValueError)
+        assert caught.value.word == word
+        assert caught.value.nearest.startswith(nearest)
+        assert f"unknown rule {word!r}: did you mean {caught.value.nearest!r}?" in str(caught.value)
+
+
+@pytest.mark.parametrize("word", ["", "zzzzzz", "x" * 100_000, "\x00"])
+def test_a_word_like_no_rule_is_sent_to_the_list(word: str) -> None:
+    with pytest.raises(UnknownRule, match="`amp-check rules` lists them all"):
+        resolve((word,), (), RULES)
+
+
+def test_rules_without_select_are_the_default_ones_even_when_one_is_ignored() -> None:
+    assert "AMP299" not in resolve(None, ("AMP101",), RULES)

@@ -1,0 +1,414 @@
+"""Which files are found, how they are decoded, and which may be left unparsed."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_amp_check.protocol.rule import RUNTIME
+from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.static import sources
+from pytest_amp_check.static.sources import InputError, Unreadable, decode, find, mentions, read
+
+
+def tree(root: Path, *names: str) -> Path:
+    """Empty files below ``root``; a name that ends in a slash is a directory."""
+    for name in names:
+        path = root / name
+        if name.endswith("/"):
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+    return root
+
+
+def found(root: Path, *exclude: str) -> list[str]:
+    return [Path(path).relative_to(root).as_posix() for path in find([str(root)], exclude)]
+
+
+def git(root: Path, *arguments: str) -> None:
+    command = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", *arguments]
+    subprocess.run(command, cwd=root, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    root = tmp_path / "repository"
+    root.mkdir()
+    git(root, "init", "-q")
+    (root / ".gitignore").write_text("/generated/\n*_pb2.py\n!kept_pb2.py\n")
+    return tree(root, "generated/a.py", "generated/deep/b.py", "src/c.py", "src/c_pb2.py", "src/kept_pb2.py")
+
+
+class TestFind:
+    def test_directory_is_walked_and_sorted(self, tmp_path: Path) -> None:
+        tree(tmp_path, "b.py", "a/z.py", "a/b/c.py", "c.txt", "d.pyc", "e.pyi", "empty/")
+        assert found(tmp_path) == ["a/b/c.py", "a/z.py", "b.py"]
+
+    def test_paths_stay_as_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        tree(tmp_path, "src/a.py", "b.py")
+        monkeypatch.chdir(tmp_path)
+        assert find(["."]) == ["b.py", os.path.join("src", "a.py")]
+        assert find(["src"]) == [os.path.join("src", "a.py")]
+        assert find(["src/"]) == ["src/a.py"]
+        assert find([os.path.join(".", "src")]) == [os.path.join(".", "src", "a.py")]
+        assert find([os.path.join("src", "..", "b.py")]) == [os.path.join("src", "..", "b.py")]
+        assert find([str(tmp_path / "src")]) == [str(tmp_path / "src" / "a.py")]
+
+    def test_named_files_are_taken_whatever_they_are(self, tmp_path: Path) -> None:
+        tree(tmp_path, "script", "build/x.py", "node_modules/y.py")
+        named = [str(tmp_path / name) for name in ("script", "build/x.py", "node_modules/y.py")]
+        assert find(named, exclude=["*"]) == named
+
+    def test_each_file_comes_once_in_the_order_of_the_paths(self, tmp_path: Path) -> None:
+        tree(tmp_path, "a.py", "b/c.py")
+        named = [str(tmp_path / "b"), str(tmp_path), str(tmp_path / "a.py"), str(tmp_path / "b" / ".." / "a.py")]
+        assert find(named) == [str(tmp_path / "b" / "c.py"), str(tmp_path / "a.py")]
+
+    def test_missing_path_says_what_to_do(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"`.*nowhere\.py` does not exist: check its spelling"):
+            find([str(tmp_path), str(tmp_path / "nowhere.py")])
+        with pytest.raises(InputError):
+            find([""])
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            ".git/hooks/x.py",
+            ".hg/x.py",
+            ".svn/x.py",
+            "a/__pycache__/x.py",
+            ".tox/py/x.py",
+            ".nox/x.py",
+            ".mypy_cache/x.py",
+            ".ruff_cache/x.py",
+            ".pytest_cache/x.py",
+            ".eggs/x.py",
+            "some.egg-info/x.py",
+            "web/node_modules/x.py",
+            "notebooks/.ipynb_checkpoints/x.py",
+        ],
+    )
+    def test_directories_without_source_of_the_project(self, tmp_path: Path, name: str) -> None:
+        tree(tmp_path, name, "a.py")
+        assert found(tmp_path) == ["a.py"]
+
+    @pytest.mark.parametrize("mark", ["pyvenv.cfg", "conda-meta/"])
+    def test_environments_are_known_by_their_mark(self, tmp_path: Path, mark: str) -> None:
+        tree(tmp_path, f"env/{mark}", "env/lib/x.py", "environment/y.py")
+        assert found(tmp_path) == ["environment/y.py"]
+
+    def test_build_and_dist_only_where_a_project_builds(self, tmp_path: Path) -> None:
+        tree(tmp_path, "build/a.py", "dist/a.py", "package/build/b.py", "other/setup.py", "other/dist/c.py")
+        assert found(tmp_path) == ["other/setup.py", "package/build/b.py"]
+
+    @pytest.mark.parametrize("root", ["env", "build", "env/lib/site-packages", "node_modules", ".tox"])
+    def test_a_root_is_walked_wherever_it_lies(self, tmp_path: Path, root: str) -> None:
+        tree(tmp_path, "env/pyvenv.cfg", f"{root}/package/x.py")
+        assert found(tmp_path / root) == ["package/x.py"]
+
+    def test_hidden_directories_are_source(self, tmp_path: Path) -> None:
+        tree(tmp_path, ".github/scripts/x.py")
+        assert found(tmp_path) == [".github/scripts/x.py"]
+
+    def test_a_directory_that_cannot_be_listed_is_not_passed_over(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tree(tmp_path, "a.py", "locked/b.py")
+        real = os.scandir
+
+        def scandir(path: str) -> object:
+            if path.endswith("locked"):
+                raise PermissionError(13, "Permission denied")
+            return real(path)
+
+        monkeypatch.setattr(os, "scandir", scandir)
+        assert found(tmp_path) == ["a.py", "locked"]
+        with pytest.raises(Unreadable, match="this directory cannot be listed, permission denied"):
+            read(str(tmp_path / "locked"))
+
+
+class TestExclude:
+    @pytest.mark.parametrize(
+        ("pattern", "left"),
+        [
+            ("b.py", ["a/x_test.py", "c/a/d.py"]),
+            ("a", ["b.py"]),
+            ("a/", ["b.py"]),
+            ("*_test.py", ["b.py", "c/a/d.py"]),
+            ("c/a", ["a/x_test.py", "b.py"]),
+            ("./c/a", ["a/x_test.py", "b.py"]),
+            ("c/*", ["a/x_test.py", "b.py"]),
+            ("**/d.py", ["a/x_test.py", "b.py"]),
+            ("c/**/d.py", ["a/x_test.py", "b.py"]),
+            ("x/c", ["a/x_test.py", "b.py", "c/a/d.py"]),
+            ("", ["a/x_test.py", "b.py", "c/a/d.py"]),
+        ],
+    )
+    def test_patterns(self, tmp_path: Path, pattern: str, left: list[str]) -> None:
+        tree(tmp_path, "b.py", "a/x_test.py", "c/a/d.py")
+        assert found(tmp_path, pattern) == left
+
+    def test_absolute_pattern(self, tmp_path: Path) -> None:
+        tree(tmp_path, "a/b.py", "c/a/b.py")
+        assert found(tmp_path, str(tmp_path / "a")) == ["c/a/b.py"]
+
+    def test_several_patterns(self, tmp_path: Path) -> None:
+        tree(tmp_path, "a/b.py", "c/d.py", "e.py", "f.py")
+        assert found(tmp_path, "a", "c/*.py", "e*") == ["f.py"]
+
+
+class TestLinks:
+    def test_loop_ends(self, tmp_path: Path) -> None:
+        tree(tmp_path, "a/b.py")
+        (tmp_path / "a" / "again").symlink_to(tmp_path, target_is_directory=True)
+        (tmp_path / "a" / "self").symlink_to(tmp_path / "a", target_is_directory=True)
+        (tmp_path / "knot").symlink_to(tmp_path / "knot")
+        assert found(tmp_path) == ["a/b.py"]
+
+    def test_links_below_the_root_add_nothing(self, tmp_path: Path) -> None:
+        tree(tmp_path, "z/b.py", "env/pyvenv.cfg", "env/lib/x.py")
+        (tmp_path / "a").symlink_to(tmp_path / "z", target_is_directory=True)
+        (tmp_path / "b.py").symlink_to(tmp_path / "z" / "b.py")
+        (tmp_path / "packages").symlink_to(tmp_path / "env" / "lib", target_is_directory=True)
+        assert found(tmp_path) == ["z/b.py"]
+
+    def test_links_to_elsewhere_are_followed_once(self, tmp_path: Path) -> None:
+        root = tree(tmp_path / "root", "a.py")
+        tree(tmp_path / "elsewhere", "b.py", "sub/c.py")
+        for name in ("first", "second"):
+            (root / name).symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+        (root / "b.py").symlink_to(tmp_path / "elsewhere" / "b.py")
+        assert found(root) == ["a.py", "b.py", "first/sub/c.py"]
+
+    def test_two_names_of_one_root(self, tmp_path: Path) -> None:
+        tree(tmp_path / "root", "a.py")
+        (tmp_path / "link").symlink_to(tmp_path / "root", target_is_directory=True)
+        assert find([str(tmp_path / "link"), str(tmp_path / "root")]) == [str(tmp_path / "link" / "a.py")]
+
+    def test_dangling_links_are_passed_over(self, tmp_path: Path) -> None:
+        (tmp_path / ".#a.py").symlink_to("user@host.1234")
+        assert found(tmp_path) == []
+
+
+class TestGit:
+    def test_ignored_files_and_directories(self, repository: Path) -> None:
+        assert found(repository) == ["src/c.py", "src/kept_pb2.py"]
+        assert found(repository / "src") == ["c.py", "kept_pb2.py"]
+
+    def test_an_ignored_root_is_walked(self, repository: Path) -> None:
+        assert found(repository / "generated") == ["a.py", "deep/b.py"]
+        assert found(repository / "generated" / "deep") == ["b.py"]
+
+    def test_an_ignored_file_is_taken_when_named(self, repository: Path) -> None:
+        path = str(repository / "src" / "c_pb2.py")
+        assert find([path]) == [path]
+
+    def test_tracked_files_are_not_ignored(self, repository: Path) -> None:
+        git(repository, "add", "--force", "generated/a.py")
+        assert found(repository) == ["generated/a.py", "src/c.py", "src/kept_pb2.py"]
+
+    def test_repositories_below_the_root_have_their_own_rules(self, tmp_path: Path, repository: Path) -> None:
+        tree(tmp_path, "loose_pb2.py")
+        assert found(tmp_path) == ["loose_pb2.py", "repository/src/c.py", "repository/src/kept_pb2.py"]
+
+    def test_names_that_look_like_patterns(self, repository: Path) -> None:
+        tree(repository, "[src]/d.py", "[src]/d_pb2.py", ":(top)/e.py")
+        assert found(repository / "[src]") == ["d.py"]
+        assert found(repository / ":(top)") == ["e.py"]
+
+    def test_the_environment_of_a_hook_does_not_mislead(
+        self, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
+        monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "other" / "index"))
+        assert found(repository) == ["src/c.py", "src/kept_pb2.py"]
+
+    def test_without_git_everything_is_found(self, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", "")
+        assert "src/c_pb2.py" in found(repository)
+
+    def test_what_only_looks_like_a_repository(self, tmp_path: Path) -> None:
+        (tmp_path / ".git").write_text("gitdir: nowhere\n")
+        tree(tmp_path, "a.py")
+        assert found(tmp_path) == ["a.py"]
+
+    def test_a_monitor_that_the_repository_names_is_not_run(self, repository: Path, tmp_path: Path) -> None:
+        monitor = tmp_path / "monitor"
+        monitor.write_text(f"#!/bin/sh\ntouch '{tmp_path}/ran'\n")
+        monitor.chmod(0o755)
+        git(repository, "config", "core.fsmonitor", str(monitor))
+        assert found(repository) == ["src/c.py", "src/kept_pb2.py"]
+        assert not (tmp_path / "ran").exists()
+
+
+class TestDecode:
+    @pytest.mark.parametrize(
+        ("data", "text"),
+        [
+            (b"", ""),
+            ("x = 'é'\n".encode(), "x = 'é'\n"),
+            (b"\xef\xbb\xbf" + "x = 'é'\n".encode(), "x = 'é'\n"),
+            (b"\xef\xbb\xbf# coding: utf-8\n", "# coding: utf-8\n"),
+            (b"# -*- coding: latin-1 -*-\nx = '\xe9'\n", "# -*- coding: latin-1 -*-\nx = 'é'\n"),
+            (b"#!/usr/bin/python\n# vim: set fileencoding=cp1252 :\nx = '\x80'", None),
+            (b"# -*- coding: iso-8859-15-unix -*- \xa4\n", "# -*- coding: iso-8859-15-unix -*- €\n"),
+            (b"\n# coding: latin-1\n\xe9 = 1\n", "\n# coding: latin-1\né = 1\n"),
+            (b"# coding: euc_jp\n'\xa4\xa2'\n", "# coding: euc_jp\n'あ'\n"),
+        ],
+    )
+    def test_encodings(self, data: bytes, text: str | None) -> None:
+        assert decode(data) == (text if text is not None else "#!/usr/bin/python\n# vim: set fileencoding=cp1252 :\nx = '€'")
+
+    def test_a_coding_line_that_is_none(self) -> None:
+        # Only a comment on the first two lines counts, and the second only below a blank line or a comment.
+        with pytest.raises(Unreadable, match="0xe9 on line 2 is not UTF-8, and no coding line"):
+            decode(b"x = 1\n# coding: latin-1 \xe9\n")
+        with pytest.raises(Unreadable, match="0xe9 on line 3"):
+            decode(b"\n\n# coding: latin-1 \xe9\n")
+        assert decode(b"encoding = 'latin-1'\n") == "encoding = 'latin-1'\n"
+
+    @pytest.mark.parametrize(
+        ("data", "reason", "line"),
+        [
+            (b"a\nb\n\xff\n", "byte 0xff on line 3 is not UTF-8, and no coding line names another encoding", 3),
+            (b"# coding: ascii\nx = '\xe9'\n", "byte 0xe9 on line 2 is not ascii", 2),
+            (b"# coding: klingon\n", "its coding line names klingon, which is no encoding that Python knows", 1),
+            (b"# coding: hex\n00\n", "its coding line names hex, which is no encoding that Python knows", 1),
+            (b"\xef\xbb\xbf# coding: latin-1\n", "it begins with the mark of UTF-8 and its coding line says latin-1", 1),
+            (b"x\n\0", "there is a null byte on line 2, so it is no text in UTF-8", 2),
+            ("import torch\n".encode("utf-16"), "there is a null byte on line 1, so it is no text in UTF-8", 1),
+        ],
+    )
+    def test_unreadable(self, data: bytes, reason: str, line: int) -> None:
+        with pytest.raises(Unreadable) as caught:
+            decode(data)
+        assert caught.value.reason == str(caught.value) == reason
+        assert caught.value.line == line
+
+    def test_too_large(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sources, "LARGEST", 2_000_000)
+        with pytest.raises(Unreadable, match="it has 3 MB, which is more than the 2 MB that are parsed"):
+            decode(b" " * 3_000_000)
+        assert decode(b" " * 2_000_000)
+
+    @given(st.lists(st.sampled_from(["x = 1", "'''", "# a", "\f", "\x0b", "\x1c", "\x85", "\u2028"]), max_size=8), st.data())
+    def test_lines_are_those_that_python_counts(self, parts: list[str], data: st.DataObject) -> None:
+        ends = st.sampled_from(["\n", "\r\n", "\r"])
+        text = "".join(part + data.draw(ends) for part in parts) + "here = 1\n"
+        lines = decode(text.encode()).split("\n")
+        assert "\r" not in "".join(lines)
+        try:
+            tree = ast.parse(text)
+        except SyntaxError:
+            return
+        name = next(node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "here")
+        assert lines[name.lineno - 1] == "here = 1"
+
+    def test_files(self, tmp_path: Path) -> None:
+        (tmp_path / "a.py").write_bytes(b"x = 1\r\ny = 2\r")
+        assert read(str(tmp_path / "a.py")) == "x = 1\ny = 2\n"
+        with pytest.raises(Unreadable, match="it is a directory"):
+            read(str(tmp_path))
+        with pytest.raises(Unreadable, match="it cannot be opened, no such file or directory"):
+            read(str(tmp_path / "b.py"))
+
+    @given(st.binary(max_size=200))
+    def test_any_bytes_are_text_or_have_a_reason(self, data: bytes) -> None:
+        try:
+            text = decode(data)
+        except Unreadable as error:
+            assert str(error)
+            assert 1 <= error.line <= data.count(b"\n") + 1
+        else:
+            assert "\r" not in text
+            assert "\0" not in text
+
+
+WITH_AMP = {
+    "a region": "with torch.autocast('cuda'):\n    pass",
+    "another name": "from torch.cuda.amp import autocast as ac",
+    "another name, several lines": "from torch.amp import (\n    GradScaler,\n    autocast as ac,\n)",
+    "another name, continued": "from torch.amp import \\\n    autocast as ac",
+    "the module": "from torch.cuda import amp\nwith amp.autocast():\n    pass",
+    "a bare decorator": "@torch.autocast\ndef f(): ...",
+    "a decorator": "@ autocast('cuda')\ndef f(): ...",
+    "a value": "ctx = torch.autocast if amp else nullcontext",
+    "a value of a partial": "ctx = partial(autocast, 'cuda')",
+    "a helper": "with maybe_autocast (dtype):\n    pass",
+    "an attribute": "with self.autocast:\n    pass",
+    "a local name": "with autocast:\n    pass",
+    "an old getter": "torch.get_autocast_gpu_dtype()",
+    "an old setter": "from torch import set_autocast_cpu_enabled",
+    "a custom function": "@amp.custom_bwd\ndef backward(): ...",
+    "an old clip": "from torch.nn.utils import clip_grad_norm",
+    "a scaler": "s = torch.amp.GradScaler()",
+    "a scaler by another name": "from torch.amp import GradScaler as G",
+    "a sharded scaler": "s = ShardedGradScaler()",
+    "a scaler that is passed in": "def f(scaler, opt):\n    scaler.step(opt)",
+    "a scaler in a dict": "scaler['g'].update()",
+    "a scaler in an attribute": "self.loss_scaler(loss, optimizer)",
+    "a scaler by its methods": "self.amp.unscale_(optimizer)",
+    "a scaler by its scaling": "g.scale(loss).backward()",
+    "accumulation": "loss.backward()\nif i % k == 0:\n    optimizer.step()",
+    "float16 weights": "model.half()\noptimizer = optim.SGD(model.parameters())",
+    "bfloat16 weights": "model.to(dtype=torch.bfloat16)\nopt = Lion(model.parameters())\nopt.step()",
+    "float16 by name": "model = model.to(device, torch.float16)\noptimizer = torch.optim.SGD(model.parameters())",
+    "a fill": "x = x.half().masked_fill(mask, -1e9)",
+    "a fill, nested": "x.half().masked_fill((mask == f(0, g(1))), value=float('-1e9'))",
+    "a fill over lines": "x.half().masked_fill(\n    mask,\n    -1e9,\n)",
+    "a fill with an integer": "torch.where(mask.half(), x, -100000)",
+    "a fill with a power": "torch.full_like(x.half(), -2**31)",
+    "a fill with a limit": "x.to(torch.float16).index_fill(0, i, torch.finfo(torch.float32).min)",
+    "a fill with a constant": "low: float = -1e9\ntorch.where(mask.half(), x, low)",
+    "a fill with an imported constant": "torch.where(mask.half(), x, NEG_INF)",
+    "a suppression": "x = 1  # amp: ignore[AMP201]",
+    "a suppression, tight": "x = 1  #amp:ignore",
+    "a noqa": "x = 1  # noqa: AMP201",
+    "a noqa of several": "x = 1  # NOQA:E501, AMP201",
+}
+WITHOUT_AMP = {
+    "nothing": "",
+    "a word in a comment": "# autocast is off here\nx = 1",
+    "a word in prose": 'def f():\n    """Runs where the autocast mode is off."""',
+    "a name that contains it": "torch.is_autocast_enabled()",
+    "a string": "__all__ = ['autocast']",
+    "a list of getters": "NAMES = ['torch.get_autocast_gpu_dtype']",
+    "another scaler": "the upscaler is fast",
+    "the new clip": "torch.nn.utils.clip_grad_norm_(parameters, 1.0)",
+    "inference": "model.half()\nmodel.to(torch.float16)",
+    "training without accumulation": "optimizer.step()",
+    "a small fill": "x.half().masked_fill(mask, 0.0)",
+    "a fill in float32": "x.masked_fill(mask, -1e9)",
+    "a large number beside a fill": "x.half().masked_fill(mask, 0)\ny = 1e9",
+    "a noqa of another tool": "x = 1  # noqa: E501\nAMP = 1",
+}
+
+
+class TestMentions:
+    @pytest.mark.parametrize("what", WITH_AMP)
+    def test_what_may_give_a_finding(self, what: str) -> None:
+        assert mentions(WITH_AMP[what].encode())
+
+    @pytest.mark.parametrize("what", WITHOUT_AMP)
+    def test_what_gives_none(self, what: str) -> None:
+        assert not mentions(WITHOUT_AMP[what].encode())
+
+    @pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.readers != RUNTIME])
+    def test_every_rule_sees_its_own_bad_example(self, code: str) -> None:
+        assert mentions(RULES[code].bad.encode())
+
+    def test_text_that_hides_its_names(self) -> None:
+        assert mentions("with torch.autocast('cuda'): pass".encode("utf-16"))
+
+    @given(st.binary(max_size=200))
+    def test_any_bytes_have_an_answer(self, data: bytes) -> None:
+        assert mentions(data + b"\nwith torch.autocast('cuda'):\n    pass\n")
+        assert mentions(data) in (True, False)

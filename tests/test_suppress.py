@@ -1,0 +1,293 @@
+"""Which comments silence which findings, and which of them silence nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_amp_check.protocol.events import Site
+from pytest_amp_check.protocol.finding import WARNING, Finding
+from pytest_amp_check.protocol.rule import STATIC, Rule
+from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.protocol.suppress import Suppressions
+
+
+def finding(line: int, end_line: int | None = None, code: str = "AMP201") -> Finding:
+    return Finding(code, RULES[code].name, WARNING, "message", Site("train.py", line, 0, end_line))
+
+
+def silenced(text: str, code: str = "AMP201") -> list[int]:
+    """The lines on which a finding of that code is silenced."""
+    suppressions = Suppressions.of(text)
+    return [line for line in range(1, text.count("\n") + 2) if suppressions.silences(finding(line, code=code))]
+
+
+def idle(text: str, *findings: Finding, active: Iterable[str] = RULES) -> list[str]:
+    """What is reported as unused once these findings are silenced."""
+    suppressions = Suppressions.of(text)
+    for each in findings:
+        assert suppressions.silences(each), each
+    return [words for _, _, _, words in suppressions.unused(frozenset(active))]
+
+
+class TestComments:
+    @pytest.mark.parametrize(
+        "comment",
+        [
+            "# amp: ignore[AMP201]",
+            "# amp: ignore[AMP201] the threshold was tuned like this",
+            "# amp: ignore[AMP201], it was tuned [sic]",
+            "# amp: ignore [ AMP301 ,AMP201 ]",
+            "#amp:ignore[AMP201]",
+            "## amp: ignore[amp201]",
+            "# amp: ignore[clip-before-unscale]",
+            "# amp: ignore[AMP2]",
+            "# amp: ignore[ALL]",
+            "# amp: ignore[AMP201",
+            "# amp: ignore AMP201 it was tuned",
+            "# amp: ignore: AMP301, AMP201",
+            "# amp: ignore",
+            "# amp: ignore it was tuned",
+            "# type: ignore[arg-type]  # amp: ignore[AMP201]",
+            "# amp: ignore[AMP201]  # type: ignore[arg-type]",
+            "# noqa: AMP201",
+            "# noqa:AMP201",
+            "# NoQA : amp201",
+            "# noqa: E501,AMP201",
+            "# noqa: E501 AMP201",
+            "# noqa: AMP2",
+            "# noqa",
+            "#noqa it is meant",
+            "# amp: ignore[AMP301] # noqa: AMP201",
+        ],
+    )
+    def test_silences(self, comment: str) -> None:
+        assert silenced(f"a = 1\nb = 2  {comment}\nc = 3\n") == [2]
+
+    @pytest.mark.parametrize(
+        "comment",
+        [
+            "# amp: ignore[AMP301]",
+            "# amp: ignore[]",
+            "# amp: ignore AMP301",
+            "# amp: ignored",
+            "# amp: ignore-files",
+            "# amp ignore[AMP301]",
+            "# lamp: ignore",
+            "# to silence it, write `# amp: ignore`",
+            "# to silence it, write `# noqa`",
+            "# noqa: E501",
+            "# noqa: E501 and not AMP201",
+            "# noqa: this one is meant",
+            "# noqa: clip-before-unscale",
+            "# noqaAMP201",
+            "# ruff: noqa",
+            "# flake8: noqa: AMP201",
+        ],
+    )
+    def test_does_not_silence(self, comment: str) -> None:
+        assert silenced(f"a = 1\nb = 2  {comment}\nc = 3\n") == []
+
+    @pytest.mark.parametrize("text", ["x = '# amp: ignore'\n", "x = '''\n# amp: ignore\n'''\n", 'x = f"{y}  # noqa"\n'])
+    def test_strings_are_no_comments(self, text: str) -> None:
+        assert silenced(text) == []
+        assert idle(text) == []
+
+    def test_windows_and_old_mac_line_ends(self) -> None:
+        assert silenced("a = 1\r\nb = 2  # amp: ignore\r\nc = 3\r\n") == [2]
+        assert Suppressions.of("a = 1\rb = 2  # amp: ignore\rc = 3\r").silences(finding(2))
+
+    def test_form_feeds_end_no_line(self) -> None:
+        assert silenced("a = 1\n\x0c\nb = 2  # amp: ignore\nc = '\x0c'\nd = 4\n") == [3]
+
+
+CALL = """\
+a = 1
+clip(
+    model,
+    1.0,
+)
+b = 2
+"""
+
+
+def commented(text: str, line: int, comment: str = "# amp: ignore[AMP201]") -> str:
+    """The text with a comment at the end of a line."""
+    lines = text.split("\n")
+    lines[line - 1] += f"  {comment}"
+    return "\n".join(lines)
+
+
+class TestReach:
+    @pytest.mark.parametrize(("line", "reach"), [(1, [1]), (2, [2, 3, 4, 5]), (3, [3]), (4, [4]), (5, [2, 3, 4, 5]), (6, [6])])
+    def test_a_trailing_comment_speaks_of_its_line_and_of_the_statement_that_begins_or_ends_there(
+        self, line: int, reach: list[int]
+    ) -> None:
+        assert silenced(commented(CALL, line)) == reach
+
+    @pytest.mark.parametrize("line", [2, 3, 4, 5])
+    def test_a_finding_of_several_lines_is_silenced_from_each(self, line: int) -> None:
+        assert Suppressions.of(commented(CALL, line)).silences(finding(2, 5))
+        assert not Suppressions.of(commented(CALL, 1)).silences(finding(2, 5))
+        assert not Suppressions.of(commented(CALL, 6)).silences(finding(2, 5))
+
+    def test_a_finding_for_a_block_is_silenced_from_its_head_alone(self) -> None:
+        block = "with autocast():\n    a = 1\n    b = 2\n"
+        assert Suppressions.of(commented(block, 1)).silences(finding(1, 3))
+        assert not Suppressions.of(commented(block, 2)).silences(finding(1, 3))
+        assert not Suppressions.of(commented(block, 3, "# noqa")).silences(finding(1, 3))
+        assert not Suppressions.of(commented(block, 1)).silences(finding(2))
+
+    def test_multi_line_strings_and_continued_lines(self) -> None:
+        assert silenced("a = 1\nb = '''\nx\n'''  # amp: ignore\nc = 3\n") == [2, 3, 4]
+        assert silenced("a = 1 + \\\n    2  # amp: ignore\nc = 3\n") == [1, 2]
+
+    def test_several_statements_on_one_line(self) -> None:
+        assert silenced("a = 1; b = 2  # amp: ignore\nif a: b = 3\n") == [1]
+
+    def test_a_comment_on_a_line_of_its_own_speaks_of_the_next_statement(self) -> None:
+        assert silenced("a = 1\n# amp: ignore[AMP201]\n# because\n\nb = (\n    2\n)\nc = 3\n") == [5, 6, 7]
+        assert silenced("if a:\n    # noqa: AMP201\n    b = 2\n    c = 3\n") == [3]
+        assert silenced("if a:\n    b = 2\n# amp: ignore\nelse:\n    c = 3\n") == [4]
+        assert silenced("a = 1\n# amp: ignore[AMP201]\n") == []
+
+    def test_decorators_belong_to_what_they_decorate(self) -> None:
+        text = "# amp: ignore\n@autocast()\n@other(\n    1\n)\ndef f(\n    x\n):\n    pass\n"
+        assert silenced(text) == [2, 3, 4, 5, 6, 7, 8]
+
+    def test_a_comment_on_a_line_of_its_own_inside_brackets_speaks_of_the_next_line(self) -> None:
+        assert silenced("clip(\n    a,\n    # amp: ignore\n    # because\n    b,\n    c,\n)\n") == [5]
+
+    def test_a_bare_noqa_on_a_line_of_its_own_means_nothing(self) -> None:
+        assert silenced("# noqa\na = 1\n") == []
+
+    def test_text_that_breaks_off(self) -> None:
+        assert silenced("a = 1  # amp: ignore\nb = (\n") == [1]
+        assert silenced("# amp: ignore\na = (  # amp: ignore\n") == [2]
+        assert silenced("a = 1  # amp: ignore\nif b:\n        c\n    d  # amp: ignore\n")[0] == 1
+
+
+class TestWholeFile:
+    @pytest.mark.parametrize(
+        "head",
+        [
+            "",
+            "#!/usr/bin/env python\n",
+            '"""Trains."""\n',
+            "import torch\nfrom torch import (\n    nn\n)\n\n",
+        ],
+    )
+    def test_above_the_first_statement(self, head: str) -> None:
+        text = f"{head}# amp: ignore-file[AMP201, AMP3] a demonstration\na = 1\n"
+        every = list(range(1, text.count("\n") + 2))
+        assert silenced(text) == every
+        assert silenced(text, "AMP301") == every
+        assert silenced(text, "AMP202") == []
+
+    def test_of_every_rule(self) -> None:
+        assert silenced("# amp: ignore-file\na = 1\n", "AMP110") == [1, 2, 3]
+
+    @pytest.mark.parametrize("text", ["a = 1\n# amp: ignore-file[AMP201]\n", "a = 1  # amp: ignore-file[AMP201]\n"])
+    def test_too_low(self, text: str) -> None:
+        assert silenced(text) == []
+        assert idle(text) == ["AMP201, below the first statement"]
+
+    def test_too_low_of_every_rule(self) -> None:
+        assert idle("a = 1\n# amp: ignore-file\n") == ["it stands below the first statement"]
+
+
+class TestUnused:
+    def test_where_it_stands(self) -> None:
+        suppressions = Suppressions.of("a = 'é'  # why: # amp: ignore[AMP201] because\n")
+        assert suppressions.unused(RULES) == [(1, 16, 37, "AMP201")]
+
+    def test_used(self) -> None:
+        assert idle("a = 1  # amp: ignore[AMP201]\n", finding(1)) == []
+        assert idle("a = 1  # amp: ignore\n", finding(1)) == []
+        assert idle("a = 1  # noqa: AMP201\n", finding(1)) == []
+        assert idle("a = 1  # amp: ignore[clip-before-unscale]\n", finding(1)) == []
+        assert idle("# amp: ignore-file[AMP2]\na = 1\n", finding(2)) == []
+
+    def test_only_what_is_idle_in_a_list(self) -> None:
+        text = "a = 1  # amp: ignore[AMP201, AMP301, step-without-update]\n"
+        assert idle(text, finding(1)) == ["AMP301; step-without-update is no rule"]
+
+    @pytest.mark.parametrize(
+        ("comment", "words"),
+        [
+            ("# amp: ignore[AMP201]", ["AMP201"]),
+            ("# amp: ignore[AMP999]", ["AMP999 is no rule"]),
+            ("# amp: ignore[AMP201 it was tuned", ["AMP201; it is no rule; was is no rule; tuned is no rule"]),
+            ("# amp: ignore[]", ["its list is empty"]),
+            ("# amp: ignore", ["no rule finds anything here"]),
+            ("# amp: ignore[AMP2]", ["AMP2"]),
+            ("# noqa: AMP201, E501", ["AMP201"]),
+            ("# noqa: AMP999", ["AMP999 is no rule"]),
+            ("# amp: ignore[AMP201] # noqa: AMP201", ["AMP201", "AMP201"]),
+            ("# noqa: E501", []),
+            ("# noqa", []),
+        ],
+    )
+    def test_unused(self, comment: str, words: list[str]) -> None:
+        assert idle(f"a = 1  {comment}\n") == words
+
+    def test_what_was_not_looked_for_is_not_reported(self) -> None:
+        text = "a = 1  # amp: ignore[AMP201, AMP204]\nb = 2  # amp: ignore[AMP2]\nc = 3  # amp: ignore\n"
+        assert idle(text, active=["AMP204", "AMP902"]) == ["AMP204"]
+        assert idle(text, active=()) == []
+        assert idle(text, active=[code for code in RULES if code.startswith("AMP2")]) == ["AMP201; AMP204", "AMP2"]
+
+    def test_rules_that_are_off_by_default_do_not_protect_a_wide_suppression(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        example = RULES["AMP201"]
+        seldom = Rule(
+            "AMP299",
+            "seldom",
+            WARNING,
+            "A rule that is off.",
+            faults=example.faults,
+            why="why",
+            harm="harm",
+            bad="x = 1  # AMP299",
+            good="x = 1",
+            fix="fix",
+            sources=("source",),
+            readers=STATIC,
+            default=False,
+        )
+        active = frozenset(RULES)
+        monkeypatch.setitem(RULES, "AMP299", seldom)
+        assert idle("a = 1  # amp: ignore[AMP2]\n", active=active) == ["AMP2"]
+        assert idle("a = 1  # amp: ignore[AMP299]\n", active=active) == []
+
+    def test_only_its_own_name_silences_the_finding_about_a_suppression(self) -> None:
+        assert silenced("a = 1  # amp: ignore\n", "AMP902") == []
+        assert silenced("a = 1  # amp: ignore[AMP9]\n", "AMP902") == []
+        assert silenced("a = 1  # noqa\n", "AMP902") == []
+        assert silenced("a = 1  # amp: ignore[AMP201, AMP902]\n", "AMP902") == [1]
+        assert silenced("a = 1  # amp: ignore[AMP201, unused-suppression]\n", "AMP902") == [1]
+        assert idle("a = 1  # amp: ignore[AMP902]\n") == []
+
+
+PIECES = ["a = 1", "(", ")", "  b", "'''", "@d", "def f():", "    pass", "\\", "\x0c", "é", "if a:"]
+COMMENTS = ["", "  # amp: ignore", "# amp: ignore[AMP201]", "# noqa", "# amp: ignore-file", "# amp: ignore[", "# noqa: AMP2,x"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(PIECES), st.sampled_from(COMMENTS)), max_size=12))
+def test_any_text_is_read(lines: list[tuple[str, str]]) -> None:
+    text = "\n".join(code + comment for code, comment in lines)
+    suppressions = Suppressions.of(text)
+    count = text.count("\n") + 1
+    before = suppressions.unused(RULES)
+    used = [line for line in range(1, count + 1) if suppressions.silences(finding(line))]
+    after = suppressions.unused(RULES)
+    # What silences something is no longer unused, and nothing else changes.
+    assert set(after) <= set(before)
+    assert after == before or used
+    for line, column, end_column, words in before:
+        source = text.split("\n")[line - 1]
+        assert source[column] == "#"
+        assert column < end_column <= len(source)
+        assert words
