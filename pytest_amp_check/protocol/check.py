@@ -332,7 +332,7 @@ class _Judge:
         if kind == e.AUTOCAST_CACHE_CLEAR:
             return state._replace(stale=-1)
         if kind == e.FORWARD:
-            if state.stale >= 0 and state.regions and state.regions[-1].enabled and state.regions[-1].cache:
+            if state.stale >= 0 and event.facts.get("cached", True) and state.regions and state.regions[-1].enabled and state.regions[-1].cache:
                 self._blame("write@region-then-forward", state.stale, index, here)
                 return state._replace(stale=-1)
             return state
@@ -370,7 +370,7 @@ class _Judge:
         region = state.regions[-1]
         if event.kind == e.PARAM_WRITE or not region.enabled or region.told:
             return state
-        if event.kind != e.BACKWARD and event.object not in self.index:
+        if (event.kind != e.BACKWARD and event.object not in self.index) or event.facts.get("custom"):
             return state
         label = "backward@region" if event.kind == e.BACKWARD else "step@region"
         self._blame(label, index, region.entered, here)
@@ -396,7 +396,12 @@ class _Judge:
         def move(i: int, name: str, **how: object) -> None:
             opts[i], faults = a.move(opts[i], name, **how)  # type: ignore[arg-type]
             for label in faults:
-                if label == "backward@stale" and (self.opts[i] in self.zeroed or self.handed):
+                facts = self.program.things[self.opts[i]].facts
+                if label == "backward@stale":
+                    known = facts.get("constructed") and not facts.get("hooked")
+                    if not known or self.opts[i] in self.zeroed or self.handed:
+                        continue
+                if label == "step@undivided" and facts.get("divided"):
                     continue
                 self._settle(label, index, i, here)
 
@@ -418,10 +423,11 @@ class _Judge:
             for i in self._clipped(event, opts):
                 if event.facts.get("nonfinite_error") and opts[i].grads == a.UNSCALED:
                     self._settle("clip-nonfinite", index, i, here)
-                move(i, a.READ if event.facts.get("measures_only") else a.CLIP)
+                if not event.facts.get("undone"):
+                    move(i, a.READ if event.facts.get("measures_only") else a.CLIP)
         elif kind in (e.GRAD_READ, e.GRAD_EDIT, e.GRAD_DIVIDE):
             name = {e.GRAD_READ: a.READ, e.GRAD_EDIT: a.EDIT, e.GRAD_DIVIDE: a.DIVIDE}[kind]
-            for i in self._clipped(event, opts):
+            for i in self._clipped(event, opts) if not event.facts.get("undone") else ():
                 move(i, name)
         elif kind == e.GRAD_NORMALISE:
             opts = [opt._replace(undivided=False) for opt in opts]

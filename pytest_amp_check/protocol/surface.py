@@ -15,6 +15,7 @@ OPTIMIZER = "optimizer"
 CLIP = "clip"
 NORM = "norm"  # reads the norm of gradients, changes nothing
 MODULE = "module"
+AUTOGRAD_FUNCTION = "autograd-function"
 LOSS_MODULE = "loss-module"
 LOSS = "loss"
 BACKWARD = "backward"
@@ -176,6 +177,7 @@ ALIASES = {
 #: Base classes: whoever derives from one plays its role.
 BASES = {
     "torch.nn.Module": MODULE,
+    "torch.autograd.Function": AUTOGRAD_FUNCTION,
     "torch.optim.Optimizer": OPTIMIZER,
     "torch.amp.GradScaler": SCALER,
     "torch.cuda.amp.GradScaler": SCALER,
@@ -196,7 +198,7 @@ DTYPES = {
 DEFAULT_AUTOCAST_DTYPE = {"cuda": "float16", "xpu": "float16", "mps": "float16", "cpu": "bfloat16"}
 
 #: Device types that ``torch.autocast`` accepts.
-AUTOCAST_DEVICES = frozenset({"cuda", "cpu", "xpu", "mps", "hpu", "ipu", "xla", "mtia", "maia", "meta", "npu", "privateuseone"})
+AUTOCAST_DEVICES = frozenset({"cuda", "cpu", "xpu", "mps", "hpu", "ipu", "xla", "mtia", "maia", "npu", "privateuseone"})
 
 #: Old AMP names and what took their place (RULEBOOK, AMP901). ``{...}`` stands for the old arguments, bound anew.
 DEPRECATED = {

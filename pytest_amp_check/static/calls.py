@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from ..protocol import events as e
 from ..protocol import surface
-from ..protocol.events import Site, Symbol, Thing
+from ..protocol.events import Event, Site, Symbol, Thing
 from .conditions import Formula, both
 from .machine import BUDGET, DEPTH, Frame
 from .project import WORDS, Class, Function
-from .reader import Expressions
+from .reader import IMPURE, Expressions, readings_of, undo
 from .values import (
     NONE,
     Choice,
@@ -171,9 +171,7 @@ class Reader(Expressions):
                 made.divided = False
             made.module_read = False
             return made
-        if any(isinstance(v, Params) for v in given):
-            self.emit(e.GRAD_READ, node, None, None, owners=(), names={"call": name})
-        if last in surface_impure():
+        if last in IMPURE:
             return self.fresh(node, name)
         made_opaque = self.structural("call", (func, *given), self.words(node) if isinstance(node, ast.Call) else "", tuple(keywords))
         if self.loops:
@@ -424,7 +422,10 @@ class Reader(Expressions):
         if role == surface.SCALER:
             return self._subclass_scaler(cls, args, keywords, node)
         if role == surface.OPTIMIZER:
-            return self._new_optimizer(args[0] if args else keywords.get("params"), node, cls.name)
+            made_optimizer = self._new_optimizer(args[0] if args else keywords.get("params"), node, cls.name)
+            if cls.methods.keys() & {"step", "zero_grad"}:
+                made_optimizer.thing.facts["hooked"] = True
+            return made_optimizer
         made = self.instance_of(cls, (self.place_key(node), cls.name), "", self.site(node))
         init = self._method_of(cls, "__init__")
         if init is not None:
@@ -484,7 +485,7 @@ class Reader(Expressions):
 
     def _decorator_use(self, named: Named, node: ast.Attribute) -> None:
         """A deprecated name that is used without a call (``@torch.cuda.amp.custom_fwd``)."""
-        if "custom_" in named.name and not named.shim:
+        if "custom_" in named.name and not named.shim and not self.shims:
             self._deprecated(named.name, node)
 
     def _ref_attribute(self, receiver: Ref, name: str) -> Value | None:
@@ -621,6 +622,8 @@ class Reader(Expressions):
             return self._sequence_method(receiver, name, args, node)
         if isinstance(receiver, StateDict):
             return receiver
+        if isinstance(receiver, ClassValue):
+            return self._class_method(receiver, name, args, keywords, node)
         if isinstance(receiver, FunctionValue) and name == "__call__":
             return self.call_value(receiver, args, keywords, node)
         return self._opaque_method(receiver, name, args, keywords, node)
@@ -643,6 +646,22 @@ class Reader(Expressions):
         if assigned is not None:
             return self.call_value(assigned, args, keywords, node)
         return self._unknown(self.opaque(("attribute of", receiver.key, name), self.words(node)), args, keywords, node)
+
+    def _class_method(
+        self, receiver: ClassValue, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
+        if name == "apply" and self._role_of(receiver.cls) == surface.AUTOGRAD_FUNCTION:
+            tensors = [t for value in args for t in _tensors(value)]
+            made = self._computed(tensors) if tensors else self._foreign_tensor(None)
+            backward = self._method_of(receiver.cls, "backward")
+            made.custom = backward is not None and "custom_bwd" not in backward.decorator_names()
+            return made
+        method = self._method_of(receiver.cls, name)
+        if method is None:
+            return self._unknown(self.opaque(("class attribute", id(receiver.cls.node), name), name), args, keywords, node)
+        if "classmethod" in method.decorator_names():
+            args = [receiver, *args]
+        return self.call_value(FunctionValue(method, receiver.frame), args, keywords, node)
 
     def _scaler_method(
         self, scaler: Ref, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
@@ -753,6 +772,7 @@ class Reader(Expressions):
         made = Tensor(value.loops if value is not None else frozenset())
         made.deps = None
         made.opaque = isinstance(value, Opaque) and value.parameter
+        made.divided = isinstance(value, Opaque) and value.divided
         made.autocast = "unknown"
         made.module_read = False
         return made
@@ -803,6 +823,8 @@ class Reader(Expressions):
             return StateDict(optimizer)
         if name in ("load_state_dict", "train", "eval", "add_param_group"):
             return NONE
+        if name.startswith("register_"):
+            optimizer.thing.facts["hooked"] = True
         if name == "backward":
             self.emit(e.BACKWARD, node, None, opaque=True, feeds=None)
             return NONE
@@ -847,8 +869,7 @@ class Reader(Expressions):
         if name == "no_sync":
             return GradMode()
         if name == "clip_grad_norm_":
-            self._clip(Params(frozenset((thing.key,))), args, keywords, node, 0)
-            return self.fresh(node, name)
+            return self._clip(Params(frozenset((thing.key,))), args, keywords, node)
         if name == "backward":
             self.emit(e.BACKWARD, node, None, opaque=True, feeds=None)
             return NONE
@@ -859,6 +880,7 @@ class Reader(Expressions):
         return self._forward(thing, args, keywords, node, False)
 
     def _cast(self, thing: Thing, dtype: str, node: ast.AST) -> None:
+        thing.facts["low"] = True
         self.emit(e.MODULE_CAST, node, thing.key, dtype=dtype, names={"module": self._receiver(node), "call": self.words(node)})
 
     def _autocast_method(self, context: Ref, name: str, node: ast.AST) -> Value:
@@ -868,7 +890,7 @@ class Reader(Expressions):
             self.exit(context, node, max(self.depth - 1, 0))
             self.closed(context)
             self.depth = max(self.depth - 1, 0)
-        return context
+        return self.fresh(node, name)
 
     # Tensors.
 
@@ -881,7 +903,8 @@ class Reader(Expressions):
     ) -> Value:
         """The value of a module's forward."""
         self._hand_off([*args, *keywords.values()], node)
-        self.emit(e.FORWARD, node, thing.key, names={"module": self.words(node)})
+        cached = not (thing.facts.get("compiled") or thing.facts.get("low"))
+        self.emit(e.FORWARD, node, thing.key, cached=cached, names={"module": self.words(node)})
         made = Tensor(self.turning())
         parts = [t for value in [*args, *keywords.values()] for t in _tensors(value)]
         deps: frozenset[int] | None = frozenset((thing.key,))
@@ -999,6 +1022,7 @@ class Reader(Expressions):
             scaled=scaler is not None,
             dtypes=tensor.dtypes,
             device=tensor.device,
+            custom=tensor.custom,
             names=names,
         )
 
@@ -1042,7 +1066,7 @@ class Reader(Expressions):
                     return self.operate(op, value if side is left else other, other if side is left else value, node)
 
                 return self._on_each(side, act)
-        if isinstance(right, ScaleValue) and op == "/" and isinstance(left, (Const, Opaque)):
+        if isinstance(right, ScaleValue) and op == "/" and isinstance(left, Const):
             return ScaleValue(right.scaler, inverse=not right.inverse)
         scale = left if isinstance(left, ScaleValue) else right if isinstance(right, ScaleValue) else None
         if scale is not None:
@@ -1059,13 +1083,17 @@ class Reader(Expressions):
                 elif op == "*":
                     made.scaler = scale.scaler
                 return made
-            return self.structural("binary", (left, right), "", op)
+            if undone or (op == "/" and scale is right):
+                undo(value)
+            return ScaleValue(scale.scaler, inverse=scale.inverse)
         if isinstance(left, Grad) or isinstance(right, Grad):
             return left if isinstance(left, Grad) else right
         parts = [*_tensors(left), *_tensors(right)]
         if not parts:
             return None
         made = self._computed(parts)
+        if op == "/" and isinstance(left, Tensor) and isinstance(right, Tensor) and left.penalty and right.penalty:
+            made.penalty = None
         if op == "@":
             made.matmul = True
             made.low = made.low or self._inside()
@@ -1108,8 +1136,16 @@ class Reader(Expressions):
         if name in ("detach", "clone", "data", "float", "to", "cpu", "flatten", "view", "reshape"):
             return grad
         if name in READS:
-            self.grad_used(grad, node)
+            return self._read_grad(grad, node, name)
         return self.fresh(node, name)
+
+    def _read_grad(self, grad: Grad, node: ast.AST, name: str) -> Value:
+        """A number computed from gradients; dividing it by the scale puts the reading right."""
+        reading = self.grad_used(grad, node)
+        made = self.fresh(node, name)
+        if reading is not None:
+            made.readings = (reading,)
+        return made
 
     def grad_written(self, target: Grad, value: Value, node: ast.AST) -> None:
         """An assignment to ``p.grad``, or an edit of it in place."""
@@ -1137,10 +1173,10 @@ class Reader(Expressions):
     def _all_optimizers(self) -> tuple[int, ...]:
         return tuple(thing.key for thing in self.program.things if thing.role == "optimizer")
 
-    def grad_used(self, grad: Grad, node: ast.AST) -> None:
+    def grad_used(self, grad: Grad, node: ast.AST) -> Event | None:
         if grad.unscaled:
-            return
-        self.emit(
+            return None
+        return self.emit(
             e.GRAD_READ,
             node,
             None,
@@ -1228,6 +1264,8 @@ class Reader(Expressions):
             return made
         if name == "state_dict":
             return StateDict(receiver)
+        if name in ("half", "bfloat16") and not args:
+            self.emit(e.MODULE_CAST, node, None, dtype="float16" if name == "half" else "bfloat16", names={"module": text})
         func = self.structural("method", (receiver,), f"{text}.{name}", name)
         return self._unknown(func, args, keywords, node)
 
@@ -1277,8 +1315,9 @@ class Reader(Expressions):
             self._hand_off(self._refs(self._owners_of(given)), node)
         for value in given:
             for grad in _grads(value):
-                self.grad_used(grad, node)
-        if name.rpartition(".")[2] in surface_impure():
+                if not name.startswith("torch.distributed.") and not name.endswith(".sign"):
+                    return self._read_grad(grad, node, name)
+        if name.rpartition(".")[2] in IMPURE:
             return self.fresh(node, name)
         made_opaque = self.structural("call", tuple(given), self.words(node), name, tuple(keywords))
         return made_opaque
@@ -1319,6 +1358,11 @@ class Reader(Expressions):
             return made
         if name == "zip":
             return Sequence([Sequence([self.elements(a, node.args[0] if isinstance(node, ast.Call) else ast.Constant(0)) for a in args])], open=True)
+        if name == "float" and isinstance(first, Const) and isinstance(first.value, (str, int, float)):
+            try:
+                return Const(float(first.value))
+            except ValueError:
+                return self.fresh(node, name)
         if name == "bool":
             return Truth(self.truth(first, "", node))
         if name == "isinstance":
@@ -1438,9 +1482,12 @@ class Reader(Expressions):
 
     def _entry_optimizer(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         bound, _ = self._bound(entry, args, keywords)
-        return self._new_optimizer(bound.get("params"), node, entry.name)
+        made = self._new_optimizer(bound.get("params"), node, entry.name)
+        rate = bound.get("lr")
+        made.thing.facts["divided"] = isinstance(rate, Opaque) and rate.divided
+        return made
 
-    def _new_optimizer(self, params: Value | None, node: ast.AST, callable_name: str) -> Value:
+    def _new_optimizer(self, params: Value | None, node: ast.AST, callable_name: str) -> Ref:
         thing = self.thing(("optimizer", self.place_key(node)), "optimizer", "", self.site(node))
         thing.facts.update(constructed=True, callable=callable_name, owns=_modules_of(params))
         self.emit(e.OPTIMIZER_NEW, node, thing.key, names={"optimizer": thing.name})
@@ -1449,17 +1496,17 @@ class Reader(Expressions):
     def _entry_clip(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         bound, _ = self._bound(entry, args, keywords)
         rest = [bound[name] for name in entry.parameters[1:] if name in bound]
-        self._clip(bound.get("parameters"), rest, bound, node, 0)
-        return self.fresh(node, "norm")
+        return self._clip(bound.get("parameters"), rest, bound, node)
 
-    def _clip(self, params: Value | None, rest: list[Value], bound: dict[str, Value], node: ast.AST, _: int) -> None:
+    def _clip(self, params: Value | None, rest: list[Value], bound: dict[str, Value], node: ast.AST) -> Value:
+        norm = self.fresh(node, "norm")
         limit = bound.get("max_norm") or bound.get("clip_value") or (rest[0] if rest else None)
         if _mentions_scale(limit):
             # The limit is scaled as the gradients are.
-            return
+            return norm
         strict = bound.get("error_if_nonfinite")
         arguments = getattr(node, "args", [])
-        self.emit(
+        clipping = self.emit(
             e.CLIP,
             node,
             None,
@@ -1469,6 +1516,9 @@ class Reader(Expressions):
             measures_only=_is_infinite(limit),
             names={"call": self.words(node), "params": ast.unparse(arguments[0]) if arguments else ""},
         )
+        if clipping is not None and clipping.facts["measures_only"]:
+            norm.readings = (clipping,)
+        return norm
 
     def _clip_owners(self, params: Value | None) -> tuple[int, ...] | None:
         if isinstance(params, Params):
@@ -1481,7 +1531,7 @@ class Reader(Expressions):
 
     def _entry_norm(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         for grad in _grads(args[0]) if args else []:
-            self.grad_used(grad, node)
+            return self._read_grad(grad, node, "norm")
         return self.fresh(node, "norm")
 
     def _loss_module(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
@@ -1579,7 +1629,7 @@ class Reader(Expressions):
             node,
             value=float(number),
             function=function,
-            eligible=tensor.matmul or tensor.low,
+            eligible=(tensor.matmul or tensor.low) and tensor.dtypes != {"bfloat16"},
             names={"call": self.words(node)},
         )
 
@@ -1593,6 +1643,12 @@ class Reader(Expressions):
 
     def _wrap_module(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         inner = _first(args, keywords, entry.parameters[0])
+        thing = inner.thing if isinstance(inner, (Ref, Instance)) else None
+        if thing is None and isinstance(inner, Opaque):
+            thing = self.thing(("wrapped", self.place_key(node)), "module", "", self.site(node))
+            inner = Ref(thing)
+        if thing is not None and entry.role == surface.COMPILE:
+            thing.facts["compiled"] = True
         if entry.facts.get("copies") and isinstance(inner, (Ref, Instance)):
             # A copy has parameters of its own.
             thing = self.thing(("copy", self.place_key(node)), "module", "", self.site(node))
@@ -1674,12 +1730,6 @@ class _Contents:
             self.optimizers.append(key)
 
 
-def surface_impure() -> frozenset[str]:
-    from .reader import IMPURE
-
-    return IMPURE
-
-
 def _is_static(function: Function) -> bool:
     return "staticmethod" in function.decorator_names()
 
@@ -1743,16 +1793,13 @@ def _mentions_scale(value: Value | None) -> bool:
     """Whether a number was computed from the loss scale."""
     if isinstance(value, ScaleValue):
         return True
-    return isinstance(value, Opaque) and "get_scale" in value.text
+    return False
 
 
 def _is_infinite(value: Value | None) -> bool:
-    return (
-        isinstance(value, Named)
-        and value.name.rpartition(".")[2] in ("inf", "Inf", "infty")
-        or isinstance(value, Opaque)
-        and value.text.replace('"', "'").startswith("float('inf")
-    )
+    if isinstance(value, Const):
+        return value.value == float("inf")
+    return isinstance(value, Named) and value.name.rpartition(".")[2] in ("inf", "Inf", "infty")
 
 
 def _collect(value: Value, heap: dict[tuple[int, str], Value], things: list[int], depth: int) -> None:

@@ -49,6 +49,12 @@ class Flow(Machine):
     @abstractmethod
     def augment(self, node: ast.AugAssign) -> None: ...
 
+    #: Texts of expressions that this file uses as scalers, optimizers or modules, and which.
+    uses: dict[str, str]
+
+    @abstractmethod
+    def each_of(self, value: Value, node: ast.expr) -> Value: ...
+
     @abstractmethod
     def elements(self, value: Value, node: ast.expr) -> Value: ...
 
@@ -304,10 +310,18 @@ class Flow(Machine):
     def _for(self, node: ast.For | ast.AsyncFor) -> None:
         iterable = self.evaluate(node.iter)
         items = _few_items(iterable)
+        if items is None and (_is_of_params(iterable) or self._binds_thing(node.target)):
+            # What is done to every parameter, or to every optimizer, is done to the one that stands for them all.
+            items = [self.each_of(iterable, node.iter)]
         if items is not None:
             self._unrolled(node, items)
             return
         self._loop(node.body, node.orelse, lambda: self.assign(node.target, self.elements(iterable, node.iter)), None)
+
+    def _binds_thing(self, target: ast.expr) -> bool:
+        return any(
+            isinstance(part, ast.Name) and self.uses.get(part.id) in ("optimizer", "scaler") for part in ast.walk(target)
+        )
 
     def _unrolled(self, node: ast.For | ast.AsyncFor, items: list[Value]) -> None:
         """A loop over a few known items: its body once for each."""
@@ -348,7 +362,8 @@ class Flow(Machine):
         loop = Loop(self.serial, len(self.unwind))
         self._carry(body, loop, bind)
         head = self.node()
-        self.link(self.cur, head)
+        first = self.tests.keys.get(("first turn", loop.key))
+        self.link(self.cur, head, -1 if first is None else first, True)
         self.heads.append((head, loop.key))
         before_vars, before_heap = self.frame.vars, self.heap
         self.frame.vars, self.heap = dict(before_vars), dict(before_heap)
@@ -366,7 +381,13 @@ class Flow(Machine):
         self.read(body)
         del self.path[base:]
         self._gather(loop.continues)
-        self.link(self.cur, head)
+        if first is None or self.cur is None:
+            self.link(self.cur, head)
+        else:
+            again = self.node()
+            self.link(self.cur, again)
+            self.graph.nodes[again].forgets |= 1 << first
+            self.link(again, head, first, False)
         after = (self.cur, self.frame.vars, self.heap)
         self.loops.pop()
         self.cur = past
@@ -405,7 +426,7 @@ class Flow(Machine):
         if _may_become_thing(value):
             if after is None or after is value or isinstance(after, Opaque):
                 return value
-            formula = self.ask(("carried", name, key), "", key)
+            formula = self.ask(("first turn", *key), "", frozenset())
             return self.unite(formula, value, after, name)
         if isinstance(value, (Const, Opaque)):
             self.serial += 1
@@ -450,6 +471,9 @@ class Flow(Machine):
             self.read(node.body)
             return
         item = node.items[index]
+        if _expects_error(item.context_expr):
+            # What is written to raise is no mistake.
+            return
         context = self.evaluate(item.context_expr)
         if isinstance(context, Choice) and any(isinstance(v, HelperContext) for _, v in context.options):
             context = next(v for _, v in context.options if isinstance(v, HelperContext))
@@ -626,6 +650,14 @@ def _few_items(value: Value) -> list[Value] | None:
     return None
 
 
+def _is_of_params(value: Value) -> bool:
+    if isinstance(value, Sequence) and value.items:
+        return all(_is_of_params(item) for item in value.items if not isinstance(item, Opaque)) and any(
+            _is_of_params(item) for item in value.items
+        )
+    return isinstance(value, Params)
+
+
 def _is_main_guard(test: ast.expr) -> bool:
     return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
 
@@ -641,6 +673,13 @@ def _is_version_guard(test: ast.expr) -> bool:
 def _catches_import(handler: ast.ExceptHandler) -> bool:
     names = {n.id for n in ast.walk(handler.type) if isinstance(n, ast.Name)} if handler.type else {"ImportError"}
     return bool(names & {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception"})
+
+
+def _expects_error(context: ast.expr) -> bool:
+    """Whether a context is there for an exception: ``pytest.raises``, ``self.assertRaises``."""
+    func = context.func if isinstance(context, ast.Call) else context
+    name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+    return name == "raises" or name.startswith("assertRaises")
 
 
 def _own_nodes(statements: list[ast.stmt]) -> list[ast.AST]:

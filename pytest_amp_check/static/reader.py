@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from ..protocol import events as e
 from ..protocol import surface
+from ..protocol.events import Event
 from .conditions import Formula, both, either, negate
 from .flow import Flow
 from .values import (
@@ -63,9 +64,6 @@ _OPERATORS: dict[type[ast.AST], str] = {
 class Expressions(Flow):
     """Reads expressions."""
 
-    #: Texts of receivers that this file uses as scalers, optimizers or modules.
-    uses: dict[str, str]
-
     @abstractmethod
     def call(self, node: ast.Call) -> Value: ...
 
@@ -76,7 +74,7 @@ class Expressions(Flow):
     def grad_written(self, target: Grad, value: Value, node: ast.AST) -> None: ...
 
     @abstractmethod
-    def grad_used(self, grad: Grad, node: ast.AST) -> None: ...
+    def grad_used(self, grad: Grad, node: ast.AST) -> Event | None: ...
 
     @abstractmethod
     def attribute(self, receiver: Value, name: str, node: ast.AST) -> Value: ...
@@ -144,9 +142,13 @@ class Expressions(Flow):
         """The unknown value that an operation on values gives: the same for the same operation on the same values."""
         keys = tuple(self.identity(part) for part in parts)
         loops: frozenset[int] = frozenset()
+        readings: tuple[Event, ...] = ()
         for part in parts:
             loops |= part.loops
-        return self.opaque((word, *extra, keys), text, loops)
+            readings += readings_of(part)
+        made = self.opaque((word, *extra, keys), text, loops)
+        made.readings = tuple(dict.fromkeys((*made.readings, *readings)))
+        return made
 
     def identity(self, value: Value) -> object:
         """A key that equal values share."""
@@ -249,6 +251,14 @@ class Expressions(Flow):
         made = Mapping({("?", _text(node.key)): value}, open=True)
         return made
 
+    def each_of(self, value: Value, node: ast.expr) -> Value:
+        """The one element that stands for all: the same in every loop over the same value."""
+        if isinstance(value, Params):
+            return self.elements(value, node)
+        if isinstance(value, Sequence):
+            return value.items[0] if len(value.items) == 1 else self.elements(value, node)
+        return self.structural("each of", (value,), _text(node))
+
     def elements(self, value: Value, node: ast.expr) -> Value:
         """What a loop over a value is given at each turn."""
         if isinstance(value, Params):
@@ -341,6 +351,10 @@ class Expressions(Flow):
     def _binary(self, node: ast.BinOp) -> Value:
         left, right = self.evaluate(node.left), self.evaluate(node.right)
         op = _OPERATORS.get(type(node.op), "?")
+        if op == "/" and isinstance(left, Grad) and readings_of(right):
+            # A gradient over its norm: the scale cancels.
+            undo(right)
+            return left
         for side, child in ((left, node.left), (right, node.right)):
             if isinstance(side, Grad):
                 self.grad_used(side, child)
@@ -366,8 +380,8 @@ class Expressions(Flow):
                 made.base = counted.base
                 made.offset = counted.offset + (other.value if op == "+" else -other.value)
                 made.first = counted.first
-        if op == "/" or (op == "*" and any(isinstance(x, Opaque) and x.reciprocal for x in (left, right))):
-            made.reciprocal = True
+        if op == "/" or (op == "*" and any(isinstance(x, Opaque) and x.divided for x in (left, right))):
+            made.divided = True
         return made
 
     def augment(self, node: ast.AugAssign) -> None:
@@ -600,6 +614,21 @@ class Expressions(Flow):
             if part is not None:
                 self.evaluate(part)
         return self.fresh(node, "slice")
+
+
+def readings_of(value: Value) -> tuple[Event, ...]:
+    """The events that read the gradients from which a value was computed."""
+    if isinstance(value, Opaque):
+        return value.readings
+    if isinstance(value, Sequence):
+        return tuple(reading for item in value.items for reading in readings_of(item))
+    return ()
+
+
+def undo(value: Value) -> None:
+    """What was computed from scaled gradients is divided by the scale, or by its like: it was read as it should be."""
+    for event in readings_of(value):
+        event.facts["undone"] = True
 
 
 def _as_load(target: ast.expr) -> ast.expr:

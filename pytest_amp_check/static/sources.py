@@ -316,8 +316,10 @@ def mentions(data: bytes) -> bool:
         return True  # AMP901
     if b"clip_grad_norm" in data and re.search(rb"clip_grad_norm(?!\w)", data):
         return True  # AMP901
-    if (b"float16" in data or b"half" in data or b"fp16" in data) and (_fills(data) or _casts(data)):
-        return True  # AMP506, AMP501
+    if b"parameters(" in data and _casts(data):
+        return True  # AMP501
+    if (b"fill" in data or b"where(" in data or b"full_like" in data) and _fills(data):
+        return True  # AMP506, where any file of the tree trains in float16
     if b"amp:" in data and re.search(rb"amp:\s*ignore", data):
         return True  # AMP902
     if b"AMP" in data and re.search(rb"(?i:noqa)\s*:[^\n#]*AMP", data):
@@ -353,43 +355,47 @@ def _scaler(data: bytes) -> bool:
     return b".unscale_" in data or (b"backward(" in data and b".scale(" in data)
 
 
+def _casts(data: bytes) -> bool:
+    """Whether a module may be cast to a low-precision dtype and trained."""
+    if not (b".step(" in data or re.search(rb"optim(?!\w)", data)):
+        return False
+    if b".half(" in data or b".bfloat16(" in data:
+        return True
+    if not (b"float16" in data or b"half" in data):
+        return False
+    return any(re.search(name + rb"\([^)]{0,200}?(?:half|float16|dtype)", data) for name in (rb"\.to", rb"\.type"))
+
+
 #: What may be more than float16 can hold: a number of that size, a power, the limits of a wider type.
 _LARGE = (
     rb"(?:[0-9._]*[0-9.][eE]\+?0*(?:[4-9]|[1-3][0-9])(?!\w)|[0-9][0-9_]{4,}(?![\w.])"
     rb"|[0-9]+\s*\*\*\s*[0-9]|\w*\.?finfo\()"
 )
 _SIGN = rb"\s*(?:float\()?[-'\"( ]*"
+_FILLING = (b"masked_fill", b"index_fill", b"full_like", b".fill_(", b"where(")
 #: Brackets, two levels deep.
 _ARGUMENTS = rb"\((?:[^()#]|\((?:[^()#]|\([^()#]*\))*\)){0,400}\)"
 
 
 def _fills(data: bytes) -> bool:
-    """Whether a tensor is filled with a number that float16 cannot hold, in place or by the name of a constant."""
-    words = [word for word in (b"masked_fill", b"index_fill", b"full_like", b"where(") if word in data]
+    """Whether a tensor is filled with a number that float16 cannot hold, in place or by a name of this file."""
+    words = [word for word in _FILLING if word in data]
     if not words:
         return False
-    value = rb"[,=(]" + _SIGN + rb"(?:" + _LARGE + rb"|[A-Z][A-Z0-9_]{2,}\b"
-    for match in re.finditer(rb"=" + _SIGN + _LARGE, data):
+    numbers = [_LARGE]
+    # The look ahead makes no difference but in time: most assignments end there.
+    for match in re.finditer(rb"= *(?=[-0-9.'\"(fnt])" + _SIGN + _LARGE, data):
         name = re.search(rb"(\w+) *(?::[^=\n]*)?$", data[max(0, match.start() - 100) : match.start()])
         if name:
-            value += rb"|" + name.group(1) + rb"\b"
-    value += rb")"
+            numbers.append(rb"(?:\w+\.)*" + name.group(1) + rb"\b")
+    value = re.compile(rb"(?:[,=(]|\n)" + _SIGN + rb"(?:" + b"|".join(numbers) + rb")")
+    brackets = re.compile(_ARGUMENTS)
     for word in words:
         at = data.find(word)
         while at >= 0:
             opening = data.find(b"(", at)
-            arguments = re.compile(_ARGUMENTS).match(data, opening)
-            given = arguments.group() if arguments else data[opening : opening + 200]
-            if re.search(value, given):
+            arguments = brackets.match(data, opening)
+            if value.search(arguments.group() if arguments else data[opening : opening + 200]):
                 return True
             at = data.find(word, at + 1)
     return False
-
-
-def _casts(data: bytes) -> bool:
-    """Whether a module may be cast to a low-precision dtype and trained."""
-    if b"parameters(" not in data or not (b".step(" in data or re.search(rb"optim(?!\w)", data)):
-        return False
-    return any(re.search(name + rb"\([^)]{0,200}?(?:half|float16|dtype)", data) for name in (rb"\.to", rb"\.type")) or (
-        b".half(" in data or b".bfloat16(" in data
-    )

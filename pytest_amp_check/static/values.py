@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from ..protocol.events import Thing
+from ..protocol.events import Event, Thing
 from .conditions import Formula
 
 if TYPE_CHECKING:
@@ -36,10 +36,11 @@ class Opaque(Value):
     """A value of which only its identity is known: equal expressions over equal values are the same Opaque.
 
     ``parameter`` says that it came in from outside the code that is read. ``counter`` marks a number that a loop counts,
-    with ``first`` its first value where that is known; ``offset`` is what was added to it.
+    with ``first`` its first value where that is known; ``offset`` is what was added to it. ``divided`` says that it came
+    from a division, ``readings`` which events read the gradients that it was computed from.
     """
 
-    __slots__ = ("base", "counter", "first", "key", "offset", "parameter", "reciprocal", "text")
+    __slots__ = ("base", "counter", "divided", "first", "key", "offset", "parameter", "readings", "text")
 
     def __init__(self, key: int, text: str, loops: frozenset[int] = frozenset(), *, parameter: bool = False) -> None:
         super().__init__(loops)
@@ -50,7 +51,8 @@ class Opaque(Value):
         self.first: int | None = None
         self.offset = 0
         self.base: Opaque = self
-        self.reciprocal = False
+        self.divided = False
+        self.readings: tuple[Event, ...] = ()
 
 
 class Named(Value):
@@ -154,11 +156,13 @@ class Tensor(Value):
     penalty     the event site of an autograd.grad of a scaled loss that it holds, with the scale still in
     opaque      it came in from outside the code that is read
     is_loss     a loss function made it
+    custom      an autograd.Function of the project made it, whose backward is not decorated with custom_bwd
     module_read every module it depends on is in the project and enters no autocast itself
     """
 
     __slots__ = (
         "autocast",
+        "custom",
         "deps",
         "device",
         "divided",
@@ -187,6 +191,7 @@ class Tensor(Value):
         self.penalty: object = None
         self.opaque = False
         self.is_loss = False
+        self.custom = False
         self.module_read = True
 
     def copy(self) -> Tensor:
@@ -211,6 +216,7 @@ class Tensor(Value):
             made.penalty = made.penalty or part.penalty
             made.opaque = made.opaque or part.opaque
             made.is_loss = made.is_loss or part.is_loss
+            made.custom = made.custom or part.custom
             made.module_read = made.module_read and part.module_read
             if part.autocast and made.autocast != part.autocast:
                 made.autocast = part.autocast if not made.autocast else "unknown" if "unknown" in (made.autocast, part.autocast) else "in"
