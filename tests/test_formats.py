@@ -180,7 +180,7 @@ def test_colour_changes_no_character() -> None:
         finding(line=1, column=0, end_column=3, severity="info", certain=False),
         finding(line=3, column=0, end_line=6, end_column=2, severity="warning", message="x" * 300),
     ]
-    script = SCRIPT.replace("1.0)", "'[bold]' \"\"\"open)")
+    script = SCRIPT.replace("1.0)", '\'[bold]\' """open)')
     lines = text.full(found, text.Sources({"train.py": script}))
     coloured = io.StringIO()
     text.write(lines, coloured, colour=True)
@@ -361,9 +361,7 @@ def test_fingerprints_differ_by_rule_file_and_line_text(change: dict[str, Any]) 
     assert prints(sarif(finding(**change))) != prints(sarif(finding()))
 
 
-def test_fingerprints_do_not_depend_on_how_the_path_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fingerprints_do_not_depend_on_how_the_path_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     absolute = str(tmp_path / "train.py")
     assert prints(sarif(finding(absolute), path=absolute)) == prints(sarif(finding()))

@@ -20,7 +20,12 @@ pytest_plugins = ["pytester"]
 #: option -> (command line words, lines of an ini file, TOML, value); paths and patterns count from the folder used.
 ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
     "select": (["AMP201,AMP1"], ["AMP201 AMP1"], '["AMP201", "AMP1"]', lambda base: ("AMP201", "AMP1")),
-    "ignore": (["AMP901", "AMP5 AMP401"], ["AMP901,AMP5", "AMP401"], '["AMP901", "AMP5", "AMP401"]', lambda base: ("AMP901", "AMP5", "AMP401")),
+    "ignore": (
+        ["AMP901", "AMP5 AMP401"],
+        ["AMP901,AMP5", "AMP401"],
+        '["AMP901", "AMP5", "AMP401"]',
+        lambda base: ("AMP901", "AMP5", "AMP401"),
+    ),
     "per-file-ignores": (
         ["tests/*.py:AMP201,AMP202", "old.py:AMP901"],
         ["tests/*.py: AMP201, AMP202", "old.py: AMP901"],
@@ -49,6 +54,8 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
 @pytest.fixture(autouse=True)
 def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", "pytest_amp_check.faces.plugin")
     (tmp_path / "src").mkdir()
     (tmp_path / "train.py").write_text("")
 
@@ -185,7 +192,10 @@ def test_brackets_in_the_name_of_a_folder_are_no_pattern(tmp_path: Path) -> None
     ("toml", "said"),
     [
         ("selct = ['AMP2']", "unknown key 'selct' in [tool.amp-check] of {path}: did you mean 'select'?"),
-        ("per_file_ignores = {}", "unknown key 'per_file_ignores' in [tool.amp-check] of {path}: did you mean 'per-file-ignores'?"),
+        (
+            "per_file_ignores = {}",
+            "unknown key 'per_file_ignores' in [tool.amp-check] of {path}: did you mean 'per-file-ignores'?",
+        ),
         ("zzz = 1", "unknown key 'zzz' in [tool.amp-check] of {path}: it has select, ignore,"),
         ("select = 'AMP2'", "select in [tool.amp-check] of {path} must be a list of strings, such as"),
         ("select = [2]", "select in [tool.amp-check] of {path} must be a list of strings, such as"),
@@ -195,10 +205,16 @@ def test_brackets_in_the_name_of_a_folder_are_no_pattern(tmp_path: Path) -> None
         ("statistics = 1", "statistics in [tool.amp-check] of {path} must be true or false, such as true"),
         ("output-format = 'xml'", "must be one of full, concise, json, github, sarif, such as"),
         ("output-format = ['json']", "must be one of full, concise, json, github, sarif, such as"),
-        ("severity = {AMP201 = 'fatal'}", "severity in [tool.amp-check] of {path} must be one of error, warning, info, such as"),
+        (
+            "severity = {AMP201 = 'fatal'}",
+            "severity in [tool.amp-check] of {path} must be one of error, warning, info, such as",
+        ),
         ("severity = ['AMP201']", "must be a table of rules, each with a severity, such as"),
         ("per-file-ignores = ['AMP201']", "must be a table of patterns, each with a list of rules, such as"),
-        ("per-file-ignores = {'x.py' = 'AMP201'}", "must be a table of patterns, each with a list of rules (see 'x.py'), such as"),
+        (
+            "per-file-ignores = {'x.py' = 'AMP201'}",
+            "must be a table of patterns, each with a list of rules (see 'x.py'), such as",
+        ),
         ("select = [", "{path} is not valid TOML: "),
     ],
 )
@@ -245,7 +261,10 @@ def test_a_wrong_flag_is_one_clear_sentence(argv: list[str], said: str) -> None:
     ("argv", "said"),
     [
         (["--select", "AMP2O1"], "--select: unknown rule 'AMP2O1': did you mean 'AMP201'?"),
-        (["--ignore", "clip-before-unscal"], "--ignore: unknown rule 'clip-before-unscal': did you mean 'clip-before-unscale'?"),
+        (
+            ["--ignore", "clip-before-unscal"],
+            "--ignore: unknown rule 'clip-before-unscal': did you mean 'clip-before-unscale'?",
+        ),
         (["--per-file-ignores", "x.py:AMP2O1"], "--per-file-ignores: unknown rule 'AMP2O1': did you mean 'AMP201'?"),
         (["--severity", "AMP2O1=info"], "--severity: unknown rule 'AMP2O1': did you mean 'AMP201'?"),
     ],

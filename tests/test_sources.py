@@ -265,7 +265,9 @@ class TestDecode:
         ],
     )
     def test_encodings(self, data: bytes, text: str | None) -> None:
-        assert decode(data) == (text if text is not None else "#!/usr/bin/python\n# vim: set fileencoding=cp1252 :\nx = '€'")
+        assert decode(data) == (
+            text if text is not None else "#!/usr/bin/python\n# vim: set fileencoding=cp1252 :\nx = '€'"
+        )
 
     def test_a_coding_line_that_is_none(self) -> None:
         # Only a comment on the first two lines counts, and the second only below a blank line or a comment.
@@ -282,7 +284,11 @@ class TestDecode:
             (b"# coding: ascii\nx = '\xe9'\n", "byte 0xe9 on line 2 is not ascii", 2),
             (b"# coding: klingon\n", "its coding line names klingon, which is no encoding that Python knows", 1),
             (b"# coding: hex\n00\n", "its coding line names hex, which is no encoding that Python knows", 1),
-            (b"\xef\xbb\xbf# coding: latin-1\n", "it begins with the mark of UTF-8 and its coding line says latin-1", 1),
+            (
+                b"\xef\xbb\xbf# coding: latin-1\n",
+                "it begins with the mark of UTF-8 and its coding line says latin-1",
+                1,
+            ),
             (b"x\n\0", "there is a null byte on line 2, so it is no text in UTF-8", 2),
             ("import torch\n".encode("utf-16"), "there is a null byte on line 1, so it is no text in UTF-8", 1),
         ],
@@ -299,7 +305,10 @@ class TestDecode:
             decode(b" " * 3_000_000)
         assert decode(b" " * 2_000_000)
 
-    @given(st.lists(st.sampled_from(["x = 1", "'''", "# a", "\f", "\x0b", "\x1c", "\x85", "\u2028"]), max_size=8), st.data())
+    @given(
+        st.lists(st.sampled_from(["x = 1", "'''", "# a", "\f", "\x0b", "\x1c", "\x85", "\u2028"]), max_size=8),
+        st.data(),
+    )
     def test_lines_are_those_that_python_counts(self, parts: list[str], data: st.DataObject) -> None:
         ends = st.sampled_from(["\n", "\r\n", "\r"])
         text = "".join(part + data.draw(ends) for part in parts) + "here = 1\n"

@@ -122,7 +122,9 @@ def commented(text: str, line: int, comment: str = "# amp: ignore[AMP201]") -> s
 
 
 class TestReach:
-    @pytest.mark.parametrize(("line", "reach"), [(1, [1]), (2, [2, 3, 4, 5]), (3, [3]), (4, [4]), (5, [2, 3, 4, 5]), (6, [6])])
+    @pytest.mark.parametrize(
+        ("line", "reach"), [(1, [1]), (2, [2, 3, 4, 5]), (3, [3]), (4, [4]), (5, [2, 3, 4, 5]), (6, [6])]
+    )
     def test_a_trailing_comment_speaks_of_its_line_and_of_the_statement_that_begins_or_ends_there(
         self, line: int, reach: list[int]
     ) -> None:
@@ -240,7 +242,9 @@ class TestUnused:
         assert idle(text, active=()) == []
         assert idle(text, active=[code for code in RULES if code.startswith("AMP2")]) == ["AMP201; AMP204", "AMP2"]
 
-    def test_rules_that_are_off_by_default_do_not_protect_a_wide_suppression(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_rules_that_are_off_by_default_do_not_protect_a_wide_suppression(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         example = RULES["AMP201"]
         seldom = Rule(
             "AMP299",
@@ -272,7 +276,15 @@ class TestUnused:
 
 
 PIECES = ["a = 1", "(", ")", "  b", "'''", "@d", "def f():", "    pass", "\\", "\x0c", "é", "if a:"]
-COMMENTS = ["", "  # amp: ignore", "# amp: ignore[AMP201]", "# noqa", "# amp: ignore-file", "# amp: ignore[", "# noqa: AMP2,x"]
+COMMENTS = [
+    "",
+    "  # amp: ignore",
+    "# amp: ignore[AMP201]",
+    "# noqa",
+    "# amp: ignore-file",
+    "# amp: ignore[",
+    "# noqa: AMP2,x",
+]
 
 
 @given(st.lists(st.tuples(st.sampled_from(PIECES), st.sampled_from(COMMENTS)), max_size=12))

@@ -124,8 +124,7 @@ def _check(given: Any) -> int:
     options = table.resolve(table.flags(given, table.CLI) | {"paths": None}, start=start)
     if options.statistics and options.output_format in ("github", "sarif"):
         raise ConfigError(
-            f"--statistics counts as full, concise or json, not as {options.output_format}: "
-            "leave one of the two out"
+            f"--statistics counts as full, concise or json, not as {options.output_format}: leave one of the two out"
         )
     settings = table.settings(options)
     texts: dict[str, str] = {}
@@ -168,8 +167,7 @@ def _standard_input() -> str:
             return data.decode(encoding)
         except (SyntaxError, LookupError, UnicodeDecodeError):
             raise InputFailure(
-                f"standard input is not UTF-8 (byte {error.start + 1}) and declares no other encoding: "
-                "save it as UTF-8"
+                f"standard input is not UTF-8 (byte {error.start + 1}) and declares no other encoding: save it as UTF-8"
             ) from None
 
 

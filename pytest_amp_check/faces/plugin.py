@@ -7,6 +7,7 @@ standard library; without ``--amp-check`` it registers options and a marker, and
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -217,7 +218,7 @@ class _Check:
         sources = text.Sources()
         results: dict[str, list[Record]] = {real: [] for real in paths}
         for finding in report.findings:
-            results.setdefault(os.path.realpath(finding.filename), []).append(_record(finding, sources))
+            results[os.path.realpath(finding.filename)].append(_record(finding, sources))
         return results
 
     @pytest.hookimpl(optionalhook=True)
@@ -283,17 +284,18 @@ def _record(finding: Finding, sources: Any) -> Record:
 
 def _acquire(descriptor: int) -> None:
     """Waits for the lock on an open file; closing the file gives it back."""
-    try:
-        import fcntl
-    except ImportError:
+    if sys.platform == "win32":
         import msvcrt
         import time
 
-        windows: Any = msvcrt
         while True:
             try:
-                windows.locking(descriptor, windows.LK_NBLCK, 1)
-                return
+                msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
             except OSError:
                 time.sleep(0.05)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+            else:
+                return
+    else:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -224,9 +224,7 @@ def _width(text: str) -> int:
         return len(text)
     import unicodedata
 
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "FW" else 1 for c in text
-    )
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "FW" else 1 for c in text)
 
 
 def _printable(text: str) -> str:

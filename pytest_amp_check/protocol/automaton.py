@@ -194,7 +194,7 @@ def move(opt: Opt, event: str, *, by: int = -1, divided: bool = True) -> tuple[O
         return opt._replace(grads=grads, stage=READY), ("update@window",) if held else ("update@nothing",)
     if event == UPDATE:
         if opt.grads == UNSCALED and opt.held:
-            return opt._replace(grads=UNKNOWN, stage=READY), ("update@window",)
+            return opt._replace(grads=UNKNOWN, stage=READY), ("unscale@window",)
         return opt._replace(grads=grads, stage=READY), faults
     if event == ZERO:
         lost = opt.grads in PENDING

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from . import automaton as a
 from . import events as e
-from .events import Event, Graph, Program, Site
+from .events import Event, Graph, Program, Site, Test
 from .finding import INFO, Finding, Step
 from .rule import Rule
 from .rules import LABELS, RULES
@@ -205,6 +205,13 @@ class _Judge:
                         windows[key] = truth
         return windows
 
+    def _boundaries(self) -> Iterator[Test]:
+        """Window tests that are true for the first micro-batch already."""
+        for key in self.windows:
+            test = self.graph.tests[key]
+            if test.off_by_one and self.windows[key]:
+                yield test
+
     def _live_tests(self) -> list[int]:
         """For each node, the tests that some way on from it may still ask; others need not be remembered."""
         nodes = self.graph.nodes
@@ -254,7 +261,13 @@ class _Judge:
     def findings(self) -> Iterator[Finding]:
         if any(node.event is not None for node in self.graph.nodes):
             self._explore()
+        for test in self._boundaries():
+            if test.site is not None:
+                yield _finding("window:off-by-one", test.site, [], {"window": test.text}, ())
+        entered = {blame.settled for (label, _), (_, _, blame) in self.faults.items() if label == "backward@region"}
         for (label, _), (node, state, blame) in self.faults.items():
+            if label == "step@region" and blame.settled in entered:
+                continue
             finding = self._report(label, node, state, blame)
             if finding is not None:
                 yield finding
@@ -550,7 +563,7 @@ class _Judge:
             involved.append(settled)
         path = self._witness(label, (node, state), blame)
         partner = settled if settled is not blamed else next((x for x in reversed(path) if x is not blamed), blamed)
-        site = _common(blamed.site, (partner or blamed).site)
+        site = _place(label, blamed.site, partner.site)
         certain = self.committed[label, blame.blamed, blame.settled] >= self.visits.get(blame.settled, 1)
         condition = "" if certain else self._condition(blamed)
         steps = tuple(Step(event.site, describe(event)) for event in path)
@@ -681,12 +694,14 @@ def describe(event: Event) -> str:
     return _DESCRIPTIONS.get(event.kind, event.kind)
 
 
-def _common(blamed: Site, partner: Site) -> Site:
-    """Where to put a finding: the line of the blamed event in the frame that it shares with its partner.
+def _place(label: str, blamed: Site, partner: Site) -> Site:
+    """Where to put a finding: at the blamed event, unless that lies in a helper which is right in itself.
 
-    Two events that are wrong together, each right in its own function, are the mistake of the function that calls both.
+    That is a helper in another file than the event that makes it wrong, or one that only reads.
     """
     mine, theirs = blamed.frames(), partner.frames()
+    if blamed.path == partner.path and label != "read@scaled":
+        return blamed
     depth = 0
     while depth < len(mine) - 1 and depth < len(theirs) - 1 and mine[depth] is theirs[depth]:
         depth += 1

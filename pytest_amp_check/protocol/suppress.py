@@ -1,8 +1,8 @@
 """Suppressions: comments that say of a line that a finding there is meant, or known.
 
-``# amp: ignore[AMP201, step-without-update] reason``, ``# amp: ignore`` for every rule, ``# amp: ignore-file[AMP201]`` above
-the first statement for a whole file, and ``# noqa: AMP201`` or ``# noqa``, as other linters have them. A trailing comment
-speaks of its line, and of the whole statement that begins or ends there; a comment on a line of its own speaks of the
+``# amp: ignore[AMP201, missing-scaler-update] reason``, ``# amp: ignore`` for every rule, ``# amp: ignore-file[AMP2]``
+above the first statement for a whole file, and ``# noqa: AMP201`` or ``# noqa``, as other linters have them. A trailing
+comment speaks of its line, and of the whole statement that begins or ends there; one on a line of its own speaks of the
 next statement, decorators included. Only real comments count: a string that looks like one does not.
 """
 
@@ -17,8 +17,8 @@ from .rule import RUNTIME
 from .rules import RULES
 from .selection import UnknownRule, expand
 
-#: The rule that reports unused suppressions. Only its own code or name silences it: anything wider, standing unused, would
-#: silence the finding about itself.
+#: The rule that reports unused suppressions. Only its own code or name silences it: anything wider, standing unused,
+#: would silence the finding about itself.
 UNUSED = "AMP902"
 
 _HASH = r"(?:^|(?<=\s))#+\s*"
@@ -36,7 +36,9 @@ class _Suppression:
 
     __slots__ = ("column", "end_column", "first", "last", "late", "line", "listed", "ours", "used", "whole_file")
 
-    def __init__(self, line: int, column: int, end_column: int, words: list[str] | None, *, whole_file: bool, ours: bool) -> None:
+    def __init__(
+        self, line: int, column: int, end_column: int, words: list[str] | None, *, whole_file: bool, ours: bool
+    ) -> None:
         self.line = line
         self.column = column
         self.end_column = end_column
@@ -85,7 +87,7 @@ def _codes(word: str) -> frozenset[str]:
 
 
 def _all_looked_for(codes: Collection[str], active: Collection[str]) -> bool:
-    """Whether a source reader looked for each of these rules; of several, those that are off by default do not count."""
+    """Whether a source reader looked for each of these rules; of several, those off by default do not count."""
     wanted = [c for c in codes if RULES[c].readers != RUNTIME and (RULES[c].default or len(codes) == 1)]
     return bool(wanted) and all(code in active for code in wanted)
 
@@ -123,7 +125,7 @@ class Suppressions:
         return silenced
 
     def unused(self, active: Collection[str]) -> list[tuple[int, int, int, str]]:
-        """Suppressions that silenced nothing: line, column, end column (from 0), and what in them is of no use, in words.
+        """Suppressions that silenced nothing: line, column and end column from 0, and what in them is of no use.
 
         ``active`` are the codes that were looked for. What a word could silence besides them is not known, so a word is
         only reported where all rules it stands for were looked for. Comments for other tools are left to them.

@@ -10,7 +10,7 @@ from ..protocol import surface
 from ..protocol.events import Event, Site, Symbol, Thing
 from .conditions import Formula, both
 from .machine import BUDGET, DEPTH, Frame
-from .project import WORDS, Class, Function
+from .project import Class, Function
 from .reader import IMPURE, Expressions, readings_of, undo
 from .values import (
     NONE,
@@ -197,7 +197,7 @@ class Reader(Expressions):
         if function in self.active:
             self._recursion(func, node)
             return self.fresh(node, "recursive")
-        if not function.words & WORDS and not func.wrappers and not self._worthwhile(function):
+        if not function.words and not func.wrappers and not self._worthwhile(function):
             self.roots_reached.add(function.node)
             return self._unknown(self.opaque(("function", id(function.node)), function.name), args, keywords, node)
         if len(self.active) >= DEPTH or self.spent > BUDGET:
@@ -222,6 +222,7 @@ class Reader(Expressions):
         handlers = self.handlers
         self.frame = frame
         self.loops = [*loops]
+        guarded, self.guarded = self.guarded, 0
         self.active.append(function)
         base = len(self.path)
         depth = self.depth
@@ -256,6 +257,7 @@ class Reader(Expressions):
         self.frame = outer
         self.loops = loops
         self.handlers = handlers
+        self.guarded = guarded
         return value
 
     def _returned(self, frame: Frame) -> Value:
@@ -455,8 +457,6 @@ class Reader(Expressions):
         if isinstance(receiver, Named):
             made = Named(f"{receiver.name}.{name}")
             made.shim = receiver.shim
-            if surface.DEPRECATED.get(surface.canonical(made.name)) and isinstance(node, ast.Attribute):
-                self._decorator_use(made, node)
             return made
         if isinstance(receiver, Choice):
             return self._on_each(receiver, lambda r: self.attribute(r, name, node))
@@ -482,11 +482,6 @@ class Reader(Expressions):
         made_opaque = self.structural("attribute", (receiver,), text, name)
         made_opaque.parameter = isinstance(receiver, Opaque) and receiver.parameter
         return made_opaque
-
-    def _decorator_use(self, named: Named, node: ast.Attribute) -> None:
-        """A deprecated name that is used without a call (``@torch.cuda.amp.custom_fwd``)."""
-        if "custom_" in named.name and not named.shim and not self.shims:
-            self._deprecated(named.name, node)
 
     def _ref_attribute(self, receiver: Ref, name: str) -> Value | None:
         if receiver.role == "optimizer" and name == "param_groups":
@@ -516,33 +511,21 @@ class Reader(Expressions):
         if method is not None:
             if "property" in method.decorator_names():
                 return self.follow(FunctionValue(method, self.globals, receiver), [], {}, node)
-            return FunctionValue(method, self.globals, receiver, self._decorations(method))
+            return FunctionValue(method, self.globals, receiver, self.decorations(method))
+        for owner in self._bases(receiver.cls):
+            shared = self.class_vars.get(owner.node, {}).get(name)
+            if shared is not None:
+                return shared
         assigned = self._assigned_elsewhere(receiver, name)
         if assigned is not None:
             self.heap[receiver.key, name] = assigned
             return assigned
         return self.opaque(("attribute of", receiver.key, name), self.words(node))
 
-    def _decorations(self, method: Function) -> tuple[Value, ...]:
-        """Autocast and no_grad decorators of a method."""
-        found: list[Value] = []
-        for decorator in getattr(method.node, "decorator_list", ()):
-            names = {n.id for n in ast.walk(decorator) if isinstance(n, ast.Name)} | {
-                n.attr for n in ast.walk(decorator) if isinstance(n, ast.Attribute)
-            }
-            if not names & {"autocast", "no_grad", "inference_mode"} and not self._named_context(decorator):
-                continue
-            saved, self.cur = self.cur, None
-            value = self.evaluate(decorator)
-            self.cur = saved
-            if isinstance(value, (Ref, GradMode)) and (isinstance(value, GradMode) or value.role == "autocast"):
-                found.append(value)
-        return tuple(reversed(found))
-
-    def _named_context(self, decorator: ast.expr) -> bool:
-        target = decorator.func if isinstance(decorator, ast.Call) else decorator
-        value = self.look_up(target.id) if isinstance(target, ast.Name) else None
-        return isinstance(value, (Named, Ref)) and (isinstance(value, Ref) or surface.lookup(value.name) is not None)
+    def decorations(self, method: Function) -> tuple[Value, ...]:
+        """Autocast and no_grad decorators of a method, as reading its class found them."""
+        held = self.class_vars.get(method.cls.node, {}).get(method.name) if method.cls else self.globals.vars.get(method.name)
+        return held.wrappers if isinstance(held, FunctionValue) and held.function is method else ()
 
     def _assigned_elsewhere(self, receiver: Instance, name: str) -> Value | None:
         """The value that some method of the class gives an attribute, read as if that method had been called."""
@@ -579,7 +562,7 @@ class Reader(Expressions):
         if isinstance(receiver, Instance):
             method = self._method_of(receiver.cls, name)
             if method is not None:
-                func = FunctionValue(method, self.globals, receiver, self._decorations(method))
+                func = FunctionValue(method, self.globals, receiver, self.decorations(method))
                 if "contextmanager" in method.decorator_names():
                     return HelperContext(func, args, keywords or {}, node)
                 return self.follow(func, args, keywords or {}, node)
@@ -638,7 +621,7 @@ class Reader(Expressions):
         if method is not None:
             if receiver.thing is not None and name == "forward":
                 return self._forward(receiver.thing, args, keywords, node, self._reads_forward(receiver.cls))
-            bound = FunctionValue(method, self.globals, None if _is_static(method) else receiver, self._decorations(method))
+            bound = FunctionValue(method, self.globals, None if _is_static(method) else receiver, self.decorations(method))
             return self.call_value(bound, args, keywords, node)
         if receiver.thing is not None:
             return self._module_method(receiver, receiver.thing, name, args, keywords, node)
@@ -772,7 +755,7 @@ class Reader(Expressions):
         made = Tensor(value.loops if value is not None else frozenset())
         made.deps = None
         made.opaque = isinstance(value, Opaque) and value.parameter
-        made.divided = isinstance(value, Opaque) and value.divided
+        made.divided = value is not None and value.divided
         made.autocast = "unknown"
         made.module_read = False
         return made
@@ -926,7 +909,7 @@ class Reader(Expressions):
             known = region.dtype if region.enabled is True and region.dtype else "?"
             made.dtypes = made.dtypes | {known}
             made.device = region.device
-            made.low = True
+            made.low = region.dtype or "?"
         elif self.maybe_open:
             made.autocast = "unknown"
             made.dtypes = made.dtypes | {"?"}
@@ -937,8 +920,6 @@ class Reader(Expressions):
         made = Tensor.merge(parts)
         made.loops |= self.turning()
         made.in_region = self._inside()
-        if not self._inside():
-            made.low = made.low and True
         if made.in_region and not made.dtypes:
             self._mark_region(made)
         return made
@@ -948,8 +929,7 @@ class Reader(Expressions):
         low = ""
         first = next(iter(_tensors(args[0])), None) if args else None
         if first is not None and first.low and not self._inside() and not self.maybe_open and not facts.get("promotes"):
-            dtypes = first.dtypes
-            low = "bfloat16" if dtypes == {"bfloat16"} else "float16" if dtypes == {"float16"} else ""
+            low = first.low if first.low in ("float16", "bfloat16") else ""
         self.emit(
             e.LOSS,
             node,
@@ -964,7 +944,7 @@ class Reader(Expressions):
             made.module_read = False
             made.in_region = self._inside()
         made.is_loss = True
-        made.low = False
+        made.low = ""
         reduction = keywords.get("reduction")
         summed = facts.get("reduction") == "sum" or (isinstance(reduction, Const) and reduction.value == "sum")
         unknown_reduction = reduction is not None and not isinstance(reduction, Const)
@@ -984,11 +964,11 @@ class Reader(Expressions):
             made.deps = frozenset()
             made.scaler = -1
         elif name in ("float", "double"):
-            made.low = made.matmul = False
+            made.low, made.matmul = "", False
         elif name == "to" or name == "type":
             dtypes = [surface.DTYPES.get(v.name) for v in [*args, *keywords.values()] if isinstance(v, Named)]
             if any(dtype in ("float32", "float64") for dtype in dtypes):
-                made.low = made.matmul = False
+                made.low, made.matmul = "", False
         elif name in ("div", "div_", "true_divide"):
             return self.operate("/", tensor, args[0] if args else NONE, node)
         elif name in ("mul", "mul_"):
@@ -998,7 +978,7 @@ class Reader(Expressions):
         elif name in ("masked_fill", "masked_fill_", "fill_", "index_fill", "index_fill_"):
             self._fill(name, args[-1] if args else keywords.get("value"), tensor, node)
         elif name in ("bmm", "matmul", "mm", "baddbmm", "__matmul__"):
-            made.matmul = made.low = True
+            made.matmul = True
         return made
 
     def _backward(self, tensor: Tensor, node: ast.AST) -> None:
@@ -1026,6 +1006,16 @@ class Reader(Expressions):
             names=names,
         )
 
+    def _whole(self, keys: frozenset[int]) -> frozenset[int]:
+        """Modules with the modules that are parts of them."""
+        whole, todo = set(keys), list(keys)
+        while todo:
+            for part in self.program.things[todo.pop()].facts.get("parts", ()):
+                if part not in whole:
+                    whole.add(part)
+                    todo.append(part)
+        return frozenset(whole)
+
     def _fed(self, tensor: Tensor) -> tuple[int, ...] | None:
         """The optimizers whose gradients a backward reaches, where the modules tell."""
         if tensor.deps is None:
@@ -1036,7 +1026,7 @@ class Reader(Expressions):
                 owns = thing.facts.get("owns")
                 if owns is None:
                     return None
-                if owns & tensor.deps:
+                if self._whole(owns) & self._whole(tensor.deps):
                     fed.append(thing.key)
         return tuple(fed) if fed else None
 
@@ -1052,7 +1042,7 @@ class Reader(Expressions):
                 owns = thing.facts.get("owns")
                 if owns is None:
                     return None
-                if owns & params.modules:
+                if self._whole(owns) & self._whole(params.modules):
                     owners.append(thing.key)
         return tuple(owners) if owners else None
 
@@ -1096,7 +1086,6 @@ class Reader(Expressions):
             made.penalty = None
         if op == "@":
             made.matmul = True
-            made.low = made.low or self._inside()
         if op == "/" and isinstance(left, Tensor):
             made.divided = True
         elif op == "*" and (not isinstance(left, Tensor) or not isinstance(right, Tensor)):
@@ -1280,7 +1269,7 @@ class Reader(Expressions):
 
     def _named(self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST, shim: bool) -> Value:
         name = surface.canonical(name)
-        if name in surface.DEPRECATED and not shim and not self.shims and isinstance(node, ast.Call):
+        if name in surface.DEPRECATED and not shim and not self.shims and isinstance(node, ast.expr):
             self._deprecated(name, node)
         entry = surface.SURFACE.get(name)
         if entry is not None:
@@ -1337,6 +1326,7 @@ class Reader(Expressions):
         parts = [v for v in args if isinstance(v, (Ref, Instance))]
         thing = self.thing(("module", self.place_key(node)), "module", "", self.site(node))
         thing.facts["read"] = all(bool(_read(p)) for p in parts)
+        thing.facts["parts"] = {p.thing.key for p in parts if p.thing is not None}
         return Ref(thing)
 
     def _builtin(self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
@@ -1484,7 +1474,7 @@ class Reader(Expressions):
         bound, _ = self._bound(entry, args, keywords)
         made = self._new_optimizer(bound.get("params"), node, entry.name)
         rate = bound.get("lr")
-        made.thing.facts["divided"] = isinstance(rate, Opaque) and rate.divided
+        made.thing.facts["divided"] = rate is not None and rate.divided
         return made
 
     def _new_optimizer(self, params: Value | None, node: ast.AST, callable_name: str) -> Ref:
@@ -1629,7 +1619,7 @@ class Reader(Expressions):
             node,
             value=float(number),
             function=function,
-            eligible=(tensor.matmul or tensor.low) and tensor.dtypes != {"bfloat16"},
+            eligible=(tensor.matmul or bool(tensor.low)) and tensor.dtypes != {"bfloat16"},
             names={"call": self.words(node)},
         )
 
@@ -1660,7 +1650,7 @@ class Reader(Expressions):
         decorated = isinstance(inner, FunctionValue) and any(isinstance(w, Ref) and w.role == "autocast" for w in inner.wrappers)
         if isinstance(inner, Instance):
             forward = self._method_of(inner.cls, "forward")
-            decorated = forward is not None and any(isinstance(w, Ref) for w in self._decorations(forward))
+            decorated = forward is not None and any(isinstance(w, Ref) for w in self.decorations(forward))
         if decorated:
             self.emit(e.SCOPE_LOST, node, None, how="script", names={"context": "autocast", "call": self.words(node)})
         return inner

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence as Items
 from ..protocol import events as e
 from .conditions import Formula, both, either, negate
 from .machine import Frame, Loop, Machine, Open
-from .project import Function, stored_names
+from .project import Function, Module, catches_import, stored_names
 from .values import (
     NONE,
     Choice,
@@ -173,7 +173,7 @@ class Flow(Machine):
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         function = self._module_of().functions[node]
-        value: Value = FunctionValue(function, self.frame)
+        value: Value = FunctionValue(function, self.frame.parent if self.frame.of_class else self.frame)
         for decorator in reversed(node.decorator_list):
             value = self.decorate(decorator, value, node)
         self.frame.vars[node.name] = value
@@ -183,6 +183,8 @@ class Flow(Machine):
         if isinstance(decorator, ast.Name) and decorator.id in ("staticmethod", "classmethod", "property"):
             return value
         applied = self.evaluate(decorator)
+        if isinstance(applied, Named):
+            self.call_value(applied, [], {}, decorator)
         if not isinstance(value, FunctionValue):
             return value
         if isinstance(applied, (Ref, Choice)) and _holds_autocast(applied):
@@ -203,11 +205,18 @@ class Flow(Machine):
     def _class(self, node: ast.ClassDef) -> None:
         cls = self._module_of().classes[node]
         self.frame.vars[node.name] = ClassValue(cls, self.frame)
+        outer, frame = self.frame, Frame(self.frame.function, self.frame, self.frame.caller)
+        frame.of_class = True
+        frame.path_base, frame.unwind_base = len(self.path), len(self.unwind)
+        self.frame = frame
+        self.read(node.body)
+        self.frame = outer
+        self.class_vars[node] = frame.vars
 
     def _global(self, node: ast.Global | ast.Nonlocal) -> None:
         return None
 
-    def _module_of(self) -> object:
+    def _module_of(self) -> Module:
         return self.frame.function.module if self.frame.function else self.module
 
     # Forks.
@@ -248,7 +257,7 @@ class Flow(Machine):
         case(0)
 
     def _try(self, node: ast.Try) -> None:
-        shim = any(_catches_import(handler) for handler in node.handlers)
+        shim = any(catches_import(handler) for handler in node.handlers)
         self.shims += shim
         before_vars, before_heap, before_cur = dict(self.frame.vars), dict(self.heap), self.cur
         raised: list[int] = [self.cur] if self.cur is not None else []
@@ -362,8 +371,8 @@ class Flow(Machine):
         loop = Loop(self.serial, len(self.unwind))
         self._carry(body, loop, bind)
         head = self.node()
-        first = self.tests.keys.get(("first turn", loop.key))
-        self.link(self.cur, head, -1 if first is None else first, True)
+        first = self.tests.test(("first turn", loop.key), "", None, frozenset()).key
+        self.link(self.cur, head, first, True)
         self.heads.append((head, loop.key))
         before_vars, before_heap = self.frame.vars, self.heap
         self.frame.vars, self.heap = dict(before_vars), dict(before_heap)
@@ -371,9 +380,10 @@ class Flow(Machine):
         base = len(self.path)
         self.cur = head
         if test is None:
+            # A loop over data that is empty teaches nothing: it is taken to turn at least once.
             entry, past = self.node(), self.node()
             self.link(head, entry)
-            self.link(head, past)
+            self.link(head, past, first, False)
         else:
             entry, past = self.lower(self.condition(test))  # type: ignore[assignment]
         self.cur = entry
@@ -381,9 +391,7 @@ class Flow(Machine):
         self.read(body)
         del self.path[base:]
         self._gather(loop.continues)
-        if first is None or self.cur is None:
-            self.link(self.cur, head)
-        else:
+        if self.cur is not None:
             again = self.node()
             self.link(self.cur, again)
             self.graph.nodes[again].forgets |= 1 << first
@@ -668,11 +676,6 @@ def _is_version_guard(test: ast.expr) -> bool:
         if "version" in name.lower() or name == "hasattr":
             return True
     return False
-
-
-def _catches_import(handler: ast.ExceptHandler) -> bool:
-    names = {n.id for n in ast.walk(handler.type) if isinstance(n, ast.Name)} if handler.type else {"ImportError"}
-    return bool(names & {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception"})
 
 
 def _expects_error(context: ast.expr) -> bool:

@@ -47,7 +47,7 @@ Heap = dict[tuple[int, str], Value]
 class Frame:
     """A call that is being read: the variables of a function and where it returns to."""
 
-    __slots__ = ("caller", "cls", "function", "locals_of", "on_yield", "parent", "path_base", "receiver", "returns", "unwind_base", "vars")
+    __slots__ = ("caller", "cls", "function", "of_class", "on_yield", "parent", "path_base", "receiver", "returns", "unwind_base", "vars")
 
     def __init__(self, function: Function | None, parent: Frame | None, caller: Site | None) -> None:
         self.function = function
@@ -59,6 +59,7 @@ class Frame:
         self.returns: list[tuple[int, Formula, Value, Heap]] = []
         self.unwind_base = 0
         self.path_base = 0
+        self.of_class = False
         self.on_yield: Callable[[Value], None] | None = None
 
     @property
@@ -101,6 +102,7 @@ class Machine:
         self.instances: dict[object, Instance] = {}
         self.opaques: dict[object, Opaque] = {}
         self.serial = 0
+        self.class_vars: dict[ast.AST, Vars] = {}
         self.globals = Frame(None, None, None)
         self.heap: Heap = {}
         self.tests = Tests()

@@ -50,9 +50,12 @@ class Function:
 
 
 class Class:
-    """A class of the project: its methods, and where each attribute of its objects is assigned."""
+    """A class of the project: its methods, and where each attribute of its objects is assigned.
 
-    __slots__ = ("assigned", "bases", "methods", "module", "name", "node", "words")
+    ``changed`` are the attributes that methods other than the constructor assign, ``counted`` those that grow.
+    """
+
+    __slots__ = ("assigned", "bases", "changed", "counted", "methods", "module", "name", "node", "words")
 
     def __init__(self, node: ast.ClassDef, module: Module) -> None:
         self.node = node
@@ -61,13 +64,15 @@ class Class:
         self.bases = node.bases
         self.methods: dict[str, Function] = {}
         self.assigned: dict[str, list[tuple[Function, ast.expr]]] = {}
+        self.changed: set[str] = set()
+        self.counted: set[str] = set()
         self.words: frozenset[str] = frozenset()
 
 
 class Module:
     """A parsed source file."""
 
-    __slots__ = ("ascii", "classes", "functions", "lines", "named", "path", "text", "tree", "words")
+    __slots__ = ("ascii", "classes", "functions", "identifiers", "lines", "named", "path", "shims", "text", "tree")
 
     def __init__(self, path: str, text: str, tree: ast.Module) -> None:
         self.path = path
@@ -78,6 +83,8 @@ class Module:
         self.functions: dict[ast.AST, Function] = {}
         self.classes: dict[ast.AST, Class] = {}
         self.named: dict[str, list[Function]] = {}
+        #: Functions that are there for another version of a library.
+        self.shims: set[ast.AST] = set()
         self._index(tree)
         self._follow()
 
@@ -115,10 +122,12 @@ class Module:
                         seen.add("yield")
                         if function is not None:
                             function.generator = True
-                    elif isinstance(child, ast.Global):
-                        pass
+                    elif isinstance(child, ast.ExceptHandler) and catches_import(child):
+                        self.shims.update(ast.walk(child))
+                    elif isinstance(child, ast.alias):
+                        seen.update((child.name, child.asname or ""))
                     stack.append((child, owner if isinstance(node, ast.ClassDef) else None, seen, function))
-        self.words = frozenset(words)
+        self.identifiers = frozenset(words).union(*found.values())
         for holder, inner in found.items():
             holder.words = frozenset(inner)
         for new in self.classes.values():
@@ -133,6 +142,11 @@ class Module:
         me = parameters[0].arg
         for node in ast.walk(method.node):
             targets: list[ast.expr]
+            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
+                cls.changed.add(node.target.attr)
+                if isinstance(node.op, ast.Add):
+                    cls.counted.add(node.target.attr)
+                continue
             if isinstance(node, ast.Assign):
                 targets, value = node.targets, node.value
             elif isinstance(node, ast.AnnAssign) and node.value is not None:
@@ -146,6 +160,8 @@ class Module:
                 for left, right in pairs:
                     if isinstance(left, ast.Attribute) and isinstance(left.value, ast.Name) and left.value.id == me:
                         cls.assigned.setdefault(left.attr, []).append((method, right))
+                        if method.name != "__init__":
+                            cls.changed.add(left.attr)
 
     def _follow(self) -> None:
         """Let each function have the words of the project functions that it names, so that one look tells."""
@@ -173,6 +189,12 @@ class Module:
         if line > len(self.lines):
             return offset
         return len(self.lines[line - 1].encode("utf-8", "replace")[:offset].decode("utf-8", "ignore"))
+
+
+def catches_import(handler: ast.ExceptHandler) -> bool:
+    """Whether a handler provides for a library that lacks a name."""
+    names = {n.id for n in ast.walk(handler.type) if isinstance(n, ast.Name)} if handler.type else {"ImportError"}
+    return bool(names & {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception"})
 
 
 def stored_names(nodes: list[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]:

@@ -362,7 +362,9 @@ class Expressions(Flow):
 
     def operate(self, op: str, left: Value, right: Value, node: ast.AST) -> Value:
         if isinstance(left, Const) and isinstance(right, Const):
-            return _compute(op, left.value, right.value) or self.fresh(node)
+            known = _compute(op, left.value, right.value) or self.fresh(node)
+            known.divided = op == "/"
+            return known
         special = self.loss_arithmetic(op, left, right, node)
         if special is not None:
             return special
@@ -380,7 +382,7 @@ class Expressions(Flow):
                 made.base = counted.base
                 made.offset = counted.offset + (other.value if op == "+" else -other.value)
                 made.first = counted.first
-        if op == "/" or (op == "*" and any(isinstance(x, Opaque) and x.divided for x in (left, right))):
+        if op == "/" or (op == "*" and (left.divided or right.divided)):
             made.divided = True
         return made
 
@@ -595,12 +597,31 @@ class Expressions(Flow):
             return
         if isinstance(receiver, Instance):
             self.name_it(value, _text(target))
-            self.heap[receiver.key, target.attr] = value
+            self._contain(receiver, value)
+            self.heap[receiver.key, target.attr] = self._stored(receiver, target.attr, value)
             return
         key = self.identity(receiver)
         if isinstance(key, int):
             self.name_it(value, _text(target))
             self.heap[key, target.attr] = value
+
+    @staticmethod
+    def _contain(receiver: Instance, value: Value) -> None:
+        """A module that is an attribute of a module is part of it."""
+        inner = value.thing if isinstance(value, (Ref, Instance)) else None
+        if receiver.thing is not None and inner is not None and inner.role == "module":
+            receiver.thing.facts.setdefault("parts", set()).add(inner.key)
+
+    def _stored(self, receiver: Instance, name: str, value: Value) -> Value:
+        """What an attribute holds: a number that other methods change too is not known by its first value."""
+        if not isinstance(value, Const) or isinstance(value.value, str) or value.value is None:
+            return value
+        changed, counted = receiver.cls.changed, receiver.cls.counted
+        if name not in changed:
+            return value
+        made = self.opaque(("attribute of", receiver.key, name), name, self.turning())
+        made.counter = name in counted
+        return made
 
     def _assign_item(self, target: ast.Subscript, value: Value) -> None:
         receiver = self.evaluate(target.value)

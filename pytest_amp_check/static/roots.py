@@ -9,7 +9,7 @@ from ..protocol import surface
 from ..protocol.events import Program, Thing
 from .calls import Reader
 from .machine import Frame
-from .project import WORDS, Function, Module
+from .project import Function, Module
 from .values import ClassValue, FunctionValue, Instance
 
 
@@ -24,7 +24,9 @@ def read_module(module: Module, program: Program) -> None:
     for function in list(module.functions.values()):
         if function.node in reader.roots_reached or isinstance(function.node, ast.Lambda):
             continue
-        if function.words & WORDS or any("autocast" in name for name in function.decorator_names()):
+        if function.node in module.shims:
+            continue
+        if function.words or any("autocast" in name for name in function.decorator_names()):
             _read_function(reader, function)
 
 
@@ -49,7 +51,7 @@ def _read_function(reader: Reader, function: Function) -> None:
     if receiver is not None and parameters and not static:
         frame.vars[parameters[0].arg] = receiver
     reader.bind_unknown(frame, function)
-    wrappers = reader._decorations(function)
+    wrappers = reader.decorations(function)
     reader._run(frame, function, wrappers, function.node)
     _close(reader)
 

@@ -14,12 +14,15 @@ if TYPE_CHECKING:
 
 
 class Value:
-    """An abstract value. ``loops`` are the loops in which it is made anew on every turn."""
+    """An abstract value. ``loops`` are the loops in which it is made anew on every turn; ``divided`` says that it came
+    from a division, so that what it is multiplied into may be an average.
+    """
 
-    __slots__ = ("loops",)
+    __slots__ = ("divided", "loops")
 
     def __init__(self, loops: frozenset[int] = frozenset()) -> None:
         self.loops = loops
+        self.divided = False
 
 
 class Const(Value):
@@ -36,11 +39,11 @@ class Opaque(Value):
     """A value of which only its identity is known: equal expressions over equal values are the same Opaque.
 
     ``parameter`` says that it came in from outside the code that is read. ``counter`` marks a number that a loop counts,
-    with ``first`` its first value where that is known; ``offset`` is what was added to it. ``divided`` says that it came
-    from a division, ``readings`` which events read the gradients that it was computed from.
+    with ``first`` its first value where that is known; ``offset`` is what was added to it. ``readings`` are
+    the events that read the gradients from which it was computed.
     """
 
-    __slots__ = ("base", "counter", "divided", "first", "key", "offset", "parameter", "readings", "text")
+    __slots__ = ("base", "counter", "first", "key", "offset", "parameter", "readings", "text")
 
     def __init__(self, key: int, text: str, loops: frozenset[int] = frozenset(), *, parameter: bool = False) -> None:
         super().__init__(loops)
@@ -51,7 +54,6 @@ class Opaque(Value):
         self.first: int | None = None
         self.offset = 0
         self.base: Opaque = self
-        self.divided = False
         self.readings: tuple[Event, ...] = ()
 
 
@@ -151,7 +153,7 @@ class Tensor(Value):
     autocast    "in", "out" or "unknown": where those forwards ran
     in_region   the last function applied to it ran in an autocast region
     dtypes      dtypes of those regions; "?" where a region may be disabled or its dtype is not known
-    low         it may be of a low-precision dtype now
+    low         the low-precision dtype that it has where those regions are enabled, "" if none, "?" if not known
     matmul      it comes from an op that autocast runs in the low-precision dtype
     penalty     the event site of an autograd.grad of a scaled loss that it holds, with the scale still in
     opaque      it came in from outside the code that is read
@@ -165,7 +167,6 @@ class Tensor(Value):
         "custom",
         "deps",
         "device",
-        "divided",
         "dtypes",
         "in_region",
         "is_loss",
@@ -180,13 +181,12 @@ class Tensor(Value):
     def __init__(self, loops: frozenset[int] = frozenset()) -> None:
         super().__init__(loops)
         self.scaler = -1
-        self.divided = False
         self.deps: frozenset[int] | None = frozenset()
         self.autocast = ""
         self.in_region = False
         self.dtypes: frozenset[str] = frozenset()
         self.device = ""
-        self.low = False
+        self.low = ""
         self.matmul = False
         self.penalty: object = None
         self.opaque = False
@@ -196,6 +196,7 @@ class Tensor(Value):
 
     def copy(self) -> Tensor:
         made = Tensor(self.loops)
+        made.divided = self.divided
         for name in Tensor.__slots__:
             setattr(made, name, getattr(self, name))
         return made
