@@ -265,15 +265,12 @@ def test_github_escapes_sorts_by_severity_and_ends_with_the_summary() -> None:
         finding("z.py", severity="error", end_line=7, end_column=2),
         finding("c.py", severity="error"),
     ]
+    name, said = "title=AMP201 clip-before-unscale", "gradients are scaled: unscale first"
     assert machine.github(found, "Found 2 errors, 1 warning, 1 info in 4 files.").split("\n") == [
-        "::error title=AMP201 clip-before-unscale,file=c.py,line=5,col=5,endLine=5,endColumn=45"
-        "::gradients are scaled: unscale first",
-        "::error title=AMP201 clip-before-unscale,file=z.py,line=5,col=5,endLine=7,endColumn=3"
-        "::gradients are scaled: unscale first",
-        "::warning title=AMP201 clip-before-unscale,file=b%2Cc%3Ad%25e.py,line=5,col=5,endLine=5,endColumn=45"
-        "::100 %25: a,b%0Anext%0D",
-        "::notice title=AMP201 clip-before-unscale,file=a.py,line=5,col=5,endLine=5,endColumn=45"
-        "::gradients are scaled: unscale first",
+        f"::error {name},file=c.py,line=5,col=5,endLine=5,endColumn=45::{said}",
+        f"::error {name},file=z.py,line=5,col=5,endLine=7,endColumn=3::{said}",
+        f"::warning {name},file=b%2Cc%3Ad%25e.py,line=5,col=5,endLine=5,endColumn=45::100 %25: a,b%0Anext%0D",
+        f"::notice {name},file=a.py,line=5,col=5,endLine=5,endColumn=45::{said}",
         "::notice title=amp-check::Found 2 errors, 1 warning, 1 info in 4 files.",
         "",
     ]

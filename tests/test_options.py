@@ -12,8 +12,19 @@ from typing import Any
 
 import pytest
 
-from pytest_amp_check.faces.options import CLI, FLAG, OPTIONS, PYTEST, ConfigError, Option, Options, resolve
-from pytest_amp_check.faces.options import add_flags, flags, settings
+from pytest_amp_check.faces.options import (
+    CLI,
+    FLAG,
+    OPTIONS,
+    PYTEST,
+    ConfigError,
+    Option,
+    Options,
+    add_flags,
+    flags,
+    resolve,
+    settings,
+)
 
 pytest_plugins = ["pytester"]
 

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -287,7 +287,7 @@ def test_junit_xml(project: pytest.Pytester) -> None:
     project.runpytest("--amp-check", "--junit-xml=report.xml")
     cases = {
         (case.get("classname"), case.get("name")): case
-        for case in ElementTree.parse(project.path / "report.xml").iter("testcase")
+        for case in ET.parse(project.path / "report.xml").iter("testcase")
     }
     assert len(cases) == 9
     failure = cases["src.pkg.bad", "amp-check"].find("failure")

@@ -133,7 +133,7 @@ def _check(given: Any) -> int:
         texts[name] = _standard_input()
         findings, files = engine.check_source(texts[name], name, settings), 1
     else:
-        paths = given.paths or [_shown(path) for path in options.paths] or [os.curdir]
+        paths = given.paths or [text.below(path) for path in options.paths] or [os.curdir]
         show, wipe = text.progress(sys.stderr)
         try:
             report = engine.check_paths(paths, settings, show)
@@ -149,26 +149,13 @@ def _check(given: Any) -> int:
     return FOUND if counts["error"] + counts["warning"] and not options.exit_zero else CLEAN
 
 
-def _shown(path: str) -> str:
-    """A configured path as a user in this folder would write it."""
-    here = os.path.join(os.getcwd(), "")
-    return path[len(here) :] or os.curdir if path.startswith(here) else path
-
-
 def _standard_input() -> str:
-    data = sys.stdin.buffer.read()
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        import tokenize
+    from ..static import sources
 
-        try:
-            encoding, _ = tokenize.detect_encoding(iter(data.splitlines(True)).__next__)
-            return data.decode(encoding)
-        except (SyntaxError, LookupError, UnicodeDecodeError):
-            raise InputFailure(
-                f"standard input is not UTF-8 (byte {error.start + 1}) and declares no other encoding: save it as UTF-8"
-            ) from None
+    try:
+        return sources.decode(sys.stdin.buffer.read())
+    except sources.Unreadable as error:
+        raise InputFailure(f"standard input cannot be read: {error.reason}") from None
 
 
 def _show(findings: list[Finding], summary: str, options: table.Options, sources: text.Sources) -> None:

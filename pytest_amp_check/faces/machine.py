@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..protocol.finding import ERROR, INFO, SEVERITIES, WARNING, Finding
+from .text import Sources, below, rule_markdown
 
 if TYPE_CHECKING:
     from ..protocol.events import Site
-    from .text import Sources
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _COMMANDS = {ERROR: "error", WARNING: "warning", INFO: "notice"}
@@ -57,14 +57,8 @@ def _property(text: str) -> str:
 
 
 def _relative(path: str) -> str:
-    """The path as seen from the working folder, with forward slashes, where it lies below it."""
-    below = path
-    if os.path.isabs(path):
-        here = os.path.join(os.getcwd(), "")
-        below = path[len(here) :] if path.startswith(here) else path
-    else:
-        below = os.path.normpath(path)
-    return below.replace(os.sep, "/")
+    """The path as hosts want it: relative where it can be, with forward slashes."""
+    return below(os.path.normpath(path)).replace(os.sep, "/")
 
 
 def sarif(findings: Sequence[Finding], sources: Sources) -> str:
@@ -88,7 +82,6 @@ def sarif(findings: Sequence[Finding], sources: Sources) -> str:
 
 def _rule(code: str, finding: Finding) -> dict[str, Any]:
     from ..protocol.rules import RULES
-    from .text import rule_markdown
 
     rule = RULES[code]
     described: dict[str, Any] = {

@@ -212,9 +212,7 @@ class _Check:
         from ..static import engine
         from . import text
 
-        here = os.path.join(os.getcwd(), "")
-        shown = [path[len(here) :] if path.startswith(here) else path for path in map(str, paths.values())]
-        report = engine.check_paths(shown, self.settings)
+        report = engine.check_paths([text.below(str(path)) for path in paths.values()], self.settings)
         sources = text.Sources()
         results: dict[str, list[Record]] = {real: [] for real in paths}
         for finding in report.findings:

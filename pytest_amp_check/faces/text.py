@@ -51,21 +51,15 @@ class Sources:
 def _read(path: str) -> str:
     if path.endswith(".ipynb"):
         return ""  # Lines of a notebook count from the start of a cell, not of the file.
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except OSError:
-        return ""
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        pass
-    import tokenize
+    from ..static import sources
 
     try:
-        encoding, _ = tokenize.detect_encoding(iter(data.splitlines(True)).__next__)
-        return data.decode(encoding)
-    except (SyntaxError, LookupError, UnicodeDecodeError):
+        data = sources.load(path)
+    except sources.Unreadable:
+        return ""
+    try:
+        return sources.decode(data)
+    except sources.Unreadable:
         return data.decode("utf-8", "replace")
 
 
@@ -116,7 +110,6 @@ def plain(lines: Iterable[Line]) -> list[str]:
 
 
 def headline(finding: Finding) -> Line:
-    """``path:line:col: AMP201 [error] name: message``."""
     return [
         (_printable(finding.filename), "path"),
         (f":cell {finding.cell}" if finding.cell is not None else "", ""),
@@ -234,6 +227,11 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
+def below(path: str) -> str:
+    """The path as seen from the working folder, where it lies there."""
+    return path.removeprefix(os.path.join(os.getcwd(), ""))
+
+
 def count(severities: Iterable[str]) -> dict[str, int]:
     """How often each severity occurs, the worst first, none left out."""
     found = dict.fromkeys(SEVERITIES, 0)
@@ -243,7 +241,7 @@ def count(severities: Iterable[str]) -> dict[str, int]:
 
 
 def tally(counts: Mapping[str, int], files: int) -> str:
-    """``Found 3 errors, 1 warning in 12 files.``"""
+    """One sentence: how much was found, and in how many files."""
     where = f"in {files:,} file" + ("" if files == 1 else "s")
     parts = [
         f"{number:,} {severity}" + ("" if number == 1 or severity == "info" else "s")

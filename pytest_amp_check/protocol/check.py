@@ -414,6 +414,8 @@ class _Judge:
                     known = facts.get("constructed") and not facts.get("hooked")
                     if not known or self.opts[i] in self.zeroed or self.handed:
                         continue
+                if label == "plain-step@unscaled" and any(self.graph.tests[k].of_gradients for k, _ in event.guards):
+                    continue
                 if label == "step@undivided" and facts.get("divided"):
                     continue
                 self._settle(label, index, i, here)
@@ -461,6 +463,8 @@ class _Judge:
         elif kind == e.SCALER_STATE:
             if any(opt.stage == a.STAGE_STEPPED and opt.by == scaler for opt in opts):
                 self._settle("state@stepped", index, 0, here)
+        elif kind == e.LOOP_EXIT:
+            opts = [opt._replace(held=False, many=False) for opt in opts]
         elif kind == e.END:
             self._end(index, state, here)
         return state._replace(opts=tuple(opts), used=used, renewed=renewed)

@@ -40,6 +40,7 @@ SAVE = "save"  # facts: contents
 PENALTY = "penalty"  # scaled gradients from autograd.grad enter a new loss
 DEPRECATED = "deprecated"  # facts: old, new
 HANDOFF = "handoff"  # things given to code that cannot be read; facts: things, also_scaler
+LOOP_EXIT = "loop-exit"  # a loop that counts accumulation windows is left: what it leaves over is no window
 END = "end"  # the end of the program that was read
 
 
@@ -148,10 +149,10 @@ class Test:
 
     ``counts`` says that the test compares a loop's counter (``(i + 1) % k == 0``, ``count == k``), and ``boundary``
     then is the truth that marks the end of an accumulation window. ``off_by_one`` marks a window test that is already
-    true for the first micro-batch. ``implies`` lists (truth of this test, key of another test, its truth).
+    true for the first micro-batch. ``of_gradients`` says that it asks whether gradients are finite. ``implies`` lists (truth of this test, key of another test, its truth).
     """
 
-    __slots__ = ("boundary", "counts", "implies", "key", "off_by_one", "site", "text", "window")
+    __slots__ = ("boundary", "counts", "implies", "key", "of_gradients", "off_by_one", "site", "text", "window")
 
     def __init__(self, key: int, text: str, site: Site | None) -> None:
         self.key = key
@@ -160,6 +161,7 @@ class Test:
         self.counts = False
         self.boundary = True
         self.off_by_one = False
+        self.of_gradients = False
         self.window: object = None
         self.implies: list[tuple[bool, int, bool]] = []
 

@@ -211,13 +211,13 @@ class Reader(Expressions):
         frame.on_yield = on_yield
         frame.cls = function.cls
         frame.receiver = func.receiver
-        return self._run(frame, function, func.wrappers, node)
+        return self.run(frame, function, func.wrappers, node)
 
     def _worthwhile(self, function: Function) -> bool:
         """Whether a function that does nothing to the protocol may still make a value that matters: it is short."""
         return isinstance(function.node, ast.Lambda) or len(function.node.body) <= 4
 
-    def _run(self, frame: Frame, function: Function, wrappers: tuple[Value, ...], node: ast.AST) -> Value:
+    def run(self, frame: Frame, function: Function, wrappers: tuple[Value, ...], node: ast.AST) -> Value:
         outer, loops = self.frame, self.loops
         handlers = self.handlers
         self.frame = frame
@@ -300,7 +300,7 @@ class Reader(Expressions):
                 frame.vars[keyword.arg] = rest.pop(keyword.arg)
         defaults = list(zip(reversed(names), reversed(spec.defaults), strict=False))
         defaults += [(a, d) for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None]
-        starred = "**" in rest or any(isinstance(a, ast.Starred) for a in getattr(node, "args", ()))
+        starred = "**" in rest or _stars(node)
         for parameter, default in defaults:
             if parameter.arg not in frame.vars and not starred:
                 outer, self.frame = self.frame, frame
@@ -389,7 +389,7 @@ class Reader(Expressions):
                     todo.append(value.cls)
         return chain
 
-    def _method_of(self, cls: Class, name: str, *, after: Class | None = None) -> Function | None:
+    def method_of(self, cls: Class, name: str, *, after: Class | None = None) -> Function | None:
         chain = self._bases(cls)
         if after is not None and after in chain:
             chain = chain[chain.index(after) + 1 :]
@@ -416,7 +416,7 @@ class Reader(Expressions):
         words: set[str] = set()
         for owner in self._bases(cls):
             words |= owner.words
-        return self._method_of(cls, "forward") is not None and "autocast" not in words
+        return self.method_of(cls, "forward") is not None and "autocast" not in words
 
     def _construct(self, func: ClassValue, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         cls = func.cls
@@ -429,7 +429,7 @@ class Reader(Expressions):
                 made_optimizer.thing.facts["hooked"] = True
             return made_optimizer
         made = self.instance_of(cls, (self.place_key(node), cls.name), "", self.site(node))
-        init = self._method_of(cls, "__init__")
+        init = self.method_of(cls, "__init__")
         if init is not None:
             self.follow(FunctionValue(init, func.frame, made), args, keywords, node)
         else:
@@ -498,7 +498,7 @@ class Reader(Expressions):
         return self.structural("attribute", (receiver,), name, name)
 
     def _super_attribute(self, receiver: SuperValue, name: str) -> Value:
-        method = self._method_of(receiver.cls, name, after=receiver.cls)
+        method = self.method_of(receiver.cls, name, after=receiver.cls)
         if method is not None:
             return FunctionValue(method, None, receiver.receiver)
         return self.opaque(("super", receiver.cls.name, name), f"super().{name}")
@@ -507,7 +507,7 @@ class Reader(Expressions):
         value = self.heap.get((receiver.key, name))
         if value is not None:
             return value
-        method = self._method_of(receiver.cls, name)
+        method = self.method_of(receiver.cls, name)
         if method is not None:
             if "property" in method.decorator_names():
                 return self.follow(FunctionValue(method, self.globals, receiver), [], {}, node)
@@ -544,23 +544,20 @@ class Reader(Expressions):
         if parameters:
             frame.vars[parameters[0].arg] = receiver
         frame.receiver, frame.cls = receiver, method.cls
-        saved = self.cur, self.graph.nodes, self.path
-        self.frame, self.graph.nodes, self.path = frame, [], []
-        self.cur = self.node()
+        values: list[Value] = []
+        self.frame = frame
         self.active.append(method)
         self.bind_unknown(frame, method)
-        self.heap[receiver.key, "?" + str(id(expression))] = NONE
-        value = self.evaluate(expression)
+        self.aside(lambda: values.append(self.evaluate(expression)))
         self.active.pop()
-        self.cur, self.graph.nodes, self.path = saved
         self.frame = outer
-        return value
+        return values[0]
 
     def call_method(
         self, receiver: Value, name: str, args: list[Value], node: ast.AST, keywords: dict[str, Value] | None = None
     ) -> Value:
         if isinstance(receiver, Instance):
-            method = self._method_of(receiver.cls, name)
+            method = self.method_of(receiver.cls, name)
             if method is not None:
                 func = FunctionValue(method, self.globals, receiver, self.decorations(method))
                 if "contextmanager" in method.decorator_names():
@@ -617,7 +614,7 @@ class Reader(Expressions):
         stored = self.heap.get((receiver.key, name))
         if stored is not None:
             return self.call_value(stored, args, keywords, node)
-        method = self._method_of(receiver.cls, name)
+        method = self.method_of(receiver.cls, name)
         if method is not None:
             if receiver.thing is not None and name == "forward":
                 return self._forward(receiver.thing, args, keywords, node, self._reads_forward(receiver.cls))
@@ -636,10 +633,10 @@ class Reader(Expressions):
         if name == "apply" and self._role_of(receiver.cls) == surface.AUTOGRAD_FUNCTION:
             tensors = [t for value in args for t in _tensors(value)]
             made = self._computed(tensors) if tensors else self._foreign_tensor(None)
-            backward = self._method_of(receiver.cls, "backward")
+            backward = self.method_of(receiver.cls, "backward")
             made.custom = backward is not None and "custom_bwd" not in backward.decorator_names()
             return made
-        method = self._method_of(receiver.cls, name)
+        method = self.method_of(receiver.cls, name)
         if method is None:
             return self._unknown(self.opaque(("class attribute", id(receiver.cls.node), name), name), args, keywords, node)
         if "classmethod" in method.decorator_names():
@@ -920,7 +917,7 @@ class Reader(Expressions):
         made = Tensor.merge(parts)
         made.loops |= self.turning()
         made.in_region = self._inside()
-        if made.in_region and not made.dtypes:
+        if made.in_region and not made.autocast:
             self._mark_region(made)
         return made
 
@@ -1420,7 +1417,7 @@ class Reader(Expressions):
             bound = {"device_type": Named("function")}
         arguments = {name: self._plain(value) for name, value in bound.items()}
         names = {"context": self.words(node), "call": self.words(node)}
-        open_ended = "**" in bound or any(isinstance(a, ast.Starred) for a in getattr(node, "args", ()))
+        open_ended = "**" in bound or _stars(node)
         if not open_ended:
             self.emit(e.AUTOCAST_NEW, node, None, callable=entry.name, arguments=arguments, excess=excess, names=names)
         enabled: Formula = True
@@ -1495,7 +1492,7 @@ class Reader(Expressions):
             # The limit is scaled as the gradients are.
             return norm
         strict = bound.get("error_if_nonfinite")
-        arguments = getattr(node, "args", [])
+        arguments = node.args if isinstance(node, ast.Call) else []
         clipping = self.emit(
             e.CLIP,
             node,
@@ -1506,7 +1503,7 @@ class Reader(Expressions):
             measures_only=_is_infinite(limit),
             names={"call": self.words(node), "params": ast.unparse(arguments[0]) if arguments else ""},
         )
-        if clipping is not None and clipping.facts["measures_only"]:
+        if clipping is not None:
             norm.readings = (clipping,)
         return norm
 
@@ -1649,7 +1646,7 @@ class Reader(Expressions):
         inner = args[0] if args else NONE
         decorated = isinstance(inner, FunctionValue) and any(isinstance(w, Ref) and w.role == "autocast" for w in inner.wrappers)
         if isinstance(inner, Instance):
-            forward = self._method_of(inner.cls, "forward")
+            forward = self.method_of(inner.cls, "forward")
             decorated = forward is not None and any(isinstance(w, Ref) for w in self.decorations(forward))
         if decorated:
             self.emit(e.SCOPE_LOST, node, None, how="script", names={"context": "autocast", "call": self.words(node)})
@@ -1718,6 +1715,11 @@ class _Contents:
             self.scalers.append(key)
         elif role == "optimizer":
             self.optimizers.append(key)
+
+
+def _stars(node: ast.AST) -> bool:
+    """Whether a call unpacks a sequence into its arguments."""
+    return isinstance(node, ast.Call) and any(isinstance(argument, ast.Starred) for argument in node.args)
 
 
 def _is_static(function: Function) -> bool:

@@ -54,17 +54,20 @@ class Report:
 
 
 class Tree:
-    """What is known of all the files of a run before any is parsed."""
+    """What is known of all the files of a run before any is parsed.
 
-    __slots__ = ("enters_autocast", "float16")
+    ``autocast`` are the files that may enter autocast, ``float16`` says whether any file speaks of float16.
+    """
+
+    __slots__ = ("autocast", "float16")
 
     def __init__(self) -> None:
-        self.enters_autocast = False
+        self.autocast: set[str] = set()
         self.float16 = False
 
-    def look(self, data: bytes) -> None:
+    def look(self, path: str, data: bytes) -> None:
         if b"autocast" in data:
-            self.enters_autocast = True
+            self.autocast.add(path)
             self.float16 = True
         elif b"GradScaler" in data or b".half()" in data or b"float16" in data:
             self.float16 = True
@@ -73,7 +76,7 @@ class Tree:
 def check_source(text: str, filename: str = "<string>", settings: Settings | None = None) -> list[Finding]:
     """Findings in one source text."""
     tree = Tree()
-    tree.look(text.encode("utf-8", "replace"))
+    tree.look(filename, text.encode("utf-8", "replace"))
     return _check_text(text, filename, settings or Settings(), tree)
 
 
@@ -91,7 +94,7 @@ def check_paths(
         except sources.Unreadable as error:
             findings.append(_unreadable(path, error.line, str(error)))
             continue
-        tree.look(data)
+        tree.look(path, data)
         if sources.mentions(data):
             todo.append((path, data))
     for done, (path, data) in enumerate(todo):
@@ -161,9 +164,11 @@ def analyse(text: str, path: str, tree: Tree) -> list[Finding]:
             except ValueError as error:
                 return [_unreadable(path, 1, str(error))]
         program = Program()
-        program.facts["enters_autocast"] = tree.enters_autocast
+        module = Module(path, text, parsed)
+        own = any("autocast" in name for name in module.identifiers)
+        program.facts["enters_autocast"] = own or bool(tree.autocast - {path})
         program.facts["float16"] = tree.float16
-        read_module(Module(path, text, parsed), program)
+        read_module(module, program)
         _survey(program)
         return check(program)
     except (RecursionError, MemoryError):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 from abc import abstractmethod
-from collections.abc import Callable, Sequence as Items
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+from typing import Any
 
 from ..protocol import events as e
 from .conditions import Formula, both, either, negate
@@ -68,7 +70,7 @@ class Flow(Machine):
 
     def read(self, statements: Items[ast.stmt]) -> None:
         """Read a block; stops where its end cannot be reached."""
-        base = len(self.path)
+        base, shims = len(self.path), self.shims
         for statement in statements:
             if self.cur is None:
                 break
@@ -77,6 +79,7 @@ class Flow(Machine):
             if handler is not None:
                 handler(self, statement)
         del self.path[base:]
+        self.shims = shims
 
     # Simple statements.
 
@@ -232,6 +235,7 @@ class Flow(Machine):
         self.shims -= shim
         if not isinstance(formula, bool) and yes != no:
             # One arm came to its end: what follows stands under the other's condition.
+            self.shims += shim
             self.path.append(formula if yes else negate(formula))
 
     def _match(self, node: ast.Match) -> None:
@@ -369,10 +373,11 @@ class Flow(Machine):
             return
         self.serial += 1
         loop = Loop(self.serial, len(self.unwind))
+        asked = len(self.tests.asked)
         self._carry(body, loop, bind)
         head = self.node()
         first = self.tests.test(("first turn", loop.key), "", None, frozenset()).key
-        self.link(self.cur, head, first, True)
+        self._turn(head, first, True)
         self.heads.append((head, loop.key))
         before_vars, before_heap = self.frame.vars, self.heap
         self.frame.vars, self.heap = dict(before_vars), dict(before_heap)
@@ -391,20 +396,26 @@ class Flow(Machine):
         self.read(body)
         del self.path[base:]
         self._gather(loop.continues)
-        if self.cur is not None:
-            again = self.node()
-            self.link(self.cur, again)
-            self.graph.nodes[again].forgets |= 1 << first
-            self.link(again, head, first, False)
+        self._turn(head, first, False)
         after = (self.cur, self.frame.vars, self.heap)
         self.loops.pop()
         self.cur = past
+        if any(test.counts and loop.key in self.tests.loops[test.key] for test in self.tests.asked[asked:]):
+            self.emit(e.LOOP_EXIT, body[0])
         if after[0] is not None:
             self.frame.vars, self.heap = {**before_vars, **after[1]}, {**before_heap, **after[2]}
         else:
             self.frame.vars, self.heap = dict(before_vars), dict(before_heap)
         self.read(orelse)
         self._gather(loop.breaks)
+
+    def _turn(self, head: int, first: int, truth: bool) -> None:
+        """Lead on to a turn of a loop, which is the first or is not."""
+        if self.cur is not None:
+            before = self.node()
+            self.link(self.cur, before)
+            self.graph.nodes[before].forgets |= 1 << first
+            self.link(before, head, first, truth)
 
     def _carry(self, body: list[ast.stmt], loop: Loop, bind: Callable[[], None]) -> None:
         """Let go of what a turn of the loop changes and the next one finds.
@@ -448,24 +459,21 @@ class Flow(Machine):
         self, body: list[ast.stmt], loop: Loop, bind: Callable[[], None]
     ) -> tuple[dict[str, Value], dict[tuple[int, str], Value]]:
         """Read a turn of a loop without keeping its events."""
-        nodes, cur, variables, heap = self.graph.nodes, self.cur, self.frame.vars, self.heap
-        heads, handlers, unwind, opened = self.heads, self.handlers, self.unwind, list(self.open)
-        self.graph.nodes, self.heads, self.handlers = [], [], []
-        self.cur = self.node()
-        self.frame.vars, self.heap = dict(variables), dict(heap)
-        returns = list(self.frame.returns)
-        self.loops.append(Loop(loop.key, len(self.unwind)))
-        base = len(self.path)
-        bind()
-        self.read(body)
-        del self.path[base:]
-        trial = self.loops.pop()
-        self._gather(trial.continues)
-        after = self.frame.vars, self.heap
-        self.graph.nodes, self.cur, self.frame.vars, self.heap = nodes, cur, variables, heap
-        self.heads, self.handlers, self.unwind, self.open = heads, handlers, unwind, opened
-        self.frame.returns = returns
-        return after
+        variables, heap, returns = self.frame.vars, self.heap, list(self.frame.returns)
+        after: list[Any] = []
+
+        def turn() -> None:
+            self.frame.vars, self.heap = dict(variables), dict(heap)
+            trial = Loop(loop.key, len(self.unwind))
+            self.loops.append(trial)
+            bind()
+            self.read(body)
+            self._gather(trial.continues)
+            after.extend((self.frame.vars, self.heap))
+
+        self.aside(turn)
+        self.frame.vars, self.heap, self.frame.returns = variables, heap, returns
+        return after[0], after[1]
 
     # With.
 
@@ -481,6 +489,7 @@ class Flow(Machine):
         item = node.items[index]
         if _expects_error(item.context_expr):
             # What is written to raise is no mistake.
+            self.aside(lambda: self.read(node.body))
             return
         context = self.evaluate(item.context_expr)
         if isinstance(context, Choice) and any(isinstance(v, HelperContext) for _, v in context.options):

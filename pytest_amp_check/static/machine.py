@@ -134,6 +134,19 @@ class Machine:
         for head, loop in self.heads:
             self.graph.nodes[head].forgets |= self.tests.forgotten_by(loop)
 
+    def aside(self, act: Callable[[], None]) -> None:
+        """Read something for the values it gives, without keeping its events."""
+        nodes, cur, heads, handlers = self.graph.nodes, self.cur, self.heads, self.handlers
+        unwind, loops, path = self.unwind, self.loops, self.path
+        opened, maybe, depth, no_grad = self.open, self.maybe_open, self.depth, self.no_grad
+        self.graph.nodes, self.heads, self.handlers = [], [], []
+        self.open, self.path, self.loops = list(opened), list(path), list(loops)
+        self.cur = self.node()
+        act()
+        self.graph.nodes, self.cur, self.heads, self.handlers = nodes, cur, heads, handlers
+        self.unwind, self.loops, self.path = unwind, loops, path
+        self.open, self.maybe_open, self.depth, self.no_grad = opened, maybe, depth, no_grad
+
     # Places.
 
     def site(self, node: ast.AST) -> Site:
@@ -354,6 +367,7 @@ class Machine:
             if not isinstance(formula, bool):
                 test = self.graph.tests[formula[1]]
                 test.counts = test.counts or value.counter
+                test.of_gradients = test.of_gradients or bool(value.readings)
                 if not test.implies and ("none", value.key) in self.tests.keys:
                     self._imply(value)
             return formula

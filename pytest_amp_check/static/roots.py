@@ -52,7 +52,7 @@ def _read_function(reader: Reader, function: Function) -> None:
         frame.vars[parameters[0].arg] = receiver
     reader.bind_unknown(frame, function)
     wrappers = reader.decorations(function)
-    reader._run(frame, function, wrappers, function.node)
+    reader.run(frame, function, wrappers, function.node)
     _close(reader)
 
 
@@ -62,21 +62,21 @@ def _instance(reader: Reader, function: Function) -> Instance:
     assert cls is not None
     fresh = ("root", id(cls.node)) not in reader.instances
     made = reader.instance_of(cls, ("root", id(cls.node)), cls.name, None)
-    init = reader._method_of(cls, "__init__")
+    init = reader.method_of(cls, "__init__")
     if init is not None and init is not function and fresh:
-        # Its events are those of the constructor, read once.
-        nodes, cur = reader.graph.nodes, reader.cur
-        reader.graph.nodes = []
-        reader.cur = reader.node()
         frame = Frame(init, reader.globals, None)
         frame.receiver, frame.cls = made, cls
         parameters = init.parameters()
         if parameters:
             frame.vars[parameters[0].arg] = made
         reader.bind_unknown(frame, init)
-        reader._run(frame, init, (), init.node)
-        reader.graph.nodes, reader.cur = nodes, cur
+        # Its events are those of the constructor, read once.
+        reader.aside(lambda: _run(reader, frame, init))
     return made
+
+
+def _run(reader: Reader, frame: Frame, function: Function) -> None:
+    reader.run(frame, function, (), function.node)
 
 
 def uses(tree: ast.Module) -> dict[str, str]:

@@ -64,7 +64,7 @@ def find(paths: Sequence[str], exclude: Sequence[str] = ()) -> list[str]:
     are followed, except to a directory around the one that is walked. A directory that cannot be listed is given back
     as if it were a file, so that reading it says why.
     """
-    excluded = _excluder(exclude)
+    excluded = excluder(exclude)
     found: list[str] = []
     seen: set[str] = set()
     for path in paths:
@@ -147,7 +147,7 @@ def _walk(root: str, excluded: Callable[[str, str], bool]) -> list[tuple[str, st
     return sorted((path, real) for real, path in found.items())
 
 
-def _excluder(patterns: Iterable[str]) -> Callable[[str, str], bool]:
+def excluder(patterns: Iterable[str]) -> Callable[[str, str], bool]:
     """A test of (name, absolute path) for what the patterns exclude."""
     names: list[str] = []
     tails: list[str] = []

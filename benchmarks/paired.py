@@ -1,0 +1,80 @@
+"""Times two commands against each other, in turns, so that a machine that slows down slows down both."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Timing(NamedTuple):
+    """Medians in seconds over all pairs, and the median and the range of the ratios of the pairs."""
+
+    first: float
+    second: float
+    ratio: float
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        return f"{self.ratio:.2f} (pairs: {self.least:.2f} to {self.most:.2f})"
+
+
+def seconds(command: Sequence[str], codes: tuple[int, ...]) -> float:
+    """How long a command takes. An exit code that is not expected ends the benchmark: it did something else."""
+    start = time.perf_counter()
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
+    )
+    taken = time.perf_counter() - start
+    if done.returncode not in codes:
+        sys.exit(f"`{' '.join(command)}` ended with {done.returncode}: {done.stderr.decode(errors='replace')[-500:]}")
+    return taken
+
+
+def compare(
+    first: Sequence[str], second: Sequence[str], *, pairs: int, times: int = 1, codes: tuple[int, ...] = (0, 1)
+) -> Timing:
+    """Run both commands in turns, ``pairs`` times ``times``, after a warm-up that is not counted."""
+    seconds(first, codes)
+    seconds(second, codes)
+    samples: list[tuple[float, float]] = []
+    for _ in range(pairs):
+        turns = [(seconds(first, codes), seconds(second, codes)) for _ in range(times)]
+        samples.append((statistics.fmean(a for a, _ in turns), statistics.fmean(b for _, b in turns)))
+    ratios = [a / b for a, b in samples]
+    return Timing(
+        statistics.median(a for a, _ in samples),
+        statistics.median(b for _, b in samples),
+        statistics.median(ratios),
+        min(ratios),
+        max(ratios),
+    )
+
+
+def installed(name: str) -> list[str]:
+    """The command of that name in this interpreter's environment."""
+    path = Path(sysconfig.get_path("scripts")) / (f"{name}.exe" if os.name == "nt" else name)
+    if not path.exists():
+        sys.exit(
+            f"{name} is not installed beside {sys.executable}: install this project with `pip install -e '.[dev]'`"
+        )
+    return [str(path)]
+
+
+def machine() -> str:
+    """What the figures were measured on."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    return f"{platform.system()}, {os.cpu_count()} CPUs ({model}), {python}"

@@ -1,0 +1,123 @@
+"""Every fixture is a program that runs, and every mark in it is one that the other tests can read."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import random
+import re
+import runpy
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+ROOT = Path(__file__).resolve().parents[1] / "fixtures"
+SCRIPTS = sorted(ROOT.rglob("*.py"))
+PAIRED = ("autocast", "scaling", "accumulation", "checkpoint", "numerics", "migration", "trainers")
+
+#: Rules that have at least one script that breaks them and one, beside it, that does the same work right.
+COVERED = {
+    *("AMP101", "AMP102", "AMP103", "AMP104", "AMP105", "AMP106", "AMP110"),
+    *("AMP201", "AMP202", "AMP203", "AMP204", "AMP206", "AMP207", "AMP208", "AMP209", "AMP210"),
+    *("AMP211", "AMP213", "AMP214", "AMP215", "AMP216"),
+    *("AMP301", "AMP303", "AMP304", "AMP401", "AMP402"),
+    *("AMP501", "AMP502", "AMP503", "AMP504", "AMP506", "AMP901"),
+}
+
+CODES = r"AMP\d{3}(?: AMP\d{3})*"
+MARK = re.compile(rf"  # (?:{CODES}|(?:static-only|runtime-only): {CODES} [a-z].*[^.\s])$")
+MENTION = re.compile(r"AMP\d|static-only|runtime-only")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def codes_in(path: Path) -> set[str]:
+    return set(re.findall(r"AMP\d{3}", path.read_text(encoding="utf-8")))
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Give a script a world of its own, and take back what it leaves switched on."""
+    threads = torch.get_num_threads()
+    torch_state, python_state = torch.get_rng_state(), random.getstate()
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        # Some of the scripts show how autocast stays on after its last exit.
+        for device in ("cpu", "cuda"):
+            torch.set_autocast_enabled(device, False)
+        torch.clear_autocast_cache()
+        torch.set_num_threads(threads)
+        torch.set_rng_state(torch_state)
+        random.setstate(python_state)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=name_of)
+def test_runs_to_its_end(script: Path, alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings():
+        # Deprecated names and autocast that disables itself are what some of the scripts are about.
+        warnings.simplefilter("ignore")
+        runpy.run_path(str(script), run_name="__main__")
+    assert printed.getvalue().strip(), "a fixture says what came of its training"
+    assert not os.listdir(), "a fixture leaves no file behind"
+
+
+def marked_lines() -> Iterator[tuple[str, str]]:
+    """Every line that speaks of a code, with the place where it stands."""
+    for script in SCRIPTS:
+        for number, line in enumerate(script.read_text(encoding="utf-8").splitlines(), start=1):
+            if MENTION.search(line):
+                yield f"{name_of(script)}:{number}", line
+
+
+def test_marks_are_well_formed() -> None:
+    broken = [f"{place}: {line.strip()}" for place, line in marked_lines() if not MARK.search(line)]
+    assert not broken, "a mark is `# AMP201 AMP301` or `# static-only: AMP304 reason` at the end of a line of code"
+
+
+def test_marks_stand_on_code() -> None:
+    empty = [place for place, line in marked_lines() if not line.split("#")[0].strip()]
+    assert not empty
+
+
+def test_a_mark_names_a_code_once() -> None:
+    for place, line in marked_lines():
+        codes = re.findall(r"AMP\d{3}", line)
+        assert len(codes) == len(set(codes)), place
+
+
+@pytest.mark.parametrize("script", [path for path in SCRIPTS if path.parent.name in PAIRED], ids=name_of)
+def test_wrong_scripts_are_marked_and_right_ones_are_not(script: Path) -> None:
+    stem, _, kind = script.stem.rpartition("_")
+    assert stem and kind in ("bad", "good")
+    assert bool(codes_in(script)) == (kind == "bad")
+
+
+@pytest.mark.parametrize("script", [path for path in SCRIPTS if path.parent.name == "idioms"], ids=name_of)
+def test_idioms_are_not_marked(script: Path) -> None:
+    assert not codes_in(script)
+
+
+@pytest.mark.parametrize("code", sorted(COVERED))
+def test_every_rule_has_a_wrong_and_a_right_script(code: str) -> None:
+    wrong = [path for path in SCRIPTS if path.stem.endswith("_bad") and codes_in(path) == {code}]
+    assert wrong, f"no script has {code} and nothing else"
+    right = [path.with_name(path.stem.removesuffix("_bad") + "_good.py") for path in wrong]
+    assert any(path.exists() for path in right), f"no script shows how {code} is put right"
+
+
+def test_headline_has_its_four_mistakes() -> None:
+    marks = re.findall(r"AMP\d{3}", (ROOT / "headline.py").read_text(encoding="utf-8"))
+    assert sorted(marks) == ["AMP103", "AMP201", "AMP301", "AMP401"]
