@@ -163,13 +163,16 @@ class _Check:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         """Adds the files below amp_check_paths, before others select among the items."""
+        # pytest before 9 collects anew what is named twice, or named and below a folder that is named.
+        once = {item.nodeid: item for item in reversed(items) if isinstance(item, CheckItem)}
+        items[:] = [item for item in items if once.get(item.nodeid, item) is item]
         arguments = self.config.args
         if not self.options.paths or (arguments and all("::" in argument for argument in arguments)):
             # Who names single items wants those.
             return
         from ..static.sources import find
 
-        known = {os.path.realpath(item.path) for item in items if isinstance(item, CheckItem)}
+        known = {os.path.realpath(item.path) for item in once.values()}
         for path in find(self.options.paths, self.options.exclude):
             real = os.path.realpath(path)
             if real not in known:

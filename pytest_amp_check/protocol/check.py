@@ -188,7 +188,17 @@ class _Judge:
         self.zeroed = {o for x in events if x.kind == e.ZERO_GRAD for o in self._owners(x)}
         self.handed = {o for x in events if x.kind == e.HANDOFF for o in x.facts.get("things", ())}
         self.windows = self._windows(events)
-        self.live = self._live_tests()
+        self.kinds = {event.kind for event in events}
+        self.live: list[int] = []
+
+    def _may_fault(self) -> bool:
+        """Whether the events of the graph can commit any fault of the automaton; most graphs need not be explored."""
+        kinds = self.kinds
+        if kinds & {e.SCALER_STEP, e.UNSCALE, e.UPDATE, e.SCALER_STATE}:
+            return True
+        if e.AUTOCAST_ENTER in kinds and kinds & {e.BACKWARD, e.STEP, e.LOSS, e.AUTOCAST_ENTER}:
+            return True
+        return (e.BACKWARD in kinds and (bool(self.windows) or e.STEP in kinds)) or e.LOSS in kinds
 
     def _windows(self, events: list[Event]) -> dict[int, bool]:
         """The tests that decide whether an iteration ends an accumulation window, and the truth that ends it."""
@@ -217,16 +227,9 @@ class _Judge:
         nodes = self.graph.nodes
         live = [0] * len(nodes)
         before: list[list[int]] = [[] for _ in nodes]
-        uses = [0] * len(self.graph.tests)
         for i, node in enumerate(nodes):
-            for target, key, truth in node.ways:
+            for target, _, _ in node.ways:
                 before[target].append(i)
-                if key >= 0 and truth:
-                    uses[key] += 1
-        asked_once = 0
-        for key, count in enumerate(uses):
-            if count < 2 and not self.graph.tests[key].implies:
-                asked_once |= 1 << key
         work = deque(range(len(nodes) - 1, -1, -1))
         queued = [True] * len(nodes)
         while work:
@@ -259,7 +262,8 @@ class _Judge:
     # Moving the states.
 
     def findings(self) -> Iterator[Finding]:
-        if any(node.event is not None for node in self.graph.nodes):
+        if self._may_fault():
+            self.live = self._live_tests()
             self._explore()
         for test in self._boundaries():
             if test.site is not None:
@@ -290,14 +294,14 @@ class _Judge:
             else:
                 after = state
             if node.forgets:
-                after = after._replace(known=after.known & ~node.forgets, truth=after.truth & ~node.forgets)
+                after = State(after.known & ~node.forgets, after.truth & ~node.forgets, *after[2:])
             for target, key, truth in node.ways:
                 onward = after if key < 0 else self._assume(after, key, truth)
                 if onward is None:
                     continue
                 keep = self.live[target]
                 if onward.known & ~keep:
-                    onward = onward._replace(known=onward.known & keep, truth=onward.truth & keep)
+                    onward = State(onward.known & keep, onward.truth & keep, *onward[2:])
                 pair = (target, onward)
                 if pair not in self.trail:
                     self.trail[pair] = here
@@ -326,7 +330,7 @@ class _Judge:
         boundary = self.windows.get(key)
         if boundary is not None and boundary != truth:
             opts = tuple(a.move(opt, a.HOLD)[0] for opt in opts)
-        return state._replace(known=known, truth=value, opts=opts)
+        return State(known, value, state.regions, opts, state.used, state.renewed, state.stale)
 
     def _blame(self, label: str, blamed: int, settled: int, here: tuple[int, State]) -> None:
         """Keep the first path that commits a fault, and count the states that do."""

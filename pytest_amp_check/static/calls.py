@@ -219,7 +219,7 @@ class Reader(Expressions):
 
     def run(self, frame: Frame, function: Function, wrappers: tuple[Value, ...], node: ast.AST) -> Value:
         outer, loops = self.frame, self.loops
-        handlers = self.handlers
+        handlers, mark = self.handlers, self.mark()
         self.frame = frame
         self.loops = [*loops]
         guarded, self.guarded = self.guarded, 0
@@ -248,6 +248,8 @@ class Reader(Expressions):
         del self.path[base:]
         self.cur = self.join(cur for cur, *_ in frame.returns)
         value = self._returned(frame)
+        self.returned = mark.returned
+        self.forget(mark)
         for wrapper in reversed(regions):
             self.exit(wrapper, place, depth)
             self.closed(wrapper)

@@ -69,6 +69,7 @@ class Tests:
         self.asked: list[Test] = []
         self.keys: dict[object, int] = {}
         self.loops: list[frozenset[int]] = []
+        self._by_loop: dict[int, int] = {}
 
     def test(self, question: object, text: str, site: Site | None, loops: frozenset[int]) -> Test:
         """The test that asks ``question``; ``loops`` are those whose every turn may answer anew."""
@@ -79,12 +80,10 @@ class Tests:
         self.keys[question] = made.key
         self.asked.append(made)
         self.loops.append(loops)
+        for loop in loops:
+            self._by_loop[loop] = self._by_loop.get(loop, 0) | (1 << made.key)
         return made
 
     def forgotten_by(self, loop: int) -> int:
         """The tests (as a bit set) whose answers a new turn of a loop makes unknown."""
-        bits = 0
-        for key, loops in enumerate(self.loops):
-            if loop in loops:
-                bits |= 1 << key
-        return bits
+        return self._by_loop.get(loop, 0)

@@ -106,6 +106,7 @@ class Flow(Machine):
         if self.cur is not None:
             condition = both(*self.path[self.frame.path_base :])
             self.frame.returns.append((self.cur, condition, value, self.heap))
+            self.returned += 1
         self.cur = None
 
     def _raise(self, node: ast.Raise) -> None:
@@ -114,6 +115,7 @@ class Flow(Machine):
                 self.evaluate(child)
         if self.handlers and self.cur is not None:
             self.handlers[-1].append(self.cur)
+        self.happened += 1
         self.cur = None
 
     def _break(self, node: ast.Break) -> None:
@@ -122,6 +124,7 @@ class Flow(Machine):
             self.leave(loop.unwind_base)
             if self.cur is not None:
                 loop.breaks.append((self.cur, self.frame.vars, self.heap))
+        self.jumped += 1
         self.cur = None
 
     def _continue(self, node: ast.Continue) -> None:
@@ -130,6 +133,7 @@ class Flow(Machine):
             self.leave(loop.unwind_base)
             if self.cur is not None:
                 loop.continues.append((self.cur, self.frame.vars, self.heap))
+        self.jumped += 1
         self.cur = None
 
     def leave(self, base: int) -> None:
@@ -374,6 +378,7 @@ class Flow(Machine):
         self.serial += 1
         loop = Loop(self.serial, len(self.unwind))
         asked = len(self.tests.asked)
+        mark = self.mark()
         self._carry(body, loop, bind)
         head = self.node()
         first = self.tests.test(("first turn", loop.key), "", None, frozenset()).key
@@ -401,13 +406,16 @@ class Flow(Machine):
         self.loops.pop()
         self.cur = past
         if any(test.counts and loop.key in self.tests.loops[test.key] for test in self.tests.asked[asked:]):
-            self.emit(e.LOOP_EXIT, body[0])
+            if self.happened != mark.happened:
+                self.emit(e.LOOP_EXIT, body[0])
         if after[0] is not None:
             self.frame.vars, self.heap = {**before_vars, **after[1]}, {**before_heap, **after[2]}
         else:
             self.frame.vars, self.heap = dict(before_vars), dict(before_heap)
         self.read(orelse)
         self._gather(loop.breaks)
+        self.jumped = mark.jumped
+        self.forget(mark)
 
     def _turn(self, head: int, first: int, truth: bool) -> None:
         """Lead on to a turn of a loop, which is the first or is not."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..protocol import events as e
 from ..protocol.events import Event, Graph, Node, Program, Site, Thing
@@ -79,6 +79,17 @@ class Loop:
         self.continues: list[tuple[int, Vars, Heap]] = []
 
 
+class Mark(NamedTuple):
+    """A place in the graph, and what had happened before it."""
+
+    place: int | None
+    ways: int
+    size: int
+    happened: int
+    returned: int
+    jumped: int
+
+
 class Open:
     """An autocast region that stands open around the place being read."""
 
@@ -128,6 +139,10 @@ class Machine:
         self.depth = 0
         self.entered = 0
         self.handlers: list[list[int]] = []
+        #: Events and raises, returns, and jumps of loops so far: what holds none can be left out of the graph.
+        self.happened = 0
+        self.returned = 0
+        self.jumped = 0
 
     def finish(self) -> None:
         """Settle what only the whole graph tells: which answers each turn of a loop makes unknown."""
@@ -138,6 +153,7 @@ class Machine:
         """Read something for the values it gives, without keeping its events."""
         nodes, cur, heads, handlers = self.graph.nodes, self.cur, self.heads, self.handlers
         unwind, loops, path = self.unwind, self.loops, self.path
+        happened, returned, jumped = self.happened, self.returned, self.jumped
         opened, maybe, depth, no_grad = self.open, self.maybe_open, self.depth, self.no_grad
         self.graph.nodes, self.heads, self.handlers = [], [], []
         self.open, self.path, self.loops = list(opened), list(path), list(loops)
@@ -145,6 +161,7 @@ class Machine:
         act()
         self.graph.nodes, self.cur, self.heads, self.handlers = nodes, cur, heads, handlers
         self.unwind, self.loops, self.path = unwind, loops, path
+        self.happened, self.returned, self.jumped = happened, returned, jumped
         self.open, self.maybe_open, self.depth, self.no_grad = opened, maybe, depth, no_grad
 
     # Places.
@@ -184,6 +201,7 @@ class Machine:
         here = self.node(event)
         self.link(self.cur, here)
         self.cur = here
+        self.happened += 1
         for handlers in self.handlers:
             handlers.append(here)
         return event
@@ -194,6 +212,24 @@ class Machine:
         for formula in self.path:
             pairs.extend(pair for pair in literals(formula) if pair not in pairs)
         return tuple(pairs)
+
+    def mark(self) -> Mark:
+        """Remember this place, so that what follows can be left out if nothing happens in it."""
+        ways = len(self.graph.nodes[self.cur].ways) if self.cur is not None else 0
+        return Mark(self.cur, ways, len(self.graph.nodes), self.happened, self.returned, self.jumped)
+
+    def forget(self, mark: Mark) -> None:
+        """Go back to a marked place if nothing has happened since and the way on is open."""
+        place, ways, size = mark.place, mark.ways, mark.size
+        if place is None or self.cur is None:
+            return
+        if (self.happened, self.returned, self.jumped) != (mark.happened, mark.returned, mark.jumped):
+            return
+        del self.graph.nodes[size:]
+        del self.graph.nodes[place].ways[ways:]
+        while self.heads and self.heads[-1][0] >= size:
+            self.heads.pop()
+        self.cur = place
 
     def join(self, places: Iterable[int | None]) -> int | None:
         """One place that all the given places lead to."""
@@ -239,6 +275,7 @@ class Machine:
         if isinstance(formula, bool):
             (then if formula else otherwise)()
             return (self.cur is not None, False) if formula else (False, self.cur is not None)
+        mark = self.mark()
         yes, no = self.lower(formula)
         before_vars, before_heap = self.frame.vars, self.heap
         self.frame.vars, self.heap, self.cur = dict(before_vars), dict(before_heap), yes
@@ -252,6 +289,8 @@ class Machine:
         self.path.pop()
         after_no = (self.cur, self.frame.vars, self.heap)
         self.meet(formula, after_yes, after_no)
+        if after_yes[0] is not None and after_no[0] is not None:
+            self.forget(mark)
         return after_yes[0] is not None, after_no[0] is not None
 
     def meet(
