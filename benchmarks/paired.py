@@ -29,9 +29,16 @@ class Timing(NamedTuple):
 
 def seconds(command: Sequence[str], codes: tuple[int, ...]) -> float:
     """How long a command takes. An exit code that is not expected ends the benchmark: it did something else."""
+    # Where Python may not write bytecode, each run would time the compiler.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     start = time.perf_counter()
     done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        check=False,
     )
     taken = time.perf_counter() - start
     if done.returncode not in codes:

@@ -184,6 +184,17 @@ def test_patterns_in_pyproject_count_from_its_folder() -> None:
     assert [line.split(":")[0] for line in done.stdout.splitlines()[:-1]] == ["old/train.py"]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege")
+def test_patterns_count_behind_a_link_too() -> None:
+    Path("real/gen").mkdir(parents=True)
+    Path("real/gen/train.py").write_text(BAD)
+    Path("real/pyproject.toml").write_text('[tool.amp-check]\nexclude = ["gen/*.py"]\n')
+    Path("link").symlink_to("real")
+    assert amp_check("check", "link").returncode == 0
+    Path("real/pyproject.toml").write_text('[tool.amp-check]\nper-file-ignores = {"gen/*.py" = ["ALL"]}\n')
+    assert amp_check("check", "link").returncode == 0
+
+
 def test_machine_formats_hold_nothing_else() -> None:
     Path("train.py").write_text(BAD)
     done = amp_check("check", "--output-format", "json", ".")

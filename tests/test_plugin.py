@@ -182,6 +182,14 @@ def test_python_files_says_what_a_test_module_is(pytester: pytest.Pytester) -> N
     assert sorted(nodes(result)) == ["check_model.py::amp-check", "check_model.py::test_pass"]
 
 
+@pytest.mark.parametrize("workers", [(), pytest.param(("-p", "xdist", "-n", "2"), marks=needs_xdist)])
+def test_a_file_named_by_testpaths_keeps_its_tests(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
+    pytester.makepyfile(checks=TEST)
+    pytester.makeini("[pytest]\ntestpaths = checks.py\n")
+    pytester.runpytest_subprocess("--amp-check", *workers).assert_outcomes(passed=2)
+    pytester.runpytest_subprocess("--amp-check", *workers, "checks.py").assert_outcomes(passed=1)
+
+
 @pytest.mark.parametrize("where", ["pytest.ini", "pyproject.toml"])
 def test_own_paths_are_checked_besides_what_pytest_collects(project: pytest.Pytester, where: str) -> None:
     (project.path / "pytest.ini").write_text(

@@ -64,7 +64,9 @@ def _anchor(pattern: str, base: str) -> str:
     bare = pattern.rstrip("/")
     if "/" not in bare or bare.startswith("**/") or os.path.isabs(bare):
         return bare or pattern
-    literal = "".join(f"[{c}]" if c in "*?[" else c for c in base.replace(os.sep, "/").rstrip("/"))
+    # The engine matches real paths, and what stands in the name of a folder is no pattern.
+    folder = os.path.realpath(base).replace(os.sep, "/").rstrip("/")
+    literal = "".join(f"[{c}]" if c in "*?[" else c for c in folder)
     return f"{literal}/{bare}"
 
 

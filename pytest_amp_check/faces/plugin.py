@@ -122,13 +122,20 @@ class _Check:
             return nodes
         session = parent.session
         given = session.isinitpath(file_path)
-        if given and not self._has_tests(file_path):
+        if given and self._by_hand() and not self._has_tests(file_path):
             # pytest would import, that is run, a training script that is named on its command line.
             nodes = [node for node in nodes if not isinstance(node, pytest.Module)]
         if given or not self._excluded(file_path):
             # The session is its parent: below a Package, running the item would import the package.
             nodes = [*nodes, CheckFile.from_parent(session, path=file_path)]
         return nodes
+
+    def _by_hand(self) -> bool:
+        """Whether the arguments come from the command line. A worker is always given them there."""
+        given: bool = getattr(self.config, "workerinput", {}).get(
+            "amp_check_by_hand", self.config.args_source is pytest.Config.ArgsSource.ARGS
+        )
+        return given
 
     def _has_tests(self, path: Path) -> bool:
         """Whether a named file is a test module by its name, or because a test in it was named too."""
@@ -224,12 +231,13 @@ class _Check:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """xdist: tells each worker where the one analysis is shared."""
+        """What xdist's workers are told: where the one analysis is shared."""
         if not self.folder:
             import tempfile
 
             self.folder = tempfile.mkdtemp(prefix="amp-check-")
         node.workerinput["amp_check_folder"] = self.folder
+        node.workerinput["amp_check_by_hand"] = self._by_hand()
 
     def pytest_unconfigure(self) -> None:
         if self.folder:

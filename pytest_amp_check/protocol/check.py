@@ -136,7 +136,7 @@ def _finding(
     rule, fault = LABELS[label]
     names: dict[str, str] = {}
     for event in reversed(events):
-        names.update((k, v) for k, v in event.names.items() if v)
+        names.update((k, text) for k, v in event.names.items() if (text := str(v)))
     names.update(values)
     message = _fill(fault.message, names)
     severity = values.get("severity") or fault.severity or rule.severity
@@ -267,7 +267,7 @@ class _Judge:
             self._explore()
         for test in self._boundaries():
             if test.site is not None:
-                yield _finding("window:off-by-one", test.site, [], {"window": test.text}, ())
+                yield _finding("window:off-by-one", test.site, [], {"window": str(test.text)}, ())
         entered = {blame.settled for (label, _), (_, _, blame) in self.faults.items() if label == "backward@region"}
         for (label, _), (node, state, blame) in self.faults.items():
             if label == "step@region" and blame.settled in entered:
@@ -581,7 +581,7 @@ class _Judge:
     def _condition(self, event: Event) -> str:
         words = []
         for key, truth in event.guards:
-            text = self.graph.tests[key].text
+            text = str(self.graph.tests[key].text)
             if text:
                 words.append(f"`{text}` is {'true' if truth else 'false'}")
         return "when " + " and ".join(words[-2:]) if words else ""

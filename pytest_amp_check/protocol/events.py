@@ -115,7 +115,8 @@ class Thing:
 
 
 class Event:
-    """One AMP event. ``subject`` and ``object`` are keys of things, ``names`` the user's own words for them.
+    """One AMP event. ``subject`` and ``object`` are keys of things, ``names`` the user's own words for them (as ``str``
+    gives them).
 
     ``guards`` are the tests (key, truth) under which the event stands in the source; a run has none.
     """
@@ -129,7 +130,7 @@ class Event:
         subject: int | None = None,
         object: int | None = None,
         facts: dict[str, Any] | None = None,
-        names: dict[str, str] | None = None,
+        names: dict[str, object] | None = None,
         guards: tuple[tuple[int, bool], ...] = (),
     ) -> None:
         self.kind = kind
@@ -154,7 +155,7 @@ class Test:
 
     __slots__ = ("boundary", "counts", "implies", "key", "of_gradients", "off_by_one", "site", "text", "window")
 
-    def __init__(self, key: int, text: str, site: Site | None) -> None:
+    def __init__(self, key: int, text: object, site: Site | None) -> None:
         self.key = key
         self.text = text
         self.site = site

@@ -11,7 +11,8 @@ from ..protocol.events import Event, Site, Symbol, Thing
 from .conditions import Formula, both
 from .machine import BUDGET, DEPTH, Frame
 from .project import Class, Function
-from .reader import IMPURE, Expressions, readings_of, undo
+from .reader import IMPURE, Expressions, undo
+from .syntax import Words, walk
 from .values import (
     NONE,
     Choice,
@@ -334,7 +335,7 @@ class Reader(Expressions):
         annotation = parameter.annotation
         if annotation is None:
             return value
-        for node in ast.walk(annotation):
+        for node in walk(annotation):
             if isinstance(node, (ast.Name, ast.Attribute)):
                 named = self._dotted(node)
                 entry = surface.lookup(named) if named else None
@@ -732,7 +733,7 @@ class Reader(Expressions):
         argument = node.args[0] if isinstance(node, ast.Call) and node.args else None
         names = {"scaler": self._receiver(node), "call": self.words(node)}
         if argument is not None:
-            names["loss"] = self.words(argument) if not isinstance(argument, ast.BinOp) else ast.unparse(argument)
+            names["loss"] = Words(argument)
         if made.penalty is not None:
             self._penalty(made, node)
         self.emit(
@@ -770,7 +771,7 @@ class Reader(Expressions):
         thing = self._optimizer_thing(value, node)
         if thing is not None:
             argument = node.args[0] if isinstance(node, ast.Call) and node.args else None
-            act(thing.key, {"optimizer": ast.unparse(argument) if argument is not None else thing.name})
+            act(thing.key, {"optimizer": Words(argument) if argument is not None else thing.name})
         return NONE
 
     def _optimizer_thing(self, value: Value, node: ast.AST) -> Thing | None:
@@ -782,9 +783,9 @@ class Reader(Expressions):
             return self.thing(("used", value.key), "optimizer", value.text, self.site(node))
         return None
 
-    def _receiver(self, node: ast.AST) -> str:
+    def _receiver(self, node: ast.AST) -> object:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            return ast.unparse(node.func.value)
+            return Words(node.func.value)
         return ""
 
     def _optimizer_method(
@@ -934,7 +935,7 @@ class Reader(Expressions):
             node,
             function=facts.get("kind"),
             low_precision=low,
-            names={"call": self.words(node), "loss": ast.unparse(node.args[0]) if isinstance(node, ast.Call) and node.args else ""},
+            names={"call": self.words(node), "loss": Words(node.args[0]) if isinstance(node, ast.Call) and node.args else ""},
         )
         made = self._computed(parts) if parts else Tensor(self.turning())
         if not parts:
@@ -985,9 +986,9 @@ class Reader(Expressions):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             inner = node.func.value
             if isinstance(inner, ast.Call) and inner.args:
-                names["loss"] = ast.unparse(inner.args[0])
+                names["loss"] = Words(inner.args[0])
                 if isinstance(inner.func, ast.Attribute):
-                    names["scaler"] = ast.unparse(inner.func.value)
+                    names["scaler"] = Words(inner.func.value)
         if tensor.penalty is not None:
             self._penalty(tensor, node)
         scaler = tensor.scaler if tensor.scaler >= 0 else None
@@ -1342,7 +1343,7 @@ class Reader(Expressions):
             if name == "enumerate":
                 start = _first(args[1:], keywords, "start") or Const(0)
                 self._enumerated[made.key] = first
-            made.text = name
+            made.iterates = name
             made.first = start.value if isinstance(start, Const) and isinstance(start.value, int) else None
             return made
         if name == "zip":
@@ -1444,7 +1445,7 @@ class Reader(Expressions):
         if isinstance(node, ast.Call):
             for item in node.keywords:
                 if item.arg == keyword:
-                    return ast.unparse(item.value)
+                    return Words(item.value)
         return ""
 
     def _new_scaler(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
@@ -1503,7 +1504,7 @@ class Reader(Expressions):
             owners=self._clip_owners(params),
             nonfinite_error=isinstance(strict, Const) and strict.value is True and not self.guarded,
             measures_only=_is_infinite(limit),
-            names={"call": self.words(node), "params": ast.unparse(arguments[0]) if arguments else ""},
+            names={"call": self.words(node), "params": Words(arguments[0]) if arguments else ""},
         )
         if clipping is not None:
             norm.readings = (clipping,)
@@ -1549,7 +1550,7 @@ class Reader(Expressions):
         made = Tensor.merge(tensors) if tensors else self._foreign_tensor(outputs)
         if made.scaler >= 0:
             argument = node.args[0] if isinstance(node, ast.Call) and node.args else None
-            words = ast.unparse(argument) if argument is not None else ""
+            words = Words(argument) if argument is not None else ""
             made.penalty = (node, {"call": self.words(node), "loss": words, "scaler": self.program.things[made.scaler].name})
         made.scaler = -1
         made.is_loss = False

@@ -46,7 +46,7 @@ def _join(word: str, formulas: tuple[Formula, ...], *, neutral: bool) -> Formula
         return neutral
     if len(parts) == 1:
         return parts[0]
-    if any(negate(part) in parts for part in parts):
+    if len(parts) <= 8 and any(negate(part) in parts for part in parts):
         return not neutral
     return (word, *parts)
 
@@ -71,7 +71,7 @@ class Tests:
         self.loops: list[frozenset[int]] = []
         self._by_loop: dict[int, int] = {}
 
-    def test(self, question: object, text: str, site: Site | None, loops: frozenset[int]) -> Test:
+    def test(self, question: object, text: object, site: Site | None, loops: frozenset[int]) -> Test:
         """The test that asks ``question``; ``loops`` are those whose every turn may answer anew."""
         key = self.keys.get(question)
         if key is not None:

@@ -11,7 +11,8 @@ from typing import Any
 from ..protocol import events as e
 from .conditions import Formula, both, either, negate
 from .machine import Frame, Loop, Machine, Open
-from .project import Function, Module, catches_import, stored_names
+from .project import Module, catches_import, stored_names
+from .syntax import Words, children, walk
 from .values import (
     NONE,
     Choice,
@@ -104,7 +105,9 @@ class Flow(Machine):
         value = self.evaluate(node.value) if node.value is not None else NONE
         self.leave(self.frame.unwind_base)
         if self.cur is not None:
-            condition = both(*self.path[self.frame.path_base :])
+            here = self.path[self.frame.path_base :]
+            # Past some depth, which way a function returned is a question of its own.
+            condition = both(*here) if len(here) <= 8 else self.ask(("return", id(node)), "", self.turning())
             self.frame.returns.append((self.cur, condition, value, self.heap))
             self.returned += 1
         self.cur = None
@@ -251,13 +254,13 @@ class Flow(Machine):
             if index == len(node.cases):
                 return
             arm = node.cases[index]
-            for child in ast.walk(arm.pattern):
+            for child in walk(arm.pattern):
                 name = getattr(child, "name", None) or getattr(child, "rest", None)
                 if isinstance(name, str):
                     self.frame.vars[name] = self.fresh(arm.pattern, name)
             catch_all = isinstance(arm.pattern, ast.MatchAs) and arm.pattern.pattern is None and arm.guard is None
             question = ("case", id(node), index)
-            formula = last if catch_all else self.ask(question, ast.unparse(arm.pattern), loops, arm.pattern)
+            formula = last if catch_all else self.ask(question, Words(arm.pattern), loops, arm.pattern)
             if arm.guard is not None:
                 formula = both(formula, self.condition(arm.guard))
             self.fork(formula, lambda: self.read(arm.body), lambda: case(index + 1))
@@ -337,7 +340,7 @@ class Flow(Machine):
 
     def _binds_thing(self, target: ast.expr) -> bool:
         return any(
-            isinstance(part, ast.Name) and self.uses.get(part.id) in ("optimizer", "scaler") for part in ast.walk(target)
+            isinstance(part, ast.Name) and self.uses.get(part.id) in ("optimizer", "scaler") for part in walk(target)
         )
 
     def _unrolled(self, node: ast.For | ast.AsyncFor, items: list[Value]) -> None:
@@ -562,7 +565,7 @@ class Flow(Machine):
     ) -> Value: ...
 
     @abstractmethod
-    def words(self, node: ast.AST) -> str: ...
+    def words(self, node: ast.AST) -> Words: ...
 
     def enter(self, context: Value, node: ast.AST) -> None:
         """What entering a context does."""
@@ -688,7 +691,7 @@ def _is_main_guard(test: ast.expr) -> bool:
 
 
 def _is_version_guard(test: ast.expr) -> bool:
-    for node in ast.walk(test):
+    for node in walk(test):
         name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
         if "version" in name.lower() or name == "hasattr":
             return True
@@ -709,7 +712,7 @@ def _own_nodes(statements: list[ast.stmt]) -> list[ast.AST]:
     while stack:
         node = stack.pop()
         found.append(node)
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
                 stack.append(child)
     return found

@@ -208,10 +208,7 @@ class Machine:
 
     def guards(self) -> tuple[tuple[int, bool], ...]:
         """The tests under which the place being read stands."""
-        pairs: list[tuple[int, bool]] = []
-        for formula in self.path:
-            pairs.extend(pair for pair in literals(formula) if pair not in pairs)
-        return tuple(pairs)
+        return tuple(dict.fromkeys(pair for formula in self.path for pair in literals(formula)))
 
     def mark(self) -> Mark:
         """Remember this place, so that what follows can be left out if nothing happens in it."""
@@ -370,7 +367,7 @@ class Machine:
             site = site.caller
         return tuple(chain)
 
-    def opaque(self, key: object, text: str, loops: frozenset[int] = frozenset(), *, parameter: bool = False) -> Opaque:
+    def opaque(self, key: object, text: object, loops: frozenset[int] = frozenset(), *, parameter: bool = False) -> Opaque:
         """The unknown value with a key: the same question about it is the same test."""
         made = self.opaques.get(key)
         if made is None:
@@ -378,20 +375,20 @@ class Machine:
             made = self.opaques[key] = Opaque(self.serial, text, loops, parameter=parameter)
         return made
 
-    def fresh(self, node: ast.AST, text: str = "") -> Opaque:
+    def fresh(self, node: ast.AST, text: object = "") -> Opaque:
         """A new unknown value, made at a place: other on every turn of the loops around it."""
-        return self.opaque(("fresh", self.place_key(node), text), text, self.turning())
+        return self.opaque(("fresh", self.place_key(node), text if isinstance(text, str) else id(node)), text, self.turning())
 
     def turning(self) -> frozenset[int]:
         return frozenset(loop.key for loop in self.loops)
 
     # Questions about values.
 
-    def ask(self, question: object, text: str, loops: frozenset[int], node: ast.AST | None = None) -> Formula:
+    def ask(self, question: object, text: object, loops: frozenset[int], node: ast.AST | None = None) -> Formula:
         test = self.tests.test(question, text, self.site(node) if node is not None else None, loops)
         return ("test", test.key)
 
-    def truth(self, value: Value, text: str = "", node: ast.AST | None = None) -> Formula:
+    def truth(self, value: Value, text: object = "", node: ast.AST | None = None) -> Formula:
         """The condition under which a value is true."""
         if isinstance(value, Const):
             return bool(value.value)
@@ -402,7 +399,7 @@ class Machine:
         if isinstance(value, Ref) and value.source is not None:
             value = value.source
         if isinstance(value, Opaque):
-            formula = self.ask(("true", value.key), text or value.text, value.loops, node)
+            formula = self.ask(("true", value.key), text or value.words, value.loops, node)
             if not isinstance(formula, bool):
                 test = self.graph.tests[formula[1]]
                 test.counts = test.counts or value.counter
@@ -416,7 +413,7 @@ class Machine:
             return True if value.items else self.ask(("true", id(value)), text, self.turning(), node) if value.open else False
         return True
 
-    def is_none(self, value: Value, text: str = "", node: ast.AST | None = None) -> Formula:
+    def is_none(self, value: Value, text: object = "", node: ast.AST | None = None) -> Formula:
         """The condition under which a value is None."""
         if isinstance(value, Const):
             return value.value is None
@@ -425,7 +422,7 @@ class Machine:
         if isinstance(value, Ref) and value.source is not None:
             value = value.source
         if isinstance(value, Opaque):
-            formula = self.ask(("none", value.key), f"{text or value.text} is None", value.loops, node)
+            formula = self.ask(("none", value.key), _IsNone(text or value.words), value.loops, node)
             if ("true", value.key) in self.tests.keys:
                 self._imply(value)
             return formula
@@ -438,6 +435,18 @@ class Machine:
         if not true.implies:
             true.implies.append((True, none.key, False))
             none.implies.append((True, true.key, False))
+
+
+class _IsNone:
+    """The words of a question for None."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self, of: object) -> None:
+        self._of = of
+
+    def __str__(self) -> str:
+        return f"{self._of} is None"
 
 
 def _is_truth(value: Value) -> bool:

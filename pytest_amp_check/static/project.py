@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+
+from .syntax import children, walk
 
 #: Identifiers that make a function worth following: whoever uses none of them, and calls nobody who does, does
 #: nothing that the protocol knows.
@@ -15,13 +18,24 @@ WORDS = frozenset(
     "masked_fill_ clear_autocast_cache parameters no_grad yield".split()
 )
 
+#: Identifiers without which a function that nobody calls cannot make a mistake that the protocol knows.
+STRONG = frozenset(
+    "autocast GradScaler ShardedGradScaler unscale_ backward clip_grad_norm_ clip_grad_norm clip_grad_value_ "
+    "clip_grads_with_norm_ half bfloat16 float16 masked_fill masked_fill_ index_fill full_like binary_cross_entropy "
+    "BCELoss custom_fwd custom_bwd is_autocast_cpu_enabled get_autocast_cpu_dtype get_autocast_gpu_dtype "
+    "set_autocast_cpu_enabled set_autocast_cpu_dtype set_autocast_gpu_dtype".split()
+)
+
+#: A number that float16 cannot hold.
+_LARGE = re.compile(r"[0-9]e\+?[0-9]|[0-9]{6,}", re.IGNORECASE)
+
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class Function:
     """A function of the project. ``cls`` is the class whose method it is."""
 
-    __slots__ = ("cls", "generator", "module", "name", "node", "words")
+    __slots__ = ("cls", "generator", "module", "name", "node", "strong", "words")
 
     def __init__(self, node: FunctionNode, module: Module, cls: Class | None) -> None:
         self.node = node
@@ -29,6 +43,7 @@ class Function:
         self.cls = cls
         self.name = getattr(node, "name", "<lambda>")
         self.generator = False
+        self.strong = False
         self.words: frozenset[str] = frozenset()
 
     @property
@@ -95,7 +110,7 @@ class Module:
         stack.append((tree, None, words, None))
         while stack:
             node, owner, seen, function = stack.pop()
-            for child in ast.iter_child_nodes(node):
+            for child in children(node):
                 if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
                     made = Function(child, self, owner)
                     self.functions[child] = made
@@ -123,7 +138,7 @@ class Module:
                         if function is not None:
                             function.generator = True
                     elif isinstance(child, ast.ExceptHandler) and catches_import(child):
-                        self.shims.update(ast.walk(child))
+                        self.shims.update(walk(child))
                     elif isinstance(child, ast.alias):
                         seen.update((child.name, child.asname or ""))
                     stack.append((child, owner if isinstance(node, ast.ClassDef) else None, seen, function))
@@ -140,7 +155,7 @@ class Module:
         if not parameters:
             return
         me = parameters[0].arg
-        for node in ast.walk(method.node):
+        for node in walk(method.node):
             targets: list[ast.expr]
             if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
                 cls.changed.add(node.target.attr)
@@ -165,20 +180,34 @@ class Module:
 
     def _follow(self) -> None:
         """Let each function have the words of the project functions that it names, so that one look tells."""
-        relevant = {name for name, functions in self.named.items() if any(f.words & WORDS for f in functions)}
-        relevant |= {c.name for c in self.classes.values() if any(m.words & WORDS for m in c.methods.values())}
-        changed = True
-        while changed:
-            changed = False
-            for name, functions in self.named.items():
-                if name not in relevant and any(f.words & relevant for f in functions):
-                    relevant.add(name)
-                    changed = True
+        relevant = self._callers_of(WORDS)
+        words = STRONG | {name for name in self.identifiers if "scaler" in name.lower() or "autocast" in name}
+        if words != STRONG:
+            words |= {"state_dict"}
+        if _LARGE.search(self.text):
+            words |= {"where"}
+        strong = self._callers_of(words)
+        for functions in self.named.values():
+            for function in functions:
+                function.strong = bool(function.words & words or function.words & strong)
         interesting = WORDS | relevant
         for function in self.functions.values():
             function.words = function.words & interesting
         for cls in self.classes.values():
             cls.words = frozenset().union(*(m.words for m in cls.methods.values())) if cls.methods else frozenset()
+
+    def _callers_of(self, words: frozenset[str]) -> frozenset[str]:
+        """Names of the functions and classes that use one of some words, or the name of one that does."""
+        found = {name for name, functions in self.named.items() if any(f.words & words for f in functions)}
+        found |= {c.name for c in self.classes.values() if any(m.words & words for m in c.methods.values())}
+        changed = True
+        while changed:
+            changed = False
+            for name, functions in self.named.items():
+                if name not in found and any(f.words & found for f in functions):
+                    found.add(name)
+                    changed = True
+        return frozenset(found)
 
     def column(self, line: int, offset: int) -> int:
         """The column in characters of an offset in UTF-8 bytes."""
@@ -193,7 +222,7 @@ class Module:
 
 def catches_import(handler: ast.ExceptHandler) -> bool:
     """Whether a handler provides for a library that lacks a name."""
-    names = {n.id for n in ast.walk(handler.type) if isinstance(n, ast.Name)} if handler.type else {"ImportError"}
+    names = {n.id for n in walk(handler.type) if isinstance(n, ast.Name)} if handler.type else {"ImportError"}
     return bool(names & {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception"})
 
 
@@ -214,5 +243,5 @@ def stored_names(nodes: list[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             names.add(node.name)
         elif not isinstance(node, ast.Lambda):
-            stack.extend(ast.iter_child_nodes(node))
+            stack.extend(children(node))
     return frozenset(names), frozenset(attributes)

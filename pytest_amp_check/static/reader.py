@@ -11,6 +11,7 @@ from ..protocol import surface
 from ..protocol.events import Event
 from .conditions import Formula, both, either, negate
 from .flow import Flow
+from .syntax import Words, chain
 from .values import (
     NONE,
     Choice,
@@ -79,11 +80,9 @@ class Expressions(Flow):
     @abstractmethod
     def attribute(self, receiver: Value, name: str, node: ast.AST) -> Value: ...
 
-    def words(self, node: ast.AST) -> str:
-        """The user's own words for an expression, shortened."""
-        text = ast.unparse(node.func if isinstance(node, ast.Call) else node)
-        text = " ".join(text.split())
-        return text if len(text) <= 60 else text[:57] + "..."
+    def words(self, node: ast.AST) -> Words:
+        """The user's own words for an expression; for a call, those of what is called."""
+        return Words(node.func if isinstance(node, ast.Call) else node)
 
     def evaluate(self, node: ast.expr) -> Value:
         handler = _EXPRESSIONS.get(type(node))
@@ -128,17 +127,18 @@ class Expressions(Flow):
         """An unknown value that this file uses as a scaler, an optimizer or a module is one."""
         if not isinstance(value, Opaque):
             return value
-        role = self.uses.get(_text(node))
-        if role is None:
+        text = chain(node)
+        role = self.uses.get(text) if text else None
+        if role is None or text is None:
             return value
-        thing = self.thing(("used", value.key), role, _text(node), self.site(node))
+        thing = self.thing(("used", value.key), role, text, self.site(node))
         return Ref(thing, True, value)
 
     def _attribute(self, node: ast.Attribute) -> Value:
         receiver = self.evaluate(node.value)
         return self.recognise(self.attribute(receiver, node.attr, node), node)
 
-    def structural(self, word: str, parts: tuple[Value, ...], text: str, *extra: object) -> Opaque:
+    def structural(self, word: str, parts: tuple[Value, ...], text: object, *extra: object) -> Opaque:
         """The unknown value that an operation on values gives: the same for the same operation on the same values."""
         keys = tuple(self.identity(part) for part in parts)
         loops: frozenset[int] = frozenset()
@@ -208,7 +208,7 @@ class Expressions(Flow):
                     made.open = True
             else:
                 known = self.evaluate(key)
-                made.items[known.value if isinstance(known, Const) else ("?", _text(key))] = value
+                made.items[known.value if isinstance(known, Const) else ("?", id(key))] = value
         return made
 
     def _joined_string(self, node: ast.JoinedStr) -> Value:
@@ -248,7 +248,7 @@ class Expressions(Flow):
         self.evaluate(node.key)
         value = self.evaluate(node.value)
         self.frame.vars = saved
-        made = Mapping({("?", _text(node.key)): value}, open=True)
+        made = Mapping({("?", id(node.key)): value}, open=True)
         return made
 
     def each_of(self, value: Value, node: ast.expr) -> Value:
@@ -273,14 +273,14 @@ class Expressions(Flow):
                 return Tensor.merge(parts)
             if len(value.items) == 1:
                 return value.items[0]
-        if isinstance(value, Opaque) and value.text == "enumerate" and isinstance(value.base, Opaque):
+        if isinstance(value, Opaque) and value.iterates == "enumerate":
             index = self.fresh(node, "index")
             index.counter = True
             index.first = value.first
             inner = self._enumerated.get(value.key)
             return Sequence([index, self.elements(inner, node) if inner is not None else self.fresh(node, "element")])
         made = self.fresh(node, "element")
-        if isinstance(value, Opaque) and value.text == "range":
+        if isinstance(value, Opaque) and value.iterates == "range":
             made.counter = True
             made.first = value.first
         return made
@@ -453,9 +453,8 @@ class Expressions(Flow):
             if op in ("<=", ">="):
                 # a >= b is not (b > a)
                 question = ("greater", self.identity(right if op == ">=" else left), self.identity(left if op == ">=" else right))
-                formula = negate(self.ask(question, "", left.loops | right.loops, node))
-                self._label(formula, node, True)
-                return self._counts(formula, left, right, truth=True)
+                formula = negate(self.ask(question, f"not ({_text(node)})", left.loops | right.loops, node))
+                return self._counts(formula, left, right)
             formula = self.ask(question, _text(node), left.loops | right.loops, node)
             return formula
         question = (op.removeprefix("not "), self.identity(left), self.identity(right))
@@ -466,13 +465,7 @@ class Expressions(Flow):
     def _around(left: Value, right: Value) -> frozenset[int]:
         return left.loops | right.loops
 
-    def _label(self, formula: Formula, node: ast.expr, truth: bool) -> None:
-        inner = formula[1] if not isinstance(formula, bool) and formula[0] == "not" else formula
-        if not isinstance(inner, bool) and inner[0] == "test":
-            test = self.graph.tests[inner[1]]
-            test.text = test.text or f"not ({_text(node)})"
-
-    def _counts(self, formula: Formula, left: Value, right: Value, *, truth: bool) -> Formula:
+    def _counts(self, formula: Formula, left: Value, right: Value) -> Formula:
         """Mark a comparison of a counter of the loop being read."""
         inner = formula[1] if not isinstance(formula, bool) and formula[0] == "not" else formula
         if isinstance(inner, bool) or inner[0] != "test" or not self.loops:
@@ -529,12 +522,11 @@ class Expressions(Flow):
         if isinstance(count, Opaque):
             base, offset = count.base, count.offset
         question = ("modulo", self.identity(base), offset - remainder, self.identity(modulus))
-        text = _text(node)
-        negated = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.NotEq)
+        text: object = _text(node)
         if node is side:
-            text = f"{text} == 0"
-        elif negated:
-            text = text.replace("!=", "==", 1)
+            text = Words(ast.Compare(side, [ast.Eq()], [ast.Constant(0)]), 80)
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.NotEq):
+            text = Words(ast.Compare(node.left, [ast.Eq()], node.comparators), 80)
         formula = self.ask(question, text, count.loops | modulus.loops, node)
         if not isinstance(formula, bool):
             test = self.graph.tests[formula[1]]
@@ -542,7 +534,7 @@ class Expressions(Flow):
             test.counts = counted and bool(self.loops)
             first = base.first if isinstance(base, Opaque) else None
             test.off_by_one = first is not None and first + offset - remainder == 0
-            test.window = self.words(side.right)
+            test.window = Words(side.right)
         return formula
 
     # Targets.
@@ -596,13 +588,13 @@ class Expressions(Flow):
             self.emit(e.PARAM_WRITE, target, None, None)
             return
         if isinstance(receiver, Instance):
-            self.name_it(value, _text(target))
+            self.name_it(value, str(_text(target)))
             self._contain(receiver, value)
             self.heap[receiver.key, target.attr] = self._stored(receiver, target.attr, value)
             return
         key = self.identity(receiver)
         if isinstance(key, int):
-            self.name_it(value, _text(target))
+            self.name_it(value, str(_text(target)))
             self.heap[key, target.attr] = value
 
     @staticmethod
@@ -627,8 +619,8 @@ class Expressions(Flow):
         receiver = self.evaluate(target.value)
         index = self.evaluate(target.slice)
         if isinstance(receiver, Mapping):
-            receiver.items[index.value if isinstance(index, Const) else ("?", _text(target.slice))] = value
-            self.name_it(value, _text(target))
+            receiver.items[index.value if isinstance(index, Const) else ("?", id(target.slice))] = value
+            self.name_it(value, str(_text(target)))
 
     def _slice(self, node: ast.Slice) -> Value:
         for part in (node.lower, node.upper, node.step):
@@ -659,14 +651,8 @@ def _as_load(target: ast.expr) -> ast.expr:
     return target
 
 
-def _text(node: ast.AST) -> str:
-    """The source of a short expression, as a key and as words."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        return f"{_text(node.value)}.{node.attr}"
-    text = ast.unparse(node)
-    return text if len(text) <= 80 else text[:77] + "..."
+def _text(node: ast.AST) -> Words:
+    return Words(node, 80)
 
 
 def _compute(op: str, left: object, right: object) -> Value | None:

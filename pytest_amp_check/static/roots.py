@@ -10,6 +10,7 @@ from ..protocol.events import Program, Thing
 from .calls import Reader
 from .machine import Frame
 from .project import Function, Module
+from .syntax import chain, walk
 from .values import ClassValue, FunctionValue, Instance
 
 
@@ -26,7 +27,7 @@ def read_module(module: Module, program: Program) -> None:
             continue
         if function.node in module.shims:
             continue
-        if function.words or any("autocast" in name for name in function.decorator_names()):
+        if function.strong:
             _read_function(reader, function)
 
 
@@ -88,21 +89,21 @@ def uses(tree: ast.Module) -> dict[str, str]:
     called: dict[str, set[str]] = {}
     scaled: set[str] = set()
     targets: dict[str, set[str]] = {}
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
-        text = _chain(node.func.value)
+        text = chain(node.func.value)
         name = node.func.attr
         if text is not None:
             called.setdefault(text, set()).add(name)
             if name in ("unscale_", "step") and node.args:
-                argument = _chain(node.args[0])
+                argument = chain(node.args[0])
                 if argument is not None:
                     targets.setdefault(text, set()).add(argument)
         elif name == "backward" and isinstance(node.func.value, ast.Call):
             inner = node.func.value.func
             if isinstance(inner, ast.Attribute) and inner.attr == "scale":
-                receiver = _chain(inner.value)
+                receiver = chain(inner.value)
                 if receiver is not None:
                     scaled.add(receiver)
     roles: dict[str, str] = {}
@@ -122,19 +123,6 @@ def uses(tree: ast.Module) -> dict[str, str]:
             roles[text] = "module"
     roles.pop("self", None)
     return roles
-
-
-def _chain(node: ast.expr) -> str | None:
-    """The text of a name, an attribute or an item: what a value can be recognised by."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        head = _chain(node.value)
-        return f"{head}.{node.attr}" if head else None
-    if isinstance(node, ast.Subscript):
-        head = _chain(node.value)
-        return ast.unparse(node) if head else None
-    return None
 
 
 __all__ = ["ClassValue", "FunctionValue", "read_module", "surface", "uses"]

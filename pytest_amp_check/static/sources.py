@@ -337,8 +337,6 @@ _NO_REGION = (b"enter_autocast", b"exit_autocast", b"register_autocast")
 
 def _autocast(data: bytes) -> bool:
     """Whether autocast is called, imported, stored or used as a decorator, by this or a longer name that ends in it."""
-    if re.search(rb"_autocast_(?:cpu|gpu)_\w+(?![\w'\"])", data):
-        return True
     for match in re.finditer(rb"autocast(?![\w'\"])", data):
         start, end = match.span()
         before = data[data.rfind(b"\n", 0, start) + 1 : end]
@@ -348,7 +346,8 @@ def _autocast(data: bytes) -> bool:
             return True
         if re.search(rb"(?:^|[=(,.\[@:{*]|\b(?:with|return|import|if|else|or|and|in|from|yield))\s*\w*$", before):
             return True
-    return False
+    # The old getters and setters of one device, AMP901.
+    return re.search(rb"_autocast_(?:cpu|gpu)_\w+(?![\w'\"])", data) is not None
 
 
 def _scaler(data: bytes) -> bool:

@@ -40,21 +40,27 @@ class Opaque(Value):
 
     ``parameter`` says that it came in from outside the code that is read. ``counter`` marks a number that a loop counts,
     with ``first`` its first value where that is known; ``offset`` is what was added to it. ``readings`` are
-    the events that read the gradients from which it was computed.
+    the events that read the gradients from which it was computed; ``iterates`` is "range" or "enumerate" for those.
     """
 
-    __slots__ = ("base", "counter", "first", "key", "offset", "parameter", "readings", "text")
+    __slots__ = ("base", "counter", "first", "iterates", "key", "offset", "parameter", "readings", "words")
 
-    def __init__(self, key: int, text: str, loops: frozenset[int] = frozenset(), *, parameter: bool = False) -> None:
+    def __init__(self, key: int, words: object, loops: frozenset[int] = frozenset(), *, parameter: bool = False) -> None:
         super().__init__(loops)
         self.key = key
-        self.text = text
+        self.words = words
+        self.iterates = ""
         self.parameter = parameter
         self.counter = False
         self.first: int | None = None
         self.offset = 0
         self.base: Opaque = self
         self.readings: tuple[Event, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The user's own words for it."""
+        return str(self.words)
 
 
 class Named(Value):
