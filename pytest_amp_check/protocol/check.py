@@ -27,6 +27,24 @@ NULL = -2
 OPTIMIZER_KINDS = frozenset({e.OPTIMIZER_NEW, e.SCALER_STEP, e.UNSCALE, e.STEP, e.ZERO_GRAD})
 #: Kinds after which a thing is known to be an optimizer; ``step`` alone could be a scheduler's.
 ESTABLISHING = frozenset({e.OPTIMIZER_NEW, e.SCALER_STEP, e.UNSCALE, e.ZERO_GRAD})
+#: Kinds of events that leave the state as it is.
+STILL = frozenset(
+    {
+        e.AUTOCAST_NEW,
+        e.SCOPE_LOST,
+        e.DEPRECATED,
+        e.SAVE,
+        e.FILL,
+        e.SCALE,
+        e.MODULE_CAST,
+        e.PENALTY,
+        e.LOSS,
+        e.FORWARD,
+        e.AUTOGRAD_GRAD,
+        e.GRAD_READ,
+        e.SCALER_STATE,
+    }
+)
 DEFAULT_NAMES = {
     "scaler": "the scaler",
     "optimizer": "the optimizer",
@@ -230,6 +248,7 @@ class _Judge:
         for i, node in enumerate(nodes):
             for target, _, _ in node.ways:
                 before[target].append(i)
+        worth = self._worth_remembering()
         work = deque(range(len(nodes) - 1, -1, -1))
         queued = [True] * len(nodes)
         while work:
@@ -243,7 +262,7 @@ class _Judge:
                     bits |= 1 << key
                     for _, other, _ in self.graph.tests[key].implies:
                         bits |= 1 << other
-            bits &= ~node.forgets
+            bits &= worth & ~node.forgets
             if bits != live[i]:
                 live[i] = bits
                 for previous in before[i]:
@@ -251,6 +270,18 @@ class _Judge:
                         queued[previous] = True
                         work.append(previous)
         return live
+
+    def _worth_remembering(self) -> int:
+        """The tests (as a bit set) under which some event stands that moves the state."""
+        bits = 0
+        for test in self.graph.tests:
+            if test.turn:
+                bits |= 1 << test.key
+        for node in self.graph.nodes:
+            if node.event is not None and node.event.kind not in STILL:
+                for key, _ in node.event.guards:
+                    bits |= 1 << key
+        return bits
 
     def _owners(self, event: Event) -> tuple[int, ...]:
         """Keys of the optimizers whose gradients an event is about; all of them where that is not known."""
@@ -460,7 +491,11 @@ class _Judge:
                     opts[i] = opts[i]._replace(held=False)
                 move(i, a.ZERO)
         elif kind == e.OPTIMIZER_NEW and event.subject in self.index:
-            move(self.index[event.subject], a.NEW)
+            i = self.index[event.subject]
+            if event.facts.get("found"):
+                opts[i] = a.Opt()
+            else:
+                move(i, a.NEW)
         elif kind == e.HANDOFF:
             for i in self._handed(event, opts):
                 move(i, a.HANDOFF)

@@ -15,7 +15,7 @@ AUTOCAST_EXIT = "autocast-exit"  # region
 AUTOCAST_CACHE_CLEAR = "autocast-cache-clear"
 SCOPE_LOST = "scope-lost"  # an autocast that never covers the intended code; facts: how
 SCALER_NEW = "scaler-new"  # scaler; facts: arguments
-OPTIMIZER_NEW = "optimizer-new"  # optimizer; facts: owns (modules whose parameters it updates)
+OPTIMIZER_NEW = "optimizer-new"  # optimizer; facts: found (not constructed here: its gradients may be anything)
 SCALE = "scale"  # scaler; facts: what is known of the scaled value
 BACKWARD = "backward"  # scaler or nothing; facts: feeds, divided, autocast
 AUTOGRAD_GRAD = "autograd-grad"
@@ -150,10 +150,11 @@ class Test:
 
     ``counts`` says that the test compares a loop's counter (``(i + 1) % k == 0``, ``count == k``), and ``boundary``
     then is the truth that marks the end of an accumulation window. ``off_by_one`` marks a window test that is already
-    true for the first micro-batch. ``of_gradients`` says that it asks whether gradients are finite. ``implies`` lists (truth of this test, key of another test, its truth).
+    true for the first micro-batch. ``of_gradients`` says that it asks whether gradients are finite. ``turn`` says
+    that it asks whether a loop is in its first turn. ``implies`` lists (truth of this test, key of another test, its truth).
     """
 
-    __slots__ = ("boundary", "counts", "implies", "key", "of_gradients", "off_by_one", "site", "text", "window")
+    __slots__ = ("boundary", "counts", "implies", "key", "of_gradients", "off_by_one", "site", "text", "turn", "window")
 
     def __init__(self, key: int, text: object, site: Site | None) -> None:
         self.key = key
@@ -163,6 +164,7 @@ class Test:
         self.boundary = True
         self.off_by_one = False
         self.of_gradients = False
+        self.turn = False
         self.window: object = None
         self.implies: list[tuple[bool, int, bool]] = []
 

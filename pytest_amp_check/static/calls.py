@@ -532,13 +532,18 @@ class Reader(Expressions):
 
     def _assigned_elsewhere(self, receiver: Instance, name: str) -> Value | None:
         """The value that some method of the class gives an attribute, read as if that method had been called."""
-        for cls in self._bases(receiver.cls):
-            for method, expression in cls.assigned.get(name, ()):
-                if method in self.active:
-                    continue
-                value = self._as_assigned(receiver, method, expression)
-                if not (isinstance(value, Const) and value.value is None):
-                    return value
+        places = [place for cls in self._bases(receiver.cls) for place in cls.assigned.get(name, ())]
+        maybe_none = any(isinstance(expression, ast.Constant) and expression.value is None for _, expression in places)
+        for method, expression in places:
+            if method in self.active and method.name != "__init__":
+                continue
+            value = self._as_assigned(receiver, method, expression)
+            if isinstance(value, Const) and value.value is None:
+                continue
+            if maybe_none and not isinstance(value, Opaque):
+                question = self.ask(("set", receiver.key, name), name, frozenset())
+                return self.unite(question, value, NONE, name)
+            return value
         return None
 
     def _as_assigned(self, receiver: Instance, method: Function, expression: ast.expr) -> Value:
@@ -659,7 +664,7 @@ class Reader(Expressions):
             return ScaleValue(scaler.thing.key)
         if name == "state_dict":
             self.emit(e.SCALER_STATE, node, scaler.thing.key, names={"scaler": self._receiver(node)})
-            return StateDict(scaler)
+            return self._state(scaler, node)
         if name == "load_state_dict":
             self.emit(e.SCALER_LOAD, node, scaler.thing.key)
             return NONE
@@ -803,7 +808,7 @@ class Reader(Expressions):
             self.emit(e.ZERO_GRAD, node, None, None, owners=(key,), names=names)
             return NONE
         if name == "state_dict":
-            return StateDict(optimizer)
+            return self._state(optimizer, node)
         if name in ("load_state_dict", "train", "eval", "add_param_group"):
             return NONE
         if name.startswith("register_"):
@@ -846,7 +851,7 @@ class Reader(Expressions):
             self.emit(e.PARAM_WRITE, node, thing.key, None, names={"module": self._receiver(node)})
             return self.fresh(node, name)
         if name in ("state_dict", "modules", "named_modules", "children", "named_children", "buffers"):
-            return StateDict(receiver) if name == "state_dict" else self.fresh(node, name)
+            return self._state(receiver, node) if name == "state_dict" else self.fresh(node, name)
         if name in ("forward", "__call__"):
             return self._forward(thing, args, keywords, node, bool(thing.facts.get("read")))
         if name == "no_sync":
@@ -874,6 +879,9 @@ class Reader(Expressions):
             self.closed(context)
             self.depth = max(self.depth - 1, 0)
         return self.fresh(node, name)
+
+    def _state(self, of: Value, node: ast.AST) -> StateDict:
+        return StateDict(of, node, self.site(node).path)
 
     # Tensors.
 
@@ -1252,7 +1260,7 @@ class Reader(Expressions):
             self._mark_region(made)
             return made
         if name == "state_dict":
-            return StateDict(receiver)
+            return self._state(receiver, node)
         if name in ("half", "bfloat16") and not args:
             self.emit(e.MODULE_CAST, node, None, dtype="float16" if name == "half" else "bfloat16", names={"module": text})
         func = self.structural("method", (receiver,), f"{text}.{name}", name)
@@ -1581,9 +1589,12 @@ class Reader(Expressions):
     def _saved(self, value: Value, node: ast.AST) -> None:
         contents = _Contents()
         contents.look(value)
+        place = contents.place
+        ours = place is not None and place.path == self.site(node).path and not contents.whole_scalers
+        here = place.node if place is not None and ours else node
         self.emit(
             e.SAVE,
-            node,
+            here,
             optimizers=tuple(contents.optimizers),
             scalers=tuple(contents.scalers),
             whole_scalers=tuple(contents.whole_scalers),
@@ -1684,12 +1695,17 @@ class _Contents:
         self.scalers: list[str] = []
         self.whole_scalers: list[str] = []
         self.open = False
+        #: Where the first optimizer's state was taken.
+        self.place: StateDict | None = None
 
     def look(self, value: Value, key: str = "", depth: int = 0) -> None:
         if depth > 5:
             return
         if isinstance(value, StateDict):
+            known = len(self.optimizers)
             self._state_of(value.of, key)
+            if self.place is None and len(self.optimizers) > known:
+                self.place = value
         elif isinstance(value, Ref):
             if value.role == "scaler":
                 self.whole_scalers.append(value.thing.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -81,9 +82,10 @@ def check_source(text: str, filename: str = "<string>", settings: Settings | Non
 
 
 def check_paths(
-    paths: Sequence[str], settings: Settings, progress: Callable[[int, int], None] | None = None
+    paths: Sequence[str], settings: Settings | None = None, progress: Callable[[int, int], None] | None = None
 ) -> Report:
     """Findings in files, and in the files below directories. Raises :class:`InputError` for a path that is not there."""
+    settings = settings or Settings()
     files = sources.find(paths, settings.exclude)
     findings: list[Finding] = []
     tree = Tree()
@@ -92,7 +94,7 @@ def check_paths(
         try:
             data = sources.load(path)
         except sources.Unreadable as error:
-            findings.append(_unreadable(path, error.line, str(error)))
+            findings.extend(_settle([_unreadable(path, error.line, str(error))], path, settings))
             continue
         tree.look(path, data)
         if sources.mentions(data):
@@ -103,13 +105,23 @@ def check_paths(
         try:
             text = sources.decode(data)
         except sources.Unreadable as error:
-            findings.append(_unreadable(path, error.line, str(error)))
+            findings.extend(_settle([_unreadable(path, error.line, str(error))], path, settings))
             continue
         findings.extend(_check_text(text, path, settings, tree))
     if progress is not None:
         progress(len(todo), len(todo))
     findings.sort(key=Finding.order)
-    return Report([f for f in findings if f.code in settings.select], len(files))
+    return Report(findings, len(files))
+
+
+def _settle(findings: list[Finding], path: str, settings: Settings) -> list[Finding]:
+    """The findings in a file that the settings leave on, at the severity that they give them."""
+    active = settings.select - _ignored(path, settings)
+    kept = [f for f in findings if f.code in active]
+    for finding in kept:
+        finding.severity = settings.severity.get(finding.code, finding.severity)
+    kept.sort(key=Finding.order)
+    return kept
 
 
 def _unreadable(path: str, line: int, reason: str) -> Finding:
@@ -130,21 +142,17 @@ def _check_text(text: str, path: str, settings: Settings, tree: Tree) -> list[Fi
             finding = Finding(rule.code, rule.name, rule.severity, message, Site(path, line, column, line, end_column))
             if not suppressions.silences(finding):
                 kept.append(finding)
-    for finding in kept:
-        finding.severity = settings.severity.get(finding.code, finding.severity)
-    kept.sort(key=Finding.order)
-    return kept
+    return _settle(kept, path, settings)
 
 
 def _ignored(path: str, settings: Settings) -> frozenset[str]:
     """Codes that the configuration ignores in a file."""
     ignored: frozenset[str] = frozenset()
-    for pattern, codes in settings.per_file_ignores:
-        from fnmatch import fnmatch
-
-        shown = path.replace("\\", "/")
-        if fnmatch(shown, pattern) or fnmatch(shown, f"*/{pattern}") or fnmatch(shown.rpartition("/")[2], pattern):
-            ignored |= codes
+    if settings.per_file_ignores:
+        real = os.path.realpath(path)
+        for pattern, codes in settings.per_file_ignores:
+            if sources.excluder((pattern,))(os.path.basename(real), real):
+                ignored |= codes
     return ignored
 
 

@@ -50,6 +50,9 @@ class Flow(Machine):
     def assign(self, target: ast.expr, value: Value) -> None: ...
 
     @abstractmethod
+    def found(self, target: ast.expr, value: Opaque) -> None: ...
+
+    @abstractmethod
     def augment(self, node: ast.AugAssign) -> None: ...
 
     #: Texts of expressions that this file uses as scalers, optimizers or modules, and which.
@@ -93,6 +96,8 @@ class Flow(Machine):
         value = self.evaluate(node.value)
         for target in node.targets:
             self.assign(target, value)
+            if isinstance(node.value, ast.Call) and isinstance(value, Opaque):
+                self.found(target, value)
 
     def _ann_assign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
@@ -384,7 +389,9 @@ class Flow(Machine):
         mark = self.mark()
         self._carry(body, loop, bind)
         head = self.node()
-        first = self.tests.test(("first turn", loop.key), "", None, frozenset()).key
+        asked_first = self.tests.test(("first turn", loop.key), "", None, frozenset())
+        asked_first.turn = True
+        first = asked_first.key
         self._turn(head, first, True)
         self.heads.append((head, loop.key))
         before_vars, before_heap = self.frame.vars, self.heap
@@ -587,15 +594,15 @@ class Flow(Machine):
     def _enter_choice(self, context: Choice, node: ast.AST) -> None:
         places: list[int | None] = []
         start = self.cur
-        rest: Formula = True
         enabled: Formula = False
         device, dtype = "", ""
         for formula, value in context.options:
             self.cur = start
             if start is None:
                 break
-            yes, no = self.lower(formula if rest is True else formula)
+            yes, no = self.lower(formula)
             self.cur = yes
+            self.path.append(formula)
             if isinstance(value, Ref) and value.role == "autocast":
                 self._enter_autocast(value, node, remember=False)
                 enabled = either(enabled, both(formula, value.enabled))
@@ -605,6 +612,7 @@ class Flow(Machine):
             else:
                 self.emit(e.AUTOCAST_ENTER, node, None, null=True, enabled=False, device="", dtype="", cache=True)
                 self.entered += 1
+            self.path.pop()
             places.append(self.cur)
             start = no
         self.cur = self.join(places)
@@ -627,7 +635,9 @@ class Flow(Machine):
         for place, on in ((yes, True), (no, False)):
             if place is not None:
                 self.cur = place
+                self.path.append(context.enabled if on else negate(context.enabled))
                 enter(on)
+                self.path.pop()
                 places.append(self.cur)
         self.cur = self.join(places)
         self.entered += 1

@@ -134,6 +134,12 @@ class Expressions(Flow):
         thing = self.thing(("used", value.key), role, text, self.site(node))
         return Ref(thing, True, value)
 
+    def found(self, target: ast.expr, value: Opaque) -> None:
+        """An optimizer that code which cannot be read has made, or has found."""
+        made = self.recognise(value, target)
+        if isinstance(made, Ref) and made.role == "optimizer":
+            self.emit(e.OPTIMIZER_NEW, target, made.thing.key, found=True)
+
     def _attribute(self, node: ast.Attribute) -> Value:
         receiver = self.evaluate(node.value)
         return self.recognise(self.attribute(receiver, node.attr, node), node)
@@ -590,7 +596,11 @@ class Expressions(Flow):
         if isinstance(receiver, Instance):
             self.name_it(value, str(_text(target)))
             self._contain(receiver, value)
-            self.heap[receiver.key, target.attr] = self._stored(receiver, target.attr, value)
+            if isinstance(value, Const) and value.value is None and target.attr in receiver.cls.changed:
+                # Some other method gives it its value.
+                self.heap.pop((receiver.key, target.attr), None)
+            else:
+                self.heap[receiver.key, target.attr] = self._stored(receiver, target.attr, value)
             return
         key = self.identity(receiver)
         if isinstance(key, int):
@@ -606,7 +616,7 @@ class Expressions(Flow):
 
     def _stored(self, receiver: Instance, name: str, value: Value) -> Value:
         """What an attribute holds: a number that other methods change too is not known by its first value."""
-        if not isinstance(value, Const) or isinstance(value.value, str) or value.value is None:
+        if not isinstance(value, Const) or isinstance(value.value, str):
             return value
         changed, counted = receiver.cls.changed, receiver.cls.counted
         if name not in changed:

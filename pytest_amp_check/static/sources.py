@@ -371,7 +371,7 @@ def _casts(data: bytes) -> bool:
 #: What may be more than float16 can hold: a number of that size, a power, the limits of a wider type.
 _LARGE = (
     rb"(?:[0-9._]*[0-9.][eE]\+?0*(?:[4-9]|[1-3][0-9])(?!\w)|[0-9][0-9_]{4,}(?![\w.])"
-    rb"|[0-9]+\s*\*\*\s*[0-9]|\w*\.?finfo\()"
+    rb"|[0-9]{2,}\s*\*\*\s*[0-9]|[0-9]\s*\*\*\s*[0-9]{2}|\w*\.?finfo\()"
 )
 _SIGN = rb"\s*(?:float\()?[-'\"( ]*"
 _FILLING = (b"masked_fill", b"index_fill", b"full_like", b".fill_(", b"where(")

@@ -276,13 +276,15 @@ class ScaleValue(Value):
 
 
 class StateDict(Value):
-    """``x.state_dict()``."""
+    """``x.state_dict()``, taken at ``node`` of the function being read."""
 
-    __slots__ = ("of",)
+    __slots__ = ("node", "of", "path")
 
-    def __init__(self, of: Value) -> None:
+    def __init__(self, of: Value, node: ast.AST, path: str) -> None:
         super().__init__()
         self.of = of
+        self.node = node
+        self.path = path
 
 
 class Sequence(Value):

@@ -1,0 +1,55 @@
+"""Every rule finds what its bad example marks, nothing in its good one, and is silent about its look-alikes."""
+
+from __future__ import annotations
+
+import pytest
+from marks import marks, places, shown
+
+from pytest_amp_check.protocol.rule import RUNTIME, Rule
+from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.static.engine import Settings, check_source
+
+STATIC = {code: rule for code, rule in RULES.items() if rule.readers != RUNTIME}
+#: Rules that are off unless they are selected are held to their examples too.
+EVERYTHING = Settings(select=frozenset(RULES))
+
+every_rule = pytest.mark.parametrize("rule", STATIC.values(), ids=STATIC)
+every_look_alike = pytest.mark.parametrize(
+    ("rule", "source"),
+    [
+        pytest.param(rule, source, id=f"{code}-{reason[:60]}")
+        for code, rule in STATIC.items()
+        for reason, source in rule.silent
+    ],
+)
+
+
+@every_rule
+def test_the_bad_example_gives_exactly_its_marks(rule: Rule) -> None:
+    findings = check_source(rule.bad, "bad.py", EVERYTHING)
+    assert marks(rule.bad), "the example marks nothing"
+    assert places(findings) == marks(rule.bad), shown(findings)
+
+
+@every_rule
+def test_the_bad_example_is_found_by_its_own_rule(rule: Rule) -> None:
+    # Whether a suppression is unused is known only where the rules that it names are on.
+    select = frozenset(RULES) if rule.code == "AMP902" else frozenset({rule.code})
+    alone = check_source(rule.bad, "bad.py", Settings(select=select))
+    assert {finding.code for finding in alone} == {rule.code}
+    for finding in alone:
+        assert finding.name == rule.name
+        assert finding.message
+        assert not any(brace in finding.message for brace in "{}")
+
+
+@every_rule
+def test_the_good_example_gives_nothing(rule: Rule) -> None:
+    findings = check_source(rule.good, "good.py", EVERYTHING)
+    assert not findings, shown(findings)
+
+
+@every_look_alike
+def test_a_look_alike_stays_silent(rule: Rule, source: str) -> None:
+    findings = check_source(source, "look_alike.py", Settings(select=frozenset({rule.code})))
+    assert not findings, shown(findings)
