@@ -182,17 +182,25 @@ def test_messages_of_autocast_arguments_name_the_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "labels"),
+    ("facts", "found"),
     [
-        ({"autocast": "out", "loss_in_region": True}, ["scale@forward-outside"]),
-        ({"autocast": "out", "loss_in_region": False}, []),
-        ({"autocast": "in", "loss_in_region": True}, []),
-        ({"autocast": "unknown", "loss_in_region": True}, []),
-        ({}, []),
+        ({"autocast": "out", "loss_in_region": True}, True),
+        ({"autocast": "out", "loss_in_region": False}, False),
+        ({"autocast": "in", "loss_in_region": True}, False),
+        ({"autocast": "unknown", "loss_in_region": True}, False),
+        ({}, False),
     ],
 )
-def test_a_loss_alone_in_the_region(facts: dict[str, Any], labels: list[str]) -> None:
-    assert judge("AMP110", events.SCALE, **facts) == labels
+def test_a_loss_alone_in_the_region(facts: dict[str, Any], found: bool) -> None:
+    scale = scale_of(0, **facts)
+    program = scaling_program(scale, enters_autocast=True)
+    assert judge_whole("AMP110", program) == ([("scale@forward-outside", scale)] if found else [])
+
+
+def test_the_forward_is_blamed_where_it_is_known() -> None:
+    forward = Event(events.FORWARD, SITE)
+    program = scaling_program(scale_of(0, autocast="out", loss_in_region=True, forward=forward), enters_autocast=True)
+    assert judge_whole("AMP110", program) == [("scale@forward-outside", forward)]
 
 
 def scale_of(subject: int, **facts: Any) -> Event:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
 
 from ..protocol.finding import ERROR, INFO, SEVERITIES, WARNING, Finding
 from .text import Sources, below, rule_markdown
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from ..protocol.events import Site
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
 
-from ..protocol.finding import SEVERITIES, Finding
+from ..protocol.finding import SEVERITIES
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, TextIO
+
     from ..protocol.events import Site
+    from ..protocol.finding import Finding
     from ..protocol.rule import Rule
 
 #: A line is pieces of text, each with the name of a style; the styles are names of :data:`STYLES` and ``source``.
@@ -368,6 +371,9 @@ def _nothing() -> None:
 
 def outputs() -> tuple[TextIO, TextIO]:
     """Standard output and error, made to take every character of a path or a source line."""
+    # None where the caller has closed them: what is written then leads nowhere.
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

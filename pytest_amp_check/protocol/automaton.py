@@ -105,7 +105,15 @@ def _row(grads: str, **moves: str) -> None:
         MOVES[grads, name.replace("_", "-")] = (state, fault)
 
 
-_row(UNKNOWN, backward_scaled=SCALED, backward_raw=RAW, maybe_scaled=FED, unscale=UNSCALED, scaler_step=STEPPED, step=SPENT)
+_row(
+    UNKNOWN,
+    backward_scaled=SCALED,
+    backward_raw=RAW,
+    maybe_scaled=FED,
+    unscale=UNSCALED,
+    scaler_step=STEPPED,
+    step=SPENT,
+)
 _row(CLEAN, backward_scaled=SCALED, backward_raw=RAW, maybe_scaled=FED, maybe_raw=UNKNOWN, unscale=UNSCALED)
 _row(CLEAN, divide=UNKNOWN, scaler_step=STEPPED, step=SPENT)
 _row(FED, backward_scaled=SCALED, backward_raw=UNKNOWN, maybe_raw=UNKNOWN, unscale=UNSCALED, divide=DIVIDED)
@@ -125,17 +133,35 @@ _row(OUTDATED, unscale="unscaled update@pending", scaler_step="stepped update@pe
 _row(LAPSED, backward_scaled=UNKNOWN, backward_raw=UNKNOWN, maybe_scaled=UNKNOWN, maybe_raw=UNKNOWN, divide=UNKNOWN)
 _row(LAPSED, unscale="unscaled step@unscaled-updated", scaler_step="stepped step@unscaled-updated")
 _row(LAPSED, step="spent plain-step@unscaled")
-_row(STEPPED, backward_scaled="scaled backward@stale", backward_raw=RAW, maybe_scaled=FED, unscale=UNSCALED, divide=UNKNOWN)
+_row(
+    STEPPED,
+    backward_scaled="scaled backward@stale",
+    backward_raw=RAW,
+    maybe_scaled=FED,
+    unscale=UNSCALED,
+    divide=UNKNOWN,
+)
 _row(STEPPED, step="spent plain-step@stepped")
-_row(SPENT, backward_scaled=SCALED, backward_raw=RAW, maybe_scaled=FED, unscale=UNSCALED, divide=UNKNOWN, scaler_step=STEPPED)
+_row(
+    SPENT,
+    backward_scaled=SCALED,
+    backward_raw=RAW,
+    maybe_scaled=FED,
+    unscale=UNSCALED,
+    divide=UNKNOWN,
+    scaler_step=STEPPED,
+)
 for _grads in GRADS:
     _row(_grads, zero=CLEAN, handoff=UNKNOWN, new=CLEAN)
 
 
-def move(opt: Opt, event: str, *, by: int = -1, divided: bool = True) -> tuple[Opt, tuple[str, ...]]:
+def move(
+    opt: Opt, event: str, *, by: int = -1, divided: bool = True, held: bool = False
+) -> tuple[Opt, tuple[str, ...]]:
     """The state after an input, and the labels of the faults it commits, in the order of their causes.
 
-    ``by`` is the key of the scaler that acts, ``divided`` whether a backward's loss was divided.
+    ``by`` is the key of the scaler that acts, ``divided`` whether a backward's loss was divided, ``held`` whether it is
+    already known that this iteration does not end the accumulation window.
     """
     grads, fault = MOVES.get((opt.grads, event), (opt.grads, ""))
     faults: tuple[str, ...] = (fault,) if fault else ()
@@ -157,7 +183,7 @@ def move(opt: Opt, event: str, *, by: int = -1, divided: bool = True) -> tuple[O
                 grads=grads,
                 stage=stage,
                 by=by if event in (BACKWARD_SCALED, MAYBE_SCALED) else opt.by,
-                held=False,
+                held=held,
                 many=opt.many or again,
                 undivided=undivided if sure else False,
                 discarded=False,

@@ -158,9 +158,7 @@ def _finding(
     names.update(values)
     message = _fill(fault.message, names)
     severity = values.get("severity") or fault.severity or rule.severity
-    return Finding(
-        rule.code, rule.name, severity, message, site, certain=certain, condition=condition, witness=witness
-    )
+    return Finding(rule.code, rule.name, severity, message, site, certain=certain, condition=condition, witness=witness)
 
 
 class _Names(dict[str, str]):
@@ -187,6 +185,8 @@ class _Judge:
         self.faults: dict[tuple[str, int], tuple[int, State, Blame]] = {}
         self.committed: dict[tuple[str, int, int], int] = {}
         self.visits: dict[int, int] = {}
+        #: Window tests under which gradients of more than one backward are stepped.
+        self.accumulates: set[int] = set()
         self._survey()
 
     # What the graph holds, before any state moves.
@@ -237,7 +237,7 @@ class _Judge:
         """Window tests that are true for the first micro-batch already."""
         for key in self.windows:
             test = self.graph.tests[key]
-            if test.off_by_one and self.windows[key]:
+            if test.off_by_one and self.windows[key] and key in self.accumulates:
                 yield test
 
     def _live_tests(self) -> list[int]:
@@ -249,6 +249,9 @@ class _Judge:
             for target, _, _ in node.ways:
                 before[target].append(i)
         worth = self._worth_remembering()
+        windows = 0
+        for key in self.windows:
+            windows |= 1 << key
         work = deque(range(len(nodes) - 1, -1, -1))
         queued = [True] * len(nodes)
         while work:
@@ -263,6 +266,9 @@ class _Judge:
                     for _, other, _ in self.graph.tests[key].implies:
                         bits |= 1 << other
             bits &= worth & ~node.forgets
+            if node.event is not None and node.event.kind == e.BACKWARD:
+                # Whether the window is open is asked of the tests known here.
+                bits |= windows
             if bits != live[i]:
                 live[i] = bits
                 for previous in before[i]:
@@ -302,6 +308,8 @@ class _Judge:
         entered = {blame.settled for (label, _), (_, _, blame) in self.faults.items() if label == "backward@region"}
         for (label, _), (node, state, blame) in self.faults.items():
             if label == "step@region" and blame.settled in entered:
+                continue
+            if any((stronger, blame.blamed) in self.faults for stronger in YIELDS_TO.get(label, ())):
                 continue
             finding = self._report(label, node, state, blame)
             if finding is not None:
@@ -380,7 +388,13 @@ class _Judge:
         if kind == e.AUTOCAST_CACHE_CLEAR:
             return state._replace(stale=-1)
         if kind == e.FORWARD:
-            if state.stale >= 0 and event.facts.get("cached", True) and state.regions and state.regions[-1].enabled and state.regions[-1].cache:
+            if (
+                state.stale >= 0
+                and event.facts.get("cached", True)
+                and state.regions
+                and state.regions[-1].enabled
+                and state.regions[-1].cache
+            ):
                 self._blame("write@region-then-forward", state.stale, index, here)
                 return state._replace(stale=-1)
             return state
@@ -429,7 +443,9 @@ class _Judge:
         inside = bool(state.regions) and state.regions[-1].enabled
         if inside and event.facts.get("function") == "binary_cross_entropy":
             device = state.regions[-1].device
-            self._blame("bce@region-cpu" if device in ("cpu", "mps") else "bce@region", index, state.regions[-1].entered, here)
+            self._blame(
+                "bce@region-cpu" if device in ("cpu", "mps") else "bce@region", index, state.regions[-1].entered, here
+            )
         low = event.facts.get("low_precision")
         if low and not inside:
             self._blame("loss@outside-bf16" if low == "bfloat16" else "loss@outside", index, index, here)
@@ -456,7 +472,7 @@ class _Judge:
                 self._settle(label, index, i, here)
 
         if kind == e.BACKWARD:
-            self._backward(event, opts, scaler, move)
+            self._backward(event, opts, scaler, move, self._held(state))
         elif kind in (e.UNSCALE, e.SCALER_STEP) and event.object in self.index:
             i = self.index[event.object]
             bit = self.scaler_bit.get(scaler, 0)
@@ -464,8 +480,10 @@ class _Judge:
                 if renewed & bit and opts[i].veteran:
                     self._settle("new@used", index, i, here)
                 used, renewed = used | bit, renewed & ~bit
+                self._step_counts(event, opts)
             move(i, a.UNSCALE if kind == e.UNSCALE else a.SCALER_STEP, by=scaler)
         elif kind == e.STEP and event.object in self.index:
+            self._step_counts(event, opts)
             move(self.index[event.object], a.STEP)
         elif kind == e.UPDATE:
             self._update(event, opts, scaler, move)
@@ -508,7 +526,20 @@ class _Judge:
             self._end(index, state, here)
         return state._replace(opts=tuple(opts), used=used, renewed=renewed)
 
-    def _backward(self, event: Event, opts: list[a.Opt], scaler: int, move: _Move) -> None:
+    def _step_counts(self, event: Event, opts: list[a.Opt]) -> None:
+        """Note the windows that a step ends."""
+        if event.object is not None and opts[self.index[event.object]].many:
+            self.accumulates.update(key for key, _ in event.guards if key in self.windows)
+
+    def _held(self, state: State) -> bool:
+        """Whether it is known that this iteration does not end the accumulation window."""
+        for key, boundary in self.windows.items():
+            bit = 1 << key
+            if state.known & bit and bool(state.truth & bit) != boundary:
+                return True
+        return False
+
+    def _backward(self, event: Event, opts: list[a.Opt], scaler: int, move: _Move, held: bool) -> None:
         feeds = event.facts.get("feeds")
         sure = len(opts) == 1
         divided = bool(event.facts.get("divided"))
@@ -519,9 +550,9 @@ class _Judge:
             if event.facts.get("opaque"):
                 move(i, a.HANDOFF)
             elif scaler >= 0:
-                move(i, a.BACKWARD_SCALED if certain else a.MAYBE_SCALED, by=scaler, divided=divided)
+                move(i, a.BACKWARD_SCALED if certain else a.MAYBE_SCALED, by=scaler, divided=divided, held=held)
             else:
-                move(i, a.BACKWARD_RAW if certain else a.MAYBE_RAW, divided=divided)
+                move(i, a.BACKWARD_RAW if certain else a.MAYBE_RAW, divided=divided, held=held)
 
     def _update(self, event: Event, opts: list[a.Opt], scaler: int, move: _Move) -> None:
         mine = [i for i, opt in enumerate(opts) if opt.by in (scaler, -1)]
@@ -638,7 +669,12 @@ class _Judge:
                 break
             if index == blame.blamed and not any(k in kinds for k in (e.BACKWARD, e.AUTOCAST_ENTER)):
                 break
-            if kinds and event.kind == kinds[0] and len(chosen) > 1 and any(x is self.graph.nodes[blame.blamed].event for x in chosen):
+            if (
+                kinds
+                and event.kind == kinds[0]
+                and len(chosen) > 1
+                and any(x is self.graph.nodes[blame.blamed].event for x in chosen)
+            ):
                 break
         chosen.reverse()
         return chosen
@@ -676,6 +712,14 @@ BLAMED: dict[str, tuple[str, ...]] = {
     "unscale@divided": (e.GRAD_DIVIDE,),
     "step@discarded": (e.ZERO_GRAD,),
     "step@undivided": (e.BACKWARD,),
+}
+
+#: label -> labels of the same cause, which say more where they blame the same event.
+YIELDS_TO: dict[str, tuple[str, ...]] = {
+    "backward@unscaled": ("unscale@window",),
+    "unscale@unscaled": ("unscale@window", "backward@unscaled"),
+    "end@stepped": ("step@stepped", "unscale@step-pending"),
+    "unscale@step-pending": ("step@stepped",),
 }
 
 #: label -> kinds of events that the witness shows besides the blamed and the settling one; the first kind begins it.

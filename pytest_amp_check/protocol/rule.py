@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from .events import Event, Program
 from .finding import ERROR, INFO, SEVERITIES, WARNING
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["ERROR", "INFO", "WARNING", "Fault", "Rule"]
 
@@ -92,7 +95,9 @@ class Rule:
         whole: WholeJudge | None = None,
         default: bool = True,
     ) -> None:
-        missing = [k for k, v in (("bad", bad), ("good", good), ("why", why), ("harm", harm), ("fix", fix)) if not v.strip()]
+        missing = [
+            k for k, v in (("bad", bad), ("good", good), ("why", why), ("harm", harm), ("fix", fix)) if not v.strip()
+        ]
         if missing or not sources or not faults:
             what = ", ".join(missing + (["sources"] if not sources else []) + (["faults"] if not faults else []))
             raise ValueError(f"rule {code} has no {what}: a rule without its proof is not a rule")

@@ -6,7 +6,9 @@ form; :data:`ALIASES` maps the other places of the same object to it. Signatures
 
 from __future__ import annotations
 
-from typing import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # Roles that a callable of torch can play.
 AUTOCAST = "autocast"
@@ -69,8 +71,12 @@ _ENTRIES = [
         ("device", "init_scale", "backoff_factor", "growth_factor", "growth_interval", "enabled", "process_group"),
         sharded=True,
     ),
-    Entry("torch.nn.utils.clip_grad_norm_", CLIP, ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach")),
-    Entry("torch.nn.utils.clip_grad_norm", CLIP, ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach")),
+    Entry(
+        "torch.nn.utils.clip_grad_norm_", CLIP, ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach")
+    ),
+    Entry(
+        "torch.nn.utils.clip_grad_norm", CLIP, ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach")
+    ),
     Entry("torch.nn.utils.clip_grad_value_", CLIP, ("parameters", "clip_value", "foreach")),
     Entry("torch.nn.utils.clip_grads_with_norm_", CLIP, ("parameters", "max_norm", "total_norm", "foreach")),
     Entry("torch.nn.utils.get_total_norm", NORM, ("tensors", "norm_type", "error_if_nonfinite", "foreach")),
@@ -129,9 +135,7 @@ for _functional, _module in _LOSSES.items():
     _ENTRIES.append(Entry(f"torch.nn.functional.{_functional}", LOSS, ("input", "target", "weight"), **_facts))
     _ENTRIES.append(Entry(f"torch.nn.{_module}", LOSS_MODULE, (), **_facts))
 
-for _name in (
-    "ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax LBFGS Muon NAdam Optimizer RAdam RMSprop Rprop SGD SparseAdam".split()
-):
+for _name in "ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax LBFGS Muon NAdam Optimizer RAdam RMSprop Rprop SGD SparseAdam".split():
     _ENTRIES.append(Entry(f"torch.optim.{_name}", OPTIMIZER, ("params", "lr")))
 
 #: Ops that autocast runs in the low-precision dtype on every device (RULEBOOK 3.1, 3.2).

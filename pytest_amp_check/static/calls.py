@@ -48,9 +48,26 @@ TO_NUMBER = frozenset("item tolist numpy cpu shape size dim backward_hooks requi
 EDITS = frozenset("mul_ clamp_ clip_ nan_to_num_ add_ sub_ copy_ masked_fill_ sign_ clamp_min_ clamp_max_".split())
 READS = frozenset("norm abs mean max min std pow sum square histc isnan isinf isfinite".split())
 #: Functions of the standard library and of torch that neither step nor change what they are given.
-HARMLESS = ("builtins.", "torch.", "logging.", "math.", "os.", "time.", "json.", "numpy.", "np.", "copy.", "sys.", "random.")
+HARMLESS = (
+    "builtins.",
+    "torch.",
+    "logging.",
+    "math.",
+    "os.",
+    "time.",
+    "json.",
+    "numpy.",
+    "np.",
+    "copy.",
+    "sys.",
+    "random.",
+)
+#: Calls that end the program.
+ENDINGS = frozenset({"sys.exit", "os._exit", "builtins.exit", "builtins.quit"})
 #: Methods by which a list, a meter, a logger or a progress bar is told of a value.
-TELLING = frozenset("append add update log info debug warning error print write set_postfix add_scalar set_description".split())
+TELLING = frozenset(
+    "append add update log info debug warning error print write set_postfix add_scalar set_description".split()
+)
 
 
 class Reader(Expressions):
@@ -174,7 +191,9 @@ class Reader(Expressions):
             return made
         if last in IMPURE:
             return self.fresh(node, name)
-        made_opaque = self.structural("call", (func, *given), self.words(node) if isinstance(node, ast.Call) else "", tuple(keywords))
+        made_opaque = self.structural(
+            "call", (func, *given), self.words(node) if isinstance(node, ast.Call) else "", tuple(keywords)
+        )
         if self.loops:
             made_opaque.loops |= frozenset((self.loops[-1].key,))
         return made_opaque
@@ -198,6 +217,10 @@ class Reader(Expressions):
         if function in self.active:
             self._recursion(func, node)
             return self.fresh(node, "recursive")
+        if function.abstract():
+            self.roots_reached.add(function.node)
+            words = Words(node.func) if isinstance(node, ast.Call) else function.name
+            return self._unknown(self.opaque(("abstract", id(function.node)), words), args, keywords, node)
         if not function.words and not func.wrappers and not self._worthwhile(function):
             self.roots_reached.add(function.node)
             return self._unknown(self.opaque(("function", id(function.node)), function.name), args, keywords, node)
@@ -269,7 +292,12 @@ class Reader(Expressions):
         _, _, value, heap = frame.returns[-1]
         for _, formula, earlier, earlier_heap in reversed(frame.returns[:-1]):
             if earlier is not value:
-                value = self.unite(formula if formula is not True else self.ask(("way", id(frame)), "", self.turning()), earlier, value, "returned")
+                value = self.unite(
+                    formula if formula is not True else self.ask(("way", id(frame)), "", self.turning()),
+                    earlier,
+                    value,
+                    "returned",
+                )
             if earlier_heap is not heap:
                 heap = {**earlier_heap, **heap}
         self.heap = heap
@@ -288,7 +316,9 @@ class Reader(Expressions):
                 self.closed(wrapper)
         self.depth = depth
 
-    def _bind(self, frame: Frame, function: Function, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> None:
+    def _bind(
+        self, frame: Frame, function: Function, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> None:
         """Bind arguments to parameters; what is not given takes its default."""
         spec = function.node.args
         names = function.parameters()
@@ -527,7 +557,11 @@ class Reader(Expressions):
 
     def decorations(self, method: Function) -> tuple[Value, ...]:
         """Autocast and no_grad decorators of a method, as reading its class found them."""
-        held = self.class_vars.get(method.cls.node, {}).get(method.name) if method.cls else self.globals.vars.get(method.name)
+        held = (
+            self.class_vars.get(method.cls.node, {}).get(method.name)
+            if method.cls
+            else self.globals.vars.get(method.name)
+        )
         return held.wrappers if isinstance(held, FunctionValue) and held.function is method else ()
 
     def _assigned_elsewhere(self, receiver: Instance, name: str) -> Value | None:
@@ -576,7 +610,9 @@ class Reader(Expressions):
 
     # Methods.
 
-    def _method(self, receiver: Value, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+    def _method(
+        self, receiver: Value, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
         if isinstance(receiver, Instance):
             return self._instance_method(receiver, name, args, keywords, node)
         if isinstance(receiver, SuperValue):
@@ -626,7 +662,9 @@ class Reader(Expressions):
         if method is not None:
             if receiver.thing is not None and name == "forward":
                 return self._forward(receiver.thing, args, keywords, node, self._reads_forward(receiver.cls))
-            bound = FunctionValue(method, self.globals, None if _is_static(method) else receiver, self.decorations(method))
+            bound = FunctionValue(
+                method, self.globals, None if _is_static(method) else receiver, self.decorations(method)
+            )
             return self.call_value(bound, args, keywords, node)
         if receiver.thing is not None:
             return self._module_method(receiver, receiver.thing, name, args, keywords, node)
@@ -646,7 +684,9 @@ class Reader(Expressions):
             return made
         method = self.method_of(receiver.cls, name)
         if method is None:
-            return self._unknown(self.opaque(("class attribute", id(receiver.cls.node), name), name), args, keywords, node)
+            return self._unknown(
+                self.opaque(("class attribute", id(receiver.cls.node), name), name), args, keywords, node
+            )
         if "classmethod" in method.decorator_names():
             args = [receiver, *args]
         return self.call_value(FunctionValue(method, receiver.frame), args, keywords, node)
@@ -691,7 +731,9 @@ class Reader(Expressions):
         if name == "scale" and target is not None:
             return target
         if name == "step" and target is not None:
-            self._each_optimizer(target, node, lambda key, names: self.emit(e.STEP, node, None, key, names=names, disabled=True))
+            self._each_optimizer(
+                target, node, lambda key, names: self.emit(e.STEP, node, None, key, names=names, disabled=True)
+            )
         return NONE
 
     def _enabled_scaler(
@@ -750,6 +792,7 @@ class Reader(Expressions):
             forward_read=made.module_read and bool(made.autocast),
             dtypes=made.dtypes,
             device=made.device,
+            forward=made.forward,
             names=names,
         )
         made.scaler = scaler.thing.key
@@ -827,7 +870,14 @@ class Reader(Expressions):
                 return Sequence([Sequence([self.fresh(node, "name"), Params(params.modules, one=True)])])
             return params
         if name == "zero_grad":
-            self.emit(e.ZERO_GRAD, node, None, None, owners=self._owners(Params(frozenset((thing.key,)))), names={"call": self.words(node)})
+            self.emit(
+                e.ZERO_GRAD,
+                node,
+                None,
+                None,
+                owners=self._owners(Params(frozenset((thing.key,)))),
+                names={"call": self.words(node)},
+            )
             return NONE
         if name in ("half", "bfloat16"):
             self._cast(thing, "float16" if name == "half" else "bfloat16", node)
@@ -869,7 +919,13 @@ class Reader(Expressions):
 
     def _cast(self, thing: Thing, dtype: str, node: ast.AST) -> None:
         thing.facts["low"] = True
-        self.emit(e.MODULE_CAST, node, thing.key, dtype=dtype, names={"module": self._receiver(node), "call": self.words(node)})
+        self.emit(
+            e.MODULE_CAST,
+            node,
+            thing.key,
+            dtype=dtype,
+            names={"module": self._receiver(node), "call": self.words(node)},
+        )
 
     def _autocast_method(self, context: Ref, name: str, node: ast.AST) -> Value:
         if name == "__enter__":
@@ -889,14 +945,12 @@ class Reader(Expressions):
         """Whether an autocast region may be enabled where this is read."""
         return any(region.enabled is not False for region in self.open)
 
-    def _forward(
-        self, thing: Thing, args: list[Value], keywords: dict[str, Value], node: ast.AST, read: bool
-    ) -> Value:
+    def _forward(self, thing: Thing, args: list[Value], keywords: dict[str, Value], node: ast.AST, read: bool) -> Value:
         """The value of a module's forward."""
         self._hand_off([*args, *keywords.values()], node)
         cached = not (thing.facts.get("compiled") or thing.facts.get("low"))
-        self.emit(e.FORWARD, node, thing.key, cached=cached, names={"module": self.words(node)})
         made = Tensor(self.turning())
+        made.forward = self.emit(e.FORWARD, node, thing.key, cached=cached, names={"module": self.words(node)})
         parts = [t for value in [*args, *keywords.values()] for t in _tensors(value)]
         deps: frozenset[int] | None = frozenset((thing.key,))
         for part in parts:
@@ -943,7 +997,10 @@ class Reader(Expressions):
             node,
             function=facts.get("kind"),
             low_precision=low,
-            names={"call": self.words(node), "loss": Words(node.args[0]) if isinstance(node, ast.Call) and node.args else ""},
+            names={
+                "call": self.words(node),
+                "loss": Words(node.args[0]) if isinstance(node, ast.Call) and node.args else "",
+            },
         )
         made = self._computed(parts) if parts else Tensor(self.turning())
         if not parts:
@@ -1149,7 +1206,14 @@ class Reader(Expressions):
         owners = self._owners(target.params)
         names = {"params": "p.grad", "call": self.words(node) if isinstance(node, ast.expr) else "this assignment"}
         if isinstance(value, Const) and value.value is None:
-            self.emit(e.ZERO_GRAD, node, None, None, owners=owners if owners is not None else self._all_optimizers(), names=names)
+            self.emit(
+                e.ZERO_GRAD,
+                node,
+                None,
+                None,
+                owners=owners if owners is not None else self._all_optimizers(),
+                names=names,
+            )
         elif isinstance(value, Grad) and value.unscaled:
             self.emit(e.GRAD_DIVIDE, node, None, None, owners=owners, names=names)
         elif isinstance(value, Grad) and isinstance(node, (ast.AugAssign, ast.Call)) and self._normalises(node):
@@ -1165,7 +1229,9 @@ class Reader(Expressions):
         """Whether gradients are divided by a number, as the end of an accumulation window does."""
         if isinstance(node, ast.AugAssign):
             return isinstance(node.op, (ast.Div, ast.Mult))
-        return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("div_", "mul_")
+        return (
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("div_", "mul_")
+        )
 
     def _all_optimizers(self) -> tuple[int, ...]:
         return tuple(thing.key for thing in self.program.things if thing.role == "optimizer")
@@ -1262,7 +1328,9 @@ class Reader(Expressions):
         if name == "state_dict":
             return self._state(receiver, node)
         if name in ("half", "bfloat16") and not args:
-            self.emit(e.MODULE_CAST, node, None, dtype="float16" if name == "half" else "bfloat16", names={"module": text})
+            self.emit(
+                e.MODULE_CAST, node, None, dtype="float16" if name == "half" else "bfloat16", names={"module": text}
+            )
         func = self.structural("method", (receiver,), f"{text}.{name}", name)
         return self._unknown(func, args, keywords, node)
 
@@ -1292,6 +1360,10 @@ class Reader(Expressions):
         if name.startswith("torch.nn.") and name.rpartition(".")[2][:1].isupper() and name.count(".") <= 3:
             return self._torch_module(name, args, node)
         given = [*args, *keywords.values()]
+        if name in ENDINGS:
+            self.happened += 1
+            self.cur = None
+            return NONE
         if name.startswith("torch.optim.lr_scheduler."):
             return self.fresh(node, "scheduler")
         if not name.startswith(HARMLESS):
@@ -1355,7 +1427,17 @@ class Reader(Expressions):
             made.first = start.value if isinstance(start, Const) and isinstance(start.value, int) else None
             return made
         if name == "zip":
-            return Sequence([Sequence([self.elements(a, node.args[0] if isinstance(node, ast.Call) else ast.Constant(0)) for a in args])], open=True)
+            return Sequence(
+                [
+                    Sequence(
+                        [
+                            self.elements(a, node.args[0] if isinstance(node, ast.Call) else ast.Constant(0))
+                            for a in args
+                        ]
+                    )
+                ],
+                open=True,
+            )
         if name == "float" and isinstance(first, Const) and isinstance(first.value, (str, int, float)):
             try:
                 return Const(float(first.value))
@@ -1386,7 +1468,11 @@ class Reader(Expressions):
             if len(args) == 1:
                 return first
             if name == "chain":
-                return self._computed([t for v in args for t in _tensors(v)]) if any(_tensors(v) for v in args) else self.fresh(node)
+                return (
+                    self._computed([t for v in args for t in _tensors(v)])
+                    if any(_tensors(v) for v in args)
+                    else self.fresh(node)
+                )
         if name in ("float", "int", "str", "len", "print", "format", "repr"):
             for value in args:
                 for grad in _grads(value):
@@ -1401,11 +1487,15 @@ class Reader(Expressions):
         role = surface.BASES.get(surface.canonical(named)) if named else None
         if isinstance(value, Ref) and value.source is None and role in ("scaler", "optimizer", "module"):
             return Const(value.role == role)
-        return Truth(self.ask(("isinstance", self.identity(value), named or id(node)), self.words(node), value.loops, node))
+        return Truth(
+            self.ask(("isinstance", self.identity(value), named or id(node)), self.words(node), value.loops, node)
+        )
 
     # The roles of torch's names.
 
-    def _bound(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value]) -> tuple[dict[str, Value], int]:
+    def _bound(
+        self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value]
+    ) -> tuple[dict[str, Value], int]:
         """Arguments bound to an entry's parameters, and how many did not bind."""
         bound = dict(zip(entry.parameters, args, strict=False))
         bound.update(keywords)
@@ -1421,7 +1511,9 @@ class Reader(Expressions):
             return Symbol("torch.device()")
         return e.UNKNOWN
 
-    def _new_autocast(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+    def _new_autocast(
+        self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
         bound, excess = self._bound(entry, args, keywords)
         if entry.name == "torch.autocast" and args and isinstance(args[0], FunctionValue):
             # @torch.autocast without parentheses: the function is taken for the device type.
@@ -1464,7 +1556,9 @@ class Reader(Expressions):
         elif "**" in bound:
             enabled = self.ask(("open", id(node)), "", frozenset(), node)
         thing = self.thing(("scaler", self.place_key(node)), "scaler", "", self.site(node))
-        thing.facts.update(constructed=True, enabled=enabled, callable=entry.name, sharded=entry.facts.get("sharded", False))
+        thing.facts.update(
+            constructed=True, enabled=enabled, callable=entry.name, sharded=entry.facts.get("sharded", False)
+        )
         thing.facts["local"] = not self.active or thing.facts.get("local", True)
         arguments = {name: self._plain(value) for name, value in bound.items()}
         self.emit(
@@ -1478,7 +1572,9 @@ class Reader(Expressions):
         )
         return Ref(thing, enabled)
 
-    def _entry_optimizer(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+    def _entry_optimizer(
+        self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
         bound, _ = self._bound(entry, args, keywords)
         made = self._new_optimizer(bound.get("params"), node, entry.name)
         rate = bound.get("lr")
@@ -1536,22 +1632,30 @@ class Reader(Expressions):
         thing = self.thing(("loss", self.place_key(node)), "loss", "", self.site(node))
         reduction = keywords.get("reduction")
         thing.facts.update(entry.facts)
-        thing.facts["reduction"] = reduction.value if isinstance(reduction, Const) else ("sum" if reduction is not None else "mean")
+        thing.facts["reduction"] = (
+            reduction.value if isinstance(reduction, Const) else ("sum" if reduction is not None else "mean")
+        )
         return Ref(thing)
 
-    def _loss_function(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+    def _loss_function(
+        self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
         bound, _ = self._bound(entry, args, keywords)
         order = [bound.pop(name) for name in entry.parameters if name in bound]
         return self._loss(entry.facts, order, bound, node)
 
-    def _backward_function(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+    def _backward_function(
+        self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
         value = _first(args, keywords, "tensors")
         tensors = _tensors(value) if value is not None else []
         tensor = Tensor.merge(tensors) if tensors else self._foreign_tensor(value)
         self._backward(tensor, node)
         return NONE
 
-    def _grad_function(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+    def _grad_function(
+        self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
         bound, _ = self._bound(entry, args, keywords)
         outputs = bound.get("outputs")
         tensors = _tensors(outputs) if outputs is not None else []
@@ -1559,7 +1663,10 @@ class Reader(Expressions):
         if made.scaler >= 0:
             argument = node.args[0] if isinstance(node, ast.Call) and node.args else None
             words = Words(argument) if argument is not None else ""
-            made.penalty = (node, {"call": self.words(node), "loss": words, "scaler": self.program.things[made.scaler].name})
+            made.penalty = (
+                node,
+                {"call": self.words(node), "loss": words, "scaler": self.program.things[made.scaler].name},
+            )
         made.scaler = -1
         made.is_loss = False
         self.emit(e.AUTOGRAD_GRAD, node)
@@ -1611,7 +1718,9 @@ class Reader(Expressions):
                 if contents.optimizers:
                     self._saved(value, node)
 
-    def _fill_function(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+    def _fill_function(
+        self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
         bound, _ = self._bound(entry, args, keywords)
         tensors = [t for v in bound.values() for t in _tensors(v)]
         made = self._computed(tensors) if tensors else self._foreign_tensor(None)
@@ -1658,7 +1767,9 @@ class Reader(Expressions):
 
     def _script(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         inner = args[0] if args else NONE
-        decorated = isinstance(inner, FunctionValue) and any(isinstance(w, Ref) and w.role == "autocast" for w in inner.wrappers)
+        decorated = isinstance(inner, FunctionValue) and any(
+            isinstance(w, Ref) and w.role == "autocast" for w in inner.wrappers
+        )
         if isinstance(inner, Instance):
             forward = self.method_of(inner.cls, "forward")
             decorated = forward is not None and any(isinstance(w, Ref) for w in self.decorations(forward))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..protocol import events as e
 from ..protocol.check import check
-from ..protocol.events import Event, Program, Site
+from ..protocol.events import Event, Graph, Program, Site
 from ..protocol.finding import Finding
 from ..protocol.rules import LABELS, RULES
 from ..protocol.suppress import Suppressions
@@ -191,6 +191,16 @@ def _version() -> str:
     return f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
+def _mark_casts(graph: Graph, program: Program) -> None:
+    """Say of each cast of a module whether the module is trained as it leaves it: by the same code, or the object's."""
+    events = [node.event for node in graph.nodes if node.event is not None]
+    stepped = [program.things[x.object] for x in events if x.kind in (e.SCALER_STEP, e.STEP) and x.object is not None]
+    owned: frozenset[int] = frozenset().union(*(thing.facts.get("owns") or () for thing in stepped))
+    for event in events:
+        if event.kind == e.MODULE_CAST:
+            event.facts["trained"] = event.subject in owned or event.site.function.endswith("__init__")
+
+
 def _survey(program: Program) -> None:
     """Tell the rules what is true of the program as a whole."""
     used: set[int] = set()
@@ -227,6 +237,8 @@ def _survey(program: Program) -> None:
     program.facts["scaler_dtypes"] = frozenset(dtypes)
     program.facts["trained_modules"] = frozenset(trained - frozen)
     names = tuple(dict.fromkeys(t.name or "the scaler" for t in live))
+    for graph in program.graphs:
+        _mark_casts(graph, program)
     for event in saves:
         event.facts["scope_scalers"] = names
     for event in raw:

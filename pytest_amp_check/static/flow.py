@@ -65,9 +65,7 @@ class Flow(Machine):
     def elements(self, value: Value, node: ast.expr) -> Value: ...
 
     @abstractmethod
-    def call_value(
-        self, func: Value, args: list[Value], keywords: dict[str, Value], node: ast.AST
-    ) -> Value: ...
+    def call_value(self, func: Value, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value: ...
 
     @abstractmethod
     def call_method(self, receiver: Value, name: str, args: list[Value], node: ast.AST) -> Value: ...
@@ -90,7 +88,9 @@ class Flow(Machine):
     def _expression(self, node: ast.Expr) -> None:
         value = self.evaluate(node.value)
         if isinstance(value, Ref) and value.role == "autocast" and isinstance(node.value, ast.Call):
-            self.emit(e.SCOPE_LOST, node.value, value.thing.key, how="expression", names={"context": self.words(node.value)})
+            self.emit(
+                e.SCOPE_LOST, node.value, value.thing.key, how="expression", names={"context": self.words(node.value)}
+            )
 
     def _assign(self, node: ast.Assign) -> None:
         value = self.evaluate(node.value)
@@ -207,7 +207,9 @@ class Flow(Machine):
             if function.generator or isinstance(function.node, ast.AsyncFunctionDef):
                 words = self.words(decorator)
                 key = applied.thing.key if isinstance(applied, Ref) else None
-                self.emit(e.SCOPE_LOST, decorator, key, how="generator", names={"context": words, "function": function.name})
+                self.emit(
+                    e.SCOPE_LOST, decorator, key, how="generator", names={"context": words, "function": function.name}
+                )
                 return value
             return FunctionValue(function, value.frame, value.receiver, (*value.wrappers, applied))
         if isinstance(applied, GradMode):
@@ -468,7 +470,9 @@ class Flow(Machine):
         if isinstance(value, (Const, Opaque)):
             self.serial += 1
             made = self.opaque(("carried", self.serial, name), name, key)
-            made.counter = isinstance(value, Const) and isinstance(value.value, int) and not isinstance(value.value, bool)
+            made.counter = (
+                isinstance(value, Const) and isinstance(value.value, int) and not isinstance(value.value, bool)
+            )
             made.counter = made.counter or (isinstance(value, Opaque) and value.counter)
             return made
         return value
@@ -521,7 +525,10 @@ class Flow(Machine):
             self.assign(item.optional_vars, self.entered_value(context, item.context_expr))
         frame = self.frame
         base = len(self.unwind)
-        self.unwind = [*self.unwind, lambda: self._in_frame(frame, lambda: self.exit(context, item.context_expr, depth))]
+        self.unwind = [
+            *self.unwind,
+            lambda: self._in_frame(frame, lambda: self.exit(context, item.context_expr, depth)),
+        ]
         if _holds_autocast(context):
             self._yields_inside(node, item.context_expr)
         self._with_items(node, index + 1)
@@ -538,10 +545,18 @@ class Flow(Machine):
             return
         for inner in _own_nodes(node.body):
             if isinstance(inner, (ast.Yield, ast.YieldFrom, ast.Await)):
-                self.emit(e.SCOPE_LOST, inner, None, how="yield", names={"context": self.words(context), "function": function.name})
+                self.emit(
+                    e.SCOPE_LOST,
+                    inner,
+                    None,
+                    how="yield",
+                    names={"context": self.words(context), "function": function.name},
+                )
                 return
 
-    def _with_helper(self, context: HelperContext, item: ast.withitem, node: ast.With | ast.AsyncWith, index: int) -> None:
+    def _with_helper(
+        self, context: HelperContext, item: ast.withitem, node: ast.With | ast.AsyncWith, index: int
+    ) -> None:
         """Read the body of a ``@contextmanager`` function, and the body of the ``with`` at its ``yield``."""
         outer = self.frame
         ran = False
@@ -621,7 +636,11 @@ class Flow(Machine):
 
     def _enter_autocast(self, context: Ref, node: ast.AST, *, remember: bool = True) -> None:
         facts = context.thing.facts
-        device, dtype, cache = str(facts.get("device", "")), str(facts.get("dtype", "?")), bool(facts.get("cache", True))
+        device, dtype, cache = (
+            str(facts.get("device", "")),
+            str(facts.get("dtype", "?")),
+            bool(facts.get("cache", True)),
+        )
         instance = context.thing.key if facts.get("stored") else None
         names = {"context": self.words(node)}
 

@@ -47,7 +47,19 @@ Heap = dict[tuple[int, str], Value]
 class Frame:
     """A call that is being read: the variables of a function and where it returns to."""
 
-    __slots__ = ("caller", "cls", "function", "of_class", "on_yield", "parent", "path_base", "receiver", "returns", "unwind_base", "vars")
+    __slots__ = (
+        "caller",
+        "cls",
+        "function",
+        "of_class",
+        "on_yield",
+        "parent",
+        "path_base",
+        "receiver",
+        "returns",
+        "unwind_base",
+        "vars",
+    )
 
     def __init__(self, function: Function | None, parent: Frame | None, caller: Site | None) -> None:
         self.function = function
@@ -192,7 +204,9 @@ class Machine:
         if source is not None:
             self.graph.nodes[source].ways.append((target, key, truth))
 
-    def emit(self, kind: str, node: ast.AST, subject: int | None = None, object: int | None = None, **facts: Any) -> Event | None:
+    def emit(
+        self, kind: str, node: ast.AST, subject: int | None = None, object: int | None = None, **facts: Any
+    ) -> Event | None:
         """Add an event here; ``names`` among the facts become the event's names."""
         if self.cur is None:
             return None
@@ -290,9 +304,7 @@ class Machine:
             self.forget(mark)
         return after_yes[0] is not None, after_no[0] is not None
 
-    def meet(
-        self, formula: Formula, yes: tuple[int | None, Vars, Heap], no: tuple[int | None, Vars, Heap]
-    ) -> None:
+    def meet(self, formula: Formula, yes: tuple[int | None, Vars, Heap], no: tuple[int | None, Vars, Heap]) -> None:
         if yes[0] is None:
             self.cur, self.frame.vars, self.heap = no
         elif no[0] is None:
@@ -322,7 +334,12 @@ class Machine:
             return a if formula else b
         if _is_truth(a) and _is_truth(b):
             return Truth(either(both(formula, _formula(a)), both(negate(formula), _formula(b))), a.loops | b.loops)
-        if isinstance(a, Ref) and isinstance(b, Ref) and a.role == b.role and a.role in ("scaler", "optimizer", "module"):
+        if (
+            isinstance(a, Ref)
+            and isinstance(b, Ref)
+            and a.role == b.role
+            and a.role in ("scaler", "optimizer", "module")
+        ):
             if a.thing is b.thing:
                 return a
             enabled = either(both(formula, a.enabled), both(negate(formula), b.enabled))
@@ -367,7 +384,9 @@ class Machine:
             site = site.caller
         return tuple(chain)
 
-    def opaque(self, key: object, text: object, loops: frozenset[int] = frozenset(), *, parameter: bool = False) -> Opaque:
+    def opaque(
+        self, key: object, text: object, loops: frozenset[int] = frozenset(), *, parameter: bool = False
+    ) -> Opaque:
         """The unknown value with a key: the same question about it is the same test."""
         made = self.opaques.get(key)
         if made is None:
@@ -377,7 +396,9 @@ class Machine:
 
     def fresh(self, node: ast.AST, text: object = "") -> Opaque:
         """A new unknown value, made at a place: other on every turn of the loops around it."""
-        return self.opaque(("fresh", self.place_key(node), text if isinstance(text, str) else id(node)), text, self.turning())
+        return self.opaque(
+            ("fresh", self.place_key(node), text if isinstance(text, str) else id(node)), text, self.turning()
+        )
 
     def turning(self) -> frozenset[int]:
         return frozenset(loop.key for loop in self.loops)
@@ -410,7 +431,13 @@ class Machine:
         if isinstance(value, Tensor):
             return self.ask(("true", id(value)), text, value.loops | self.turning(), node)
         if isinstance(value, Sequence):
-            return True if value.items else self.ask(("true", id(value)), text, self.turning(), node) if value.open else False
+            return (
+                True
+                if value.items
+                else self.ask(("true", id(value)), text, self.turning(), node)
+                if value.open
+                else False
+            )
         return True
 
     def is_none(self, value: Value, text: object = "", node: ast.AST | None = None) -> Formula:

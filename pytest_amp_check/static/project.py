@@ -59,6 +59,17 @@ class Function:
             elif isinstance(target, ast.Name):
                 yield target.id
 
+    def abstract(self) -> bool:
+        """Whether another class is to say what it does."""
+        if "abstractmethod" in self.decorator_names():
+            return True
+        if isinstance(self.node, ast.Lambda):
+            return False
+        body = [s for s in self.node.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+        raised = body[0].exc if len(body) == 1 and isinstance(body[0], ast.Raise) else None
+        raised = raised.func if isinstance(raised, ast.Call) else raised
+        return isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
+
     def parameters(self) -> list[ast.arg]:
         args = self.node.args
         return [*args.posonlyargs, *args.args]
@@ -170,7 +181,11 @@ class Module:
                 continue
             for target in targets:
                 pairs = [(target, value)]
-                if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+                if (
+                    isinstance(target, ast.Tuple)
+                    and isinstance(value, ast.Tuple)
+                    and len(target.elts) == len(value.elts)
+                ):
                     pairs = list(zip(target.elts, value.elts, strict=True))
                 for left, right in pairs:
                     if isinstance(left, ast.Attribute) and isinstance(left.value, ast.Name) and left.value.id == me:

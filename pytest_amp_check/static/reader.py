@@ -34,11 +34,13 @@ from .values import (
 )
 
 BUILTINS = frozenset(
-    "abs all any bool callable chain dict enumerate filter float format getattr hasattr id int isinstance issubclass iter "
-    "len list map max min next open print range repr reversed round set setattr sorted str sum super tuple type vars zip".split()
+    "abs all any bool callable chain dict enumerate exit filter float format getattr hasattr id int isinstance issubclass iter "
+    "len list map max min next open print quit range repr reversed round set setattr sorted str sum super tuple type vars zip".split()
 )
 #: Calls whose answer is another each time they are asked.
-IMPURE = frozenset("rand randn randint random uniform choice next time perf_counter pop popleft get_nowait sample".split())
+IMPURE = frozenset(
+    "rand randn randint random uniform choice next time perf_counter pop popleft get_nowait sample".split()
+)
 
 _OPERATORS: dict[type[ast.AST], str] = {
     ast.Add: "+",
@@ -458,7 +460,11 @@ class Expressions(Flow):
             question = ("greater", self.identity(large), self.identity(small))
             if op in ("<=", ">="):
                 # a >= b is not (b > a)
-                question = ("greater", self.identity(right if op == ">=" else left), self.identity(left if op == ">=" else right))
+                question = (
+                    "greater",
+                    self.identity(right if op == ">=" else left),
+                    self.identity(left if op == ">=" else right),
+                )
                 formula = negate(self.ask(question, f"not ({_text(node)})", left.loops | right.loops, node))
                 return self._counts(formula, left, right)
             formula = self.ask(question, _text(node), left.loops | right.loops, node)
@@ -482,7 +488,9 @@ class Expressions(Flow):
                 self.graph.tests[inner[1]].counts = True
         return formula
 
-    def _equal(self, left: Value, right: Value, left_node: ast.expr, right_node: ast.expr, node: ast.Compare) -> Formula:
+    def _equal(
+        self, left: Value, right: Value, left_node: ast.expr, right_node: ast.expr, node: ast.Compare
+    ) -> Formula:
         if isinstance(left, Const) and isinstance(right, Const):
             return bool(left.value == right.value)
         for value, other, side in ((left, right, left_node), (right, left, right_node)):
@@ -508,7 +516,9 @@ class Expressions(Flow):
             return self._modulo(value, side, other.value, node)
         if isinstance(other, Opaque) and other.offset == -1 or self._is_less_one(other, side):
             return self._modulo(value, side, -1, node)
-        return self.ask(("equal", self.identity(value), self.identity(other)), _text(node), value.loops | other.loops, node)
+        return self.ask(
+            ("equal", self.identity(value), self.identity(other)), _text(node), value.loops | other.loops, node
+        )
 
     def _is_less_one(self, other: Value, side: ast.BinOp) -> bool:
         """Whether ``other`` is the modulus less one, as in ``i % k == k - 1``."""

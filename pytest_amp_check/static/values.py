@@ -45,7 +45,9 @@ class Opaque(Value):
 
     __slots__ = ("base", "counter", "first", "iterates", "key", "offset", "parameter", "readings", "words")
 
-    def __init__(self, key: int, words: object, loops: frozenset[int] = frozenset(), *, parameter: bool = False) -> None:
+    def __init__(
+        self, key: int, words: object, loops: frozenset[int] = frozenset(), *, parameter: bool = False
+    ) -> None:
         super().__init__(loops)
         self.key = key
         self.words = words
@@ -159,6 +161,7 @@ class Tensor(Value):
     autocast    "in", "out" or "unknown": where those forwards ran
     in_region   the last function applied to it ran in an autocast region
     dtypes      dtypes of those regions; "?" where a region may be disabled or its dtype is not known
+    forward     the event of the first of those forwards
     low         the low-precision dtype that it has where those regions are enabled, "" if none, "?" if not known
     matmul      it comes from an op that autocast runs in the low-precision dtype
     penalty     the event site of an autograd.grad of a scaled loss that it holds, with the scale still in
@@ -174,6 +177,7 @@ class Tensor(Value):
         "deps",
         "device",
         "dtypes",
+        "forward",
         "in_region",
         "is_loss",
         "low",
@@ -192,6 +196,7 @@ class Tensor(Value):
         self.in_region = False
         self.dtypes: frozenset[str] = frozenset()
         self.device = ""
+        self.forward: Event | None = None
         self.low = ""
         self.matmul = False
         self.penalty: object = None
@@ -218,6 +223,7 @@ class Tensor(Value):
             made.deps = None if made.deps is None or part.deps is None else made.deps | part.deps
             made.dtypes |= part.dtypes
             made.device = made.device or part.device
+            made.forward = made.forward or part.forward
             made.low = made.low or part.low
             made.matmul = made.matmul or part.matmul
             made.penalty = made.penalty or part.penalty
@@ -226,7 +232,13 @@ class Tensor(Value):
             made.custom = made.custom or part.custom
             made.module_read = made.module_read and part.module_read
             if part.autocast and made.autocast != part.autocast:
-                made.autocast = part.autocast if not made.autocast else "unknown" if "unknown" in (made.autocast, part.autocast) else "in"
+                made.autocast = (
+                    part.autocast
+                    if not made.autocast
+                    else "unknown"
+                    if "unknown" in (made.autocast, part.autocast)
+                    else "in"
+                )
         return made
 
 

@@ -102,16 +102,10 @@ def _enabled(value: object, device: object) -> Iterator[tuple[str, Mapping[str, 
         yield "autocast:not-a-bool", {"argument": "enabled", "value": repr(value)}
 
 
-def _forward_outside(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
-    if event.facts.get("autocast") == "out" and event.facts.get("loss_in_region"):
-        yield "scale@forward-outside", {}
-
-
-def _no_autocast(program: Program) -> Iterator[tuple[str, Event, Mapping[str, str], tuple[Event, ...]]]:
-    """One finding for each live scaler of a program that never enters autocast, at its most telling ``scale()``."""
-    if program.facts.get("enters_autocast", True):
-        return
+def _outside(program: Program) -> Iterator[tuple[str, Event, Mapping[str, str], tuple[Event, ...]]]:
+    """Losses that a live scaler scales and whose forward ran outside autocast; blamed is the forward where it is known."""
     live = {thing.key for thing in program.facts.get("live_scalers", ())}
+    never = not program.facts.get("enters_autocast", True)
     blamed: dict[int, Event] = {}
     for graph in program.graphs:
         for node in graph.nodes:
@@ -120,13 +114,23 @@ def _no_autocast(program: Program) -> Iterator[tuple[str, Event, Mapping[str, st
                 continue
             if event.kind == MODULE_CAST and event.facts.get("dtype") == "float16":
                 return  # float16 by hand needs the scaler too
-            if event.kind == SCALE and event.subject is not None and event.subject in live:
+            if event.kind != SCALE or event.subject is None or event.subject not in live:
+                continue
+            forward = event.facts.get("forward")
+            if event.facts.get("autocast") == "out" and event.facts.get("loss_in_region"):
+                yield "scale@forward-outside", forward or event, {}, (event,)
+            elif never:
                 earlier = blamed.get(event.subject)
-                if earlier is None or (event.facts.get("forward_read") and not earlier.facts.get("forward_read")):
+                if earlier is None or _tells(event) > _tells(earlier):
                     blamed[event.subject] = event
     for event in blamed.values():
         label = "scale@no-autocast" if event.facts.get("forward_read") else "scale@no-autocast-unknown"
-        yield label, event, {}, ()
+        yield label, event.facts.get("forward") or event, {}, (event,)
+
+
+def _tells(event: Event) -> int:
+    """How much is known of the forward behind a scaled loss."""
+    return bool(event.facts.get("forward")) + bool(event.facts.get("forward_read"))
 
 
 RULES: tuple[Rule, ...] = (
@@ -1305,8 +1309,8 @@ x, y = torch.randn(64, 8), torch.randint(2, (64,))
 
 for _ in range(3):
     optimizer.zero_grad()
-    loss = nn.functional.cross_entropy(model(x), y)
-    scaler.scale(loss).backward()  # AMP110
+    loss = nn.functional.cross_entropy(model(x), y)  # AMP110
+    scaler.scale(loss).backward()
     scaler.step(optimizer)
     scaler.update()
 """,
@@ -1498,7 +1502,6 @@ for inputs, targets in loader:
             _MEASURED,
         ),
         readers=BOTH,
-        on={SCALE: _forward_outside},
-        whole=_no_autocast,
+        whole=_outside,
     ),
 )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from ..events import SAVE, Event, Program
 from ..rule import STATIC, WARNING, Fault, Rule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def _name(program: Program, what: Any) -> str:

@@ -23,6 +23,8 @@ def _cast_of_trained(program: Program) -> Iterator[tuple[str, Event, Mapping[str
             event = node.event
             if event is None or event.kind != MODULE_CAST or event.subject not in trained:
                 continue
+            if not event.facts.get("trained", True):
+                continue  # a cast for inference, of a module that other code trains
             dtype = event.facts.get("dtype")
             if dtype == "float16" and scaled:
                 yield "cast:trained-scaled", event, {"dtype": dtype}, ()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeGuard
 
 from ..events import PENALTY, SCALER_NEW, SCALER_STEP, Event, Program, Site, Symbol
 from ..rule import ERROR, INFO, STATIC, WARNING, Fault, Rule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeGuard
 
 _Labels = Iterator[tuple[str, Mapping[str, str]]]
 
