@@ -265,7 +265,8 @@ class Rename(ast.NodeTransformer):
         if isinstance(callee, ast.Name) and callee.id == "partial" and node.args:
             callee = node.args[0]
         name = callee.attr if isinstance(callee, ast.Attribute) else getattr(callee, "id", "")
-        own = name in self.callables
+        # A variable that is called may hold a function of the program.
+        own = name in self.callables or (isinstance(callee, ast.Name) and name in self.variables)
         self.generic_visit(node)
         for keyword in node.keywords:
             if own and keyword.arg:

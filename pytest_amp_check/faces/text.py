@@ -369,13 +369,12 @@ def _nothing() -> None:
     """Wipes away nothing: nothing was shown."""
 
 
-def outputs() -> tuple[TextIO, TextIO]:
-    """Standard output and error, made to take every character of a path or a source line."""
+def outputs() -> None:
+    """Makes standard output and error take every character of a path or a source line."""
     # None where the caller has closed them: what is written then leads nowhere.
-    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")
-    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
-    return sys.stdout, sys.stderr

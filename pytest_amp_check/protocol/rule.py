@@ -19,8 +19,8 @@ STATIC, RUNTIME, BOTH = "static", "runtime", "both"
 class Fault:
     """One way to break a rule: the label that a judge gives it, and the sentence that a user reads.
 
-    ``message`` is a template over the names the user gave things: ``{scaler}``, ``{optimizer}``, ``{call}``, ... What is
-    wrong comes first, what to do after the colon. ``severity`` overrides the rule's.
+    ``message`` is a template over the names the user gave things: ``{scaler}``, ``{optimizer}``, ``{call}``, ... What
+    is wrong comes first, what to do after the colon. ``severity`` overrides the rule's.
     """
 
     __slots__ = ("message", "severity")

@@ -390,3 +390,69 @@ class Choice(Value):
 
 
 NONE = Const(None)
+
+
+def tensors_of(value: Value) -> list[Tensor]:
+    """The tensors that a value is, or holds."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Sequence):
+        return [t for item in value.items for t in tensors_of(item)]
+    if isinstance(value, Mapping):
+        return [t for item in value.items.values() for t in tensors_of(item)]
+    if isinstance(value, Choice):
+        return [t for _, option in value.options for t in tensors_of(option)]
+    return []
+
+
+def grads_of(value: Value) -> list[Grad]:
+    if isinstance(value, Grad):
+        return [value]
+    if isinstance(value, Sequence):
+        return [g for item in value.items for g in grads_of(item)]
+    return []
+
+
+def merge_params(parts: list[Params]) -> Params:
+    modules: frozenset[int] | None = frozenset()
+    optimizers: frozenset[int] | None = frozenset()
+    for part in parts:
+        modules = None if modules is None or part.modules is None else modules | part.modules
+        optimizers = None if optimizers is None or part.optimizers is None else optimizers | part.optimizers
+    return Params(modules, optimizers, groups=any(part.groups for part in parts))
+
+
+def modules_of(value: Value | None) -> frozenset[int] | None:
+    """Keys of the modules whose parameters an optimizer is given."""
+    if isinstance(value, Params):
+        return value.modules
+    if isinstance(value, Sequence) and value.items:
+        owned: frozenset[int] = frozenset()
+        for item in value.items:
+            inner = modules_of(item.items.get("params") if isinstance(item, Mapping) else item)
+            if inner is None:
+                return None
+            owned |= inner
+        return owned
+    return None
+
+
+def collect_things(value: Value, heap: dict[tuple[int, str], Value], things: list[int], depth: int) -> None:
+    """Keys of the scalers and optimizers that a value is or holds."""
+    if depth > 3:
+        return
+    if isinstance(value, Ref) and value.role in ("scaler", "optimizer"):
+        things.append(value.thing.key)
+    elif isinstance(value, Sequence):
+        for item in value.items:
+            collect_things(item, heap, things, depth + 1)
+    elif isinstance(value, Mapping):
+        for item in value.items.values():
+            collect_things(item, heap, things, depth + 1)
+    elif isinstance(value, Choice):
+        for _, option in value.options:
+            collect_things(option, heap, things, depth + 1)
+    elif isinstance(value, Instance):
+        for (key, _), item in list(heap.items()):
+            if key == value.key:
+                collect_things(item, heap, things, depth + 1)

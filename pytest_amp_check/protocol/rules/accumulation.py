@@ -130,16 +130,16 @@ MISSING_ACCUMULATION_DIVISION = Rule(
         ),
     },
     why="""\
-`backward()` adds to `.grad`. With `k` micro-batches for one step and a loss that is a mean over its own micro-batch, the
-gradients are `k` times those of the large batch that accumulation is to stand for. The learning rate is multiplied by
-`k` in effect, a clip bites `k` times harder, and the scale overflows earlier. Where all losses are sums, or are divided
-by the total of all samples or tokens, nothing is to be done.
+`backward()` adds to `.grad`. With `k` micro-batches for one step and a loss that is a mean over its own micro-batch,
+the gradients are `k` times those of the large batch that accumulation is to stand for. The learning rate is multiplied
+by `k` in effect, a clip bites `k` times harder, and the scale overflows earlier. Where all losses are sums, or are
+divided by the total of all samples or tokens, nothing is to be done.
 """,
     harm="""\
 SGD's update was exactly 2.000, 4.000 and 8.000 times too large for k = 2, 4 and 8. Adam and AdamW normalise it away
-(1.000001), so only clipping, weight decay and the loss scale are off there. With micro-batches of 100, 5, 50 and 2 items
-even the mean of means is wrong (relative gradient error 1.21); the sum of losses over the total number of items is
-right to 1.4e-7.
+(1.000001), so only clipping, weight decay and the loss scale are off there. With micro-batches of 100, 5, 50 and 2
+items even the mean of means is wrong (relative gradient error 1.21); the sum of losses over the total number of items
+is right to 1.4e-7.
 """,
     bad=_SETUP
     + """\
@@ -354,10 +354,11 @@ leaves gradients to which the next backward adds 65536 times larger ones, and `u
 scale from one micro-batch to the next. Both belong under the test that decides about the step.
 """,
     harm="""\
-`unscale_()` after the first of four micro-batches made the update 51,000 times too large, with no error. `unscale_()` in
-every micro-batch raises RuntimeError `unscale_() has already been called on this optimizer since the last update().`;
-with `update()` beside it there is no error, and the micro-batches counted with weights of about 0, 0, 1.5e-5 and 1. An
-`update()` alone in every micro-batch raises AssertionError `No inf checks were recorded prior to update.`
+`unscale_()` after the first of four micro-batches made the update 51,000 times too large, with no error. `unscale_()`
+in every micro-batch raises RuntimeError `unscale_() has already been called on this optimizer since the last
+update().`; with `update()` beside it there is no error, and the micro-batches counted with weights of about 0, 0,
+1.5e-5 and 1. An `update()` alone in every micro-batch raises AssertionError `No inf checks were recorded prior to
+update.`
 """,
     bad=_SETUP
     + """\
@@ -491,8 +492,8 @@ WINDOW_BOUNDARY = Rule(
     "The borders of the accumulation window lose or mis-weight micro-batches.",
     faults={
         "zero@window": Fault(
-            "Gradients of `{optimizer}` are cleared inside the accumulation window, so only its last micro-batch counts: "
-            "clear them once, after the step"
+            "Gradients of `{optimizer}` are cleared inside the accumulation window, so only its last micro-batch "
+            "counts: clear them once, after the step"
         ),
         "window:off-by-one": Fault(
             "`{window}` is already true for the first micro-batch, so the first window holds that one alone: "

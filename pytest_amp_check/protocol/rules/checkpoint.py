@@ -103,9 +103,9 @@ SCALER_NOT_CHECKPOINTED = Rule(
     whole=_without_scaler,
     why="""\
 The scale is a part of the training state, as the optimizer's moments are: a number found by trial, and a count of clean
-steps since the last change. A resumed run that starts again at 65536 skips steps until it has found the scale once more,
-or trains for thousands of steps with more underflow than before where the scale had grown far beyond. A checkpoint that
-carries the optimizer is meant for resuming, so it has to carry the scaler too.
+steps since the last change. A resumed run that starts again at 65536 skips steps until it has found the scale once
+more, or trains for thousands of steps with more underflow than before where the scale had grown far beyond. A
+checkpoint that carries the optimizer is meant for resuming, so it has to carry the scaler too.
 """,
     harm="""\
 A run that had settled at a scale of 512 skipped 7 steps after resuming without it, one at 64 skipped 10; with it, none.

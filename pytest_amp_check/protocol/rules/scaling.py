@@ -412,8 +412,8 @@ Clipping by value also hides overflows: infinite gradients become finite before 
 is not skipped and the scale never backs off.
 """,
     harm="""\
-With `max_norm=0.1` the gradient norm after the step was 1.526e-6 instead of 0.1, and the norm that the call reported was
-4241.6 instead of 0.0647. SGD's update became 43,000 times too small (91,000 times with `max_norm=0.01`). Adam and
+With `max_norm=0.1` the gradient norm after the step was 1.526e-6 instead of 0.1, and the norm that the call reported
+was 4241.6 instead of 0.0647. SGD's update became 43,000 times too small (91,000 times with `max_norm=0.01`). Adam and
 AdamW normalise gradients and move only 1.8 to 4.4 times too little, so a loss curve does not show it. With
 `clip_grad_value_` SGD's update was 107,000 times too small, and with infinite gradients in every iteration the scale
 stayed at 65536 for good, where a correct loop backs off to 4096 within four iterations.
@@ -673,8 +673,8 @@ BACKWARD_ON_UNSCALED_LOSS = Rule(
     "A loss runs backward unscaled although its gradients are stepped by a scaler.",
     faults={
         "step@raw": Fault(
-            "`{loss}` runs backward without the loss scale, yet `{scaler}.step({optimizer})` divides its gradients by it: "
-            "write `{scaler}.scale({loss}).backward()`"
+            "`{loss}` runs backward without the loss scale, yet `{scaler}.step({optimizer})` divides its gradients by "
+            "it: write `{scaler}.scale({loss}).backward()`"
         ),
     },
     why="""\
@@ -968,8 +968,8 @@ since the last update().`, but only in the second iteration of the same scaler, 
 code that steps each scaler once never hears of it.
 """,
     harm="""\
-The second iteration raises RuntimeError (`unscale_() is being called after step().` where the loop also unscales). Where
-a scaler steps once only, nothing is raised and the scale stays where it was: an overflow is skipped and repeats.
+The second iteration raises RuntimeError (`unscale_() is being called after step().` where the loop also unscales).
+Where a scaler steps once only, nothing is raised and the scale stays where it was: an overflow is skipped and repeats.
 """,
     bad=_SETUP
     + """\
@@ -1093,15 +1093,15 @@ UPDATE_BEFORE_ALL_STEPS = Rule(
         ),
     },
     why="""\
-Gradients carry the scale they were made with, and `step()` divides by the scale of the moment. An `update()` between the
-steps of two optimizers may double or halve the scale, and the second step then divides by the wrong number; it also
+Gradients carry the scale they were made with, and `step()` divides by the scale of the moment. An `update()` between
+the steps of two optimizers may double or halve the scale, and the second step then divides by the wrong number; it also
 makes the scaler forget the first optimizer's overflow. One `update()` after all steps is right, and so is a complete
 cycle of backward, step and update for each optimizer in turn.
 """,
     harm="""\
-The second optimizer's update came out exactly 2.0 times too large where the first had overflowed and 0.5 times where the
-scale had grown; in all other iterations it was right, which makes this hard to find. An `update()` with no step before
-it raises AssertionError `No inf checks were recorded prior to update.`
+The second optimizer's update came out exactly 2.0 times too large where the first had overflowed and 0.5 times where
+the scale had grown; in all other iterations it was right, which makes this hard to find. An `update()` with no step
+before it raises AssertionError `No inf checks were recorded prior to update.`
 """,
     bad=_ACTOR_CRITIC
     + """\
@@ -1178,8 +1178,8 @@ SCALER_RECREATED_IN_LOOP = Rule(
     "A GradScaler is constructed inside the training loop that uses it.",
     faults={
         "new@used": Fault(
-            "`{scaler}` is constructed anew in every pass of the loop that uses it, so what it learned of the scale is lost: "
-            "construct it once, before the loop"
+            "`{scaler}` is constructed anew in every pass of the loop that uses it, so what it learned of the scale is "
+            "lost: construct it once, before the loop"
         ),
     },
     why="""\
@@ -1305,8 +1305,8 @@ UNSCALE_OUT_OF_ORDER = Rule(
     "scaler.unscale_() is not followed by step() and update() before the next backward.",
     faults={
         "backward@unscaled": Fault(
-            "`{scaler}.unscale_({optimizer})` is still open when the next backward runs, so that the scaler takes scaled "
-            "gradients for unscaled ones: call `{scaler}.update()` also on the way that skips the step"
+            "`{scaler}.unscale_({optimizer})` is still open when the next backward runs, so that the scaler takes "
+            "scaled gradients for unscaled ones: call `{scaler}.update()` also on the way that skips the step"
         ),
         "unscale@unscaled": Fault(
             "`{scaler}.unscale_({optimizer})` is called twice for one update, so torch raises: "
@@ -1322,10 +1322,10 @@ UNSCALE_OUT_OF_ORDER = Rule(
         ),
     },
     why="""\
-`unscale_()` marks its optimizer as unscaled, and only `update()` takes the mark away. A branch that leaves the iteration
-in between (the norm is too large, the loss is NaN: `zero_grad(); continue`) keeps the mark, and the next step believes
-that freshly scaled gradients are already unscaled. An `update()` between `unscale_()` and `step()` takes the mark away
-too early, and the gradients are divided twice.
+`unscale_()` marks its optimizer as unscaled, and only `update()` takes the mark away. A branch that leaves the
+iteration in between (the norm is too large, the loss is NaN: `zero_grad(); continue`) keeps the mark, and the next step
+believes that freshly scaled gradients are already unscaled. An `update()` between `unscale_()` and `step()` takes the
+mark away too early, and the gradients are divided twice.
 """,
     harm="""\
 After a skipped iteration without `update()` the next step was 65535.9 times too large; where that iteration calls
@@ -1466,9 +1466,9 @@ DOUBLE_UNSCALE = Rule(
         ),
     },
     why="""\
-`scaler.step()` unscales unless `unscale_()` was called for that very optimizer object since the last update. It does not
-notice a division by hand. The gradients then shrink by the square of the scale, to where float32 rounds most of them
-away, and the infinities are looked for after the fact.
+`scaler.step()` unscales unless `unscale_()` was called for that very optimizer object since the last update. It does
+not notice a division by hand. The gradients then shrink by the square of the scale, to where float32 rounds most of
+them away, and the infinities are looked for after the fact.
 """,
     harm="""\
 Dividing by `get_scale()` by hand and calling `scaler.step()` made SGD's update 74,000 times too small. Unscaling a
@@ -1557,8 +1557,8 @@ CLOSURE_WITH_SCALER = Rule(
     on={SCALER_STEP: _closure},
     why="""\
 An optimizer with a closure (LBFGS, SAM) evaluates the loss again inside `step()`, after the scaler has unscaled and
-checked the gradients. The new gradients are neither unscaled nor checked. torch rejects `closure=f` with `Closure use is
-not currently supported if GradScaler is enabled.`, but a closure passed by position goes through unseen.
+checked the gradients. The new gradients are neither unscaled nor checked. torch rejects `closure=f` with `Closure use
+is not currently supported if GradScaler is enabled.`, but a closure passed by position goes through unseen.
 """,
     harm="""\
 By position and with `scale()` inside the closure, SGD's update was 65536 times too large and one iteration of LBFGS 9.6
@@ -1687,8 +1687,8 @@ NONFINITE_ERROR_IN_CLIP = Rule(
     },
     why="""\
 Overflow is how a dynamic scale finds its value: it happens in the first iterations and again each time the scale has
-grown. The scaler records it in `unscale_()`, skips the step and halves the scale. With `error_if_nonfinite=True` the clip
-that follows raises before the scaler can do so.
+grown. The scaler records it in `unscale_()`, skips the step and halves the scale. With `error_if_nonfinite=True` the
+clip that follows raises before the scaler can do so.
 """,
     harm="""\
 The first overflow, usually within the first few iterations, ends the run with RuntimeError `The total norm of order 2.0
@@ -1928,9 +1928,10 @@ ZERO_GRAD_MISPLACED = Rule(
     },
     why="""\
 `zero_grad()` between backward and `scaler.step()` leaves nothing to apply. With the default `set_to_none=True` torch
-stumbles over it (`No inf checks were recorded for this optimizer.`); with `set_to_none=False`, and where other parameters
-still have gradients, it is silent. Without any `zero_grad()` AMP hides the usual sign: after a step the old gradients are
-unscaled while the new ones are 65536 times as large, so the step sizes look right until an overflow stays in `.grad`.
+stumbles over it (`No inf checks were recorded for this optimizer.`); with `set_to_none=False`, and where other
+parameters still have gradients, it is silent. Without any `zero_grad()` AMP hides the usual sign: after a step the old
+gradients are unscaled while the new ones are 65536 times as large, so the step sizes look right until an overflow stays
+in `.grad`.
 """,
     harm="""\
 With `set_to_none=False` between backward and step the update was exactly 0, with no error (AdamW still decayed its
@@ -2114,7 +2115,8 @@ SCALER_MISCONFIGURED = Rule(
             "pass it as `{keyword}={value}`"
         ),
         "scaler:index-as-device": Fault(
-            "`{call}` is given {value} as its `device`, which is a device type and not an index: pass `'cuda'` or `'cpu'`"
+            "`{call}` is given {value} as its `device`, which is a device type and not an index: pass `'cuda'` or "
+            "`'cpu'`"
         ),
         "scaler:bool-as-scale": Fault(
             "`{value}` lands in the `init_scale` parameter of `{call}`, so the loss scale is {number}: "
@@ -2125,17 +2127,20 @@ SCALER_MISCONFIGURED = Rule(
             "pass a device to `torch.amp.GradScaler`, which takes it first"
         ),
         "scaler:zero-scale": Fault(
-            "`init_scale={value}` multiplies every loss by a number that is not positive: pass a power of two, or `enabled=False`"
+            "`init_scale={value}` multiplies every loss by a number that is not positive: pass a power of two, or "
+            "`enabled=False`"
         ),
         "scaler:init-scale": Fault(
-            "`init_scale={value}` is above 2**24, so the first steps overflow and are skipped: start at the default of 2**16"
+            "`init_scale={value}` is above 2**24, so the first steps overflow and are skipped: start at the default of "
+            "2**16"
         ),
         "scaler:factors-swapped": Fault(
             "`growth_factor` is {growth} and `backoff_factor` is {backoff}, the wrong way round, so torch raises: "
             "pass both by name"
         ),
         "scaler:growth-factor": Fault(
-            "`growth_factor={value}` lets the scale never grow, so torch raises: pass a number above 1.0, by default 2.0"
+            "`growth_factor={value}` lets the scale never grow, so torch raises: pass a number above 1.0, by default "
+            "2.0"
         ),
         "scaler:backoff-factor": Fault(
             "`backoff_factor={value}` does not lower the scale after an overflow, so torch raises: "
@@ -2146,7 +2151,8 @@ SCALER_MISCONFIGURED = Rule(
             "pass a number between 0.0 and 1.0, by default 0.5"
         ),
         "scaler:no-growth": Fault(
-            "`growth_interval={value}` lets the scale fall but never grow again: pass a positive number of steps, by default 2000"
+            "`growth_interval={value}` lets the scale fall but never grow again: pass a positive number of steps, by "
+            "default 2000"
         ),
         "scaler:growth-interval": Fault(
             "`growth_interval={value}` raises the scale into overflow so often that many steps are skipped: "

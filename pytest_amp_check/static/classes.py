@@ -1,0 +1,294 @@
+"""Classes of the project: their objects, what these hold, and whose methods they have."""
+
+from __future__ import annotations
+
+import ast
+
+from ..protocol import surface
+from ..protocol.events import Site
+from .functions import Functions, is_static
+from .machine import Frame
+from .project import Class, Function
+from .values import (
+    NONE,
+    Choice,
+    ClassValue,
+    Const,
+    FunctionValue,
+    Grad,
+    HelperContext,
+    Instance,
+    Named,
+    Opaque,
+    Params,
+    Ref,
+    SuperValue,
+    Tensor,
+    Value,
+    tensors_of,
+)
+
+#: Tensor methods that end a tensor's use as a loss.
+TO_NUMBER = frozenset("item tolist numpy cpu shape size dim backward_hooks requires_grad".split())
+
+
+class Classes(Functions):
+    """Reads objects of the project's own classes."""
+
+    def _role_of(self, cls: Class, seen: int = 0) -> str | None:
+        """The role that a class inherits from torch."""
+        if seen > 6:
+            return None
+        for base in cls.bases:
+            named = self._dotted(base)
+            if named:
+                role = surface.BASES.get(surface.canonical(named))
+                if role:
+                    return role
+                if named.startswith("torch.nn.") and named.rpartition(".")[2][:1].isupper():
+                    return surface.MODULE
+            value = self.look_up(base.id) if isinstance(base, ast.Name) else None
+            if isinstance(value, ClassValue) and value.cls is not cls:
+                role = self._role_of(value.cls, seen + 1)
+                if role:
+                    return role
+        return None
+
+    def _bases(self, cls: Class) -> list[Class]:
+        """The classes of the project that a class derives from, itself first."""
+        chain, todo = [], [cls]
+        while todo and len(chain) < 12:
+            now = todo.pop(0)
+            if now in chain:
+                continue
+            chain.append(now)
+            for base in now.bases:
+                value = self.look_up(base.id) if isinstance(base, ast.Name) else None
+                if isinstance(value, ClassValue):
+                    todo.append(value.cls)
+        return chain
+
+    def method_of(self, cls: Class, name: str, *, after: Class | None = None) -> Function | None:
+        chain = self._bases(cls)
+        if after is not None and after in chain:
+            chain = chain[chain.index(after) + 1 :]
+        for owner in chain:
+            found = owner.methods.get(name)
+            if found is not None:
+                return found
+        return None
+
+    def instance_of(self, cls: Class, key: object, name: str, site: Site | None) -> Instance:
+        """The object of a class that is made at a place."""
+        made = self.instances.get(key)
+        if made is None:
+            self.serial += 1
+            thing = None
+            if self._role_of(cls) == surface.MODULE:
+                thing = self.thing(("instance", key), "module", name, site)
+                thing.facts["read"] = self._reads_forward(cls)
+            made = self.instances[key] = Instance(cls, self.serial, thing)
+        return made
+
+    def _reads_forward(self, cls: Class) -> bool:
+        """Whether the forward of a module class is in view and enters no autocast."""
+        words: set[str] = set()
+        for owner in self._bases(cls):
+            words |= owner.words
+        return self.method_of(cls, "forward") is not None and "autocast" not in words
+
+    def _construct(self, func: ClassValue, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        cls = func.cls
+        role = self._role_of(cls)
+        if role == surface.SCALER:
+            return self._subclass_scaler(cls, args, keywords, node)
+        if role == surface.OPTIMIZER:
+            made_optimizer = self._new_optimizer(args[0] if args else keywords.get("params"), node, cls.name)
+            if cls.methods.keys() & {"step", "zero_grad"}:
+                made_optimizer.thing.facts["hooked"] = True
+            return made_optimizer
+        made = self.instance_of(cls, (self.place_key(node), cls.name), "", self.site(node))
+        init = self.method_of(cls, "__init__")
+        if init is not None:
+            self.follow(FunctionValue(init, func.frame, made), args, keywords, node)
+        else:
+            self._fields(cls, made, args, keywords)
+        return made
+
+    def _fields(self, cls: Class, made: Instance, args: list[Value], keywords: dict[str, Value]) -> None:
+        """The attributes of a dataclass, from the order in which it declares them."""
+        names = [s.target.id for s in cls.node.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)]
+        for name, value in zip(names, args, strict=False):
+            self.heap[made.key, name] = value
+        for name, value in keywords.items():
+            self.heap[made.key, name] = value
+
+    def _subclass_scaler(self, cls: Class, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        """A GradScaler of the project's own: what its methods do is not torch's word any more."""
+        if any(name in cls.methods for name in ("scale", "unscale_", "step", "update", "__call__")):
+            self._hand_off([*args, *keywords.values()], node)
+            return self.fresh(node, cls.name)
+        thing = self.thing(("scaler", self.place_key(node)), "scaler", "", self.site(node))
+        thing.facts.update(constructed=True, callable=cls.name)
+        return Ref(thing)
+
+    def attribute(self, receiver: Value, name: str, node: ast.AST) -> Value:
+        if isinstance(receiver, Named):
+            made = Named(f"{receiver.name}.{name}")
+            made.shim = receiver.shim
+            return made
+        if isinstance(receiver, Choice):
+            return self._on_each(receiver, lambda r: self.attribute(r, name, node))
+        if isinstance(receiver, Instance):
+            return self._instance_attribute(receiver, name, node)
+        if isinstance(receiver, SuperValue):
+            return self._super_attribute(receiver, name)
+        if isinstance(receiver, Tensor):
+            return receiver.copy() if name not in TO_NUMBER else self.fresh(node, name)
+        if isinstance(receiver, Params):
+            return self._params_attribute(receiver, name, node)
+        if isinstance(receiver, Grad):
+            return receiver if name == "data" else self.fresh(node, name)
+        if isinstance(receiver, Ref):
+            found = self._ref_attribute(receiver, name)
+            if found is not None:
+                return found
+        key = self.identity(receiver)
+        stored = self.heap.get((key, name)) if isinstance(key, int) else None
+        if stored is not None:
+            return stored
+        text = f"{receiver.text}.{name}" if isinstance(receiver, Opaque) else self.words(node)
+        made_opaque = self.structural("attribute", (receiver,), text, name)
+        made_opaque.parameter = isinstance(receiver, Opaque) and receiver.parameter
+        return made_opaque
+
+    def _ref_attribute(self, receiver: Ref, name: str) -> Value | None:
+        if receiver.role == "optimizer" and name == "param_groups":
+            return Params(receiver.thing.facts.get("owns"), frozenset((receiver.thing.key,)), groups=True)
+        if receiver.role == "module" and name == "module":
+            return receiver
+        return None
+
+    def _params_attribute(self, receiver: Params, name: str, node: ast.AST) -> Value:
+        if name == "grad":
+            return Grad(receiver)
+        if name == "data":
+            return receiver
+        return self.structural("attribute", (receiver,), name, name)
+
+    def _super_attribute(self, receiver: SuperValue, name: str) -> Value:
+        method = self.method_of(receiver.cls, name, after=receiver.cls)
+        if method is not None:
+            return FunctionValue(method, None, receiver.receiver)
+        return self.opaque(("super", receiver.cls.name, name), f"super().{name}")
+
+    def _instance_attribute(self, receiver: Instance, name: str, node: ast.AST) -> Value:
+        value = self.heap.get((receiver.key, name))
+        if value is not None:
+            return value
+        method = self.method_of(receiver.cls, name)
+        if method is not None:
+            if "property" in method.decorator_names():
+                return self.follow(FunctionValue(method, self.globals, receiver), [], {}, node)
+            return FunctionValue(method, self.globals, receiver, self.decorations(method))
+        for owner in self._bases(receiver.cls):
+            shared = self.class_vars.get(owner.node, {}).get(name)
+            if shared is not None:
+                return shared
+        assigned = self._assigned_elsewhere(receiver, name)
+        if assigned is not None:
+            self.heap[receiver.key, name] = assigned
+            return assigned
+        return self.opaque(("attribute of", receiver.key, name), self.words(node))
+
+    def decorations(self, method: Function) -> tuple[Value, ...]:
+        """Autocast and no_grad decorators of a method, as reading its class found them."""
+        held = (
+            self.class_vars.get(method.cls.node, {}).get(method.name)
+            if method.cls
+            else self.globals.vars.get(method.name)
+        )
+        return held.wrappers if isinstance(held, FunctionValue) and held.function is method else ()
+
+    def _assigned_elsewhere(self, receiver: Instance, name: str) -> Value | None:
+        """The value that some method of the class gives an attribute, read as if that method had been called."""
+        places = [place for cls in self._bases(receiver.cls) for place in cls.assigned.get(name, ())]
+        maybe_none = any(isinstance(expression, ast.Constant) and expression.value is None for _, expression in places)
+        for method, expression in places:
+            if method in self.active and method.name != "__init__":
+                continue
+            value = self._as_assigned(receiver, method, expression)
+            if isinstance(value, Const) and value.value is None:
+                continue
+            if maybe_none and not isinstance(value, Opaque):
+                question = self.ask(("set", receiver.key, name), name, frozenset())
+                return self.unite(question, value, NONE, name)
+            return value
+        return None
+
+    def _as_assigned(self, receiver: Instance, method: Function, expression: ast.expr) -> Value:
+        outer, frame = self.frame, Frame(method, self.globals, None)
+        parameters = method.parameters()
+        if parameters:
+            frame.vars[parameters[0].arg] = receiver
+        frame.receiver, frame.cls = receiver, method.cls
+        values: list[Value] = []
+        self.frame = frame
+        self.active.append(method)
+        self.bind_unknown(frame, method)
+        self.aside(lambda: values.append(self.evaluate(expression)))
+        self.active.pop()
+        self.frame = outer
+        return values[0]
+
+    def call_method(
+        self, receiver: Value, name: str, args: list[Value], node: ast.AST, keywords: dict[str, Value] | None = None
+    ) -> Value:
+        if isinstance(receiver, Instance):
+            method = self.method_of(receiver.cls, name)
+            if method is not None:
+                func = FunctionValue(method, self.globals, receiver, self.decorations(method))
+                if "contextmanager" in method.decorator_names():
+                    return HelperContext(func, args, keywords or {}, node)
+                return self.follow(func, args, keywords or {}, node)
+            return NONE
+        return self._method(receiver, name, args, keywords or {}, node)
+
+    def _instance_method(
+        self, receiver: Instance, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
+        stored = self.heap.get((receiver.key, name))
+        if stored is not None:
+            return self.call_value(stored, args, keywords, node)
+        method = self.method_of(receiver.cls, name)
+        if method is not None:
+            if receiver.thing is not None and name == "forward":
+                return self._forward(receiver.thing, args, keywords, node, self._reads_forward(receiver.cls))
+            bound = FunctionValue(
+                method, self.globals, None if is_static(method) else receiver, self.decorations(method)
+            )
+            return self.call_value(bound, args, keywords, node)
+        if receiver.thing is not None:
+            return self._module_method(receiver, receiver.thing, name, args, keywords, node)
+        assigned = self._assigned_elsewhere(receiver, name)
+        if assigned is not None:
+            return self.call_value(assigned, args, keywords, node)
+        return self._unknown(self.opaque(("attribute of", receiver.key, name), self.words(node)), args, keywords, node)
+
+    def _class_method(
+        self, receiver: ClassValue, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
+        if name == "apply" and self._role_of(receiver.cls) == surface.AUTOGRAD_FUNCTION:
+            tensors = [t for value in args for t in tensors_of(value)]
+            made = self._computed(tensors) if tensors else self._foreign_tensor(None)
+            backward = self.method_of(receiver.cls, "backward")
+            made.custom = backward is not None and "custom_bwd" not in backward.decorator_names()
+            return made
+        method = self.method_of(receiver.cls, name)
+        if method is None:
+            return self._unknown(
+                self.opaque(("class attribute", id(receiver.cls.node), name), name), args, keywords, node
+            )
+        if "classmethod" in method.decorator_names():
+            args = [receiver, *args]
+        return self.call_value(FunctionValue(method, receiver.frame), args, keywords, node)

@@ -1,0 +1,224 @@
+"""Functions of the project: their bodies are read where they are called, with their arguments bound."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from ..protocol import surface
+from .conditions import both
+from .gradients import Gradients
+from .machine import BUDGET, DEPTH, Frame
+from .project import Function
+from .syntax import Words, walk
+from .values import (
+    NONE,
+    FunctionValue,
+    GradMode,
+    Mapping,
+    Named,
+    Opaque,
+    Ref,
+    Sequence,
+    Value,
+)
+
+
+class Functions(Gradients):
+    """Follows calls into functions of the project."""
+
+    def follow(
+        self,
+        func: FunctionValue,
+        args: list[Value],
+        keywords: dict[str, Value],
+        node: ast.AST,
+        on_yield: Callable[[Value], None] | None = None,
+    ) -> Value:
+        """Read the body of a function of the project with its arguments bound."""
+        function = func.function
+        if self.cur is None:
+            return NONE
+        if func.receiver is not None and not is_static(function):
+            args = [func.receiver, *args]
+        if function in self.active:
+            self._recursion(func, node)
+            return self.fresh(node, "recursive")
+        if function.abstract():
+            self.roots_reached.add(function.node)
+            words = Words(node.func) if isinstance(node, ast.Call) else function.name
+            return self._unknown(self.opaque(("abstract", id(function.node)), words), args, keywords, node)
+        if not function.words and not func.wrappers and not self._worthwhile(function):
+            self.roots_reached.add(function.node)
+            return self._unknown(self.opaque(("function", id(function.node)), function.name), args, keywords, node)
+        if len(self.active) >= DEPTH or self.spent > BUDGET:
+            self.program.facts.setdefault("given_up", []).append((self.site(node), function.name))
+            return self._unknown(self.opaque(("function", id(function.node)), function.name), args, keywords, node)
+        self.roots_reached.add(function.node)
+        frame = Frame(function, func.frame, self.site(node))
+        self._bind(frame, function, args, keywords, node)
+        frame.unwind_base = len(self.unwind)
+        frame.path_base = len(self.path)
+        frame.on_yield = on_yield
+        frame.cls = function.cls
+        frame.receiver = func.receiver
+        return self.run(frame, function, func.wrappers, node)
+
+    def _worthwhile(self, function: Function) -> bool:
+        """Whether a function that does nothing to the protocol may still make a value that matters: it is short."""
+        return isinstance(function.node, ast.Lambda) or len(function.node.body) <= 4
+
+    def run(self, frame: Frame, function: Function, wrappers: tuple[Value, ...], node: ast.AST) -> Value:
+        outer, loops = self.frame, self.loops
+        handlers, mark = self.handlers, self.mark()
+        self.frame = frame
+        self.loops = [*loops]
+        guarded, self.guarded = self.guarded, 0
+        self.active.append(function)
+        base = len(self.path)
+        depth = self.depth
+        modes = [w for w in wrappers if isinstance(w, GradMode)]
+        regions = [w for w in wrappers if not isinstance(w, GradMode)]
+        self.no_grad += len(modes)
+        place = function.node.decorator_list[0] if getattr(function.node, "decorator_list", None) else function.node
+        for wrapper in regions:
+            self.name_it(wrapper, "")
+            self.enter(wrapper, place)
+        body = function.node.body
+        if isinstance(function.node, ast.Lambda):
+            value = self.evaluate(function.node.body)
+            if self.cur is not None:
+                frame.returns.append((self.cur, True, value, self.heap))
+        else:
+            assert isinstance(body, list)
+            marker = len(self.loops)
+            self.read(body)
+            del self.loops[marker:]
+            if self.cur is not None:
+                frame.returns.append((self.cur, both(*self.path[frame.path_base :]), NONE, self.heap))
+        del self.path[base:]
+        self.cur = self.join(cur for cur, *_ in frame.returns)
+        value = self._returned(frame)
+        self.returned = mark.returned
+        self.forget(mark)
+        for wrapper in reversed(regions):
+            self.exit(wrapper, place, depth)
+            self.closed(wrapper)
+        self.depth = depth
+        self.no_grad -= len(modes)
+        self.active.pop()
+        self.frame = outer
+        self.loops = loops
+        self.handlers = handlers
+        self.guarded = guarded
+        return value
+
+    def _returned(self, frame: Frame) -> Value:
+        if not frame.returns:
+            return NONE
+        _, _, value, heap = frame.returns[-1]
+        for _, formula, earlier, earlier_heap in reversed(frame.returns[:-1]):
+            if earlier is not value:
+                value = self.unite(
+                    formula if formula is not True else self.ask(("way", id(frame)), "", self.turning()),
+                    earlier,
+                    value,
+                    "returned",
+                )
+            if earlier_heap is not heap:
+                heap = {**earlier_heap, **heap}
+        self.heap = heap
+        return value
+
+    def _recursion(self, func: FunctionValue, node: ast.AST) -> None:
+        """A function that is being read calls itself: its decorators enter their contexts once more."""
+        depth = self.depth
+        place = func.function.node.decorator_list[0] if getattr(func.function.node, "decorator_list", None) else node
+        for wrapper in func.wrappers:
+            if not isinstance(wrapper, GradMode):
+                self.enter(wrapper, place)
+        for wrapper in func.wrappers:
+            if not isinstance(wrapper, GradMode):
+                self.exit(wrapper, place, depth)
+                self.closed(wrapper)
+        self.depth = depth
+
+    def _bind(
+        self, frame: Frame, function: Function, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> None:
+        """Bind arguments to parameters; what is not given takes its default."""
+        spec = function.node.args
+        names = function.parameters()
+        rest = dict(keywords)
+        for i, parameter in enumerate(names):
+            if i < len(args):
+                frame.vars[parameter.arg] = args[i]
+            elif parameter.arg in rest:
+                frame.vars[parameter.arg] = rest.pop(parameter.arg)
+        for keyword in spec.kwonlyargs:
+            if keyword.arg in rest:
+                frame.vars[keyword.arg] = rest.pop(keyword.arg)
+        defaults = list(zip(reversed(names), reversed(spec.defaults), strict=False))
+        defaults += [(a, d) for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None]
+        starred = "**" in rest or has_stars(node)
+        for parameter, default in defaults:
+            if parameter.arg not in frame.vars and not starred:
+                outer, self.frame = self.frame, frame
+                frame.vars[parameter.arg] = self.evaluate(default)
+                self.frame = outer
+        for parameter in [*names, *spec.kwonlyargs]:
+            if parameter.arg not in frame.vars:
+                key = ("missing", self.place_key(node), parameter.arg)
+                frame.vars[parameter.arg] = self.opaque(key, parameter.arg, parameter=True)
+        if spec.vararg is not None:
+            frame.vars[spec.vararg.arg] = Sequence(list(args[len(names) :]), open=starred)
+        if spec.kwarg is not None:
+            frame.vars[spec.kwarg.arg] = Mapping(dict(rest), open=starred)
+
+    def bind_unknown(self, frame: Frame, function: Function) -> None:
+        """Parameters of a function that nobody calls here: whatever their annotations say they are."""
+        spec = function.node.args
+        for parameter in [*function.parameters(), *spec.kwonlyargs]:
+            if parameter.arg in frame.vars:
+                continue
+            value = self.opaque(("parameter", id(parameter)), parameter.arg, parameter=True)
+            frame.vars[parameter.arg] = self._annotated(value, parameter)
+        if spec.vararg is not None:
+            frame.vars[spec.vararg.arg] = Sequence([], open=True)
+        if spec.kwarg is not None:
+            frame.vars[spec.kwarg.arg] = Mapping({}, open=True)
+
+    def _annotated(self, value: Opaque, parameter: ast.arg) -> Value:
+        annotation = parameter.annotation
+        if annotation is None:
+            return value
+        for node in walk(annotation):
+            if isinstance(node, (ast.Name, ast.Attribute)):
+                named = self._dotted(node)
+                entry = surface.lookup(named) if named else None
+                role = entry.role if entry is not None else surface.BASES.get(named or "")
+                if role in (surface.SCALER, surface.OPTIMIZER, surface.MODULE):
+                    thing = self.thing(("annotated", id(parameter)), role, parameter.arg, self.site(parameter))
+                    return Ref(thing, True, value)
+        return value
+
+    def _dotted(self, node: ast.AST) -> str | None:
+        """The dotted name that an annotation or a base class stands for."""
+        if isinstance(node, ast.Name):
+            value = self.look_up(node.id)
+            if isinstance(value, Named):
+                return value.name
+            return surface.BARE.get(node.id) if value is None else None
+        if isinstance(node, ast.Attribute):
+            head = self._dotted(node.value)
+            return f"{head}.{node.attr}" if head else None
+        return None
+
+
+def has_stars(node: ast.AST) -> bool:
+    """Whether a call unpacks a sequence into its arguments."""
+    return isinstance(node, ast.Call) and any(isinstance(argument, ast.Starred) for argument in node.args)
+
+
+def is_static(function: Function) -> bool:
+    return "staticmethod" in function.decorator_names()

@@ -1,0 +1,285 @@
+"""Losses: what a tensor is computed from, under which regions, and what running it backward reaches."""
+
+from __future__ import annotations
+
+import ast
+
+from ..protocol import events as e
+from ..protocol import surface
+from ..protocol.events import Thing
+from .reader import Expressions, undo
+from .syntax import Words
+from .values import (
+    NONE,
+    Choice,
+    Const,
+    Grad,
+    Named,
+    Opaque,
+    Params,
+    ScaleValue,
+    Tensor,
+    Value,
+    tensors_of,
+)
+
+#: Tensor methods that end a tensor's use as a loss.
+TO_NUMBER = frozenset("item tolist numpy cpu shape size dim backward_hooks requires_grad".split())
+
+
+class Losses(Expressions):
+    """Reads what is done to tensors that losses are made of."""
+
+    def _inside(self) -> bool:
+        """Whether an autocast region may be enabled where this is read."""
+        return any(region.enabled is not False for region in self.open)
+
+    def _mark_region(self, made: Tensor) -> None:
+        """Record under which regions a tensor was computed."""
+        region = next((r for r in reversed(self.open) if r.device != "null"), None)
+        if region is not None and region.enabled is not False:
+            made.autocast = "in"
+            known = region.dtype if region.enabled is True and region.dtype else "?"
+            made.dtypes = made.dtypes | {known}
+            made.device = region.device
+            made.low = region.dtype or "?"
+        elif self.maybe_open:
+            made.autocast = "unknown"
+            made.dtypes = made.dtypes | {"?"}
+        elif region is None or not made.autocast:
+            made.autocast = "out"
+
+    def _computed(self, parts: list[Tensor]) -> Tensor:
+        made = Tensor.merge(parts)
+        made.loops |= self.turning()
+        made.in_region = self._inside()
+        if made.in_region and not made.autocast:
+            self._mark_region(made)
+        return made
+
+    def _foreign_tensor(self, value: Value | None) -> Tensor:
+        """A loss of which only the name is known."""
+        made = Tensor(value.loops if value is not None else frozenset())
+        made.deps = None
+        made.opaque = isinstance(value, Opaque) and value.parameter
+        made.divided = value is not None and value.divided
+        made.autocast = "unknown"
+        made.module_read = False
+        return made
+
+    def _forward(self, thing: Thing, args: list[Value], keywords: dict[str, Value], node: ast.AST, read: bool) -> Value:
+        """The value of a module's forward."""
+        self._hand_off([*args, *keywords.values()], node)
+        cached = not (thing.facts.get("compiled") or thing.facts.get("low"))
+        made = Tensor(self.turning())
+        made.forward = self.emit(e.FORWARD, node, thing.key, cached=cached, names={"module": self.words(node)})
+        parts = [t for value in [*args, *keywords.values()] for t in tensors_of(value)]
+        deps: frozenset[int] | None = frozenset((thing.key,))
+        for part in parts:
+            deps = None if deps is None or part.deps is None else deps | part.deps
+            made.penalty = made.penalty or part.penalty
+        made.deps = frozenset() if self.no_grad else deps
+        made.module_read = read and all(part.module_read for part in parts)
+        made.matmul = True
+        self._mark_region(made)
+        made.in_region = False
+        return made
+
+    def _loss(self, facts: dict[str, object], args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        parts = [t for value in [*args, *keywords.values()] for t in tensors_of(value)]
+        low = ""
+        first = next(iter(tensors_of(args[0])), None) if args else None
+        if first is not None and first.low and not self._inside() and not self.maybe_open and not facts.get("promotes"):
+            low = first.low if first.low in ("float16", "bfloat16") else ""
+        self.emit(
+            e.LOSS,
+            node,
+            function=facts.get("kind"),
+            low_precision=low,
+            names={
+                "call": self.words(node),
+                "loss": Words(node.args[0]) if isinstance(node, ast.Call) and node.args else "",
+            },
+        )
+        made = self._computed(parts) if parts else Tensor(self.turning())
+        if not parts:
+            made.deps = None
+            made.autocast = "in" if self._inside() else "unknown"
+            made.module_read = False
+            made.in_region = self._inside()
+        made.is_loss = True
+        made.low = ""
+        reduction = keywords.get("reduction")
+        summed = facts.get("reduction") == "sum" or (isinstance(reduction, Const) and reduction.value == "sum")
+        unknown_reduction = reduction is not None and not isinstance(reduction, Const)
+        made.divided = summed or unknown_reduction
+        return made
+
+    def _tensor_method(
+        self, tensor: Tensor, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
+        if name == "backward":
+            self._backward(tensor, node)
+            return NONE
+        if name in TO_NUMBER:
+            return self.fresh(node, name)
+        made = self._computed([tensor, *(t for v in args for t in tensors_of(v))])
+        if name in ("detach", "detach_", "clone_", "data"):
+            made.deps = frozenset()
+            made.scaler = -1
+        elif name in ("float", "double"):
+            made.low, made.matmul = "", False
+        elif name == "to" or name == "type":
+            dtypes = [surface.DTYPES.get(v.name) for v in [*args, *keywords.values()] if isinstance(v, Named)]
+            if any(dtype in ("float32", "float64") for dtype in dtypes):
+                made.low, made.matmul = "", False
+        elif name in ("div", "div_", "true_divide"):
+            return self.operate("/", tensor, args[0] if args else NONE, node)
+        elif name in ("mul", "mul_"):
+            return self.operate("*", tensor, args[0] if args else NONE, node)
+        elif name == "sum":
+            made.divided = True
+        elif name in ("masked_fill", "masked_fill_", "fill_", "index_fill", "index_fill_"):
+            self._fill(name, args[-1] if args else keywords.get("value"), tensor, node)
+        elif name in ("bmm", "matmul", "mm", "baddbmm", "__matmul__"):
+            made.matmul = True
+        return made
+
+    def _backward(self, tensor: Tensor, node: ast.AST) -> None:
+        names = {"loss": self._receiver(node), "call": self.words(node)}
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            inner = node.func.value
+            if isinstance(inner, ast.Call) and inner.args:
+                names["loss"] = Words(inner.args[0])
+                if isinstance(inner.func, ast.Attribute):
+                    names["scaler"] = Words(inner.func.value)
+        if tensor.penalty is not None:
+            self._penalty(tensor, node)
+        scaler = tensor.scaler if tensor.scaler >= 0 else None
+        self.emit(
+            e.BACKWARD,
+            node,
+            scaler,
+            feeds=self._fed(tensor),
+            divided=tensor.divided,
+            opaque=tensor.opaque and scaler is None,
+            scaled=scaler is not None,
+            dtypes=tensor.dtypes,
+            device=tensor.device,
+            custom=tensor.custom,
+            names=names,
+        )
+
+    def _penalty(self, tensor: Tensor, node: ast.AST) -> None:
+        penalty = tensor.penalty
+        tensor.penalty = None
+        if isinstance(penalty, tuple):
+            place, names = penalty
+            self.emit(e.PENALTY, place, None, None, names=names)
+
+    def _fill(self, function: str, value: Value | None, tensor: Tensor, node: ast.AST) -> None:
+        number = value.value if isinstance(value, Const) and isinstance(value.value, (int, float)) else None
+        if number is None:
+            return
+        self.emit(
+            e.FILL,
+            node,
+            value=float(number),
+            function=function,
+            eligible=(tensor.matmul or bool(tensor.low)) and tensor.dtypes != {"bfloat16"},
+            names={"call": self.words(node)},
+        )
+
+    def _whole(self, keys: frozenset[int]) -> frozenset[int]:
+        """Modules with the modules that are parts of them."""
+        whole, todo = set(keys), list(keys)
+        while todo:
+            for part in self.program.things[todo.pop()].facts.get("parts", ()):
+                if part not in whole:
+                    whole.add(part)
+                    todo.append(part)
+        return frozenset(whole)
+
+    def _fed(self, tensor: Tensor) -> tuple[int, ...] | None:
+        """The optimizers whose gradients a backward reaches, where the modules tell."""
+        if tensor.deps is None:
+            return None
+        fed = []
+        for thing in self.program.things:
+            if thing.role == "optimizer":
+                owns = thing.facts.get("owns")
+                if owns is None:
+                    return None
+                if self._whole(owns) & self._whole(tensor.deps):
+                    fed.append(thing.key)
+        return tuple(fed) if fed else None
+
+    def _owners(self, params: Params) -> tuple[int, ...] | None:
+        """The optimizers that update parameters; None where that is not known."""
+        if params.optimizers:
+            return tuple(params.optimizers)
+        if params.modules is None:
+            return None
+        owners = []
+        for thing in self.program.things:
+            if thing.role == "optimizer":
+                owns = thing.facts.get("owns")
+                if owns is None:
+                    return None
+                if self._whole(owns) & self._whole(params.modules):
+                    owners.append(thing.key)
+        return tuple(owners) if owners else None
+
+    def _all_optimizers(self) -> tuple[int, ...]:
+        return tuple(thing.key for thing in self.program.things if thing.role == "optimizer")
+
+    def loss_arithmetic(self, op: str, left: Value, right: Value, node: ast.AST) -> Value | None:
+        """What an operator makes of a loss, of gradients or of the loss scale."""
+        for side in (left, right):
+            if isinstance(side, Choice) and any(isinstance(v, (Tensor, ScaleValue)) for _, v in side.options):
+                other = right if side is left else left
+
+                def act(value: Value, side: Value = side, other: Value = other) -> Value:
+                    return self.operate(op, value if side is left else other, other if side is left else value, node)
+
+                return self._on_each(side, act)
+        if isinstance(right, ScaleValue) and op == "/" and isinstance(left, Const):
+            return ScaleValue(right.scaler, inverse=not right.inverse)
+        scale = left if isinstance(left, ScaleValue) else right if isinstance(right, ScaleValue) else None
+        if scale is not None:
+            value = right if scale is left else left
+            undone = scale.inverse if op == "*" else op == "/" and scale is right and not scale.inverse
+            if isinstance(value, Grad):
+                return Grad(value.params, unscaled=undone)
+            tensors = tensors_of(value)
+            if tensors:
+                made = Tensor.merge(tensors)
+                if undone:
+                    made.penalty = None
+                    made.scaler = -1
+                elif op == "*":
+                    made.scaler = scale.scaler
+                return made
+            if undone or (op == "/" and scale is right):
+                undo(value)
+            return ScaleValue(scale.scaler, inverse=scale.inverse)
+        if isinstance(left, Grad) or isinstance(right, Grad):
+            return left if isinstance(left, Grad) else right
+        parts = [*tensors_of(left), *tensors_of(right)]
+        if not parts:
+            return None
+        made = self._computed(parts)
+        if op == "/" and isinstance(left, Tensor) and isinstance(right, Tensor) and left.penalty and right.penalty:
+            made.penalty = None
+        if op == "@":
+            made.matmul = True
+        if op == "/" and isinstance(left, Tensor):
+            made.divided = True
+        elif op == "*" and (not isinstance(left, Tensor) or not isinstance(right, Tensor)):
+            factor = right if isinstance(left, Tensor) else left
+            if not isinstance(factor, Const) or isinstance(factor.value, float) and 0 < abs(factor.value) < 1:
+                # A weight of which only the name is known may well be 1 / k.
+                made.divided = made.divided or not isinstance(factor, Const)
+        elif op in ("+", "-"):
+            made.divided = all(p.divided for p in parts)
+        return made

@@ -1,0 +1,285 @@
+"""Scalers, optimizers, modules and autocast contexts: what their methods do."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from ..protocol import events as e
+from ..protocol import surface
+from ..protocol.events import Thing
+from .classes import Classes
+from .syntax import Words
+from .values import (
+    NONE,
+    Choice,
+    Const,
+    FunctionValue,
+    GradMode,
+    Instance,
+    Named,
+    Opaque,
+    Params,
+    Ref,
+    ScaleValue,
+    Sequence,
+    StateDict,
+    Tensor,
+    Truth,
+    Value,
+    modules_of,
+    tensors_of,
+)
+
+
+class Things(Classes):
+    """Reads methods of the things that the protocol speaks of."""
+
+    def _scaler_method(
+        self, scaler: Ref, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
+        if name not in surface.SCALER_METHODS:
+            if name in ("__call__",):
+                return self._unknown(scaler, args, keywords, node)
+            return self.structural("call", (scaler, *args), name, name)
+        if name == "is_enabled":
+            return Truth(scaler.enabled) if not isinstance(scaler.enabled, bool) else Const(scaler.enabled)
+        if name == "get_scale":
+            return ScaleValue(scaler.thing.key)
+        if name == "state_dict":
+            self.emit(e.SCALER_STATE, node, scaler.thing.key, names={"scaler": self._receiver(node)})
+            return self._state(scaler, node)
+        if name == "load_state_dict":
+            self.emit(e.SCALER_LOAD, node, scaler.thing.key)
+            return NONE
+        results: list[Value] = [NONE, NONE]
+
+        def enabled() -> None:
+            results[0] = self._enabled_scaler(scaler, name, args, keywords, node)
+
+        def disabled() -> None:
+            results[1] = self._disabled_scaler(name, args, keywords, node)
+
+        if scaler.enabled is True:
+            enabled()
+            return results[0]
+        if scaler.enabled is False:
+            disabled()
+            return results[1]
+        self.fork(scaler.enabled, enabled, disabled)
+        return self.unite(scaler.enabled, results[0], results[1], f"scaled{id(node)}")
+
+    def _disabled_scaler(self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        """A disabled scaler: ``scale`` gives back its argument, ``step`` steps the optimizer, the rest does nothing."""
+        target = first_of(args, keywords, "outputs" if name == "scale" else "optimizer")
+        if name == "scale" and target is not None:
+            return target
+        if name == "step" and target is not None:
+            self._each_optimizer(
+                target, node, lambda key, names: self.emit(e.STEP, node, None, key, names=names, disabled=True)
+            )
+        return NONE
+
+    def _enabled_scaler(
+        self, scaler: Ref, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
+        key = scaler.thing.key
+        words = {"scaler": self._receiver(node), "call": self.words(node)}
+        if name == "scale":
+            value = first_of(args, keywords, "outputs")
+            return self._scaled(scaler, value, node)
+        if name == "update":
+            new_scale = first_of(args, keywords, "new_scale")
+            given = new_scale is not None and not (isinstance(new_scale, Const) and new_scale.value is None)
+            self.emit(e.UPDATE, node, key, new_scale=given, names=words)
+            return NONE
+        if name in ("step", "unscale_"):
+            target = first_of(args, keywords, "optimizer")
+            if target is None:
+                return NONE
+            closure = name == "step" and self._closure(args, keywords)
+
+            def act(optimizer: int, names: dict[str, str]) -> None:
+                if name == "step":
+                    self.emit(e.SCALER_STEP, node, key, optimizer, closure=closure, names={**words, **names})
+                else:
+                    self.emit(e.UNSCALE, node, key, optimizer, names={**words, **names})
+
+            self._each_optimizer(target, node, act)
+            return self.fresh(node, name)
+        return self.fresh(node, name)
+
+    @staticmethod
+    def _closure(args: list[Value], keywords: dict[str, Value]) -> bool:
+        closure = args[1] if len(args) > 1 else keywords.get("closure")
+        return closure is not None and isinstance(closure, FunctionValue)
+
+    def _scaled(self, scaler: Ref, value: Value | None, node: ast.AST) -> Value:
+        """The value of ``scaler.scale(value)``."""
+        if isinstance(value, Choice):
+            return self._on_each(value, lambda v: self._scaled(scaler, v, node))
+        if isinstance(value, Sequence):
+            return Sequence([self._scaled(scaler, item, node) for item in value.items], open=value.open)
+        made = value.copy() if isinstance(value, Tensor) else self._foreign_tensor(value)
+        argument = node.args[0] if isinstance(node, ast.Call) and node.args else None
+        names = {"scaler": self._receiver(node), "call": self.words(node)}
+        if argument is not None:
+            names["loss"] = Words(argument)
+        if made.penalty is not None:
+            self._penalty(made, node)
+        self.emit(
+            e.SCALE,
+            node,
+            scaler.thing.key,
+            autocast=made.autocast or ("in" if self._inside() else "unknown"),
+            loss_in_region=made.in_region,
+            forward_read=made.module_read and bool(made.autocast),
+            dtypes=made.dtypes,
+            device=made.device,
+            forward=made.forward,
+            names=names,
+        )
+        made.scaler = scaler.thing.key
+        return made
+
+    def _each_optimizer(self, value: Value, node: ast.AST, act: Callable[[int, dict[str, str]], object]) -> None:
+        """Act on the optimizer, or on each of those, that a value is."""
+        if isinstance(value, Choice):
+            self._on_each(value, lambda v: self._one_optimizer(v, node, act))
+        else:
+            self._one_optimizer(value, node, act)
+
+    def _one_optimizer(self, value: Value, node: ast.AST, act: Callable[[int, dict[str, str]], object]) -> Value:
+        thing = self._optimizer_thing(value, node)
+        if thing is not None:
+            argument = node.args[0] if isinstance(node, ast.Call) and node.args else None
+            act(thing.key, {"optimizer": Words(argument) if argument is not None else thing.name})
+        return NONE
+
+    def _optimizer_thing(self, value: Value, node: ast.AST) -> Thing | None:
+        if isinstance(value, Ref) and value.role in ("optimizer", "module"):
+            return value.thing
+        if isinstance(value, Instance):
+            return self.thing(("used instance", value.key), "optimizer", "", self.site(node))
+        if isinstance(value, Opaque):
+            return self.thing(("used", value.key), "optimizer", value.text, self.site(node))
+        return None
+
+    def _optimizer_method(
+        self, optimizer: Ref, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
+        key = optimizer.thing.key
+        names = {"optimizer": self._receiver(node), "call": self.words(node)}
+        if name == "step":
+            closure = first_of(args, keywords, "closure")
+            if isinstance(closure, FunctionValue):
+                self.call_value(closure, [], {}, node)
+            self.emit(e.STEP, node, None, key, names=names)
+            return self.fresh(node, name)
+        if name == "zero_grad":
+            self.emit(e.ZERO_GRAD, node, None, None, owners=(key,), names=names)
+            return NONE
+        if name == "state_dict":
+            return self._state(optimizer, node)
+        if name in ("load_state_dict", "train", "eval", "add_param_group"):
+            return NONE
+        if name.startswith("register_"):
+            optimizer.thing.facts["hooked"] = True
+        if name == "backward":
+            self.emit(e.BACKWARD, node, None, opaque=True, feeds=None)
+            return NONE
+        return self.structural("call", (optimizer, *args), name, name)
+
+    def _module_method(
+        self, receiver: Value, thing: Thing, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
+        if name in ("parameters", "named_parameters"):
+            params = Params(frozenset((thing.key,)))
+            if name == "named_parameters":
+                return Sequence([Sequence([self.fresh(node, "name"), Params(params.modules, one=True)])])
+            return params
+        if name == "zero_grad":
+            self.emit(
+                e.ZERO_GRAD,
+                node,
+                None,
+                None,
+                owners=self._owners(Params(frozenset((thing.key,)))),
+                names={"call": self.words(node)},
+            )
+            return NONE
+        if name in ("half", "bfloat16"):
+            self._cast(thing, "float16" if name == "half" else "bfloat16", node)
+            return receiver
+        if name == "to":
+            for value in [*args, *keywords.values()]:
+                dtype = surface.DTYPES.get(value.name) if isinstance(value, Named) else None
+                if dtype in ("float16", "bfloat16"):
+                    self._cast(thing, dtype, node)
+            return receiver
+        if name in ("requires_grad_",):
+            flag = first_of(args, keywords, "requires_grad")
+            if isinstance(flag, Const) and flag.value is False:
+                thing.facts["frozen"] = True
+            return receiver
+        if name in ("train", "eval", "cuda", "cpu", "float", "double", "apply", "to_empty", "share_memory"):
+            if name in ("float", "double"):
+                thing.facts["upcast"] = True
+            return receiver
+        if name == "load_state_dict":
+            self.emit(e.PARAM_WRITE, node, thing.key, None, names={"module": self._receiver(node)})
+            return self.fresh(node, name)
+        if name in ("state_dict", "modules", "named_modules", "children", "named_children", "buffers"):
+            return self._state(receiver, node) if name == "state_dict" else self.fresh(node, name)
+        if name in ("forward", "__call__"):
+            return self._forward(thing, args, keywords, node, bool(thing.facts.get("read")))
+        if name == "no_sync":
+            return GradMode()
+        if name == "clip_grad_norm_":
+            return self._clip(Params(frozenset((thing.key,))), args, keywords, node)
+        if name == "backward":
+            self.emit(e.BACKWARD, node, None, opaque=True, feeds=None)
+            return NONE
+        if name == "step":
+            return self._unknown(receiver, args, keywords, node)
+        if any(tensors_of(value) for value in [*args, *keywords.values()]) or not (args or keywords):
+            return self._forward(thing, args, keywords, node, False)
+        return self._forward(thing, args, keywords, node, False)
+
+    def _cast(self, thing: Thing, dtype: str, node: ast.AST) -> None:
+        thing.facts["low"] = True
+        self.emit(
+            e.MODULE_CAST,
+            node,
+            thing.key,
+            dtype=dtype,
+            names={"module": self._receiver(node), "call": self.words(node)},
+        )
+
+    def _autocast_method(self, context: Ref, name: str, node: ast.AST) -> Value:
+        if name == "__enter__":
+            self.enter(context, node)
+        elif name == "__exit__":
+            self.exit(context, node, max(self.depth - 1, 0))
+            self.closed(context)
+            self.depth = max(self.depth - 1, 0)
+        return self.fresh(node, name)
+
+    def _state(self, of: Value, node: ast.AST) -> StateDict:
+        return StateDict(of, node, self.site(node).path)
+
+    def _new_optimizer(self, params: Value | None, node: ast.AST, callable_name: str) -> Ref:
+        thing = self.thing(("optimizer", self.place_key(node)), "optimizer", "", self.site(node))
+        thing.facts.update(constructed=True, callable=callable_name, owns=modules_of(params))
+        self.emit(e.OPTIMIZER_NEW, node, thing.key, names={"optimizer": thing.name})
+        return Ref(thing)
+
+
+def first_of(args: list[Value], keywords: dict[str, Value], name: str) -> Value | None:
+    return args[0] if args else keywords.get(name)
+
+
+def is_read(value: Value) -> bool:
+    if isinstance(value, Instance):
+        return bool(value.thing and value.thing.facts.get("read"))
+    return isinstance(value, Ref) and bool(value.thing.facts.get("read"))

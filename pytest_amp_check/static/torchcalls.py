@@ -1,0 +1,485 @@
+"""Calls of dotted names: the table of torch names says which role each plays."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from ..protocol import events as e
+from ..protocol import surface
+from ..protocol.events import Symbol
+from .checkpoints import Contents
+from .conditions import Formula
+from .functions import has_stars
+from .reader import IMPURE
+from .syntax import Words
+from .things import Things, first_of, is_read
+from .values import (
+    NONE,
+    Const,
+    FunctionValue,
+    GradMode,
+    Instance,
+    Mapping,
+    Named,
+    NullContext,
+    Opaque,
+    Params,
+    Partial,
+    Ref,
+    Sequence,
+    StackContext,
+    SuperValue,
+    Tensor,
+    Truth,
+    Value,
+    grads_of,
+    merge_params,
+    tensors_of,
+)
+
+#: Builtins that give back an iterable over what they are given.
+PASS_THROUGH = frozenset("list tuple set sorted reversed iter filter chain next".split())
+#: Functions of the standard library and of torch that neither step nor change what they are given.
+HARMLESS = (
+    "builtins.",
+    "torch.",
+    "logging.",
+    "math.",
+    "os.",
+    "time.",
+    "json.",
+    "numpy.",
+    "np.",
+    "copy.",
+    "sys.",
+    "random.",
+)
+#: Calls that end the program.
+ENDINGS = frozenset({"sys.exit", "os._exit", "builtins.exit", "builtins.quit"})
+
+
+class TorchCalls(Things):
+    """Reads calls of what is imported."""
+
+    def _call_named(self, name: str, node: ast.Call, shim: bool) -> Value:
+        args, keywords = self._arguments(node)
+        return self._named(name, args, keywords, node, shim)
+
+    def _named(self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST, shim: bool) -> Value:
+        name = surface.canonical(name)
+        if name in surface.DEPRECATED and not shim and not self.shims and isinstance(node, ast.expr):
+            self._deprecated(name, node)
+        entry = surface.SURFACE.get(name)
+        if entry is not None:
+            handler = _ROLES.get(entry.role)
+            if handler is not None:
+                made: Value = handler(self, entry, args, keywords, node)
+                return made
+        if name.startswith("builtins."):
+            return self._builtin(name.removeprefix("builtins."), args, keywords, node)
+        if name.startswith("itertools."):
+            return self._builtin("chain" if name.endswith("chain") else "iter", args, keywords, node)
+        if name.startswith("torch.nn.") and name.rpartition(".")[2][:1].isupper() and name.count(".") <= 3:
+            return self._torch_module(name, args, node)
+        given = [*args, *keywords.values()]
+        if name in ENDINGS:
+            self.happened += 1
+            self.cur = None
+            return NONE
+        if name.startswith("torch.optim.lr_scheduler."):
+            return self.fresh(node, "scheduler")
+        if not name.startswith(HARMLESS):
+            self._hand_off(given, node)
+            self._may_save(given, node)
+        tensors = [t for value in given for t in tensors_of(value)]
+        if tensors:
+            made_tensor = self._computed(tensors)
+            if name in ("torch.div", "torch.true_divide"):
+                made_tensor.divided = True
+            if name == "torch.sum":
+                made_tensor.divided = True
+            if not name.startswith("torch."):
+                made_tensor.deps = None
+                made_tensor.module_read = False
+            return made_tensor
+        if any(isinstance(v, Params) for v in given) and not name.startswith(HARMLESS):
+            self._hand_off(self._refs(self._owners_of(given)), node)
+        for value in given:
+            for grad in grads_of(value):
+                if not name.startswith("torch.distributed.") and not name.endswith(".sign"):
+                    return self._read_grad(grad, node, name)
+        if name.rpartition(".")[2] in IMPURE:
+            return self.fresh(node, name)
+        made_opaque = self.structural("call", tuple(given), self.words(node), name, tuple(keywords))
+        return made_opaque
+
+    def _owners_of(self, given: list[Value]) -> tuple[int, ...]:
+        keys: list[int] = []
+        for value in given:
+            if isinstance(value, Params):
+                owners = self._owners(value)
+                keys.extend(owners if owners is not None else self._all_optimizers())
+        return tuple(dict.fromkeys(keys))
+
+    def _deprecated(self, name: str, node: ast.AST) -> None:
+        self.emit(e.DEPRECATED, node, old=name, new=surface.DEPRECATED[name], names={"call": name})
+
+    def _torch_module(self, name: str, args: list[Value], node: ast.AST) -> Value:
+        parts = [v for v in args if isinstance(v, (Ref, Instance))]
+        thing = self.thing(("module", self.place_key(node)), "module", "", self.site(node))
+        thing.facts["read"] = all(bool(is_read(p)) for p in parts)
+        thing.facts["parts"] = {p.thing.key for p in parts if p.thing is not None}
+        return Ref(thing)
+
+    def _builtin(self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        first = args[0] if args else NONE
+        if name == "super":
+            frame = self.frame
+            if frame.cls is not None and frame.receiver is not None:
+                return SuperValue(frame.cls, frame.receiver)
+            return self.fresh(node, "super()")
+        if name in ("range", "enumerate"):
+            made = self.structural("call", tuple(args), name, name)
+            made.loops |= self.turning()
+            start: Value = args[0] if name == "range" and len(args) > 1 else Const(0)
+            if name == "enumerate":
+                start = first_of(args[1:], keywords, "start") or Const(0)
+                self._enumerated[made.key] = first
+            made.iterates = name
+            made.first = start.value if isinstance(start, Const) and isinstance(start.value, int) else None
+            return made
+        if name == "zip":
+            return Sequence(
+                [
+                    Sequence(
+                        [
+                            self.elements(a, node.args[0] if isinstance(node, ast.Call) else ast.Constant(0))
+                            for a in args
+                        ]
+                    )
+                ],
+                open=True,
+            )
+        if name == "float" and isinstance(first, Const) and isinstance(first.value, (str, int, float)):
+            try:
+                return Const(float(first.value))
+            except ValueError:
+                return self.fresh(node, name)
+        if name == "bool":
+            return Truth(self.truth(first, "", node))
+        if name == "isinstance":
+            return self._isinstance(first, node)
+        if name == "getattr" and len(args) >= 2 and isinstance(args[1], Const) and isinstance(args[1].value, str):
+            return self.attribute(first, args[1].value, node)
+        if name == "dict":
+            if args and not isinstance(first, Mapping):
+                return Mapping(dict(keywords), open=True)
+            items = dict(first.items) if isinstance(first, Mapping) else {}
+            items.update(keywords)
+            return Mapping(items, open="**" in keywords)
+        if name in ("filter", "map"):
+            return args[1] if len(args) > 1 else first
+        if name in ("sum", "max", "min"):
+            tensors = tensors_of(first)
+            if tensors:
+                return self._computed(tensors)
+        if name in PASS_THROUGH:
+            params = [v for v in args if isinstance(v, Params)]
+            if params:
+                return merge_params(params)
+            if len(args) == 1:
+                return first
+            if name == "chain":
+                return (
+                    self._computed([t for v in args for t in tensors_of(v)])
+                    if any(tensors_of(v) for v in args)
+                    else self.fresh(node)
+                )
+        if name in ("float", "int", "str", "len", "print", "format", "repr"):
+            for value in args:
+                for grad in grads_of(value):
+                    self.grad_used(grad, node)
+            if name == "len":
+                return self.structural("call", tuple(args), self.words(node), name)
+            return self.structural("call", tuple(args), name, name)
+        return self.structural("call", tuple(args), self.words(node), name)
+
+    def _isinstance(self, value: Value, node: ast.AST) -> Value:
+        named = self._dotted(node.args[1]) if isinstance(node, ast.Call) and len(node.args) == 2 else None
+        role = surface.BASES.get(surface.canonical(named)) if named else None
+        if isinstance(value, Ref) and value.source is None and role in ("scaler", "optimizer", "module"):
+            return Const(value.role == role)
+        return Truth(
+            self.ask(("isinstance", self.identity(value), named or id(node)), self.words(node), value.loops, node)
+        )
+
+    def _bound(
+        self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value]
+    ) -> tuple[dict[str, Value], int]:
+        """Arguments bound to an entry's parameters, and how many did not bind."""
+        bound = dict(zip(entry.parameters, args, strict=False))
+        bound.update(keywords)
+        return bound, max(0, len(args) - len(entry.parameters))
+
+    def _plain(self, value: Value) -> object:
+        """An argument as the protocol's facts hold it: a constant, or a name."""
+        if isinstance(value, Const):
+            return value.value
+        if isinstance(value, Named):
+            return Symbol(surface.canonical(value.name))
+        if isinstance(value, Ref) and value.role == "device":
+            return Symbol("torch.device()")
+        return e.UNKNOWN
+
+    def _new_autocast(
+        self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
+        bound, excess = self._bound(entry, args, keywords)
+        if entry.name == "torch.autocast" and args and isinstance(args[0], FunctionValue):
+            # @torch.autocast without parentheses: the function is taken for the device type.
+            bound = {"device_type": Named("function")}
+        arguments = {name: self._plain(value) for name, value in bound.items()}
+        names = {"context": self.words(node), "call": self.words(node)}
+        open_ended = "**" in bound or has_stars(node)
+        if not open_ended:
+            self.emit(e.AUTOCAST_NEW, node, None, callable=entry.name, arguments=arguments, excess=excess, names=names)
+        enabled: Formula = True
+        if "enabled" in bound:
+            enabled = self.truth(bound["enabled"], self._words_of("enabled", node), node)
+        elif open_ended:
+            enabled = self.ask(("open", id(node)), "", frozenset(), node)
+        device = entry.facts.get("device") or arguments.get("device_type", e.UNKNOWN)
+        device = device.partition(":")[0] if isinstance(device, str) and not isinstance(device, Symbol) else ""
+        if "dtype" in bound and not (isinstance(bound["dtype"], Const) and bound["dtype"].value is None):
+            given = bound["dtype"]
+            dtype = surface.DTYPES.get(given.name, "?") if isinstance(given, Named) else "?"
+        else:
+            dtype = surface.DEFAULT_AUTOCAST_DTYPE.get(device, "?") if not open_ended else "?"
+        cache = bound.get("cache_enabled")
+        thing = self.thing(("autocast", self.place_key(node)), "autocast", "", self.site(node))
+        off = isinstance(cache, Const) and cache.value is False
+        thing.facts.update(device=device, dtype=dtype, cache=not off)
+        return Ref(thing, enabled)
+
+    def _words_of(self, keyword: str, node: ast.AST) -> str:
+        if isinstance(node, ast.Call):
+            for item in node.keywords:
+                if item.arg == keyword:
+                    return Words(item.value)
+        return ""
+
+    def _new_scaler(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        bound, excess = self._bound(entry, args, keywords)
+        enabled: Formula = True
+        if "enabled" in bound:
+            enabled = self.truth(bound["enabled"], self._words_of("enabled", node), node)
+        elif "**" in bound:
+            enabled = self.ask(("open", id(node)), "", frozenset(), node)
+        thing = self.thing(("scaler", self.place_key(node)), "scaler", "", self.site(node))
+        thing.facts.update(
+            constructed=True, enabled=enabled, callable=entry.name, sharded=entry.facts.get("sharded", False)
+        )
+        thing.facts["local"] = not self.active or thing.facts.get("local", True)
+        arguments = {name: self._plain(value) for name, value in bound.items()}
+        self.emit(
+            e.SCALER_NEW,
+            node,
+            thing.key,
+            callable=entry.name,
+            arguments=arguments,
+            excess=excess,
+            names={"call": self.words(node), "scaler": thing.name},
+        )
+        return Ref(thing, enabled)
+
+    def _entry_optimizer(
+        self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
+        bound, _ = self._bound(entry, args, keywords)
+        made = self._new_optimizer(bound.get("params"), node, entry.name)
+        rate = bound.get("lr")
+        made.thing.facts["divided"] = rate is not None and rate.divided
+        return made
+
+    def _entry_clip(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        bound, _ = self._bound(entry, args, keywords)
+        rest = [bound[name] for name in entry.parameters[1:] if name in bound]
+        return self._clip(bound.get("parameters"), rest, bound, node)
+
+    def _entry_norm(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        for grad in grads_of(args[0]) if args else []:
+            return self._read_grad(grad, node, "norm")
+        return self.fresh(node, "norm")
+
+    def _loss_module(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        thing = self.thing(("loss", self.place_key(node)), "loss", "", self.site(node))
+        reduction = keywords.get("reduction")
+        thing.facts.update(entry.facts)
+        thing.facts["reduction"] = (
+            reduction.value if isinstance(reduction, Const) else ("sum" if reduction is not None else "mean")
+        )
+        return Ref(thing)
+
+    def _loss_function(
+        self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
+        bound, _ = self._bound(entry, args, keywords)
+        order = [bound.pop(name) for name in entry.parameters if name in bound]
+        return self._loss(entry.facts, order, bound, node)
+
+    def _backward_function(
+        self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
+        value = first_of(args, keywords, "tensors")
+        tensors = tensors_of(value) if value is not None else []
+        tensor = Tensor.merge(tensors) if tensors else self._foreign_tensor(value)
+        self._backward(tensor, node)
+        return NONE
+
+    def _grad_function(
+        self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
+        bound, _ = self._bound(entry, args, keywords)
+        outputs = bound.get("outputs")
+        tensors = tensors_of(outputs) if outputs is not None else []
+        made = Tensor.merge(tensors) if tensors else self._foreign_tensor(outputs)
+        if made.scaler >= 0:
+            argument = node.args[0] if isinstance(node, ast.Call) and node.args else None
+            words = Words(argument) if argument is not None else ""
+            made.penalty = (
+                node,
+                {"call": self.words(node), "loss": words, "scaler": self.program.things[made.scaler].name},
+            )
+        made.scaler = -1
+        made.is_loss = False
+        self.emit(e.AUTOGRAD_GRAD, node)
+        return made
+
+    def _null(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        return NullContext()
+
+    def _exit_stack(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        return StackContext()
+
+    def _context(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        if entry.facts.get("grad"):
+            return NullContext()
+        return GradMode()
+
+    def _cache_clear(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        self.emit(e.AUTOCAST_CACHE_CLEAR, node)
+        return NONE
+
+    def _save(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        value = first_of(args, keywords, "obj")
+        if value is not None:
+            self._saved(value, node)
+        return NONE
+
+    def _saved(self, value: Value, node: ast.AST) -> None:
+        contents = Contents()
+        contents.look(value)
+        place = contents.place
+        ours = place is not None and place.path == self.site(node).path and not contents.whole_scalers
+        here = place.node if place is not None and ours else node
+        self.emit(
+            e.SAVE,
+            here,
+            optimizers=tuple(contents.optimizers),
+            scalers=tuple(contents.scalers),
+            whole_scalers=tuple(contents.whole_scalers),
+            open=contents.open,
+            names={"call": self.words(node)},
+        )
+
+    def _may_save(self, given: list[Value], node: ast.AST) -> None:
+        """A dict with an optimizer's state that is given to code that cannot be read is a checkpoint on its way."""
+        for value in given:
+            if isinstance(value, Mapping):
+                contents = Contents()
+                contents.look(value)
+                if contents.optimizers:
+                    self._saved(value, node)
+
+    def _fill_function(
+        self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
+        bound, _ = self._bound(entry, args, keywords)
+        tensors = [t for v in bound.values() for t in tensors_of(v)]
+        made = self._computed(tensors) if tensors else self._foreign_tensor(None)
+        value = bound.get("value") or bound.get("fill_value")
+        if entry.name == "torch.where":
+            value = next((bound[k] for k in ("input", "other") if isinstance(bound.get(k), Const)), None)
+        self._fill(entry.name.rpartition(".")[2], value, made, node)
+        return made
+
+    def _matmul(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        tensors = [t for v in [*args, *keywords.values()] for t in tensors_of(v)]
+        made = self._computed(tensors) if tensors else self._foreign_tensor(None)
+        made.matmul = True
+        if self._inside():
+            self._mark_region(made)
+        return made
+
+    def _wrap_module(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        inner = first_of(args, keywords, entry.parameters[0])
+        thing = inner.thing if isinstance(inner, (Ref, Instance)) else None
+        if thing is None and isinstance(inner, Opaque):
+            thing = self.thing(("wrapped", self.place_key(node)), "module", "", self.site(node))
+            inner = Ref(thing)
+        if thing is not None and entry.role == surface.COMPILE:
+            thing.facts["compiled"] = True
+        if entry.facts.get("copies") and isinstance(inner, (Ref, Instance)):
+            # A copy has parameters of its own.
+            thing = self.thing(("copy", self.place_key(node)), "module", "", self.site(node))
+            return Ref(thing)
+        return inner if inner is not None else self.fresh(node, "wrapped")
+
+    def _script(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        inner = args[0] if args else NONE
+        decorated = isinstance(inner, FunctionValue) and any(
+            isinstance(w, Ref) and w.role == "autocast" for w in inner.wrappers
+        )
+        if isinstance(inner, Instance):
+            forward = self.method_of(inner.cls, "forward")
+            decorated = forward is not None and any(isinstance(w, Ref) for w in self.decorations(forward))
+        if decorated:
+            self.emit(e.SCOPE_LOST, node, None, how="script", names={"context": "autocast", "call": self.words(node)})
+        return inner
+
+    def _device(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        thing = self.thing(("device", self.place_key(node)), "device", "", self.site(node))
+        return Ref(thing)
+
+    def _partial(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        return Partial(args[0], args[1:], keywords) if args else self.fresh(node)
+
+    def _load(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        return self.fresh(node, "loaded")
+
+
+_ROLES: dict[str, Callable[..., Value]] = {
+    surface.AUTOCAST: TorchCalls._new_autocast,
+    surface.SCALER: TorchCalls._new_scaler,
+    surface.OPTIMIZER: TorchCalls._entry_optimizer,
+    surface.CLIP: TorchCalls._entry_clip,
+    surface.NORM: TorchCalls._entry_norm,
+    surface.LOSS_MODULE: TorchCalls._loss_module,
+    surface.LOSS: TorchCalls._loss_function,
+    surface.BACKWARD: TorchCalls._backward_function,
+    surface.GRAD: TorchCalls._grad_function,
+    surface.NULL_CONTEXT: TorchCalls._null,
+    surface.EXIT_STACK: TorchCalls._exit_stack,
+    surface.CONTEXT: TorchCalls._context,
+    surface.CACHE_CLEAR: TorchCalls._cache_clear,
+    surface.SAVE: TorchCalls._save,
+    surface.LOAD: TorchCalls._load,
+    surface.FILL: TorchCalls._fill_function,
+    surface.MATMUL: TorchCalls._matmul,
+    surface.WRAP_MODULE: TorchCalls._wrap_module,
+    surface.COMPILE: TorchCalls._wrap_module,
+    surface.SCRIPT: TorchCalls._script,
+    surface.DEVICE: TorchCalls._device,
+    surface.PARTIAL: TorchCalls._partial,
+}

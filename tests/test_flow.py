@@ -1,0 +1,1829 @@
+"""Control flow: a mistake is found behind every construct, and the same construct used right stays silent.
+
+Each case is a whole program, the text of :data:`HEAD` and its own; a mark says what must be found, and where.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from textwrap import dedent, indent
+
+import pytest
+from marks import marks, places, shown
+
+from pytest_amp_check.static.engine import check_source
+
+HEAD = """\
+import argparse
+import contextlib
+import functools
+from contextlib import ExitStack, contextmanager, nullcontext
+
+import torch
+from torch import nn
+from torch.amp import GradScaler, autocast
+from torch.nn.utils import clip_grad_norm_
+
+args = argparse.ArgumentParser().parse_args()
+model = nn.Linear(8, 2).cuda()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+criterion = nn.CrossEntropyLoss()
+loader = [(torch.randn(4, 8), torch.zeros(4).long())]
+"""
+LOSS = """\
+optimizer.zero_grad()
+with autocast("cuda"):
+    loss = criterion(model(x), y)
+"""
+STEP = """\
+scaler.step(optimizer)
+scaler.update()
+"""
+CASES: list[tuple[str, str]] = []
+
+
+def case(name: str, source: str) -> None:
+    CASES.append((name, HEAD + dedent(source)))
+
+
+def loop(*parts: str, setup: str = 'scaler = GradScaler("cuda")', head: str = "for x, y in loader:") -> str:
+    return f"{dedent(setup)}\n{head}\n" + "".join(indent(dedent(part).strip("\n") + "\n", "    ") for part in parts)
+
+
+# One question, asked twice.
+
+#: Spellings of one question, and whether they ask for the opposite.
+SAME: dict[str, list[tuple[str, bool]]] = {
+    "scaler": [
+        ("scaler is not None", True),
+        ("scaler is None", False),
+        ("scaler", True),
+        ("not scaler", False),
+        ("scaler != None", True),
+        ("None is not scaler", True),
+        ("bool(scaler)", True),
+        ("not (scaler is None)", True),
+    ],
+    "use_amp": [("use_amp", True), ("not use_amp", False), ("use_amp is True", True), ("bool(use_amp)", True)],
+    "args.fp16": [
+        ("args.fp16", True),
+        ("not args.fp16", False),
+        ("args.fp16 == True", True),
+        ("getattr(args, 'fp16')", True),
+        ("args.fp16 is True", True),
+    ],
+    "precision": [
+        ("args.precision == 'fp16'", True),
+        ("'fp16' == args.precision", True),
+        ("args.precision != 'fp16'", False),
+        ("not args.precision == 'fp16'", False),
+    ],
+    "config": [("config['amp']", True), ("not config['amp']", False)],
+    "environment": [("torch.cuda.is_available()", True), ("not torch.cuda.is_available()", False)],
+    "both": [("args.amp and args.cuda", True), ("not (args.amp and args.cuda)", False)],
+}
+MAKES = {
+    "scaler": 'scaler = GradScaler("cuda") if args.fp16 else None',
+    "use_amp": 'use_amp = args.fp16\nscaler = GradScaler("cuda")',
+    "config": 'config = vars(args)\nscaler = GradScaler("cuda")',
+}
+
+
+def asked(test: tuple[str, bool], then: str, otherwise: str) -> str:
+    """``then`` where the question is answered with yes, ``otherwise`` where it is not."""
+    text, positive = test
+    first, second = (then, otherwise) if positive else (otherwise, then)
+    tail = f"else:\n{indent(second, '    ')}\n" if second else ""
+    return f"if {text}:\n{indent(first or 'pass', '    ')}\n{tail}"
+
+
+for _subject, _spellings in SAME.items():
+    _setup = MAKES.get(_subject, 'scaler = GradScaler("cuda")')
+    for _one, _two in product(_spellings[:3], _spellings):
+        _backward = asked(_one, "scaler.scale(loss).backward()", "loss.backward()")
+        _stepping = asked(_two, "scaler.step(optimizer)\nscaler.update()", "optimizer.step()")
+        _loss = '''\
+optimizer.zero_grad()
+with autocast("cuda", dtype=args.dtype):
+    loss = criterion(model(x), y)
+'''
+        case(f"twins {_one[0]} / {_two[0]}, good", loop(_loss, _backward, _stepping, setup=_setup))
+        case(
+            f"twins {_one[0]} / {_two[0]}, unscaled, good",
+            loop(
+                _loss,
+                _backward,
+                asked(_two, "scaler.unscale_(optimizer)", ""),
+                "clip_grad_norm_(model.parameters(), 1.0)",
+                _stepping,
+                setup=_setup,
+            ),
+        )
+        case(
+            f"twins {_one[0]} / {_two[0]}, bad",
+            loop(
+                _loss,
+                _backward,
+                "clip_grad_norm_(model.parameters(), 1.0)  # AMP201",
+                _stepping,
+                setup=_setup,
+            ),
+        )
+    case(
+        f"twins {_spellings[0][0]} with the branches the wrong way round, bad",
+        loop(
+            _loss,
+            asked(_spellings[0], "scaler.scale(loss).backward()", "loss.backward()  # AMP203"),
+            asked(_spellings[0], "optimizer.step()  # AMP204", "scaler.step(optimizer)\nscaler.update()"),
+            setup=_setup if _subject != "scaler" else 'scaler = GradScaler("cuda")\nscaler = scaler if args.a else scaler',
+        )
+        if _subject != "scaler"
+        else loop(
+            _loss,
+            asked(_spellings[0], "scaler.scale(loss).backward()", "loss.backward()"),
+            asked(_spellings[0], "optimizer.step()  # AMP204", "pass"),
+            setup=_setup,
+        ),
+    )
+
+case(
+    "a question about the flag and one about the scaler it makes, good",
+    loop(
+        LOSS,
+        "if args.fp16:\n    scaler.scale(loss).backward()\nelse:\n    loss.backward()",
+        "if scaler is not None:\n    scaler.unscale_(optimizer)",
+        "clip_grad_norm_(model.parameters(), 1.0)",
+        "if scaler:\n    scaler.step(optimizer)\n    scaler.update()\nelse:\n    optimizer.step()",
+        setup='scaler = GradScaler("cuda") if args.fp16 else None',
+    ).replace('autocast("cuda")', 'autocast("cuda", enabled=args.fp16)'),
+)
+case(
+    "a scaler made under a flag by a statement, good",
+    loop(
+        'optimizer.zero_grad()\nwith autocast("cuda", enabled=args.fp16):\n    loss = criterion(model(x), y)',
+        "if args.fp16:\n    scaler.scale(loss).backward()\nelse:\n    loss.backward()",
+        "if scaler is not None:\n    scaler.step(optimizer)\n    scaler.update()\nelse:\n    optimizer.step()",
+        setup='scaler = None\nif args.fp16:\n    scaler = GradScaler("cuda")',
+    ),
+)
+case(
+    "a scaler made under a flag by a statement, bad",
+    loop(
+        'optimizer.zero_grad()\nwith autocast("cuda", enabled=args.fp16):\n    loss = criterion(model(x), y)',
+        "if args.fp16:\n    scaler.scale(loss).backward()\nelse:\n    loss.backward()",
+        "clip_grad_norm_(model.parameters(), 1.0)  # AMP201",
+        "if scaler is not None:\n    scaler.step(optimizer)\n    scaler.update()\nelse:\n    optimizer.step()",
+        setup='scaler = None\nif args.fp16:\n    scaler = GradScaler("cuda")',
+    ),
+)
+for _flag in ("use_amp", "args.fp16", "args.precision == 'fp16'", "torch.cuda.is_available()"):
+    _made = f'use_amp = args.fp16\nscaler = GradScaler("cuda", enabled={_flag})'
+    case(f"enabled={_flag}, good", loop(LOSS, "scaler.scale(loss).backward()", STEP, setup=_made))
+    case(
+        f"enabled={_flag}, a branch without the scaler, good",
+        loop(
+            LOSS,
+            f"if {_flag}:\n    scaler.scale(loss).backward()\n    scaler.step(optimizer)\n    scaler.update()",
+            "else:\n    loss.backward()\n    optimizer.step()",
+            setup=_made,
+        ),
+    )
+    case(
+        f"enabled={_flag}, bad",
+        loop(
+            LOSS,
+            "scaler.scale(loss).backward()",
+            "clip_grad_norm_(model.parameters(), 1.0)  # AMP201",
+            STEP,
+            setup=_made,
+        ),
+    )
+
+NORMS = [
+    ("max_norm", "max_norm"),
+    ("max_norm", "max_norm > 0"),
+    ("max_norm > 0", "max_norm"),
+    ("max_norm > 0", "max_norm > 0.0"),
+    ("max_norm > 0", "0 < max_norm"),
+    ("max_norm is not None", "max_norm is not None"),
+    ("max_norm is not None", "max_norm"),
+    ("args.max_norm", "args.max_norm > 0"),
+    ("args.max_norm > 0", "args.max_norm > 0"),
+    ("args.clip_grad is not None", "args.clip_grad is not None"),
+]
+for _first, _second in NORMS:
+    _setup = 'max_norm = args.max_norm\nscaler = GradScaler("cuda")'
+    _clip = f"if {_second}:\n    clip_grad_norm_(model.parameters(), args.max_norm)"
+    case(
+        f"norms {_first} / {_second}, good",
+        loop(
+            LOSS,
+            "scaler.scale(loss).backward()",
+            f"if {_first}:\n    scaler.unscale_(optimizer)",
+            _clip,
+            STEP,
+            setup=_setup,
+        ),
+    )
+    case(
+        f"norms {_first} / {_second}, bad",
+        loop(
+            LOSS,
+            "scaler.scale(loss).backward()",
+            "if args.debug:\n    scaler.unscale_(optimizer)",
+            f"{_clip}  # AMP201",
+            STEP,
+            setup=_setup,
+        ),
+    )
+
+
+# Where an accumulation window ends.
+
+#: Header of the loop, the test that is true at the end of a window.
+BOUNDARIES = [
+    ("for i, (x, y) in enumerate(loader):", "(i + 1) % k == 0"),
+    ("for i, (x, y) in enumerate(loader):", "0 == (i + 1) % k"),
+    ("for i, (x, y) in enumerate(loader):", "(1 + i) % k == 0"),
+    ("for i, (x, y) in enumerate(loader):", "not (i + 1) % k"),
+    ("for i, (x, y) in enumerate(loader):", "not ((i + 1) % k)"),
+    ("for i, (x, y) in enumerate(loader):", "not ((i + 1) % k != 0)"),
+    ("for i, (x, y) in enumerate(loader):", "i % k == k - 1"),
+    ("for i, (x, y) in enumerate(loader):", "i % k == (k - 1)"),
+    ("for i, (x, y) in enumerate(loader):", "k - 1 == i % k"),
+    ("for i, (x, y) in enumerate(loader):", "(i + 1) % k == 0 or (i + 1) == len(loader)"),
+    ("for i, (x, y) in enumerate(loader):", "((i + 1) % k == 0) or (i == len(loader) - 1)"),
+    ("for i, (x, y) in enumerate(loader, 1):", "i % k == 0"),
+    ("for i, (x, y) in enumerate(loader, start=1):", "not i % k"),
+]
+WINDOW = 'scaler = GradScaler("cuda")\nk = args.accumulation_steps'
+FORWARD = 'with autocast("cuda"):\n    loss = criterion(model(x), y)'
+FLUSH = "scaler.step(optimizer)\nscaler.update()\noptimizer.zero_grad()"
+UNSCALED_FLUSH = "scaler.unscale_(optimizer)\nclip_grad_norm_(model.parameters(), 1.0)\n" + FLUSH
+
+for _head, _test in BOUNDARIES:
+    _where = f"{_head[4:20].strip()} {_test}" if "enumerate(loader)" in _head else f"{_head[-20:]} {_test}"
+    _block = f"if {_test}:\n{indent(UNSCALED_FLUSH, '    ')}"
+    case(
+        f"window {_where}, good",
+        loop(FORWARD, "scaler.scale(loss / k).backward()", _block, setup=WINDOW, head=_head),
+    )
+    case(
+        f"window {_where}, divided before, good",
+        loop(FORWARD, "loss = loss / k", "scaler.scale(loss).backward()", _block, setup=WINDOW, head=_head),
+    )
+    case(
+        f"window {_where}, asked twice, good",
+        loop(
+            FORWARD,
+            "scaler.scale(loss / k).backward()",
+            f"if {_test}:\n    scaler.unscale_(optimizer)\n    clip_grad_norm_(model.parameters(), 1.0)",
+            "print(loss.item())",
+            f"if {_test}:\n{indent(FLUSH, '    ')}",
+            setup=WINDOW,
+            head=_head,
+        ),
+    )
+    case(
+        f"window {_where}, unscaled too early, bad",
+        loop(
+            FORWARD,
+            "scaler.scale(loss / k).backward()",
+            "scaler.unscale_(optimizer)  # AMP303",
+            f"if {_test}:\n    clip_grad_norm_(model.parameters(), 1.0)\n{indent(FLUSH, '    ')}",
+            setup=WINDOW,
+            head=_head,
+        ),
+    )
+    case(
+        f"window {_where}, undivided, bad",
+        loop(FORWARD, "scaler.scale(loss).backward()  # AMP301", _block, setup=WINDOW, head=_head),
+    )
+    case(
+        f"window {_where}, updated too early, bad",
+        loop(
+            FORWARD,
+            "scaler.scale(loss / k).backward()",
+            f"if {_test}:\n    scaler.step(optimizer)\n    optimizer.zero_grad()",
+            "scaler.update()  # AMP303",
+            setup=WINDOW,
+            head=_head,
+        ),
+    )
+    case(
+        f"window {_where}, cleared too early, bad",
+        loop(
+            "optimizer.zero_grad()  # AMP304",
+            FORWARD,
+            "scaler.scale(loss / k).backward()",
+            f"if {_test}:\n    scaler.step(optimizer)\n    scaler.update()",
+            setup=WINDOW,
+            head=_head,
+        ),
+    )
+    case(
+        f"window {_where}, in a name, good",
+        loop(
+            f"last = {_test}",
+            FORWARD,
+            "scaler.scale(loss / k).backward()",
+            "if last:\n    scaler.unscale_(optimizer)\n    clip_grad_norm_(model.parameters(), 1.0)",
+            f"if last:\n{indent(FLUSH, '    ')}",
+            setup=WINDOW,
+            head=_head,
+        ),
+    )
+    case(
+        f"window {_where}, in a name, bad",
+        loop(
+            f"last = {_test}",
+            FORWARD,
+            "scaler.scale(loss / k).backward()",
+            "scaler.unscale_(optimizer)  # AMP303",
+            f"if last:\n{indent(FLUSH, '    ')}",
+            setup=WINDOW,
+            head=_head,
+        ),
+    )
+    case(
+        f"window {_where}, asked in two spellings, good",
+        loop(
+            FORWARD,
+            "scaler.scale(loss / k).backward()",
+            f"if {_test}:\n    scaler.unscale_(optimizer)\n    clip_grad_norm_(model.parameters(), 1.0)",
+            f"if not ({_test}):\n    continue",
+            FLUSH,
+            setup=WINDOW,
+            head=_head,
+        ),
+    )
+
+#: Ways to go on with the next micro-batch.
+CONTINUES = ["(i + 1) % k != 0", "(i + 1) % k", "not (i + 1) % k == 0", "(i + 1) % k > 0", "i % k != k - 1"]
+for _test in CONTINUES:
+    case(
+        f"continue where {_test}, good",
+        loop(
+            FORWARD,
+            "scaler.scale(loss / k).backward()",
+            f"if {_test}:\n    continue",
+            UNSCALED_FLUSH,
+            setup=WINDOW,
+            head="for i, (x, y) in enumerate(loader):",
+        ),
+    )
+    case(
+        f"continue where {_test}, bad",
+        loop(
+            FORWARD,
+            "scaler.scale(loss / k).backward()",
+            "scaler.unscale_(optimizer)  # AMP303",
+            f"if {_test}:\n    continue",
+            FLUSH,
+            setup=WINDOW,
+            head="for i, (x, y) in enumerate(loader):",
+        ),
+    )
+    case(
+        f"continue where {_test}, undivided, bad",
+        loop(
+            FORWARD,
+            "scaler.scale(loss).backward()  # AMP301",
+            f"if {_test}:\n    continue",
+            UNSCALED_FLUSH,
+            setup=WINDOW,
+            head="for i, (x, y) in enumerate(loader):",
+        ),
+    )
+
+#: Counters: what stands before the loop, what counts, the test at the end of a window, what begins the next.
+COUNTERS = [
+    ("count = 0", "count += 1", "count == k", "count = 0"),
+    ("count = 0", "count += 1", "count >= k", "count = 0"),
+    ("count = 0", "count = count + 1", "count % k == 0", ""),
+    ("count = 0", "count += 1", "not count % k", ""),
+    ("self = args\nself.count = 0", "self.count += 1", "self.count == k", "self.count = 0"),
+    ("self = args\nself.count = 0", "self.count += 1", "self.count % self.k == 0", ""),
+    ("left = args.k", "left -= 1", "left == 0", "left = k"),
+]
+for _start, _count, _test, _reset in COUNTERS:
+    _setup = f"{WINDOW}\n{_start}"
+    _tail = f"\n    {_reset}" if _reset else ""
+    case(
+        f"counter {_count}, {_test}, good",
+        loop(
+            FORWARD,
+            "scaler.scale(loss / k).backward()",
+            _count,
+            f"if {_test}:\n{indent(UNSCALED_FLUSH, '    ')}{_tail}",
+            setup=_setup,
+        ),
+    )
+    case(
+        f"counter {_count}, {_test}, bad",
+        loop(
+            FORWARD,
+            "scaler.scale(loss / k).backward()",
+            _count,
+            "scaler.unscale_(optimizer)  # AMP303",
+            f"if {_test}:\n{indent(FLUSH, '    ')}{_tail}",
+            setup=_setup,
+        ),
+    )
+    case(
+        f"counter {_count}, {_test}, undivided, bad",
+        loop(
+            FORWARD,
+            "scaler.scale(loss).backward()  # AMP301",
+            _count,
+            f"if {_test}:\n{indent(UNSCALED_FLUSH, '    ')}{_tail}",
+            setup=_setup,
+        ),
+    )
+case(
+    "a window that begins with one micro-batch, bad",
+    loop(
+        FORWARD,
+        "scaler.scale(loss / k).backward()",
+        f"if i % k == 0:  # AMP304\n{indent(FLUSH, '    ')}",
+        setup=WINDOW,
+        head="for i, (x, y) in enumerate(loader):",
+    ),
+)
+case(
+    "a window that begins with one micro-batch, from range, bad",
+    loop(
+        "x, y = loader[i]",
+        FORWARD,
+        "scaler.scale(loss / k).backward()",
+        f"if not i % k:  # AMP304\n{indent(FLUSH, '    ')}",
+        setup=WINDOW,
+        head="for i in range(len(loader)):",
+    ),
+)
+case(
+    "a test every k steps that only prints is no window, good",
+    loop(
+        LOSS,
+        "scaler.scale(loss).backward()",
+        STEP,
+        "if i % 100 == 0:\n    print(loss.item())",
+        head="for i, (x, y) in enumerate(loader):",
+    ),
+)
+case(
+    "a loop over micro-batches inside the step, good",
+    """
+    scaler = GradScaler("cuda")
+    for step in range(100):
+        optimizer.zero_grad()
+        for x, y in loader:
+            with autocast("cuda"):
+                loss = criterion(model(x), y)
+            scaler.scale(loss / len(loader)).backward()
+        scaler.unscale_(optimizer)
+        clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a loop over micro-batches inside the step, bad",
+    """
+    scaler = GradScaler("cuda")
+    for step in range(100):
+        optimizer.zero_grad()
+        for x, y in loader:
+            with autocast("cuda"):
+                loss = criterion(model(x), y)
+            scaler.scale(loss / len(loader)).backward()
+        clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+
+
+# Regions that are held, chosen and handed on.
+
+#: What stands before the loop, and the item of the with statement.
+REGIONS = {
+    "called": ("", 'autocast("cuda")'),
+    "with keywords": ("", 'autocast(device_type="cuda", dtype=torch.float16)'),
+    "in a name": ('ctx = autocast("cuda")', "ctx"),
+    "in an attribute": ('args.ctx = autocast("cuda")', "args.ctx"),
+    "in a dict": ('regions = {"train": autocast("cuda")}', 'regions["train"]'),
+    "by a function": ('def region():\n    return autocast("cuda")', "region()"),
+    "by a function with an argument": (
+        "def region(dtype):\n    return autocast('cuda', dtype=dtype)",
+        "region(torch.float16)",
+    ),
+    "by a lambda": ('region = lambda: autocast("cuda")', "region()"),
+    "by partial": ('region = functools.partial(autocast, "cuda", dtype=torch.float16)', "region()"),
+    "by partial with keywords": ('region = functools.partial(autocast, device_type="cuda")', "region()"),
+    "by a context manager": (
+        '@contextmanager\ndef region():\n    with autocast("cuda"):\n        yield',
+        "region()",
+    ),
+    "by a context manager of the module": (
+        '@contextlib.contextmanager\ndef region():\n    print("in")\n    with autocast("cuda"):\n        yield\n    print("out")',
+        "region()",
+    ),
+    "by a class": (
+        "class Region:\n"
+        "    def __init__(self):\n"
+        '        self.inner = autocast("cuda")\n'
+        "    def __enter__(self):\n"
+        "        return self.inner.__enter__()\n"
+        "    def __exit__(self, *exc):\n"
+        "        return self.inner.__exit__(*exc)",
+        "Region()",
+    ),
+    "chosen by a conditional": ('ctx = autocast("cuda") if args.amp else nullcontext()', "ctx"),
+    "chosen by a conditional in place": ("", 'autocast("cuda") if args.amp else nullcontext()'),
+    "chosen by a statement": (
+        'if args.amp:\n    ctx = autocast("cuda")\nelse:\n    ctx = contextlib.nullcontext()',
+        "ctx",
+    ),
+    "chosen by a function": (
+        'def region():\n    if args.amp:\n        return autocast("cuda")\n    return nullcontext()',
+        "region()",
+    ),
+    "chosen as a class": ('region = functools.partial(autocast, "cuda") if args.amp else nullcontext', "region()"),
+    "enabled by a flag": ("", 'autocast("cuda", enabled=args.amp)'),
+    "beside another": ("", 'torch.enable_grad(), autocast("cuda")'),
+    "before another": ("", 'autocast("cuda"), torch.enable_grad()'),
+    "in parentheses": ("", '(autocast("cuda"))'),
+    "bound by as": ("", 'autocast("cuda") as region'),
+}
+for _how, (_setup, _item) in REGIONS.items():
+    _made = f'{_setup}\nscaler = GradScaler("cuda")'
+    _with = f"optimizer.zero_grad()\nwith {_item}:\n    loss = criterion(model(x), y)"
+    case(f"region {_how}, good", loop(_with, "scaler.scale(loss).backward()", STEP, setup=_made))
+    case(
+        f"region {_how}, bad",
+        loop(_with, "    scaler.scale(loss).backward()  # AMP103", STEP, setup=_made).replace(
+            "\n    scaler.scale(loss)", "\n        scaler.scale(loss)"
+        ),
+    )
+case(
+    "a region on a stack, good",
+    loop(
+        'optimizer.zero_grad()\nwith ExitStack() as stack:\n    stack.enter_context(autocast("cuda"))',
+        "    loss = criterion(model(x), y)",
+        "scaler.scale(loss).backward()",
+        STEP,
+    ).replace("\n    loss = ", "\n        loss = "),
+)
+case(
+    "a region on a stack, bad",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with ExitStack() as stack:
+            stack.enter_context(autocast("cuda"))
+            loss = criterion(model(x), y)
+            scaler.scale(loss).backward()  # AMP103
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a region on a stack under a flag, bad",
+    """
+    scaler = GradScaler("cuda", enabled=args.amp)
+    for x, y in loader:
+        optimizer.zero_grad()
+        with contextlib.ExitStack() as stack:
+            if args.amp:
+                stack.enter_context(autocast("cuda"))
+            loss = criterion(model(x), y)
+            scaler.scale(loss).backward()  # AMP103
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a region entered and left by hand, good",
+    """
+    scaler = GradScaler("cuda")
+    region = autocast("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        region.__enter__()
+        try:
+            loss = criterion(model(x), y)
+        finally:
+            region.__exit__(None, None, None)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a region entered and left by hand, bad",
+    """
+    scaler = GradScaler("cuda")
+    region = autocast("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        region.__enter__()
+        loss = criterion(model(x), y)
+        scaler.scale(loss).backward()  # AMP103
+        region.__exit__(None, None, None)
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a function under a decorator, good",
+    """
+    scaler = GradScaler("cuda")
+
+    @autocast("cuda")
+    def compute_loss(x, y):
+        return criterion(model(x), y)
+
+    for x, y in loader:
+        optimizer.zero_grad()
+        scaler.scale(compute_loss(x, y)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a function under a decorator, bad",
+    """
+    scaler = GradScaler("cuda")
+
+    @autocast("cuda")
+    def train_step(x, y):
+        loss = criterion(model(x), y)
+        scaler.scale(loss).backward()  # AMP103
+        return loss
+
+    for x, y in loader:
+        optimizer.zero_grad()
+        train_step(x, y)
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a decorator of one's own, good",
+    """
+    scaler = GradScaler("cuda")
+
+    def amp(function):
+        @functools.wraps(function)
+        def wrapper(*args, **kwargs):
+            with autocast("cuda"):
+                return function(*args, **kwargs)
+        return wrapper
+
+    @amp
+    def compute_loss(x, y):
+        return criterion(model(x), y)
+
+    for x, y in loader:
+        optimizer.zero_grad()
+        scaler.scale(compute_loss(x, y)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a decorator of one's own, bad",
+    """
+    scaler = GradScaler("cuda")
+
+    def amp(function):
+        @functools.wraps(function)
+        def wrapper(*args, **kwargs):
+            with autocast("cuda"):
+                return function(*args, **kwargs)
+        return wrapper
+
+    @amp
+    def train_step(x, y):
+        loss = criterion(model(x), y)
+        scaler.scale(loss).backward()  # AMP103
+        return loss
+
+    for x, y in loader:
+        optimizer.zero_grad()
+        train_step(x, y)
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a region left by return, good",
+    """
+    scaler = GradScaler("cuda")
+
+    def compute_loss(x, y):
+        with autocast("cuda"):
+            output = model(x)
+            if args.early:
+                return criterion(output, y)
+            return criterion(output, y) * 2
+
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = compute_loss(x, y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a region left by break and continue, good",
+    """
+    scaler = GradScaler("cuda")
+    for epoch in range(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            with autocast("cuda"):
+                loss = criterion(model(x), y)
+                if loss > 10:
+                    break
+                if loss < 0:
+                    continue
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a region left by raise and caught outside, good",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        try:
+            with autocast("cuda"):
+                loss = criterion(model(x), y)
+                if not torch.isfinite(loss):
+                    raise ValueError("not finite")
+        except ValueError:
+            continue
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+
+
+# Jumps, exceptions, match.
+
+case(
+    "a step that is skipped without an update, bad",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)  # AMP209
+        norm = clip_grad_norm_(model.parameters(), 1.0)
+        if norm > 100:
+            optimizer.zero_grad()
+            continue
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a step that is skipped with an update, good",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        norm = clip_grad_norm_(model.parameters(), 1.0)
+        if norm > 100:
+            optimizer.zero_grad()
+            scaler.update()
+            continue
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a batch that is skipped before its backward, good",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        if not torch.isfinite(loss):
+            continue
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "an update behind a break, bad",
+    """
+    scaler = GradScaler("cuda")
+    for epoch in range(3):
+        for x, y in loader:
+            optimizer.zero_grad()
+            with autocast("cuda"):
+                loss = criterion(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)  # AMP206
+            if loss > 10:
+                break
+            scaler.update()
+    """,
+)
+case(
+    "an update in the else of a loop and before its break, good",
+    """
+    scaler = GradScaler("cuda")
+    for epoch in range(3):
+        for x, y in loader:
+            optimizer.zero_grad()
+            with autocast("cuda"):
+                loss = criterion(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            if loss > 10:
+                scaler.update()
+                break
+            scaler.update()
+        else:
+            print("whole epoch")
+    """,
+)
+case(
+    "an update in finally, good",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        try:
+            scaler.step(optimizer)
+            if args.stop:
+                break
+        finally:
+            scaler.update()
+    """,
+)
+case(
+    "an update that an exception passes by, bad",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        try:
+            with autocast("cuda"):
+                loss = criterion(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)  # AMP206
+            if loss > 10:
+                raise RuntimeError("diverged")
+            scaler.update()
+        except RuntimeError:
+            print("skipped")
+    """,
+)
+case(
+    "a clip in finally, bad",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        try:
+            scaler.scale(loss).backward()
+        finally:
+            clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a batch that runs out of memory, good",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        try:
+            with autocast("cuda"):
+                loss = criterion(model(x), y)
+            scaler.scale(loss).backward()
+        except torch.cuda.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            optimizer.zero_grad()
+            continue
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+for _word, _lines in {
+    "bad": ("clip_grad_norm_(model.parameters(), 1.0)  # AMP201", "pass"),
+    "good": ("scaler.unscale_(optimizer)\n            clip_grad_norm_(model.parameters(), 1.0)", "pass"),
+}.items():
+    case(
+        f"a match, {_word}",
+        f"""
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        match args.clip:
+            case "norm":
+                {_lines[0].replace("            clip", "                clip")}
+            case _:
+                {_lines[1]}
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+    )
+case(
+    "twin matches, good",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda", enabled=args.precision == "fp16"):
+            loss = criterion(model(x), y)
+        match args.precision:
+            case "fp16":
+                scaler.scale(loss).backward()
+            case _:
+                loss.backward()
+        match args.precision:
+            case "fp16":
+                scaler.step(optimizer)
+                scaler.update()
+            case _:
+                optimizer.step()
+    """,
+)
+case(
+    "a while loop, bad",
+    """
+    scaler = GradScaler("cuda")
+    steps, batches = 0, iter(loader)
+    while steps < 100:
+        x, y = next(batches)
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)  # AMP206
+        steps += 1
+    """,
+)
+case(
+    "a while loop, good",
+    """
+    scaler = GradScaler("cuda")
+    steps, batches = 0, iter(loader)
+    while True:
+        if steps == 100:
+            break
+        x, y = next(batches)
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        steps += 1
+    """,
+)
+case(
+    "an update after the loop, bad",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)  # AMP206
+    scaler.update()
+    """,
+)
+case(
+    "a walrus, bad",
+    """
+    scaler = GradScaler("cuda")
+    batches = iter(loader)
+    while (batch := next(batches, None)) is not None:
+        x, y = batch
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        (scaled := scaler.scale(loss)).backward()
+        clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a walrus makes the scaler, bad",
+    """
+    if (scaler := GradScaler("cuda", enabled=args.amp)) is not None:
+        for x, y in loader:
+            optimizer.zero_grad()
+            with autocast("cuda"):
+                loss = criterion(model(x), y)
+            scaler.scale(loss).backward()
+            clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+            scaler.step(optimizer)
+            scaler.update()
+    """,
+)
+case(
+    "a walrus measures the norm, good",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        if (norm := clip_grad_norm_(model.parameters(), 1.0)) > 10:
+            print(norm)
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a comprehension clips, bad",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        [p.grad.clamp_(-1, 1) for p in model.parameters()]  # AMP201
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a comprehension steps every optimizer, good",
+    """
+    other = nn.Linear(8, 2).cuda()
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, other)]
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        [o.zero_grad() for o in optimizers]
+        with autocast("cuda"):
+            loss = criterion(model(x) + other(x), y)
+        scaler.scale(loss).backward()
+        [scaler.step(o) for o in optimizers]
+        scaler.update()
+    """,
+)
+case(
+    "a generator expression measures scaled gradients, bad",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        print(sum(p.grad.norm() ** 2 for p in model.parameters()))  # AMP202
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a generator expression measures unscaled gradients, good",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        print(sum(p.grad.norm() ** 2 for p in model.parameters()))
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a lambda steps, bad",
+    """
+    scaler = GradScaler("cuda")
+    advance = lambda loss: scaler.scale(loss).backward()
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        advance(loss)
+        clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a conditional expression makes the optimizer, bad",
+    """
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1) if args.sgd else torch.optim.Adam(model.parameters())
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "short circuits, good",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        args.clip and scaler.unscale_(optimizer)
+        args.clip and clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "short circuits, bad",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        args.clip and clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+
+
+# Where scalers and optimizers are kept.
+
+#: Setup, then how the scaler and the optimizer are spelled.
+KEPT = {
+    "a dict": ('opts = {"g": optimizer}\nscaler = GradScaler("cuda")', "scaler", 'opts["g"]'),
+    "a dict in an attribute": (
+        'args.optimizer = {"g": optimizer}\nscaler = GradScaler("cuda")',
+        "scaler",
+        'args.optimizer["g"]',
+    ),
+    "dict()": ('opts = dict(g=optimizer)\nscaler = GradScaler("cuda")', "scaler", 'opts["g"]'),
+    "an item that is set": ('opts = {}\nopts["g"] = optimizer\nscaler = GradScaler("cuda")', "scaler", 'opts["g"]'),
+    "a list": ('opts = [optimizer]\nscaler = GradScaler("cuda")', "scaler", "opts[0]"),
+    "a tuple": ('pair = (optimizer, GradScaler("cuda"))', "pair[1]", "pair[0]"),
+    "a tuple taken apart": ('opt, scaler = optimizer, GradScaler("cuda")', "scaler", "opt"),
+    "a tuple from a function": (
+        'def build():\n    return optimizer, GradScaler("cuda")\nopt, scaler = build()',
+        "scaler",
+        "opt",
+    ),
+    "a dict from a function": (
+        'def build():\n    return {"opt": optimizer, "scaler": GradScaler("cuda")}\nstate = build()',
+        'state["scaler"]',
+        'state["opt"]',
+    ),
+    "another name": ('grad_scaler = GradScaler("cuda")\nscaler = grad_scaler\nopt = optimizer', "scaler", "opt"),
+    "attributes": ('args.scaler = GradScaler("cuda")\nargs.opt = optimizer', "args.scaler", "args.opt"),
+    "a walrus": ('print(scaler := GradScaler("cuda"))', "scaler", "optimizer"),
+    "partial": ('make = functools.partial(GradScaler, "cuda")\nscaler = make()', "scaler", "optimizer"),
+    "a class held in a name": ('Scaler = GradScaler\nscaler = Scaler("cuda")', "scaler", "optimizer"),
+    "a class chosen": (
+        'Scaler = GradScaler if args.a else torch.amp.GradScaler\nscaler = Scaler("cuda")',
+        "scaler",
+        "optimizer",
+    ),
+    "a namespace": (
+        'from types import SimpleNamespace\nstate = SimpleNamespace(scaler=GradScaler("cuda"), opt=optimizer)',
+        "state.scaler",
+        "state.opt",
+    ),
+    "a data class": (
+        "from dataclasses import dataclass\n@dataclass\nclass State:\n    scaler: GradScaler\n    opt: object\n"
+        'state = State(GradScaler("cuda"), optimizer)',
+        "state.scaler",
+        "state.opt",
+    ),
+    "a subclass": ('class Mine(GradScaler):\n    pass\nscaler = Mine("cuda")', "scaler", "optimizer"),
+}
+for _how, (_setup, _scaler, _optimizer) in KEPT.items():
+    _loss = f'{_optimizer}.zero_grad()\nwith autocast("cuda"):\n    loss = criterion(model(x), y)'
+    _step = f"{_scaler}.step({_optimizer})\n{_scaler}.update()"
+    _clip = "clip_grad_norm_(model.parameters(), 1.0)"
+    case(
+        f"kept in {_how}, good",
+        loop(
+            _loss,
+            f"{_scaler}.scale(loss).backward()",
+            f"{_scaler}.unscale_({_optimizer})",
+            _clip,
+            _step,
+            setup=_setup,
+        ),
+    )
+    case(
+        f"kept in {_how}, bad",
+        loop(_loss, f"{_scaler}.scale(loss).backward()", f"{_clip}  # AMP201", _step, setup=_setup),
+    )
+    case(
+        f"kept in {_how}, bypassed, bad",
+        loop(_loss, f"{_scaler}.scale(loss).backward()", f"{_optimizer}.step()  # AMP204", setup=_setup),
+    )
+case(
+    "two optimizers in a dict, good",
+    """
+    other = nn.Linear(8, 2).cuda()
+    opts = {"g": torch.optim.SGD(model.parameters(), lr=0.1), "d": torch.optim.SGD(other.parameters(), lr=0.1)}
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        opts["g"].zero_grad()
+        opts["d"].zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x) + other(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(opts["g"])
+        scaler.step(opts["d"])
+        scaler.update()
+    """,
+)
+case(
+    "two optimizers in a dict, bad",
+    """
+    other = nn.Linear(8, 2).cuda()
+    opts = {"g": torch.optim.SGD(model.parameters(), lr=0.1), "d": torch.optim.SGD(other.parameters(), lr=0.1)}
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        opts["g"].zero_grad()
+        opts["d"].zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x) + other(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(opts["g"])
+        scaler.update()  # AMP207
+        scaler.step(opts["d"])
+        scaler.update()
+    """,
+)
+case(
+    "two optimizers in a loop over the values of a dict, good",
+    """
+    other = nn.Linear(8, 2).cuda()
+    opts = {"g": torch.optim.SGD(model.parameters(), lr=0.1), "d": torch.optim.SGD(other.parameters(), lr=0.1)}
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        for opt in opts.values():
+            opt.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x) + other(x), y)
+        scaler.scale(loss).backward()
+        for opt in opts.values():
+            scaler.unscale_(opt)
+        clip_grad_norm_(model.parameters(), 1.0)
+        for opt in opts.values():
+            scaler.step(opt)
+        scaler.update()
+    """,
+)
+
+
+# Functions, methods and closures are followed.
+
+case(
+    "a function with its arguments bound, bad",
+    """
+    def finish(grad_scaler, opt, norm):
+        clip_grad_norm_(model.parameters(), norm)  # AMP201
+        grad_scaler.step(opt)
+        grad_scaler.update()
+
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        finish(opt=optimizer, grad_scaler=scaler, norm=1.0)
+    """,
+)
+case(
+    "a function with its arguments bound, good",
+    """
+    def finish(grad_scaler, opt, norm):
+        grad_scaler.unscale_(opt)
+        clip_grad_norm_(model.parameters(), norm)
+        grad_scaler.step(opt)
+        grad_scaler.update()
+
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        finish(opt=optimizer, grad_scaler=scaler, norm=1.0)
+    """,
+)
+case(
+    "a function that is given a flag, good",
+    """
+    def finish(scaler, opt, unscale=True):
+        if unscale:
+            scaler.unscale_(opt)
+        clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(opt)
+        scaler.update()
+
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        finish(scaler, optimizer)
+    """,
+)
+case(
+    "a function that is given a flag, bad",
+    """
+    def finish(scaler, opt, unscale=True):
+        if unscale:
+            scaler.unscale_(opt)
+        clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        scaler.step(opt)
+        scaler.update()
+
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        finish(scaler, optimizer, unscale=False)
+    """,
+)
+case(
+    "arguments handed on by stars, bad",
+    """
+    def finish(scaler, opt):
+        clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        scaler.step(opt)
+        scaler.update()
+
+    def around(*args, **kwargs):
+        return finish(*args, **kwargs)
+
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        around(scaler, opt=optimizer)
+    """,
+)
+case(
+    "a function in partial, bad",
+    """
+    def finish(scaler, opt):
+        clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        scaler.step(opt)
+        scaler.update()
+
+    scaler = GradScaler("cuda")
+    done = functools.partial(finish, opt=optimizer)
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        done(scaler)
+    """,
+)
+case(
+    "a closure, bad",
+    """
+    def make_step(scaler, opt):
+        def step(loss):
+            scaler.scale(loss).backward()
+            clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+            scaler.step(opt)
+            scaler.update()
+        return step
+
+    step = make_step(GradScaler("cuda"), optimizer)
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        step(loss)
+    """,
+)
+case(
+    "a closure, good",
+    """
+    def make_step(scaler, opt):
+        def step(loss):
+            scaler.scale(loss).backward()
+            scaler.unscale_(opt)
+            clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(opt)
+            scaler.update()
+        return step
+
+    step = make_step(GradScaler("cuda"), optimizer)
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        step(loss)
+    """,
+)
+case(
+    "a function chosen from a dict, bad",
+    """
+    scaler = GradScaler("cuda")
+
+    def clipped():
+        clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+
+    actions = {"clip": clipped}
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        actions["clip"]()
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a function that nobody calls, bad",
+    """
+    def train(model, loader, optimizer, scaler):
+        for x, y in loader:
+            optimizer.zero_grad()
+            with autocast("cuda"):
+                loss = criterion(model(x), y)
+            scaler.scale(loss).backward()
+            clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+            scaler.step(optimizer)
+            scaler.update()
+    """,
+)
+case(
+    "a function that nobody calls, good",
+    """
+    def train(model, loader, optimizer, scaler=None):
+        for x, y in loader:
+            optimizer.zero_grad()
+            with autocast("cuda", enabled=scaler is not None):
+                loss = criterion(model(x), y)
+            if scaler is None:
+                loss.backward()
+                clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                continue
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+    """,
+)
+case(
+    "recursion, bad",
+    """
+    scaler = GradScaler("cuda")
+
+    def train(depth):
+        for x, y in loader:
+            optimizer.zero_grad()
+            with autocast("cuda"):
+                loss = criterion(model(x), y)
+            scaler.scale(loss).backward()
+            clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+            scaler.step(optimizer)
+            scaler.update()
+        if depth:
+            train(depth - 1)
+
+    train(10)
+    """,
+)
+case(
+    "functions that call each other, good",
+    """
+    scaler = GradScaler("cuda")
+
+    def even(n):
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(loader[n][0]), loader[n][1])
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        if n:
+            odd(n - 1)
+
+    def odd(n):
+        if n:
+            even(n - 1)
+
+    even(10)
+    """,
+)
+for _method in ("__init__", "setup", "configure_optimizers", "build"):
+    _call = "" if _method == "__init__" else f"\n            self.{_method}()"
+    _init = "" if _method == "__init__" else f"        def __init__(self):\n            self.epochs = 2{_call}\n\n"
+    for _word, _middle in {
+        "good": "self.scaler.unscale_(self.optimizer)\n                clip_grad_norm_(self.model.parameters(), 1.0)",
+        "bad": "clip_grad_norm_(self.model.parameters(), 1.0)  # AMP201",
+    }.items():
+        case(
+            f"attributes set in {_method}, {_word}",
+            f"""
+    class Trainer:
+{_init}        def {_method}(self):
+            self.model = model
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+            self.scaler = GradScaler("cuda")
+
+        def autocast(self):
+            return autocast("cuda")
+
+        def fit(self):
+            for x, y in loader:
+                self.optimizer.zero_grad()
+                with self.autocast():
+                    loss = criterion(self.model(x), y)
+                self.scaler.scale(loss).backward()
+                {_middle}
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+
+    Trainer().fit()
+    """,
+        )
+case(
+    "the region of a method, bad",
+    """
+    class Trainer:
+        def __init__(self):
+            self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            self.scaler = GradScaler("cuda")
+
+        def autocast(self):
+            return autocast("cuda") if args.amp else nullcontext()
+
+        def fit(self):
+            for x, y in loader:
+                self.optimizer.zero_grad()
+                with self.autocast():
+                    loss = criterion(model(x), y)
+                    self.scaler.scale(loss).backward()  # AMP103
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+    """,
+)
+case(
+    "a method that nobody calls on attributes set in another, bad",
+    """
+    class Trainer:
+        def setup(self):
+            self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            self.scaler = GradScaler("cuda")
+
+        def training_step(self, x, y):
+            self.optimizer.zero_grad()
+            with autocast("cuda"):
+                loss = criterion(model(x), y)
+            self.scaler.scale(loss).backward()
+            self.optimizer.step()  # AMP204
+    """,
+)
+case(
+    "a step spread over methods, bad",
+    """
+    class Trainer:
+        def __init__(self):
+            self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            self.scaler = GradScaler("cuda")
+
+        def backward(self, loss):
+            self.scaler.scale(loss).backward()
+
+        def clip(self):
+            clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+
+        def step(self):
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+
+        def fit(self):
+            for x, y in loader:
+                self.optimizer.zero_grad()
+                with autocast("cuda"):
+                    loss = criterion(model(x), y)
+                self.backward(loss)
+                self.clip()
+                self.step()
+
+    Trainer().fit()
+    """,
+)
+case(
+    "a step spread over methods of a base class, bad",
+    """
+    class Base:
+        def __init__(self):
+            self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            self.scaler = GradScaler("cuda")
+
+        def step(self):
+            self.clip()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+
+        def clip(self):
+            raise NotImplementedError
+
+    class Trainer(Base):
+        def __init__(self):
+            super().__init__()
+            self.norm = 1.0
+
+        def clip(self):
+            clip_grad_norm_(model.parameters(), self.norm)  # AMP201
+
+        def fit(self):
+            for x, y in loader:
+                self.optimizer.zero_grad()
+                with autocast("cuda"):
+                    loss = criterion(model(x), y)
+                self.scaler.scale(loss).backward()
+                self.step()
+
+    Trainer().fit()
+    """,
+)
+case(
+    "optimizers of a trainer in a dict, bad",
+    """
+    class Trainer:
+        def __init__(self):
+            self.optimizers = {"g": torch.optim.SGD(model.parameters(), lr=0.1)}
+            self.scaler = GradScaler("cuda")
+
+        def fit(self):
+            for x, y in loader:
+                self.optimizers["g"].zero_grad()
+                with autocast("cuda"):
+                    loss = criterion(model(x), y)
+                self.scaler.scale(loss).backward()
+                self.optimizers["g"].step()  # AMP204
+
+    Trainer().fit()
+    """,
+)
+case(
+    "a property holds the scaler, bad",
+    """
+    class Trainer:
+        def __init__(self):
+            self._scaler = GradScaler("cuda")
+
+        @property
+        def scaler(self):
+            return self._scaler
+
+        def fit(self):
+            for x, y in loader:
+                optimizer.zero_grad()
+                with autocast("cuda"):
+                    loss = criterion(model(x), y)
+                self.scaler.scale(loss).backward()
+                optimizer.step()  # AMP204
+
+    Trainer().fit()
+    """,
+)
+case(
+    "twin tests of an attribute in two methods, good",
+    """
+    class Trainer:
+        def __init__(self, use_amp):
+            self.use_amp = use_amp
+            self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            self.scaler = GradScaler("cuda") if use_amp else None
+
+        def backward(self, loss):
+            if self.use_amp:
+                self.scaler.scale(loss).backward()
+            else:
+                loss.backward()
+
+        def step(self):
+            if self.scaler is not None:
+                self.scaler.unscale_(self.optimizer)
+            clip_grad_norm_(model.parameters(), 1.0)
+            if self.use_amp:
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+            else:
+                self.optimizer.step()
+
+        def fit(self):
+            for x, y in loader:
+                self.optimizer.zero_grad()
+                with autocast("cuda", enabled=self.use_amp):
+                    loss = criterion(model(x), y)
+                self.backward(loss)
+                self.step()
+
+    Trainer(args.amp).fit()
+    """,
+)
+case(
+    "a scaler constructed in a loop, bad",
+    """
+    for epoch in range(3):
+        scaler = GradScaler("cuda")  # AMP208
+        for x, y in loader:
+            optimizer.zero_grad()
+            with autocast("cuda"):
+                loss = criterion(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    """,
+)
+case(
+    "a scaler constructed for each run, good",
+    """
+    def run(seed):
+        torch.manual_seed(seed)
+        network = nn.Linear(8, 2).cuda()
+        opt = torch.optim.SGD(network.parameters(), lr=0.1)
+        scaler = GradScaler("cuda")
+        for x, y in loader:
+            opt.zero_grad()
+            with autocast("cuda"):
+                loss = criterion(network(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+            scaler.update()
+
+    for seed in range(3):
+        run(seed)
+    """,
+)
+
+
+@pytest.mark.parametrize(("name", "source"), CASES, ids=[name for name, _ in CASES])
+def test_flow(name: str, source: str) -> None:
+    expected = marks(source)
+    assert bool(expected) == name.endswith("bad"), "the name of the case says the opposite"
+    findings = check_source(source, "train.py")
+    assert places(findings) == expected, f"{shown(findings)}\n{source[len(HEAD) :]}"
+
+
+def test_names_of_cases_are_unique() -> None:
+    names = [name for name, _ in CASES]
+    assert sorted(set(names)) == sorted(names)
