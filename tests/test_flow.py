@@ -28,7 +28,8 @@ args = argparse.ArgumentParser().parse_args()
 model = nn.Linear(8, 2).cuda()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 criterion = nn.CrossEntropyLoss()
-loader = [(torch.randn(4, 8), torch.zeros(4).long())]
+data = torch.utils.data.TensorDataset(torch.randn(64, 8), torch.zeros(64).long())
+loader = torch.utils.data.DataLoader(data, batch_size=4)
 """
 LOSS = """\
 optimizer.zero_grad()
@@ -453,7 +454,7 @@ case(
 case(
     "a window that begins with one micro-batch, from range, bad",
     loop(
-        "x, y = loader[i]",
+        "x, y = data[4 * i : 4 * i + 4]",
         FORWARD,
         "scaler.scale(loss / k).backward()",
         f"if not i % k:  # AMP304\n{indent(FLUSH, '    ')}",
@@ -1076,7 +1077,7 @@ case(
     """,
 )
 case(
-    "a comprehension clips, bad",
+    "a comprehension clamps, bad",
     """
     scaler = GradScaler("cuda")
     for x, y in loader:
@@ -1084,7 +1085,7 @@ case(
         with autocast("cuda"):
             loss = criterion(model(x), y)
         scaler.scale(loss).backward()
-        [p.grad.clamp_(-1, 1) for p in model.parameters()]  # AMP201
+        [p.grad.clamp_(-1, 1) for p in model.parameters()]  # AMP202
         scaler.step(optimizer)
         scaler.update()
     """,
@@ -1555,7 +1556,7 @@ case(
     def even(n):
         optimizer.zero_grad()
         with autocast("cuda"):
-            loss = criterion(model(loader[n][0]), loader[n][1])
+            loss = criterion(model(data[n][0]), data[n][1])
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()

@@ -143,8 +143,16 @@ def one(finding: Finding, sources: Sources) -> list[Line]:
         lines.append([("  only on some paths", "dim"), (_printable(when), "")])
     if finding.witness:
         lines.append([("  how it comes about:", "dim")])
+        before = ""
         for number, step in enumerate(finding.witness, 1):
-            lines.append([(f"    {number}. ", "dim"), *_place(step.site), (f": {_printable(step.text)}", "")])
+            called = _called(step.site)
+            # Most paths stay in one function, whose call is said once.
+            from_where = called if called != before else ""
+            before = called
+            place = f"{_printable(step.site.path)}:{step.site.line}"
+            lines.append(
+                [(f"    {number}. ", "dim"), (place, ""), (from_where, "dim"), (f": {_printable(step.text)}", "")]
+            )
             lines += _quoted(step.site, sources)
     elif finding.site.caller is not None:
         lines.append([("  called from:", "dim")])
@@ -155,10 +163,9 @@ def one(finding: Finding, sources: Sources) -> list[Line]:
     return lines
 
 
-def _place(site: Site) -> Line:
+def _called(site: Site) -> str:
     caller = site.caller
-    called = f" (called from {_printable(caller.path)}:{caller.line})" if caller is not None else ""
-    return [(f"{_printable(site.path)}:{site.line}", ""), (called, "dim")]
+    return f" (called from {_printable(caller.path)}:{caller.line})" if caller is not None else ""
 
 
 def _quoted(site: Site, sources: Sources) -> list[Line]:

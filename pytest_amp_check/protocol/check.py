@@ -7,7 +7,7 @@ was first reached from is kept, so that the path to a fault can be shown.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from . import automaton as a
@@ -539,7 +539,7 @@ class _Judge:
                 return True
         return False
 
-    def _backward(self, event: Event, opts: list[a.Opt], scaler: int, move: _Move, held: bool) -> None:
+    def _backward(self, event: Event, opts: list[a.Opt], scaler: int, move: Callable[..., None], held: bool) -> None:
         feeds = event.facts.get("feeds")
         sure = len(opts) == 1
         divided = bool(event.facts.get("divided"))
@@ -554,7 +554,7 @@ class _Judge:
             else:
                 move(i, a.BACKWARD_RAW if certain else a.MAYBE_RAW, divided=divided, held=held)
 
-    def _update(self, event: Event, opts: list[a.Opt], scaler: int, move: _Move) -> None:
+    def _update(self, event: Event, opts: list[a.Opt], scaler: int, move: Callable[..., None]) -> None:
         mine = [i for i, opt in enumerate(opts) if opt.by in (scaler, -1)]
         if event.facts.get("new_scale"):
             for i in mine:
@@ -637,7 +637,7 @@ class _Judge:
             involved.append(settled)
         path = self._witness(label, (node, state), blame)
         partner = settled if settled is not blamed else next((x for x in reversed(path) if x is not blamed), blamed)
-        site = _place(label, blamed.site, partner.site)
+        site = _place(label, blamed.site, partner.site if partner is not None else blamed.site)
         certain = self.committed[label, blame.blamed, blame.settled] >= self.visits.get(blame.settled, 1)
         condition = "" if certain else self._condition(blamed)
         steps = tuple(Step(event.site, describe(event)) for event in path)
@@ -688,12 +688,6 @@ def _other(event: Event, about: set[int]) -> bool:
     """Whether an event is about another optimizer than those concerned."""
     key = _about(event)
     return bool(about) and key is not None and key not in about
-
-
-class _Move:
-    """The type of the closure that moves one optimizer."""
-
-    def __call__(self, i: int, name: str, **how: object) -> None: ...
 
 
 #: label -> kinds of the event to blame, where that is not the event that settles the fault.

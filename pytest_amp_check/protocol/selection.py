@@ -63,9 +63,10 @@ def nearest(word: str, rules: Mapping[str, Rule]) -> str:
     word = word.lower()
     known = {code.lower(): code for code in rules} | {rule.name: rule.name for rule in rules.values()} | {"all": ALL}
 
-    def likeness(other: str) -> tuple[float, int]:
-        # Codes are equally like each other to difflib: one wrong character in place decides.
-        return SequenceMatcher(None, other, word).ratio(), sum(a == b for a, b in zip(other, word, strict=False))
+    def likeness(other: str) -> tuple[float, int, int]:
+        # Codes are equally like each other to difflib: how they begin decides, then one wrong character in place.
+        same = [a == b for a, b in zip(other, word, strict=False)]
+        return SequenceMatcher(None, other, word).ratio(), [*same, False].index(False), sum(same)
 
     close = sorted(get_close_matches(word, known, n=len(known)))
     return known[max(close, key=likeness)] if close else ""

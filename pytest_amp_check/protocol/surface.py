@@ -100,10 +100,19 @@ _ENTRIES = [
     Entry("torch.distributed.fsdp.FullyShardedDataParallel", WRAP_MODULE, ("module",)),
     Entry("copy.deepcopy", WRAP_MODULE, ("x",), copies=True),
 ]
-for _name in ("no_grad", "inference_mode", "enable_grad", "set_grad_enabled"):
-    _ENTRIES.append(Entry(f"torch.{_name}", CONTEXT, grad=_name == "enable_grad"))
-for _name in ("profiler.profile", "profiler.record_function", "autograd.detect_anomaly", "autograd.set_detect_anomaly"):
-    _ENTRIES.append(Entry(f"torch.{_name}", CONTEXT, grad=True))
+_ENTRIES += [
+    Entry(f"torch.{name}", CONTEXT, grad=name == "enable_grad")
+    for name in ("no_grad", "inference_mode", "enable_grad", "set_grad_enabled")
+]
+_ENTRIES += [
+    Entry(f"torch.{name}", CONTEXT, grad=True)
+    for name in (
+        "profiler.profile",
+        "profiler.record_function",
+        "autograd.detect_anomaly",
+        "autograd.set_detect_anomaly",
+    )
+]
 
 #: Losses of ``torch.nn.functional`` and their modules: functional name -> module name.
 _LOSSES = {
@@ -135,14 +144,18 @@ for _functional, _module in _LOSSES.items():
     _ENTRIES.append(Entry(f"torch.nn.functional.{_functional}", LOSS, ("input", "target", "weight"), **_facts))
     _ENTRIES.append(Entry(f"torch.nn.{_module}", LOSS_MODULE, (), **_facts))
 
-for _name in "ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax LBFGS Muon NAdam Optimizer RAdam RMSprop Rprop SGD SparseAdam".split():
-    _ENTRIES.append(Entry(f"torch.optim.{_name}", OPTIMIZER, ("params", "lr")))
+_OPTIMIZERS = (
+    "ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax LBFGS Muon NAdam Optimizer RAdam RMSprop Rprop SGD SparseAdam"
+)
+_ENTRIES += [Entry(f"torch.optim.{name}", OPTIMIZER, ("params", "lr")) for name in _OPTIMIZERS.split()]
 
 #: Ops that autocast runs in the low-precision dtype on every device (RULEBOOK 3.1, 3.2).
-for _name in "matmul mm bmm addmm baddbmm addbmm einsum linear conv1d conv2d conv3d".split():
-    _ENTRIES.append(Entry(f"torch.{_name}", MATMUL))
-for _name in "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention".split():
-    _ENTRIES.append(Entry(f"torch.nn.functional.{_name}", MATMUL))
+_LOW = "matmul mm bmm addmm baddbmm addbmm einsum linear conv1d conv2d conv3d"
+_LOW_FUNCTIONAL = (
+    "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention"
+)
+_ENTRIES += [Entry(f"torch.{name}", MATMUL) for name in _LOW.split()]
+_ENTRIES += [Entry(f"torch.nn.functional.{name}", MATMUL) for name in _LOW_FUNCTIONAL.split()]
 
 #: Functions that write a constant into a tensor: the parameter that holds it.
 for _name, _parameters in {

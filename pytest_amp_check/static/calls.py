@@ -51,15 +51,15 @@ class Reader(TorchCalls):
             receiver = self.evaluate(func.value)
             if isinstance(receiver, Named):
                 return self._call_named(receiver.name + "." + func.attr, node, receiver.shim)
-            args, keywords = self._arguments(node)
-            return self._on_each(receiver, lambda r: self._method(r, func.attr, args, keywords, node))
+            args, keywords = self.arguments(node)
+            return self.on_each(receiver, lambda r: self.method(r, func.attr, args, keywords, node))
         callee = self.evaluate(func)
         if isinstance(callee, Named):
             return self._call_named(callee.name, node, callee.shim)
-        args, keywords = self._arguments(node)
+        args, keywords = self.arguments(node)
         return self.call_value(callee, args, keywords, node)
 
-    def _arguments(self, node: ast.Call) -> tuple[list[Value], dict[str, Value]]:
+    def arguments(self, node: ast.Call) -> tuple[list[Value], dict[str, Value]]:
         args: list[Value] = []
         for arg in node.args:
             value = self.evaluate(arg)
@@ -78,7 +78,7 @@ class Reader(TorchCalls):
                 keywords["**"] = value
         return args, keywords
 
-    def _on_each(self, value: Value, act: Callable[[Value], Value]) -> Value:
+    def on_each(self, value: Value, act: Callable[[Value], Value]) -> Value:
         """Do what a call does on each of the values that its receiver may be; None can be no receiver."""
         if not isinstance(value, Choice):
             return act(value)
@@ -112,7 +112,7 @@ class Reader(TorchCalls):
 
     def call_value(self, func: Value, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         if isinstance(func, Choice):
-            return self._on_each(func, lambda f: self.call_value(f, args, keywords, node))
+            return self.on_each(func, lambda f: self.call_value(f, args, keywords, node))
         if isinstance(func, Partial):
             return self.call_value(func.func, [*func.args, *args], {**func.keywords, **keywords}, node)
         if isinstance(func, FunctionValue):
@@ -131,7 +131,7 @@ class Reader(TorchCalls):
             return self._named(func.name, args, keywords, node, func.shim)
         if isinstance(func, (NullContext, GradMode)):
             return func
-        return self._unknown(func, args, keywords, node)
+        return self.unknown(func, args, keywords, node)
 
     def _call_ref(self, func: Ref, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         role = func.role
@@ -142,12 +142,12 @@ class Reader(TorchCalls):
         if role == "autocast" and args and isinstance(args[0], FunctionValue):
             inner = args[0]
             return FunctionValue(inner.function, inner.frame, inner.receiver, (*inner.wrappers, func))
-        return self._unknown(func, args, keywords, node)
+        return self.unknown(func, args, keywords, node)
 
-    def _unknown(self, func: Value, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+    def unknown(self, func: Value, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         """A call of something that cannot be read."""
         given = [*args, *keywords.values()]
-        self._hand_off(given, node)
+        self.hand_off(given, node)
         self._may_save(given, node)
         tensors = [t for value in given for t in tensors_of(value)]
         name = func.text if isinstance(func, Opaque) else ""
@@ -168,23 +168,21 @@ class Reader(TorchCalls):
             made_opaque.loops |= frozenset((self.loops[-1].key,))
         return made_opaque
 
-    def _method(
-        self, receiver: Value, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
-    ) -> Value:
+    def method(self, receiver: Value, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         if isinstance(receiver, Instance):
             return self._instance_method(receiver, name, args, keywords, node)
         if isinstance(receiver, SuperValue):
             found = self._super_attribute(receiver, name)
             if isinstance(found, FunctionValue):
                 return self.follow(found, args, keywords, node)
-            return self._unknown(found, args, keywords, node)
+            return self.unknown(found, args, keywords, node)
         if isinstance(receiver, Ref):
             if receiver.role == "scaler":
                 return self._scaler_method(receiver, name, args, keywords, node)
             if receiver.role == "optimizer":
                 return self._optimizer_method(receiver, name, args, keywords, node)
             if receiver.role in ("module", "loss"):
-                return self._module_method(receiver, receiver.thing, name, args, keywords, node)
+                return self.module_method(receiver, receiver.thing, name, args, keywords, node)
             if receiver.role == "autocast":
                 return self._autocast_method(receiver, name, node)
         if isinstance(receiver, Tensor):
@@ -247,7 +245,7 @@ class Reader(TorchCalls):
         self, receiver: Value, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
         given = [*args, *keywords.values()]
-        text = self._receiver(node)
+        text = self.receiver_words(node)
         key = self.identity(receiver)
         stored = self.heap.get((key, name)) if isinstance(key, int) else None
         if stored is not None:
@@ -265,7 +263,7 @@ class Reader(TorchCalls):
             return self.fresh(node, name)
         if name == "clip_grad_norm_" or name == "clip_grad_value_":
             # accelerator.clip_grad_norm_ and its like unscale by themselves.
-            self._hand_off([*given, *self._refs(self._all_optimizers())], node)
+            self.hand_off([*given, *self.refs(self._all_optimizers())], node)
             return self.fresh(node, name)
         if name == "parameters":
             return Params(None)
@@ -285,12 +283,12 @@ class Reader(TorchCalls):
                 e.MODULE_CAST, node, None, dtype="float16" if name == "half" else "bfloat16", names={"module": text}
             )
         func = self.structural("method", (receiver,), f"{text}.{name}", name)
-        return self._unknown(func, args, keywords, node)
+        return self.unknown(func, args, keywords, node)
 
-    def _refs(self, keys: tuple[int, ...]) -> list[Value]:
+    def refs(self, keys: tuple[int, ...]) -> list[Value]:
         return [Ref(self.program.things[key]) for key in keys]
 
-    def _hand_off(self, given: list[Value], node: ast.AST) -> None:
+    def hand_off(self, given: list[Value], node: ast.AST) -> None:
         """Tell the protocol that unknown code was given scalers or optimizers."""
         things: list[int] = []
         for value in given:

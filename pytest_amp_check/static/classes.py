@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+from abc import abstractmethod
 
 from ..protocol import surface
-from ..protocol.events import Site
+from ..protocol.events import Site, Thing
 from .functions import Functions, is_static
 from .machine import Frame
 from .project import Class, Function
@@ -35,6 +36,19 @@ TO_NUMBER = frozenset("item tolist numpy cpu shape size dim backward_hooks requi
 class Classes(Functions):
     """Reads objects of the project's own classes."""
 
+    @abstractmethod
+    def new_optimizer(self, params: Value | None, node: ast.AST, callable_name: str) -> Ref: ...
+
+    @abstractmethod
+    def method(
+        self, receiver: Value, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value: ...
+
+    @abstractmethod
+    def module_method(
+        self, receiver: Value, thing: Thing, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value: ...
+
     def _role_of(self, cls: Class, seen: int = 0) -> str | None:
         """The role that a class inherits from torch."""
         if seen > 6:
@@ -56,7 +70,8 @@ class Classes(Functions):
 
     def _bases(self, cls: Class) -> list[Class]:
         """The classes of the project that a class derives from, itself first."""
-        chain, todo = [], [cls]
+        chain: list[Class] = []
+        todo = [cls]
         while todo and len(chain) < 12:
             now = todo.pop(0)
             if now in chain:
@@ -103,7 +118,7 @@ class Classes(Functions):
         if role == surface.SCALER:
             return self._subclass_scaler(cls, args, keywords, node)
         if role == surface.OPTIMIZER:
-            made_optimizer = self._new_optimizer(args[0] if args else keywords.get("params"), node, cls.name)
+            made_optimizer = self.new_optimizer(args[0] if args else keywords.get("params"), node, cls.name)
             if cls.methods.keys() & {"step", "zero_grad"}:
                 made_optimizer.thing.facts["hooked"] = True
             return made_optimizer
@@ -126,7 +141,7 @@ class Classes(Functions):
     def _subclass_scaler(self, cls: Class, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         """A GradScaler of the project's own: what its methods do is not torch's word any more."""
         if any(name in cls.methods for name in ("scale", "unscale_", "step", "update", "__call__")):
-            self._hand_off([*args, *keywords.values()], node)
+            self.hand_off([*args, *keywords.values()], node)
             return self.fresh(node, cls.name)
         thing = self.thing(("scaler", self.place_key(node)), "scaler", "", self.site(node))
         thing.facts.update(constructed=True, callable=cls.name)
@@ -138,7 +153,7 @@ class Classes(Functions):
             made.shim = receiver.shim
             return made
         if isinstance(receiver, Choice):
-            return self._on_each(receiver, lambda r: self.attribute(r, name, node))
+            return self.on_each(receiver, lambda r: self.attribute(r, name, node))
         if isinstance(receiver, Instance):
             return self._instance_attribute(receiver, name, node)
         if isinstance(receiver, SuperValue):
@@ -252,7 +267,7 @@ class Classes(Functions):
                     return HelperContext(func, args, keywords or {}, node)
                 return self.follow(func, args, keywords or {}, node)
             return NONE
-        return self._method(receiver, name, args, keywords or {}, node)
+        return self.method(receiver, name, args, keywords or {}, node)
 
     def _instance_method(
         self, receiver: Instance, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
@@ -269,11 +284,11 @@ class Classes(Functions):
             )
             return self.call_value(bound, args, keywords, node)
         if receiver.thing is not None:
-            return self._module_method(receiver, receiver.thing, name, args, keywords, node)
+            return self.module_method(receiver, receiver.thing, name, args, keywords, node)
         assigned = self._assigned_elsewhere(receiver, name)
         if assigned is not None:
             return self.call_value(assigned, args, keywords, node)
-        return self._unknown(self.opaque(("attribute of", receiver.key, name), self.words(node)), args, keywords, node)
+        return self.unknown(self.opaque(("attribute of", receiver.key, name), self.words(node)), args, keywords, node)
 
     def _class_method(
         self, receiver: ClassValue, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
@@ -286,7 +301,7 @@ class Classes(Functions):
             return made
         method = self.method_of(receiver.cls, name)
         if method is None:
-            return self._unknown(
+            return self.unknown(
                 self.opaque(("class attribute", id(receiver.cls.node), name), name), args, keywords, node
             )
         if "classmethod" in method.decorator_names():

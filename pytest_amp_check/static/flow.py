@@ -401,14 +401,15 @@ class Flow(Machine):
         self.loops.append(loop)
         base = len(self.path)
         self.cur = head
+        past: int | None
         if test is None:
             # A loop over data that is empty teaches nothing: it is taken to turn at least once.
             entry, past = self.node(), self.node()
             self.link(head, entry)
             self.link(head, past, first, False)
+            self.cur = entry
         else:
-            entry, past = self.lower(self.condition(test))  # type: ignore[assignment]
-        self.cur = entry
+            self.cur, past = self.lower(self.condition(test))
         bind()
         self.read(body)
         del self.path[base:]
@@ -417,9 +418,9 @@ class Flow(Machine):
         after = (self.cur, self.frame.vars, self.heap)
         self.loops.pop()
         self.cur = past
-        if any(test.counts and loop.key in self.tests.loops[test.key] for test in self.tests.asked[asked:]):
-            if self.happened != mark.happened:
-                self.emit(e.LOOP_EXIT, body[0])
+        counted = any(t.counts and loop.key in self.tests.loops[t.key] for t in self.tests.asked[asked:])
+        if counted and self.happened != mark.happened:
+            self.emit(e.LOOP_EXIT, body[0])
         if after[0] is not None:
             self.frame.vars, self.heap = {**before_vars, **after[1]}, {**before_heap, **after[2]}
         else:

@@ -47,13 +47,13 @@ class Functions(Gradients):
         if function.abstract():
             self.roots_reached.add(function.node)
             words = Words(node.func) if isinstance(node, ast.Call) else function.name
-            return self._unknown(self.opaque(("abstract", id(function.node)), words), args, keywords, node)
+            return self.unknown(self.opaque(("abstract", id(function.node)), words), args, keywords, node)
         if not function.words and not func.wrappers and not self._worthwhile(function):
             self.roots_reached.add(function.node)
-            return self._unknown(self.opaque(("function", id(function.node)), function.name), args, keywords, node)
+            return self.unknown(self.opaque(("function", id(function.node)), function.name), args, keywords, node)
         if len(self.active) >= DEPTH or self.spent > BUDGET:
             self.program.facts.setdefault("given_up", []).append((self.site(node), function.name))
-            return self._unknown(self.opaque(("function", id(function.node)), function.name), args, keywords, node)
+            return self.unknown(self.opaque(("function", id(function.node)), function.name), args, keywords, node)
         self.roots_reached.add(function.node)
         frame = Frame(function, func.frame, self.site(node))
         self._bind(frame, function, args, keywords, node)
@@ -80,7 +80,7 @@ class Functions(Gradients):
         modes = [w for w in wrappers if isinstance(w, GradMode)]
         regions = [w for w in wrappers if not isinstance(w, GradMode)]
         self.no_grad += len(modes)
-        place = function.node.decorator_list[0] if getattr(function.node, "decorator_list", None) else function.node
+        place = function.decorators[0] if function.decorators else function.node
         for wrapper in regions:
             self.name_it(wrapper, "")
             self.enter(wrapper, place)
@@ -133,7 +133,7 @@ class Functions(Gradients):
     def _recursion(self, func: FunctionValue, node: ast.AST) -> None:
         """A function that is being read calls itself: its decorators enter their contexts once more."""
         depth = self.depth
-        place = func.function.node.decorator_list[0] if getattr(func.function.node, "decorator_list", None) else node
+        place = func.function.decorators[0] if func.function.decorators else node
         for wrapper in func.wrappers:
             if not isinstance(wrapper, GradMode):
                 self.enter(wrapper, place)

@@ -38,7 +38,7 @@ class Gradients(Losses):
 
     def _grad_method(self, grad: Grad, name: str, args: list[Value], node: ast.AST) -> Value:
         owners = self._owners(grad.params)
-        names = {"call": self.words(node), "params": self._receiver(node)}
+        names = {"call": self.words(node), "params": self.receiver_words(node)}
         if name in ("zero_", "detach_"):
             if name == "zero_":
                 self.emit(e.ZERO_GRAD, node, None, None, owners=owners if owners is not None else (), names=names)
@@ -140,7 +140,7 @@ class Gradients(Losses):
                 return self._owners(merge_params(parts))
         return None
 
-    def _receiver(self, node: ast.AST) -> object:
+    def receiver_words(self, node: ast.AST) -> object:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             return Words(node.func.value)
         return ""

@@ -69,7 +69,7 @@ class Losses(Expressions):
 
     def _forward(self, thing: Thing, args: list[Value], keywords: dict[str, Value], node: ast.AST, read: bool) -> Value:
         """The value of a module's forward."""
-        self._hand_off([*args, *keywords.values()], node)
+        self.hand_off([*args, *keywords.values()], node)
         cached = not (thing.facts.get("compiled") or thing.facts.get("low"))
         made = Tensor(self.turning())
         made.forward = self.emit(e.FORWARD, node, thing.key, cached=cached, names={"module": self.words(node)})
@@ -146,7 +146,7 @@ class Losses(Expressions):
         return made
 
     def _backward(self, tensor: Tensor, node: ast.AST) -> None:
-        names = {"loss": self._receiver(node), "call": self.words(node)}
+        names = {"loss": self.receiver_words(node), "call": self.words(node)}
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             inner = node.func.value
             if isinstance(inner, ast.Call) and inner.args:
@@ -242,7 +242,7 @@ class Losses(Expressions):
                 def act(value: Value, side: Value = side, other: Value = other) -> Value:
                     return self.operate(op, value if side is left else other, other if side is left else value, node)
 
-                return self._on_each(side, act)
+                return self.on_each(side, act)
         if isinstance(right, ScaleValue) and op == "/" and isinstance(left, Const):
             return ScaleValue(right.scaler, inverse=not right.inverse)
         scale = left if isinstance(left, ScaleValue) else right if isinstance(right, ScaleValue) else None

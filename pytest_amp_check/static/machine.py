@@ -261,18 +261,20 @@ class Machine:
         if isinstance(formula, bool):
             return (self.cur, None) if formula else (None, self.cur)
         word = formula[0]
+        yes: int | None
+        no: int | None
         if word == "test":
-            yes, no = self.node(), self.node()
-            self.link(self.cur, yes, formula[1], True)
-            self.link(self.cur, no, formula[1], False)
-            return yes, no
+            answered, denied = self.node(), self.node()
+            self.link(self.cur, answered, formula[1], True)
+            self.link(self.cur, denied, formula[1], False)
+            return answered, denied
         if word == "not":
-            no, yes = self.lower(formula[1])  # type: ignore[assignment]
+            no, yes = self.lower(formula[1])
             return yes, no
         # Short circuit: an "and" goes on while its parts are true, an "or" while they are false.
         ends: list[int | None] = []
         for part in formula[1:]:
-            yes, no = self.lower(part)  # type: ignore[assignment]
+            yes, no = self.lower(part)
             ends.append(no if word == "and" else yes)
             self.cur = yes if word == "and" else no
             if self.cur is None:

@@ -52,7 +52,7 @@ class Function:
 
     def decorator_names(self) -> Iterator[str]:
         """Last parts of the names of its decorators."""
-        for decorator in getattr(self.node, "decorator_list", ()):
+        for decorator in self.decorators:
             target = decorator.func if isinstance(decorator, ast.Call) else decorator
             if isinstance(target, ast.Attribute):
                 yield target.attr
@@ -69,6 +69,10 @@ class Function:
         raised = body[0].exc if len(body) == 1 and isinstance(body[0], ast.Raise) else None
         raised = raised.func if isinstance(raised, ast.Call) else raised
         return isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
+
+    @property
+    def decorators(self) -> list[ast.expr]:
+        return [] if isinstance(self.node, ast.Lambda) else self.node.decorator_list
 
     def parameters(self) -> list[ast.arg]:
         args = self.node.args

@@ -71,6 +71,18 @@ class Expressions(Flow):
     def call(self, node: ast.Call) -> Value: ...
 
     @abstractmethod
+    def on_each(self, value: Value, act: Callable[[Value], Value]) -> Value: ...
+
+    @abstractmethod
+    def unknown(self, func: Value, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value: ...
+
+    @abstractmethod
+    def hand_off(self, given: list[Value], node: ast.AST) -> None: ...
+
+    @abstractmethod
+    def receiver_words(self, node: ast.AST) -> object: ...
+
+    @abstractmethod
     def loss_arithmetic(self, op: str, left: Value, right: Value, node: ast.AST) -> Value | None: ...
 
     @abstractmethod
@@ -174,7 +186,7 @@ class Expressions(Flow):
 
     def _subscript(self, node: ast.Subscript) -> Value:
         receiver = self.evaluate(node.value)
-        index = self.evaluate(node.slice) if isinstance(node.slice, ast.expr) else NONE
+        index = self.evaluate(node.slice)
         return self.recognise(self.item(receiver, index, node), node)
 
     def item(self, receiver: Value, index: Value, node: ast.AST) -> Value:
@@ -205,7 +217,6 @@ class Expressions(Flow):
 
     def _dict(self, node: ast.Dict) -> Value:
         made = Mapping({})
-        made.site = node
         for key, item in zip(node.keys, node.values, strict=True):
             value = self.evaluate(item)
             if key is None:

@@ -19,9 +19,7 @@ def children(node: ast.AST) -> list[ast.AST]:
     for name in fields:
         value = getattr(node, name, None)
         if value.__class__ is list:
-            for item in value:  # type: ignore[union-attr]
-                if isinstance(item, ast.AST):
-                    found.append(item)
+            found.extend(item for item in value if isinstance(item, ast.AST))
         elif isinstance(value, ast.AST):
             found.append(value)
     return found

@@ -40,14 +40,14 @@ class Things(Classes):
     ) -> Value:
         if name not in surface.SCALER_METHODS:
             if name in ("__call__",):
-                return self._unknown(scaler, args, keywords, node)
+                return self.unknown(scaler, args, keywords, node)
             return self.structural("call", (scaler, *args), name, name)
         if name == "is_enabled":
             return Truth(scaler.enabled) if not isinstance(scaler.enabled, bool) else Const(scaler.enabled)
         if name == "get_scale":
             return ScaleValue(scaler.thing.key)
         if name == "state_dict":
-            self.emit(e.SCALER_STATE, node, scaler.thing.key, names={"scaler": self._receiver(node)})
+            self.emit(e.SCALER_STATE, node, scaler.thing.key, names={"scaler": self.receiver_words(node)})
             return self._state(scaler, node)
         if name == "load_state_dict":
             self.emit(e.SCALER_LOAD, node, scaler.thing.key)
@@ -84,7 +84,7 @@ class Things(Classes):
         self, scaler: Ref, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
         key = scaler.thing.key
-        words = {"scaler": self._receiver(node), "call": self.words(node)}
+        words = {"scaler": self.receiver_words(node), "call": self.words(node)}
         if name == "scale":
             value = first_of(args, keywords, "outputs")
             return self._scaled(scaler, value, node)
@@ -99,7 +99,7 @@ class Things(Classes):
                 return NONE
             closure = name == "step" and self._closure(args, keywords)
 
-            def act(optimizer: int, names: dict[str, str]) -> None:
+            def act(optimizer: int, names: dict[str, object]) -> None:
                 if name == "step":
                     self.emit(e.SCALER_STEP, node, key, optimizer, closure=closure, names={**words, **names})
                 else:
@@ -117,12 +117,12 @@ class Things(Classes):
     def _scaled(self, scaler: Ref, value: Value | None, node: ast.AST) -> Value:
         """The value of ``scaler.scale(value)``."""
         if isinstance(value, Choice):
-            return self._on_each(value, lambda v: self._scaled(scaler, v, node))
+            return self.on_each(value, lambda v: self._scaled(scaler, v, node))
         if isinstance(value, Sequence):
             return Sequence([self._scaled(scaler, item, node) for item in value.items], open=value.open)
         made = value.copy() if isinstance(value, Tensor) else self._foreign_tensor(value)
         argument = node.args[0] if isinstance(node, ast.Call) and node.args else None
-        names = {"scaler": self._receiver(node), "call": self.words(node)}
+        names = {"scaler": self.receiver_words(node), "call": self.words(node)}
         if argument is not None:
             names["loss"] = Words(argument)
         if made.penalty is not None:
@@ -142,14 +142,14 @@ class Things(Classes):
         made.scaler = scaler.thing.key
         return made
 
-    def _each_optimizer(self, value: Value, node: ast.AST, act: Callable[[int, dict[str, str]], object]) -> None:
+    def _each_optimizer(self, value: Value, node: ast.AST, act: Callable[[int, dict[str, object]], object]) -> None:
         """Act on the optimizer, or on each of those, that a value is."""
         if isinstance(value, Choice):
-            self._on_each(value, lambda v: self._one_optimizer(v, node, act))
+            self.on_each(value, lambda v: self._one_optimizer(v, node, act))
         else:
             self._one_optimizer(value, node, act)
 
-    def _one_optimizer(self, value: Value, node: ast.AST, act: Callable[[int, dict[str, str]], object]) -> Value:
+    def _one_optimizer(self, value: Value, node: ast.AST, act: Callable[[int, dict[str, object]], object]) -> Value:
         thing = self._optimizer_thing(value, node)
         if thing is not None:
             argument = node.args[0] if isinstance(node, ast.Call) and node.args else None
@@ -169,7 +169,7 @@ class Things(Classes):
         self, optimizer: Ref, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
         key = optimizer.thing.key
-        names = {"optimizer": self._receiver(node), "call": self.words(node)}
+        names = {"optimizer": self.receiver_words(node), "call": self.words(node)}
         if name == "step":
             closure = first_of(args, keywords, "closure")
             if isinstance(closure, FunctionValue):
@@ -190,7 +190,7 @@ class Things(Classes):
             return NONE
         return self.structural("call", (optimizer, *args), name, name)
 
-    def _module_method(
+    def module_method(
         self, receiver: Value, thing: Thing, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
         if name in ("parameters", "named_parameters"):
@@ -227,7 +227,7 @@ class Things(Classes):
                 thing.facts["upcast"] = True
             return receiver
         if name == "load_state_dict":
-            self.emit(e.PARAM_WRITE, node, thing.key, None, names={"module": self._receiver(node)})
+            self.emit(e.PARAM_WRITE, node, thing.key, None, names={"module": self.receiver_words(node)})
             return self.fresh(node, name)
         if name in ("state_dict", "modules", "named_modules", "children", "named_children", "buffers"):
             return self._state(receiver, node) if name == "state_dict" else self.fresh(node, name)
@@ -241,7 +241,7 @@ class Things(Classes):
             self.emit(e.BACKWARD, node, None, opaque=True, feeds=None)
             return NONE
         if name == "step":
-            return self._unknown(receiver, args, keywords, node)
+            return self.unknown(receiver, args, keywords, node)
         if any(tensors_of(value) for value in [*args, *keywords.values()]) or not (args or keywords):
             return self._forward(thing, args, keywords, node, False)
         return self._forward(thing, args, keywords, node, False)
@@ -253,7 +253,7 @@ class Things(Classes):
             node,
             thing.key,
             dtype=dtype,
-            names={"module": self._receiver(node), "call": self.words(node)},
+            names={"module": self.receiver_words(node), "call": self.words(node)},
         )
 
     def _autocast_method(self, context: Ref, name: str, node: ast.AST) -> Value:
@@ -268,7 +268,7 @@ class Things(Classes):
     def _state(self, of: Value, node: ast.AST) -> StateDict:
         return StateDict(of, node, self.site(node).path)
 
-    def _new_optimizer(self, params: Value | None, node: ast.AST, callable_name: str) -> Ref:
+    def new_optimizer(self, params: Value | None, node: ast.AST, callable_name: str) -> Ref:
         thing = self.thing(("optimizer", self.place_key(node)), "optimizer", "", self.site(node))
         thing.facts.update(constructed=True, callable=callable_name, owns=modules_of(params))
         self.emit(e.OPTIMIZER_NEW, node, thing.key, names={"optimizer": thing.name})

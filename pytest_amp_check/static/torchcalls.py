@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from abc import abstractmethod
 from collections.abc import Callable
 
 from ..protocol import events as e
@@ -62,8 +63,14 @@ ENDINGS = frozenset({"sys.exit", "os._exit", "builtins.exit", "builtins.quit"})
 class TorchCalls(Things):
     """Reads calls of what is imported."""
 
+    @abstractmethod
+    def arguments(self, node: ast.Call) -> tuple[list[Value], dict[str, Value]]: ...
+
+    @abstractmethod
+    def refs(self, keys: tuple[int, ...]) -> list[Value]: ...
+
     def _call_named(self, name: str, node: ast.Call, shim: bool) -> Value:
-        args, keywords = self._arguments(node)
+        args, keywords = self.arguments(node)
         return self._named(name, args, keywords, node, shim)
 
     def _named(self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST, shim: bool) -> Value:
@@ -90,7 +97,7 @@ class TorchCalls(Things):
         if name.startswith("torch.optim.lr_scheduler."):
             return self.fresh(node, "scheduler")
         if not name.startswith(HARMLESS):
-            self._hand_off(given, node)
+            self.hand_off(given, node)
             self._may_save(given, node)
         tensors = [t for value in given for t in tensors_of(value)]
         if tensors:
@@ -104,7 +111,7 @@ class TorchCalls(Things):
                 made_tensor.module_read = False
             return made_tensor
         if any(isinstance(v, Params) for v in given) and not name.startswith(HARMLESS):
-            self._hand_off(self._refs(self._owners_of(given)), node)
+            self.hand_off(self.refs(self._owners_of(given)), node)
         for value in given:
             for grad in grads_of(value):
                 if not name.startswith("torch.distributed.") and not name.endswith(".sign"):
@@ -262,7 +269,7 @@ class TorchCalls(Things):
         thing.facts.update(device=device, dtype=dtype, cache=not off)
         return Ref(thing, enabled)
 
-    def _words_of(self, keyword: str, node: ast.AST) -> str:
+    def _words_of(self, keyword: str, node: ast.AST) -> object:
         if isinstance(node, ast.Call):
             for item in node.keywords:
                 if item.arg == keyword:
@@ -297,7 +304,7 @@ class TorchCalls(Things):
         self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
         bound, _ = self._bound(entry, args, keywords)
-        made = self._new_optimizer(bound.get("params"), node, entry.name)
+        made = self.new_optimizer(bound.get("params"), node, entry.name)
         rate = bound.get("lr")
         made.thing.facts["divided"] = rate is not None and rate.divided
         return made

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from collections.abc import Mapping as Items
+from typing import TYPE_CHECKING, Any
 
 from ..protocol.events import Event, Thing
 from .conditions import Formula
@@ -313,13 +314,12 @@ class Sequence(Value):
 class Mapping(Value):
     """A dict whose items are known; ``open`` where it may hold more."""
 
-    __slots__ = ("items", "open", "site")
+    __slots__ = ("items", "open")
 
-    def __init__(self, items: dict[object, Value], *, open: bool = False) -> None:
+    def __init__(self, items: Items[Any, Value], *, open: bool = False) -> None:
         super().__init__()
-        self.items = items
+        self.items: dict[object, Value] = dict(items)
         self.open = open
-        self.site: ast.AST | None = None
 
 
 class Partial(Value):

@@ -526,7 +526,7 @@ for i, (x, y) in enumerate(batches):
         scaler.update()
 """,
     good=_RIGHT,
-    fix="Clear gradients under the same test as the step, after it, and let that test count from one: `(i + 1) % k == 0`.",
+    fix="Clear gradients under the same test as the step, after it, and let it count from one: `(i + 1) % k == 0`.",
     sources=(
         f"{_EXAMPLES} (zero_grad stands with the step)",
         "measured: gradient norms of the window and sizes of the first update",

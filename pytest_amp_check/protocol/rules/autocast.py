@@ -103,8 +103,7 @@ def _enabled(value: object, device: object) -> Iterator[tuple[str, Mapping[str, 
 
 
 def _outside(program: Program) -> Iterator[tuple[str, Event, Mapping[str, str], tuple[Event, ...]]]:
-    """Losses that a live scaler scales and whose forward ran outside autocast; blamed is the forward where it is "
-    "known."""
+    """Losses that a live scaler scales and whose forward ran outside autocast; the forward is blamed, where known."""
     live = {thing.key for thing in program.facts.get("live_scalers", ())}
     never = not program.facts.get("enters_autocast", True)
     blamed: dict[int, Event] = {}

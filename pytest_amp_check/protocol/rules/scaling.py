@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _Labels = Iterator[tuple[str, Mapping[str, str]]]
 
-#: Below this many clean steps a doubling costs more skipped steps than it gains: measured 7 of 200 at 10, 94 of 200 at 1.
+#: Below this many clean steps a doubling costs more skipped steps than it gains: 7 of 200 at 10, 94 of 200 at 1.
 _SHORT_INTERVAL = 50
 #: Above this the first steps of any ordinary loss overflow in float16.
 _LARGE_SCALE = 2.0**24
@@ -441,10 +441,10 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Call `scaler.unscale_(optimizer)` between backward and the clip; `scaler.step()` knows and does not unscale again.",
+    fix="Call `scaler.unscale_(optimizer)` between backward and the clip; `scaler.step()` does not unscale again.",
     sources=(
         f"{_EXAMPLES}: Gradient clipping",
-        "pytorch/examples#1196, milesial/Pytorch-UNet#468, Lightning-AI/pytorch-lightning#9330: the same mistake in public code",
+        "in public code: pytorch/examples#1196, milesial/Pytorch-UNet#468, Lightning-AI/pytorch-lightning#9330",
         "measured: gradient norms and update sizes of the same model with and without unscale_",
     ),
     silent=(
@@ -1364,7 +1364,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Let every path from `unscale_()` reach `scaler.update()` before the next backward, and `step()` come before it.",
+    fix="Let every path from `unscale_()` reach `update()` before the next backward, and let `step()` come before it.",
     sources=(
         "PyTorch docs, torch.amp.GradScaler.unscale_ (once per optimizer per step)",
         "Haian-Jin/LVSM#19: a skip branch without update()",
