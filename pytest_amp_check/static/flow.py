@@ -44,6 +44,9 @@ class Flow(Machine):
     def evaluate(self, node: ast.expr) -> Value: ...
 
     @abstractmethod
+    def identity(self, value: Value) -> object: ...
+
+    @abstractmethod
     def condition(self, node: ast.expr) -> Formula: ...
 
     @abstractmethod
@@ -255,7 +258,6 @@ class Flow(Machine):
     def _match(self, node: ast.Match) -> None:
         subject = self.evaluate(node.subject)
         loops = subject.loops
-        last: Formula = True
 
         def case(index: int) -> None:
             if index == len(node.cases):
@@ -266,8 +268,13 @@ class Flow(Machine):
                 if isinstance(name, str):
                     self.frame.vars[name] = self.fresh(arm.pattern, name)
             catch_all = isinstance(arm.pattern, ast.MatchAs) and arm.pattern.pattern is None and arm.guard is None
-            question = ("case", id(node), index)
-            formula = last if catch_all else self.ask(question, Words(arm.pattern), loops, arm.pattern)
+            if catch_all:
+                formula: Formula = True
+            elif isinstance(arm.pattern, (ast.MatchValue, ast.MatchSingleton)):
+                formula = self.condition(_as_comparison(node.subject, arm.pattern))
+            else:
+                question = ("case", self.identity(subject), ast.dump(arm.pattern))
+                formula = self.ask(question, Words(arm.pattern), loops, arm.pattern)
             if arm.guard is not None:
                 formula = both(formula, self.condition(arm.guard))
             self.fork(formula, lambda: self.read(arm.body), lambda: case(index + 1))
@@ -726,6 +733,14 @@ def _is_version_guard(test: ast.expr) -> bool:
         if "version" in name.lower() or name == "hasattr":
             return True
     return False
+
+
+def _as_comparison(subject: ast.expr, pattern: ast.MatchValue | ast.MatchSingleton) -> ast.expr:
+    """The comparison that a case asks, so that it is the same question as an ``if``'s."""
+    value = pattern.value if isinstance(pattern, ast.MatchValue) else ast.Constant(pattern.value)
+    operator = ast.Eq() if isinstance(pattern, ast.MatchValue) else ast.Is()
+    comparison = ast.copy_location(ast.Compare(subject, [operator], [value]), pattern)
+    return ast.fix_missing_locations(comparison)
 
 
 def _expects_error(context: ast.expr) -> bool:

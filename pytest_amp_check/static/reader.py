@@ -64,6 +64,9 @@ _OPERATORS: dict[type[ast.AST], str] = {
 }
 
 
+_MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
+
+
 class Expressions(Flow):
     """Reads expressions."""
 
@@ -455,15 +458,28 @@ class Expressions(Flow):
         if op in ("is", "is not", "==", "!="):
             negative = op in ("is not", "!=")
             for value, other, side in ((left, right, left_node), (right, left, right_node)):
-                if isinstance(other, Const) and other.value is None:
+                if not isinstance(other, Const) or isinstance(value, Const):
+                    continue
+                if other.value is None:
                     formula = self.is_none(value, _text(side), node)
                     return negate(formula) if negative else formula
+                if isinstance(other.value, bool) and not isinstance(value, Choice):
+                    # Asked of a flag, "is True" and "== True" are the flag itself.
+                    formula = self.truth(value, _text(side), node)
+                    return negate(formula) if negative == other.value else formula
             formula = self._equal(left, right, left_node, right_node, node)
             return negate(formula) if negative else formula
         if isinstance(left, Const) and isinstance(right, Const):
             known = _compute(op, left.value, right.value)
             if isinstance(known, Const):
                 return bool(known.value)
+        against_zero = (
+            self._against_zero(_MIRRORED.get(op, op), right, left, right_node, node)
+            if isinstance(left, Const)
+            else self._against_zero(op, left, right, left_node, node)
+        )
+        if against_zero is not None:
+            return against_zero
         if op in ("<", "<=", ">", ">="):
             # One question for a > b, b < a, and the negations of a <= b, b >= a.
             flip = op in ("<", ">=")
@@ -483,6 +499,24 @@ class Expressions(Flow):
         question = (op.removeprefix("not "), self.identity(left), self.identity(right))
         formula = self.ask(question, _text(node), left.loops | right.loops | self._around(left, right), node)
         return negate(formula) if op == "not in" else formula
+
+    def _against_zero(
+        self, op: str, left: Value, right: Value, left_node: ast.expr, node: ast.Compare
+    ) -> Formula | None:
+        """``x > 0`` and ``x <= 0`` of a number that is none below zero, a norm or a remainder: whether it is any."""
+        positive = op == ">" and isinstance(right, Const) and right.value == 0
+        positive = positive or (op == ">=" and isinstance(right, Const) and right.value == 1)
+        negative = op == "<=" and isinstance(right, Const) and right.value == 0
+        negative = negative or (op == "<" and isinstance(right, Const) and right.value == 1)
+        if not (positive or negative):
+            return None
+        if isinstance(left_node, ast.BinOp) and isinstance(left_node.op, ast.Mod):
+            formula = negate(self._modulo(left, left_node, 0, left_node))
+        elif isinstance(left, Opaque) and not left.counter and isinstance(right, Const) and right.value == 0:
+            formula = self.truth(left, _text(node), node)
+        else:
+            return None
+        return formula if positive else negate(formula)
 
     @staticmethod
     def _around(left: Value, right: Value) -> frozenset[int]:

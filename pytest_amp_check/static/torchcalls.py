@@ -56,6 +56,8 @@ HARMLESS = (
     "sys.",
     "random.",
 )
+#: Objects that only hold what they are given.
+NAMESPACES = frozenset({"types.SimpleNamespace", "argparse.Namespace"})
 #: Calls that end the program.
 ENDINGS = frozenset({"sys.exit", "os._exit", "builtins.exit", "builtins.quit"})
 
@@ -94,6 +96,11 @@ class TorchCalls(Things):
             self.happened += 1
             self.cur = None
             return NONE
+        if name in NAMESPACES and not args:
+            space = self.fresh(node, name)
+            for attribute, value in keywords.items():
+                self.heap[space.key, attribute] = value
+            return space
         if name.startswith("torch.optim.lr_scheduler."):
             return self.fresh(node, "scheduler")
         if not name.startswith(HARMLESS):
