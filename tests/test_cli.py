@@ -338,6 +338,38 @@ def test_a_closed_pipe_is_no_traceback() -> None:
         assert process.wait() == 141
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="the shell is POSIX")
+@pytest.mark.parametrize(("closed", "code"), [(">&-", 1), ("2>&-", 1), (">&- 2>&-", 1)])
+def test_a_closed_output_is_no_traceback(closed: str, code: int) -> None:
+    Path("train.py").write_text(BAD)
+    command = f"'{sys.executable}' -m pytest_amp_check check train.py {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert done.returncode == code
+    assert done.stderr == ""
+
+
+def test_all_output_is_written_before_the_process_ends() -> None:
+    for number in range(50):
+        Path(f"train{number}.py").write_text(BAD)
+    done = amp_check("check", "--output-format", "concise", ".")
+    assert done.stdout.count(" AMP201 ") == 50
+    assert done.stdout.endswith("Found 50 errors in 50 files.\n")
+
+
+def test_paths_alone_are_taken_as_with_flags() -> None:
+    Path("train.py").write_text(BAD)
+    plain = amp_check("check", "train.py")
+    flagged = amp_check("check", "train.py", "--output-format", "full")
+    assert (plain.returncode, plain.stdout) == (flagged.returncode, flagged.stdout)
+    assert failed(amp_check("check", "-", "train.py")) == failed(amp_check("check", "-", "train.py", "--exit-zero"))
+
+
+def test_what_is_no_python_is_not_said_to_be_clean() -> None:
+    for name in ("train.ipynb", "README.md"):
+        Path(name).write_text("{}")
+        assert f"`{name}` is not Python source" in failed(amp_check("check", name))
+
+
 def test_an_interrupt_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(given: object) -> int:
         raise KeyboardInterrupt

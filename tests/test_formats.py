@@ -69,7 +69,27 @@ def test_full_says_on_which_paths_it_holds_and_from_where_a_helper_was_called() 
     step = Step(Site("train.py", 5, 4, caller=caller), "the gradients are clipped")
     assert "    1. train.py:5 (called from train.py:4): the gradients are clipped\n" in full(finding(witness=(step,)))
     assert "only on some paths\n" in full(finding(certain=False))
+    shown = full(finding(certain=False, witness=(step,)))
+    assert shown.count("paths") == 1
+    assert "\n  how it comes about, on some paths, such as this one:\n    1. " in shown
     assert "paths" not in full(finding())
+
+
+def test_a_call_is_named_once_while_a_path_stays_in_it() -> None:
+    caller, other = Site("train.py", 2), Site("train.py", 3)
+    where = [None, caller, caller, other, None, other]
+    steps = tuple(Step(Site("train.py", 4, caller=site), f"step {n}") for n, site in enumerate(where))
+    called = [
+        line.partition("train.py:4")[2] for line in full(finding(witness=steps)).splitlines() if ": step " in line
+    ]
+    assert called == [
+        ": step 0",
+        " (called from train.py:2): step 1",
+        ": step 2",
+        " (called from train.py:3): step 3",
+        ": step 4",
+        " (called from train.py:3): step 5",
+    ]
 
 
 def frame(script: str, **place: Any) -> list[str]:

@@ -77,7 +77,7 @@ def _fail(message: str) -> int:
 
 def _run(argv: list[str]) -> int:
     if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
-        if argv[0].endswith((".py", ".ipynb", ".md")) or os.path.exists(argv[0]):
+        if argv[0].endswith(".py") or os.path.exists(argv[0]):
             raise InputFailure(f"{argv[0]!r} is not a command: to check it, run amp-check check {argv[0]}")
         import difflib
 
@@ -168,6 +168,9 @@ def _check(given: Any) -> int:
         findings, files = engine.check_source(texts[name], name, settings), 1
     else:
         paths = given.paths or [text.below(path) for path in options.paths] or [os.curdir]
+        for path in paths:
+            if path.endswith((".ipynb", ".md")) and os.path.isfile(path):
+                raise InputFailure(f"`{path}` is not Python source, and nothing else is read: leave it out")
         show, wipe = text.progress(sys.stderr)
         try:
             report = engine.check_paths(paths, settings, show)

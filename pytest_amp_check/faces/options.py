@@ -127,7 +127,7 @@ def _truth(value: Any, base: str) -> bool:
     return value
 
 
-WORDS = Kind('["AMP2", "step-without-update"]', "args", lambda v, b: _split(v), lambda v, b: tuple(_strings(v)))
+WORDS = Kind('["AMP2", "missing-scaler-update"]', "args", lambda v, b: _split(v), lambda v, b: tuple(_strings(v)))
 PATTERNS = Kind(
     '["third_party", "src/generated/*.py"]',
     "args",

@@ -268,7 +268,7 @@ class _Check:
         from . import text
 
         records = [record for found in self.reported.values() for record in found]
-        terminalreporter.section(NAME)
+        terminalreporter.write_sep("=", NAME)
         statistics = text.statistics((r["code"], r["name"], r["severity"]) for r in records)
         lines = text.plain(text.statistics_table(statistics))
         lines += [record["headline"] + "\n" for record in records if record["severity"] == "info"]

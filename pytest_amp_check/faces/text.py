@@ -138,21 +138,23 @@ def full(findings: Iterable[Finding], sources: Sources) -> list[Line]:
 def one(finding: Finding, sources: Sources) -> list[Line]:
     """A finding with its code frame, the events that lead to it, and the command that says more."""
     lines = [headline(finding), *frame(finding.site, sources)]
+    some = ""
     if not finding.certain:
-        when = f", {finding.condition}" if finding.condition else ""
-        lines.append([("  only on some paths", "dim"), (_printable(when), "")])
+        if finding.witness and not finding.condition:
+            some = ", on some paths, such as this one"
+        else:
+            when = f", {finding.condition}" if finding.condition else ""
+            lines.append([("  only on some paths", "dim"), (_printable(when), "")])
     if finding.witness:
-        lines.append([("  how it comes about:", "dim")])
+        lines.append([(f"  how it comes about{some}:", "dim")])
         before = ""
         for number, step in enumerate(finding.witness, 1):
             called = _called(step.site)
             # Most paths stay in one function, whose call is said once.
-            from_where = called if called != before else ""
+            shown = "" if called == before else called
             before = called
             place = f"{_printable(step.site.path)}:{step.site.line}"
-            lines.append(
-                [(f"    {number}. ", "dim"), (place, ""), (from_where, "dim"), (f": {_printable(step.text)}", "")]
-            )
+            lines.append([(f"    {number}. ", "dim"), (place, ""), (shown, "dim"), (f": {_printable(step.text)}", "")])
             lines += _quoted(step.site, sources)
     elif finding.site.caller is not None:
         lines.append([("  called from:", "dim")])

@@ -11,6 +11,7 @@ from .reader import IMPURE
 from .torchcalls import TorchCalls
 from .values import (
     NONE,
+    BoundMethod,
     Choice,
     ClassValue,
     Const,
@@ -115,8 +116,10 @@ class Reader(TorchCalls):
             return self.on_each(func, lambda f: self.call_value(f, args, keywords, node))
         if isinstance(func, Partial):
             return self.call_value(func.func, [*func.args, *args], {**func.keywords, **keywords}, node)
+        if isinstance(func, BoundMethod):
+            return self.on_each(func.receiver, lambda r: self.method(r, func.name, args, keywords, node))
         if isinstance(func, FunctionValue):
-            if "contextmanager" in func.function.decorator_names():
+            if func.function.manager:
                 return HelperContext(func, args, keywords, node)
             return self.follow(func, args, keywords, node)
         if isinstance(func, ClassValue):

@@ -12,6 +12,7 @@ from .machine import Frame
 from .project import Class, Function
 from .values import (
     NONE,
+    BoundMethod,
     Choice,
     ClassValue,
     Const,
@@ -31,6 +32,16 @@ from .values import (
 
 #: Tensor methods that end a tensor's use as a loss.
 TO_NUMBER = frozenset("item tolist numpy cpu shape size dim backward_hooks requires_grad".split())
+
+
+#: Methods of things that may be taken without being called.
+BOUND = {
+    "scaler": surface.SCALER_METHODS,
+    "optimizer": frozenset({"step", "zero_grad", "state_dict", "load_state_dict"}),
+    "module": frozenset(
+        {"parameters", "zero_grad", "state_dict", "load_state_dict", "forward", "half", "bfloat16", "to"}
+    ),
+}
 
 
 class Classes(Functions):
@@ -158,6 +169,10 @@ class Classes(Functions):
             return self._instance_attribute(receiver, name, node)
         if isinstance(receiver, SuperValue):
             return self._super_attribute(receiver, name)
+        if name in BOUND.get(receiver.role if isinstance(receiver, Ref) else "", ()):
+            return BoundMethod(receiver, name)
+        if isinstance(receiver, Tensor) and name == "backward":
+            return BoundMethod(receiver, name)
         if isinstance(receiver, Tensor):
             return receiver.copy() if name not in TO_NUMBER else self.fresh(node, name)
         if isinstance(receiver, Params):
@@ -214,6 +229,8 @@ class Classes(Functions):
         if assigned is not None:
             self.heap[receiver.key, name] = assigned
             return assigned
+        if receiver.thing is not None and name in BOUND["module"]:
+            return BoundMethod(receiver, name)
         return self.opaque(("attribute of", receiver.key, name), self.words(node))
 
     def decorations(self, method: Function) -> tuple[Value, ...]:
@@ -263,7 +280,7 @@ class Classes(Functions):
             method = self.method_of(receiver.cls, name)
             if method is not None:
                 func = FunctionValue(method, self.globals, receiver, self.decorations(method))
-                if "contextmanager" in method.decorator_names():
+                if method.manager:
                     return HelperContext(func, args, keywords or {}, node)
                 return self.follow(func, args, keywords or {}, node)
             return NONE

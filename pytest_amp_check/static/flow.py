@@ -195,6 +195,8 @@ class Flow(Machine):
         for decorator in reversed(node.decorator_list):
             value = self.decorate(decorator, value, node)
         self.frame.vars[node.name] = value
+        if isinstance(value, FunctionValue):
+            self.defined[node] = value
 
     def decorate(self, decorator: ast.expr, value: Value, node: ast.AST) -> Value:
         """What a decorator makes of a function. One that is not understood is taken to change nothing."""
@@ -203,6 +205,10 @@ class Flow(Machine):
         applied = self.evaluate(decorator)
         if isinstance(applied, Named):
             self.call_value(applied, [], {}, decorator)
+            if applied.name in ("contextlib.contextmanager", "contextlib.asynccontextmanager") and isinstance(
+                value, FunctionValue
+            ):
+                value.function.manager = True
         if not isinstance(value, FunctionValue):
             return value
         if isinstance(applied, (Ref, Choice)) and _holds_autocast(applied):
@@ -539,7 +545,10 @@ class Flow(Machine):
         ]
         if _holds_autocast(context):
             self._yields_inside(node, item.context_expr)
+        entered = self.entered
         self._with_items(node, index + 1)
+        if isinstance(context, StackContext) and self.entered != entered:
+            self._yields_inside(node, item.context_expr)
         self.unwind = self.unwind[:base]
         self.exit(context, item.context_expr, depth)
         self.closed(context)
@@ -549,7 +558,7 @@ class Flow(Machine):
         function = self.frame.function
         if function is None or self.frame.on_yield is not None:
             return
-        if any(name in ("contextmanager", "asynccontextmanager", "fixture") for name in function.decorator_names()):
+        if function.manager or any(n in ("asynccontextmanager", "fixture") for n in function.decorator_names()):
             return
         for inner in _own_nodes(node.body):
             if isinstance(inner, (ast.Yield, ast.YieldFrom, ast.Await)):
@@ -608,7 +617,7 @@ class Flow(Machine):
         elif isinstance(context, GradMode):
             self.no_grad += 1
         elif isinstance(context, StackContext):
-            context.depth = self.depth
+            context.depth, context.opened = self.depth, len(self.open)
         elif isinstance(context, Instance):
             self.call_method(context, "__enter__", [], node)
         elif isinstance(context, (Opaque, Named)):
@@ -684,6 +693,8 @@ class Flow(Machine):
         if _holds_autocast(context):
             if self.open:
                 self.open.pop()
+        elif isinstance(context, StackContext):
+            del self.open[context.opened :]
         elif isinstance(context, GradMode):
             self.no_grad -= 1
         elif isinstance(context, (Opaque, Named)):
@@ -710,7 +721,7 @@ def _may_become_thing(value: Value) -> bool:
 
 def _few_items(value: Value) -> list[Value] | None:
     if isinstance(value, Sequence) and not value.open and 0 < len(value.items) <= UNROLL:
-        if any(isinstance(item, (Ref, Choice, Instance, Sequence)) for item in value.items):
+        if any(isinstance(item, (Ref, Choice, Instance, Sequence, FunctionValue)) for item in value.items):
             return value.items
     return None
 

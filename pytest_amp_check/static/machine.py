@@ -12,6 +12,7 @@ from .conditions import Formula, Tests, both, either, literals, negate
 from .project import Class, Function, Module
 from .values import (
     NONE,
+    BoundMethod,
     Choice,
     ClassValue,
     Const,
@@ -125,6 +126,7 @@ class Machine:
         self.instances: dict[object, Instance] = {}
         self.opaques: dict[object, Opaque] = {}
         self.serial = 0
+        self.defined: dict[ast.AST, FunctionValue] = {}
         self.class_vars: dict[ast.AST, Vars] = {}
         self.globals = Frame(None, None, None)
         self.heap: Heap = {}
@@ -506,6 +508,7 @@ def _matters(value: Value) -> bool:
             HelperContext,
             StackContext,
             Partial,
+            BoundMethod,
             Choice,
             ScaleValue,
             Params,

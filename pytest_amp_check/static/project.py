@@ -35,7 +35,7 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 class Function:
     """A function of the project. ``cls`` is the class whose method it is."""
 
-    __slots__ = ("cls", "generator", "module", "name", "node", "strong", "words")
+    __slots__ = ("cls", "generator", "manager", "module", "name", "node", "strong", "words")
 
     def __init__(self, node: FunctionNode, module: Module, cls: Class | None) -> None:
         self.node = node
@@ -43,6 +43,8 @@ class Function:
         self.cls = cls
         self.name = getattr(node, "name", "<lambda>")
         self.generator = False
+        #: A ``@contextmanager``.
+        self.manager = "contextmanager" in self.decorator_names()
         self.strong = False
         self.words: frozenset[str] = frozenset()
 
@@ -102,7 +104,19 @@ class Class:
 class Module:
     """A parsed source file."""
 
-    __slots__ = ("ascii", "classes", "functions", "identifiers", "lines", "named", "path", "shims", "text", "tree")
+    __slots__ = (
+        "aliases",
+        "ascii",
+        "classes",
+        "functions",
+        "identifiers",
+        "lines",
+        "named",
+        "path",
+        "shims",
+        "text",
+        "tree",
+    )
 
     def __init__(self, path: str, text: str, tree: ast.Module) -> None:
         self.path = path
@@ -113,6 +127,8 @@ class Module:
         self.functions: dict[ast.AST, Function] = {}
         self.classes: dict[ast.AST, Class] = {}
         self.named: dict[str, list[Function]] = {}
+        #: Names that stand for others: name -> last parts of what it was given.
+        self.aliases: dict[str, set[str]] = {}
         #: Functions that are there for another version of a library.
         self.shims: set[ast.AST] = set()
         self._index(tree)
@@ -155,14 +171,44 @@ class Module:
                     elif isinstance(child, ast.ExceptHandler) and catches_import(child):
                         self.shims.update(walk(child))
                     elif isinstance(child, ast.alias):
-                        seen.update((child.name, child.asname or ""))
+                        last = child.name.rpartition(".")[2]
+                        seen.add(last)
+                        if child.asname:
+                            self.aliases.setdefault(child.asname, set()).add(last)
+                    elif isinstance(child, ast.Assign):
+                        self._alias(child)
                     stack.append((child, owner if isinstance(node, ast.ClassDef) else None, seen, function))
+        self._add_aliases([words, *found.values()])
         self.identifiers = frozenset(words).union(*found.values())
         for holder, inner in found.items():
             holder.words = frozenset(inner)
         for new in self.classes.values():
             for method in new.methods.values():
                 self._attributes(new, method)
+
+    def _alias(self, node: ast.Assign) -> None:
+        """Names that are given to a function or a class: ``ac = torch.autocast``, ``ac = partial(autocast, "cuda")``."""
+        value = node.value
+        sources = [value.func, *value.args] if isinstance(value, ast.Call) else [value]
+        words = {
+            s.attr if isinstance(s, ast.Attribute) else s.id
+            for s in sources
+            if isinstance(s, (ast.Attribute, ast.Name))
+        }
+        for target in node.targets:
+            if words and isinstance(target, ast.Name):
+                self.aliases.setdefault(target.id, set()).update(words)
+
+    def _add_aliases(self, holders: list[set[str]]) -> None:
+        """Let whoever uses an alias use what it stands for."""
+        aliases = {name: meant - {name} for name, meant in self.aliases.items()}
+        for holder in holders:
+            todo = [name for name in holder if name in aliases]
+            while todo:
+                for meant in aliases.get(todo.pop(), ()):
+                    if meant not in holder:
+                        holder.add(meant)
+                        todo.append(meant)
 
     @staticmethod
     def _attributes(cls: Class, method: Function) -> None:

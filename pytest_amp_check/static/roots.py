@@ -45,14 +45,15 @@ def _read_function(reader: Reader, function: Function) -> None:
     receiver: Instance | None = None
     if function.cls is not None:
         receiver = _instance(reader, function)
-    frame = Frame(function, reader.globals, None)
+    defined = reader.defined.get(function.node)
+    frame = Frame(function, defined.frame if defined is not None else reader.globals, None)
     frame.receiver, frame.cls = receiver, function.cls
     static = "staticmethod" in function.decorator_names()
     parameters = function.parameters()
     if receiver is not None and parameters and not static:
         frame.vars[parameters[0].arg] = receiver
     reader.bind_unknown(frame, function)
-    wrappers = reader.decorations(function)
+    wrappers = defined.wrappers if defined is not None else reader.decorations(function)
     reader.run(frame, function, wrappers, function.node)
     _close(reader)
 
@@ -90,12 +91,15 @@ def uses(tree: ast.Module) -> dict[str, str]:
     scaled: set[str] = set()
     targets: dict[str, set[str]] = {}
     for node in walk(tree):
+        if isinstance(node, ast.Attribute):
+            owner = chain(node.value)
+            if owner is not None:
+                called.setdefault(owner, set()).add(node.attr)
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         text = chain(node.func.value)
         name = node.func.attr
         if text is not None:
-            called.setdefault(text, set()).add(name)
             if name in ("unscale_", "step") and node.args:
                 argument = chain(node.args[0])
                 if argument is not None:

@@ -17,6 +17,7 @@ from .syntax import Words
 from .things import Things, first_of, is_read
 from .values import (
     NONE,
+    Choice,
     Const,
     FunctionValue,
     GradMode,
@@ -346,6 +347,8 @@ class TorchCalls(Things):
         self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
         value = first_of(args, keywords, "tensors")
+        if isinstance(value, Choice):
+            return self.on_each(value, lambda v: self._backward_function(entry, [v], {}, node))
         tensors = tensors_of(value) if value is not None else []
         tensor = Tensor.merge(tensors) if tensors else self._foreign_tensor(value)
         self._backward(tensor, node)

@@ -334,6 +334,17 @@ class Partial(Value):
         self.keywords = keywords
 
 
+class BoundMethod(Value):
+    """A method of a thing or a tensor, taken to be called later: ``step = optimizer.step``."""
+
+    __slots__ = ("name", "receiver")
+
+    def __init__(self, receiver: Value, name: str) -> None:
+        super().__init__()
+        self.receiver = receiver
+        self.name = name
+
+
 class NullContext(Value):
     """A context that does nothing to autocast."""
 
@@ -347,13 +358,14 @@ class GradMode(Value):
 
 
 class StackContext(Value):
-    """An ``ExitStack``; ``depth`` is the number of regions that were open when it was entered."""
+    """An ``ExitStack``; ``depth`` and ``opened`` count the regions that were open when it was entered."""
 
-    __slots__ = ("depth",)
+    __slots__ = ("depth", "opened")
 
     def __init__(self) -> None:
         super().__init__()
         self.depth = 0
+        self.opened = 0
 
 
 class HelperContext(Value):

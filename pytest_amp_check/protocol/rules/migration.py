@@ -244,7 +244,7 @@ print("write # amp: ignore[AMP201] at the end of the line")
         "AMP903",
         "unreadable-source",
         ERROR,
-        "A file or notebook cell could not be read, so nothing in it was checked.",
+        "A file, or a function in it, could not be read, so nothing in it was checked.",
         faults={
             "source:unreadable": Fault(
                 "This source could not be read ({reason}), so nothing in it was checked: repair it, or exclude it"

@@ -1,0 +1,132 @@
+"""Writes those parts of README.md that are made from the code: what the first command prints, rules, options, modules.
+
+python benchmarks/readme.py            writes them into README.md
+python benchmarks/readme.py --check    says which of them are out of date
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pytest_amp_check.faces.options import OPTIONS
+from pytest_amp_check.protocol.rules import RULES
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+PACKAGE = ROOT / "pytest_amp_check"
+#: The argument of the first command, and the finding of it that the first screen shows in full.
+EXAMPLE, SHOWN = "fixtures/headline.py", "AMP201"
+LEFT_OUT = "   [...]"
+#: The folders of the package, from what judges to what shows.
+FOLDERS = ("protocol", "protocol/rules", "static", "faces", "")
+READERS = {"static": "source", "runtime": "runs", "both": "source, runs"}
+
+
+def blocks() -> dict[str, str]:
+    """The parts by their names: what stands between ``<!-- name -->`` and ``<!-- end of name -->``."""
+    output = example_output()
+    return {
+        "output": _fenced(shortened(output)),
+        "whole output": _fenced(output),
+        "rules": rule_table(),
+        "options": option_table(),
+        "modules": _fenced(modules()),
+    }
+
+
+def example_output() -> str:
+    """What the first command of the README prints, byte for byte."""
+    settings = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "PYTHONSAFEPATH")}
+    command = [sys.executable, "-m", "pytest_amp_check", "check", EXAMPLE]
+    done = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, encoding="utf-8", check=False)
+    if done.returncode != 1:
+        sys.exit(f"`{' '.join(command)}` ended with {done.returncode}: {done.stderr}")
+    return done.stdout
+
+
+def shortened(output: str) -> str:
+    """The output with one finding in full and the first line of each other; what is left out is marked."""
+    *findings, summary = output.rstrip("\n").split("\n\n")
+    kept = [text if f" {SHOWN} [" in text else f"{text.splitlines()[0]}\n{LEFT_OUT}" for text in findings]
+    return "\n\n".join([*kept, summary]) + "\n"
+
+
+def rule_table() -> str:
+    rows = (
+        (rule.code, f"`{rule.name}`", rule.severity, READERS[rule.readers], rule.summary) for rule in RULES.values()
+    )
+    return _table(("Code", "Name", "Severity", "Decided from", "What is wrong"), rows)
+
+
+def option_table() -> str:
+    rows = []
+    for option in OPTIONS:
+        pytest = [name for name in (option.pytest_flag, option.ini) if name]
+        rows.append(
+            (
+                f"`{option.key}`",
+                f"`{option.flag}`" if option.flag else "",
+                ", ".join(f"`{name}`" for name in pytest),
+                "every rule that is on by default" if option.default is None else f"`{json.dumps(option.default)}`",
+                f"{option.help}; for example `{option.kind.example}`",
+            )
+        )
+    return _table(("`[tool.amp-check]`", "`amp-check check`", "pytest: flag, ini", "Default", "Meaning"), rows)
+
+
+def modules() -> str:
+    """Every module of the package that says something, with the first line of what it says of itself."""
+    rows = []
+    for folder in FOLDERS:
+        for path in sorted((PACKAGE / folder).glob("*.py")):
+            said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+            if said:
+                # The marks of reStructuredText mean nothing here.
+                line = re.sub(r":\w+:`[~.]*([^`]+)`", r"\1", said.splitlines()[0]).replace("``", "")
+                rows.append((path.relative_to(PACKAGE).as_posix(), line))
+    width = max(len(name) for name, _ in rows)
+    return "".join(f"{name:<{width}}  {said}\n" for name, said in rows)
+
+
+def replaced(readme: str, parts: dict[str, str]) -> str:
+    """The README with the parts in their places; each has to have exactly one."""
+    for name, text in parts.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+        if readme.count(begin) != 1 or readme.count(end) != 1:
+            sys.exit(f"README.md needs one line {begin.strip()} and below it one line {end.strip()}")
+        before, _, rest = readme.partition(begin)
+        after = rest.partition(end)[2]
+        readme = f"{before}{begin}{text}{end}{after}"
+    return readme
+
+
+def _fenced(text: str) -> str:
+    return f"```text\n{text}```\n"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 if something is out of date")
+    given = parser.parse_args()
+    readme, parts = README.read_text(encoding="utf-8"), blocks()
+    if given.check:
+        old = [name for name, text in parts.items() if replaced(readme, {name: text}) != readme]
+        sys.exit(f"out of date in README.md: {', '.join(old)}; run python benchmarks/readme.py" if old else 0)
+    README.write_text(replaced(readme, parts), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

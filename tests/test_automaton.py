@@ -1,0 +1,634 @@
+"""The automaton answers everything, faults only what is wrong, and its states travel over graphs without counting paths."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from marks import shown
+
+from pytest_amp_check.protocol import automaton as a
+from pytest_amp_check.protocol import check as judging
+from pytest_amp_check.protocol import events as e
+from pytest_amp_check.protocol.automaton import Opt, move
+from pytest_amp_check.protocol.check import check
+from pytest_amp_check.protocol.events import Event, Graph, Node, Program, Site, Thing
+from pytest_amp_check.protocol.finding import Finding
+from pytest_amp_check.protocol.rules import LABELS, RULES
+
+#: A machine that is busy is no fault.
+quick = settings(max_examples=60, deadline=None)
+FLAGS = ("clipped", "held", "many", "undivided", "discarded", "veteran")
+#: Labels with an ``@`` that the judge of graphs settles itself, or a rule's own judge gives.
+OF_OTHERS = {
+    "write@region-then-forward",
+    "enter@entered",
+    "backward@region",
+    "step@region",
+    "bce@region",
+    "bce@region-cpu",
+    "loss@outside",
+    "loss@outside-bf16",
+    "new@used",
+    "end@stepped",
+    "state@stepped",
+    "penalty@scaled",
+    "scale@no-autocast",
+    "scale@no-autocast-unknown",
+    "scale@forward-outside",
+}
+OF_THE_AUTOMATON = {label for label in LABELS if "@" in label} - OF_OTHERS
+
+
+# Totality.
+
+
+def every_state() -> Iterable[Opt]:
+    for grads, stage in product(a.GRADS, a.STAGES):
+        for flags in product((False, True), repeat=len(FLAGS)):
+            yield Opt(grads, stage, 0, *flags)
+
+
+def reached() -> tuple[set[Opt], dict[str, tuple[Opt, str]]]:
+    """The states that some word leads to from an optimizer's construction, and where each label is first given."""
+    start = [Opt(), Opt(a.CLEAN, a.READY)]
+    seen, work = set(start), deque(start)
+    labels: dict[str, tuple[Opt, str]] = {}
+    while work:
+        state = work.popleft()
+        for event, divided in product(a.INPUTS, (True, False)):
+            after, faults = move(state, event, by=0, divided=divided)
+            for label in faults:
+                labels.setdefault(label, (state, event))
+            if after not in seen:
+                seen.add(after)
+                work.append(after)
+    return seen, labels
+
+
+def test_every_state_answers_every_input() -> None:
+    for state in every_state():
+        for event, divided in product(a.INPUTS, (True, False)):
+            after, faults = move(state, event, by=0, divided=divided, held=state.held)
+            assert after.grads in a.GRADS, (state, event)
+            assert after.stage in a.STAGES, (state, event)
+            assert after.by in (0, -1), (state, event)
+            assert all(isinstance(getattr(after, flag), bool) for flag in FLAGS), (state, event)
+            assert len(set(faults)) == len(faults), (state, event)
+            assert set(faults) <= set(LABELS), (state, event)
+
+
+def test_the_words_of_the_automaton_are_all_different() -> None:
+    for words in (a.GRADS, a.STAGES, a.INPUTS):
+        assert len(set(words)) == len(words)
+    assert a.PENDING < set(a.GRADS)
+    assert a.UNDER_SCALE < a.PENDING
+
+
+def test_the_table_speaks_of_known_states_inputs_and_faults() -> None:
+    for (grads, event), (after, label) in a.MOVES.items():
+        assert grads in a.GRADS
+        assert event in a.INPUTS
+        assert after in a.GRADS
+        assert not label or label in OF_THE_AUTOMATON
+
+
+def test_an_input_that_is_not_in_the_table_leaves_the_gradients_as_they_are() -> None:
+    flags = (a.CLIP, a.READ, a.HOLD)
+    for grads, event in product(a.GRADS, a.INPUTS):
+        if (grads, event) not in a.MOVES:
+            after, _ = move(Opt(grads), event, by=0)
+            assert after.grads == grads
+            assert event not in flags or after.stage == a.ANY
+
+
+def test_every_state_of_the_gradients_and_every_stage_can_be_reached() -> None:
+    states, _ = reached()
+    assert {state.grads for state in states} == set(a.GRADS)
+    assert {state.stage for state in states} == set(a.STAGES)
+
+
+def test_each_label_of_the_automaton_is_owned_and_can_be_given() -> None:
+    _, labels = reached()
+    assert set(labels) == OF_THE_AUTOMATON
+
+
+def test_what_the_judge_of_graphs_knows_of_labels_are_labels() -> None:
+    assert set(judging.BLAMED) <= set(LABELS)
+    assert set(judging.WITNESS) <= set(LABELS)
+    assert judging.ON_EVERY_PATH <= set(LABELS)
+    kinds = {value for name, value in vars(e).items() if name.isupper() and isinstance(value, str)}
+    for table in (judging.BLAMED, judging.WITNESS):
+        assert all(table.values())
+        assert {kind for row in table.values() for kind in row} <= kinds
+
+
+def test_a_fault_is_told_once() -> None:
+    """What was wrong before does not make the same move wrong again: after a step and an update all is forgotten."""
+    for state in every_state():
+        for way in ((a.SCALER_STEP, a.UPDATE, a.ZERO), (a.HANDOFF, a.SCALER_STEP, a.UPDATE, a.ZERO), (a.NEW,)):
+            after = state
+            for event in way:
+                after, _ = move(after, event, by=0)
+            assert after.grads == a.CLEAN
+            for event in (a.BACKWARD_SCALED, a.UNSCALE, a.CLIP, a.SCALER_STEP, a.UPDATE, a.ZERO):
+                after, faults = move(after, event, by=0)
+                assert not faults, (state, way, event)
+
+
+# Words.
+
+Letter = tuple[str, bool]
+
+
+def spell(word: Sequence[str | Letter], start: Opt | None = None) -> tuple[Opt, list[str]]:
+    """Read a word; the faults that it commits, in order. ``("backward-scaled", False)`` is a loss that is not divided."""
+    state = Opt(a.CLEAN, a.READY) if start is None else start
+    faults: list[str] = []
+    for letter in word:
+        event, divided = (letter, True) if isinstance(letter, str) else letter
+        state, more = move(state, event, by=0, divided=divided)
+        faults.extend(more)
+    return state, faults
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> list[str | Letter]:
+    """One legal window: (backward)^k [unscale (clip | read | edit)*] step update, with zero_grad somewhere after step."""
+    micro = draw(st.integers(1, 4))
+    word: list[str | Letter] = []
+    for n in range(micro):
+        word.append((a.BACKWARD_SCALED, micro > 1 or draw(st.booleans())))
+        if n < micro - 1:
+            word.append(a.HOLD)
+    if draw(st.booleans()):
+        word.append(a.UNSCALE)
+        word += draw(st.lists(st.sampled_from([a.CLIP, a.READ, a.EDIT]), max_size=4))
+    tail = [a.SCALER_STEP, a.UPDATE]
+    tail.insert(draw(st.integers(1, 2)), a.ZERO)
+    return [*word, *tail, *draw(st.lists(st.just(a.ZERO), max_size=1))]
+
+
+@quick
+@given(st.lists(windows(), min_size=1, max_size=5), st.sampled_from([Opt(), Opt(a.CLEAN, a.READY)]))
+def test_no_legal_word_is_faulted(training: list[list[str | Letter]], start: Opt) -> None:
+    state, faults = spell([letter for window in training for letter in window], start)
+    assert not faults
+    assert (state.grads, state.stage) == (a.CLEAN, a.READY)
+
+
+@quick
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 4), st.lists(st.sampled_from([a.CLIP, a.READ, a.EDIT]), max_size=3)),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_training_without_a_scaler_is_not_faulted(training: list[tuple[int, list[str]]]) -> None:
+    for micro, touched in training:
+        word = [a.BACKWARD_RAW, a.HOLD] * (micro - 1) + [a.BACKWARD_RAW, *touched, a.STEP, a.ZERO]
+        assert spell(word)[1] == []
+
+
+@quick
+@given(windows(), windows(), st.data())
+def test_a_step_that_is_skipped_with_an_update_is_legal(
+    first: list[str | Letter], second: list[str | Letter], data: st.DataObject
+) -> None:
+    skipped: list[str | Letter] = [a.BACKWARD_SCALED, a.UNSCALE, a.CLIP, a.ZERO, a.UPDATE]
+    words = data.draw(st.permutations([first, second, skipped]))
+    assert spell([letter for word in words for letter in word])[1] == []
+
+
+@quick
+@given(st.lists(st.sampled_from(a.INPUTS), max_size=30), windows())
+def test_after_any_word_a_handoff_and_a_whole_window_make_peace(
+    before: list[str], window: list[str | Letter]
+) -> None:
+    state, _ = spell(before)
+    state, _ = spell([a.HANDOFF, a.SCALER_STEP, a.UPDATE, a.ZERO], state)
+    assert spell(window, state)[1] == []
+
+
+ONCE: list[str | Letter] = [a.BACKWARD_SCALED, a.SCALER_STEP, a.UPDATE, a.ZERO]
+ILLEGAL: list[tuple[str, Sequence[str | Letter], str]] = [
+    # What torch raises.
+    ("unscale twice", [a.BACKWARD_SCALED, a.UNSCALE, a.UNSCALE], "unscale@unscaled"),
+    ("unscale after the step", [a.BACKWARD_SCALED, a.SCALER_STEP, a.UNSCALE], "unscale@stepped"),
+    ("no update", [a.BACKWARD_SCALED, a.SCALER_STEP, a.ZERO, a.BACKWARD_SCALED, a.SCALER_STEP], "step@stepped"),
+    (
+        "no update, seen by unscale",
+        [a.BACKWARD_SCALED, a.UNSCALE, a.SCALER_STEP, a.ZERO, a.BACKWARD_SCALED, a.UNSCALE],
+        "unscale@step-pending",
+    ),
+    ("step without gradients", [a.BACKWARD_SCALED, a.ZERO, a.SCALER_STEP], "step@discarded"),
+    ("unscale without gradients", [a.BACKWARD_SCALED, a.ZERO, a.UNSCALE], "step@discarded"),
+    ("update twice", [*ONCE, a.BACKWARD_SCALED, a.SCALER_STEP, a.UPDATE, a.UPDATE_ALONE], "update@nothing"),
+    # What it does not.
+    ("S01 clip before unscale", [a.BACKWARD_SCALED, a.CLIP, a.SCALER_STEP], "clip@scaled"),
+    ("S01 clip before a late unscale", [a.BACKWARD_SCALED, a.CLIP, a.UNSCALE], "clip@scaled"),
+    ("S03 edit of scaled gradients", [a.BACKWARD_SCALED, a.EDIT], "edit@scaled"),
+    ("S04 step of scaled gradients", [a.BACKWARD_SCALED, a.STEP], "plain-step@scaled"),
+    ("S05 step past the inf check", [a.BACKWARD_SCALED, a.UNSCALE, a.STEP], "plain-step@unscaled"),
+    ("a second step", [a.BACKWARD_SCALED, a.SCALER_STEP, a.STEP], "plain-step@stepped"),
+    ("S06 raw gradients", [a.BACKWARD_RAW, a.SCALER_STEP], "step@raw"),
+    ("S06 raw gradients unscaled", [a.BACKWARD_RAW, a.UNSCALE], "step@raw"),
+    ("S07 scaled and raw", [a.BACKWARD_SCALED, a.BACKWARD_RAW, a.SCALER_STEP], "step@raw"),
+    ("S07 raw and scaled", [a.BACKWARD_RAW, a.BACKWARD_SCALED, a.SCALER_STEP], "step@raw"),
+    ("scaled and raw, stepped directly", [a.BACKWARD_SCALED, a.BACKWARD_RAW, a.STEP], "plain-step@scaled"),
+    ("S09 update before the step", [a.BACKWARD_SCALED, a.UPDATE, a.SCALER_STEP], "update@pending"),
+    ("S09 update before unscale", [a.BACKWARD_SCALED, a.UPDATE, a.UNSCALE], "update@pending"),
+    ("S11 update between unscale and step", [a.BACKWARD_SCALED, a.UNSCALE, a.UPDATE, a.SCALER_STEP], "step@unscaled-updated"),
+    ("S12 skip without update", [a.BACKWARD_SCALED, a.UNSCALE, a.ZERO, a.BACKWARD_SCALED], "backward@unscaled"),
+    ("S12 more scaled gradients after unscale", [a.BACKWARD_SCALED, a.UNSCALE, a.BACKWARD_SCALED], "backward@unscaled"),
+    ("S13 divided by hand", [a.BACKWARD_SCALED, a.DIVIDE, a.SCALER_STEP], "step@divided"),
+    ("S13 divided by hand and unscaled", [a.BACKWARD_SCALED, a.DIVIDE, a.UNSCALE], "unscale@divided"),
+    ("S13 unscaled and divided by hand", [a.BACKWARD_SCALED, a.UNSCALE, a.DIVIDE], "step@divided"),
+    ("S21 scaled gradients read", [a.BACKWARD_SCALED, a.READ], "read@scaled"),
+    ("S23 never zeroed", [a.BACKWARD_SCALED, a.SCALER_STEP, a.UPDATE, a.BACKWARD_SCALED], "backward@stale"),
+    (
+        "S40 losses not divided",
+        [(a.BACKWARD_SCALED, False), a.HOLD, (a.BACKWARD_SCALED, False), a.SCALER_STEP],
+        "step@undivided",
+    ),
+    (
+        "S40 losses not divided, without a scaler",
+        [(a.BACKWARD_RAW, False), a.HOLD, (a.BACKWARD_RAW, False), a.STEP],
+        "step@undivided",
+    ),
+    ("S41 unscale in the window", [a.BACKWARD_SCALED, a.UNSCALE, a.HOLD, a.BACKWARD_SCALED], "unscale@window"),
+    (
+        "S42 unscale and update in the window",
+        [a.BACKWARD_SCALED, a.UNSCALE, a.HOLD, a.UPDATE],
+        "unscale@window",
+    ),
+    ("S42 update in the window", [a.BACKWARD_SCALED, a.HOLD, a.UPDATE_ALONE], "update@window"),
+    ("S43 zero in the window", [a.BACKWARD_SCALED, a.HOLD, a.ZERO], "zero@window"),
+]
+
+
+@pytest.mark.parametrize(("word", "label"), [row[1:] for row in ILLEGAL], ids=[row[0] for row in ILLEGAL])
+def test_an_illegal_word_is_faulted_once(word: Sequence[str | Letter], label: str) -> None:
+    assert spell(word[:-1])[1] == [], "the fault comes too early"
+    assert spell(word)[1] == [label]
+
+
+@pytest.mark.parametrize(("word", "label"), [row[1:] for row in ILLEGAL], ids=[row[0] for row in ILLEGAL])
+@settings(max_examples=15, deadline=None)
+@given(before=st.lists(windows(), max_size=3))
+def test_an_illegal_word_is_faulted_after_any_legal_ones(
+    word: Sequence[str | Letter], label: str, before: list[list[str | Letter]]
+) -> None:
+    legal = [letter for window in before for letter in window]
+    assert spell([*legal, *word])[1] == [label]
+
+
+def test_every_label_of_the_automaton_stands_in_the_list_of_illegal_words() -> None:
+    assert {label for _, _, label in ILLEGAL} == OF_THE_AUTOMATON
+
+
+@quick
+@given(st.lists(st.sampled_from(a.INPUTS), max_size=20))
+def test_of_unknown_gradients_nothing_is_claimed_before_they_are_known(word: list[str]) -> None:
+    """An optimizer of which nothing is known yet may have any history."""
+    state = Opt()
+    for event in word:
+        before = state
+        state, faults = move(state, event, by=0)
+        if before.grads == a.UNKNOWN and before.stage == a.ANY and not before.clipped:
+            assert set(faults) <= {"update@nothing"}
+
+
+# Graphs made by hand.
+
+
+class Drawing:
+    """A graph that is drawn node by node; the line of an event is its number."""
+
+    def __init__(self, optimizers: int = 1) -> None:
+        self.program = Program()
+        self.scaler = self.program.thing("scaler", "scaler", None, enabled=True, local=True)
+        self.optimizers: list[Thing] = [
+            self.program.thing("optimizer", f"optimizer{i}", None, constructed=True) for i in range(optimizers)
+        ]
+        self.graph = Graph("train")
+        self.graph.nodes.append(Node())
+        self.program.graphs.append(self.graph)
+        self.lines = 0
+
+    def test(self, text: str = "flag") -> e.Test:
+        made = e.Test(len(self.graph.tests), text, None)
+        self.graph.tests.append(made)
+        return made
+
+    def node(self, event: Event | None = None) -> int:
+        self.graph.nodes.append(Node(event))
+        return len(self.graph.nodes) - 1
+
+    def way(self, start: int, end: int, test: e.Test | None = None, truth: bool = True) -> None:
+        self.graph.nodes[start].ways.append((end, -1 if test is None else test.key, truth))
+
+    def event(self, kind: str, i: int = 0, **facts: Any) -> Event:
+        self.lines += 1
+        site = Site("train.py", self.lines)
+        scaled = kind in (e.SCALER_NEW, e.UNSCALE, e.SCALER_STEP, e.UPDATE, e.SCALER_STATE)
+        stepped = kind in (e.UNSCALE, e.SCALER_STEP, e.STEP)
+        subject = self.scaler.key if scaled else None
+        if kind == e.OPTIMIZER_NEW:
+            subject = self.optimizers[i].key
+        if kind in (e.CLIP, e.ZERO_GRAD, e.GRAD_READ):
+            facts.setdefault("owners", (self.optimizers[i].key,))
+        return Event(kind, site, subject, self.optimizers[i].key if stepped else None, facts)
+
+    def scaled_backward(self, **facts: Any) -> Event:
+        made = self.event(e.BACKWARD, **facts)
+        made.subject = self.scaler.key
+        return made
+
+    def line(self, start: int, *events: Event) -> int:
+        """Events one after the other; the node of the last."""
+        for event in events:
+            node = self.node(event)
+            self.way(start, node)
+            start = node
+        return start
+
+    def diamond(self, start: int, test: e.Test, yes: Sequence[Event] = (), no: Sequence[Event] = ()) -> int:
+        """A question with a way for each answer; the node where they meet again."""
+        end = self.node()
+        for truth, events in ((True, yes), (False, no)):
+            first = self.node()
+            self.way(start, first, test, truth)
+            self.way(self.line(first, *events), end)
+            for event in events:
+                event.guards = (*event.guards, (test.key, truth))
+        return end
+
+    def findings(self) -> list[Finding]:
+        return check(self.program)
+
+    def codes(self) -> list[tuple[int, str]]:
+        return [(f.line, f.code) for f in self.findings() if f.code != "AMP502"]
+
+
+def window(drawing: Drawing, *between: Event) -> list[Event]:
+    """A whole step, with events between backward and the step."""
+    return [
+        drawing.event(e.ZERO_GRAD),
+        drawing.scaled_backward(divided=True),
+        *between,
+        drawing.event(e.SCALER_STEP),
+        drawing.event(e.UPDATE),
+    ]
+
+
+def test_a_straight_line_that_is_right_gives_nothing() -> None:
+    drawing = Drawing()
+    last = drawing.line(0, *window(drawing), *window(drawing))
+    drawing.line(last, drawing.event(e.END))
+    assert drawing.findings() == []
+
+
+def test_a_straight_line_that_is_wrong_is_certain_and_has_a_witness_in_order() -> None:
+    drawing = Drawing()
+    clip = drawing.event(e.CLIP)
+    events = [drawing.event(e.ZERO_GRAD), drawing.scaled_backward(divided=True), clip]
+    drawing.line(0, *events, drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE))
+    (finding,) = drawing.findings()
+    assert (finding.code, finding.line) == ("AMP201", clip.site.line)
+    assert finding.certain and finding.condition == ""
+    assert [step.site.line for step in finding.witness] == [3, 1, 4]
+    assert all(step.text for step in finding.witness)
+
+
+def test_an_empty_graph_and_a_graph_of_one_event_give_nothing() -> None:
+    assert Drawing().findings() == []
+    for kind in (e.ZERO_GRAD, e.UNSCALE, e.SCALER_STEP, e.UPDATE, e.CLIP, e.END, e.HANDOFF, e.LOOP_EXIT):
+        drawing = Drawing()
+        drawing.line(0, drawing.event(kind))
+        assert drawing.findings() == [], kind
+
+
+def test_sixty_questions_in_a_row_are_no_paths_to_be_counted() -> None:
+    """A tool that follows 2**60 paths does not come back from here."""
+    drawing = Drawing()
+    node = drawing.line(0, drawing.event(e.ZERO_GRAD), drawing.scaled_backward(divided=True))
+    for n in range(60):
+        node = drawing.diamond(node, drawing.test(f"flag{n}"), [drawing.event(e.PARAM_WRITE)])
+    clip = drawing.event(e.CLIP)
+    drawing.line(node, clip, drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE))
+    assert drawing.codes() == [(clip.site.line, "AMP201")]
+
+
+def test_sixty_questions_that_are_all_asked_again_are_given_up_and_that_is_said() -> None:
+    drawing = Drawing()
+    node = drawing.line(0, drawing.event(e.ZERO_GRAD), drawing.scaled_backward(divided=True))
+    tests = [drawing.test(f"flag{n}") for n in range(60)]
+    for test in (*tests, *tests):
+        node = drawing.diamond(node, test, [drawing.event(e.PARAM_WRITE)])
+    drawing.line(node, drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE))
+    (finding,) = drawing.findings()
+    assert finding.code == "AMP903"
+    assert "given up" in finding.message
+
+
+def test_loops_inside_loops_come_to_an_end() -> None:
+    drawing = Drawing()
+    heads = [drawing.line(0)]
+    for _ in range(30):
+        head = drawing.node()
+        drawing.way(heads[-1], head)
+        heads.append(head)
+    clip = drawing.event(e.CLIP)
+    last = drawing.line(heads[-1], *window(drawing, clip))
+    for head in heads[1:]:
+        drawing.way(last, head)
+    assert drawing.codes() == [(clip.site.line, "AMP201")]
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    drawing = Drawing()
+    amp = drawing.test("use_amp")
+    node = drawing.line(0, drawing.event(e.ZERO_GRAD))
+    node = drawing.diamond(node, amp, [drawing.scaled_backward()], [drawing.event(e.BACKWARD)])
+    drawing.diamond(node, amp, [drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE)], [drawing.event(e.STEP)])
+    assert drawing.codes() == []
+
+
+def test_another_question_may_have_another_answer() -> None:
+    drawing = Drawing()
+    raw = drawing.event(e.BACKWARD)
+    step = drawing.event(e.STEP)
+    node = drawing.line(0, drawing.event(e.ZERO_GRAD))
+    node = drawing.diamond(node, drawing.test("use_amp"), [drawing.scaled_backward()], [raw])
+    last = [drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE)]
+    drawing.diamond(node, drawing.test("use_fp16"), last, [step])
+    assert drawing.codes() == [(raw.site.line, "AMP203"), (step.site.line, "AMP204")]
+    assert not any(finding.certain for finding in drawing.findings() if finding.code != "AMP502")
+
+
+def test_an_answer_that_is_forgotten_is_asked_anew() -> None:
+    drawing = Drawing()
+    amp = drawing.test("use_amp")
+    node = drawing.line(0, drawing.event(e.ZERO_GRAD))
+    node = drawing.diamond(node, amp, [drawing.scaled_backward()], [drawing.event(e.BACKWARD)])
+    forgetting = drawing.node()
+    drawing.graph.nodes[forgetting].forgets = 1 << amp.key
+    drawing.way(node, forgetting)
+    last = [drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE)]
+    drawing.diamond(forgetting, amp, last, [drawing.event(e.STEP)])
+    assert [code for _, code in drawing.codes()] == ["AMP203", "AMP204"]
+
+
+def test_an_answer_can_imply_another() -> None:
+    for implied in (True, False):
+        drawing = Drawing()
+        amp, made = drawing.test("use_amp"), drawing.test("scaler is not None")
+        if implied:
+            amp.implies += [(True, made.key, True), (False, made.key, False)]
+        node = drawing.line(0, drawing.event(e.ZERO_GRAD))
+        node = drawing.diamond(node, amp, [drawing.scaled_backward()], [drawing.event(e.BACKWARD)])
+        drawing.diamond(node, made, [drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE)], [drawing.event(e.STEP)])
+        assert bool(drawing.codes()) is not implied
+
+
+def test_a_fault_of_some_paths_says_when() -> None:
+    drawing = Drawing()
+    clips = drawing.test("max_norm")
+    node = drawing.line(0, drawing.event(e.ZERO_GRAD), drawing.scaled_backward(divided=True))
+    clip = drawing.event(e.CLIP)
+    node = drawing.diamond(node, clips, [clip])
+    drawing.line(node, drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE))
+    (finding,) = drawing.findings()
+    assert (finding.code, finding.line) == ("AMP201", clip.site.line)
+    assert not finding.certain
+    assert finding.condition == "when `max_norm` is true"
+
+
+def test_one_optimizer_does_not_answer_for_the_other() -> None:
+    drawing = Drawing(optimizers=2)
+    first, second = (o.key for o in drawing.optimizers)
+    clip = drawing.event(e.CLIP, 1)
+    drawing.line(
+        0,
+        drawing.event(e.ZERO_GRAD, owners=(first, second)),
+        drawing.scaled_backward(feeds=(first, second)),
+        drawing.event(e.UNSCALE, 0),
+        drawing.event(e.CLIP, 0),
+        clip,
+        drawing.event(e.SCALER_STEP, 0),
+        drawing.event(e.SCALER_STEP, 1),
+        drawing.event(e.UPDATE),
+    )
+    assert drawing.codes() == [(clip.site.line, "AMP201")]
+
+
+def test_an_update_between_two_steps_is_found_and_two_whole_cycles_are_not() -> None:
+    for together in (True, False):
+        drawing = Drawing(optimizers=2)
+        first, second = (o.key for o in drawing.optimizers)
+        update = drawing.event(e.UPDATE)
+        clear = [drawing.event(e.ZERO_GRAD, owners=(first, second))]
+        if together:
+            backward = [drawing.scaled_backward(feeds=(first, second))]
+            middle = [drawing.event(e.SCALER_STEP, 0), update]
+        else:
+            backward = [drawing.scaled_backward(feeds=(first,))]
+            middle = [drawing.event(e.SCALER_STEP, 0), update, drawing.scaled_backward(feeds=(second,))]
+        drawing.line(0, *clear, *backward, *middle, drawing.event(e.SCALER_STEP, 1), drawing.event(e.UPDATE))
+        assert drawing.codes() == ([(update.site.line, "AMP207")] if together else [])
+
+
+def accumulation(divided: bool, *, unscale_everywhere: bool = False, boundary: bool = True) -> Drawing:
+    """A loop that steps where its counter says so."""
+    drawing = Drawing()
+    full = drawing.test("(i + 1) % k == 0")
+    full.counts, full.boundary = True, boundary
+    entry = drawing.line(0, drawing.event(e.OPTIMIZER_NEW))
+    head = drawing.node()
+    drawing.graph.nodes[head].forgets = 1 << full.key
+    drawing.way(entry, head)
+    body = [drawing.scaled_backward(divided=divided)]
+    if unscale_everywhere:
+        body.append(drawing.event(e.UNSCALE))
+    node = drawing.line(head, *body)
+    flush = [] if unscale_everywhere else [drawing.event(e.UNSCALE)]
+    flush += [drawing.event(kind) for kind in (e.SCALER_STEP, e.UPDATE, e.ZERO_GRAD)]
+    node = drawing.diamond(node, full, flush if boundary else (), () if boundary else flush)
+    drawing.way(node, head)
+    return drawing
+
+
+@pytest.mark.parametrize("boundary", [True, False])
+def test_accumulation_windows(boundary: bool) -> None:
+    assert accumulation(divided=True, boundary=boundary).codes() == []
+    assert [code for _, code in accumulation(divided=False, boundary=boundary).codes()] == ["AMP301"]
+    early = accumulation(divided=True, unscale_everywhere=True, boundary=boundary)
+    assert [code for _, code in early.codes()] == ["AMP303"]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_regions_open_and_close(enabled: bool) -> None:
+    drawing = Drawing()
+    region = {"device": "cuda", "dtype": "float16", "enabled": enabled, "cache": True}
+    backward = drawing.scaled_backward()
+    drawing.line(
+        0,
+        drawing.event(e.ZERO_GRAD),
+        drawing.event(e.AUTOCAST_ENTER, **region),
+        backward,
+        drawing.event(e.AUTOCAST_EXIT),
+        drawing.event(e.SCALER_STEP),
+        drawing.event(e.UPDATE),
+    )
+    assert drawing.codes() == ([(backward.site.line, "AMP103")] if enabled else [])
+
+
+def test_regions_in_a_loop_that_never_leaves_them_come_to_an_end() -> None:
+    drawing = Drawing()
+    head = drawing.line(0)
+    region = {"device": "cuda", "dtype": "float16", "enabled": True, "cache": True}
+    last = drawing.line(head, drawing.event(e.AUTOCAST_ENTER, **region), drawing.event(e.FORWARD))
+    drawing.way(last, head)
+    assert drawing.findings() == []
+
+
+def test_only_what_is_selected_is_reported() -> None:
+    drawing = Drawing()
+    drawing.line(0, *window(drawing, drawing.event(e.CLIP)))
+    assert [f.code for f in check(drawing.program, frozenset({"AMP201"}))] == ["AMP201"]
+    assert check(drawing.program, frozenset({"AMP202"})) == []
+
+
+KINDS = [e.ZERO_GRAD, e.UNSCALE, e.CLIP, e.GRAD_READ, e.GRAD_EDIT, e.GRAD_DIVIDE, e.SCALER_STEP, e.STEP, e.UPDATE]
+
+
+@quick
+@given(st.data())
+def test_no_graph_breaks_the_judge(data: st.DataObject) -> None:
+    """Any events, any ways between them: findings of known rules, in order, each at an event of the graph."""
+    drawing = Drawing(optimizers=data.draw(st.integers(1, 2)))
+    tests = [drawing.test(f"flag{n}") for n in range(data.draw(st.integers(0, 3)))]
+    count = data.draw(st.integers(1, 12))
+    for _ in range(count):
+        kind = data.draw(st.sampled_from([*KINDS, e.BACKWARD, e.END, e.LOOP_EXIT, e.HANDOFF, e.SCALER_NEW]))
+        i = data.draw(st.integers(0, len(drawing.optimizers) - 1))
+        event = drawing.event(kind, i)
+        if kind == e.BACKWARD and data.draw(st.booleans()):
+            event.subject = drawing.scaler.key
+        drawing.node(event)
+    for start in range(count + 1):
+        for _ in range(data.draw(st.integers(0, 2))):
+            test = data.draw(st.none() | st.sampled_from(tests)) if tests else None
+            drawing.way(start, data.draw(st.integers(1, count)), test, data.draw(st.booleans()))
+    findings = drawing.findings()
+    assert [f.order() for f in findings] == sorted(f.order() for f in findings)
+    assert {f.code for f in findings} <= set(RULES)
+    assert all(1 <= f.line <= drawing.lines for f in findings), shown(findings)
+    assert all(1 <= step.site.line <= drawing.lines for f in findings for step in f.witness)

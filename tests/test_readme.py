@@ -1,0 +1,137 @@
+"""The README says what is so: its output, tables and examples are made from the code, or tried."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from marks import marks
+
+from pytest_amp_check.faces import cli
+from pytest_amp_check.faces.options import CLI, FORMATS, OPTIONS, resolve
+from pytest_amp_check.protocol.rules import RULES
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MAKER: dict[str, Any] = runpy.run_path(str(ROOT / "benchmarks" / "readme.py"))
+replaced: Callable[[str, dict[str, str]], str] = MAKER["replaced"]
+
+
+@pytest.fixture(scope="module")
+def blocks() -> dict[str, str]:
+    made: dict[str, str] = MAKER["blocks"]()
+    return made
+
+
+def fenced(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    """The command lines of the README, in words, comments left out."""
+    lines = "".join(fenced("console")).splitlines()
+    return [shlex.split(part, comments=True) for line in lines for part in line.split(" && ")]
+
+
+@pytest.mark.parametrize("name", ["output", "whole output", "rules", "options", "modules"])
+def test_what_is_made_from_the_code_is_up_to_date(name: str, blocks: dict[str, str]) -> None:
+    assert set(blocks) == {"output", "whole output", "rules", "options", "modules"}
+    assert replaced(README, {name: blocks[name]}) == README, "run python benchmarks/readme.py"
+
+
+def test_the_first_command_prints_the_four_headline_mistakes(blocks: dict[str, str]) -> None:
+    assert commands()[:2] == [["pip", "install", "."], ["amp-check", "check", "fixtures/headline.py"]]
+    found = re.findall(r"^fixtures/headline\.py:(\d+):\d+: (AMP\d{3}) ", blocks["whole output"], re.MULTILINE)
+    assert [code for _, code in found] == ["AMP103", "AMP301", "AMP201", "AMP401"]
+    assert {(int(line), code) for line, code in found} == marks((ROOT / "fixtures/headline.py").read_text())
+
+
+def test_the_shortened_output_leaves_out_and_adds_nothing(blocks: dict[str, str]) -> None:
+    whole = blocks["whole output"].splitlines()
+    left_out = MAKER["LEFT_OUT"]
+    kept = [line for line in blocks["output"].splitlines() if line != left_out]
+    assert left_out in blocks["output"].splitlines()
+    rest = iter(whole)
+    assert all(line in rest for line in kept), "each line, in the order of the whole output"
+
+
+def test_the_right_headline_trains_and_the_wrong_one_hardly_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("torch")
+    drops = []
+    for name in ("headline", "headline_good"):
+        runpy.run_path(str(ROOT / "fixtures" / f"{name}.py"), run_name="__main__")
+        losses = [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", capsys.readouterr().out)]
+        assert len(losses) == 3
+        assert losses == sorted(losses, reverse=True), "it goes down in every epoch"
+        drops.append(losses[0] - losses[-1])
+    assert drops[1] > 100 * drops[0]
+
+
+def test_every_command_of_the_readme_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried = 0
+    for name in cli.COMMANDS:
+        monkeypatch.setitem(cli.COMMANDS, name, lambda given: 0)
+    for words in commands():
+        if words and words[0] == "amp-check":
+            tried += 1
+            argv = words[1 : words.index("<")] if "<" in words else words[1:]
+            assert cli.main(argv) == 0, words
+    assert tried > 5
+
+
+def test_every_flag_and_format_is_spoken_of_and_none_is_invented() -> None:
+    known = {name for option in OPTIONS for name in (option.flag, option.pytest_flag) if name}
+    spoken = set(re.findall(r"(?<=`)--[a-z][a-z-]+", README))
+    assert known <= spoken
+    others = {"--amp-check", "--stdin-filename", "--co", "--lf", "--junit-xml", "--no-", "--no-statistics", "--fix"}
+    assert spoken <= known | others
+    assert all(f"`{form}`" in README for form in FORMATS)
+
+
+def test_every_code_that_is_spoken_of_is_a_rule() -> None:
+    assert set(re.findall(r"AMP\d{3}", README)) <= set(RULES)
+
+
+def test_the_configuration_is_taken(tmp_path: Path) -> None:
+    taken = 0
+    for text in fenced("toml"):
+        if "[tool.amp-check]" not in text:
+            continue
+        (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
+        options = resolve({}, start=str(tmp_path), face=CLI)
+        assert options.ignore == ("AMP901",)
+        assert options.severity == {"AMP401": "error"}
+        assert list(options.per_file_ignores.values()) == [("AMP208",)]
+        taken += 1
+    assert taken == 1
+
+
+def test_the_table_of_imports_names_the_folders_that_there_are() -> None:
+    package = ROOT / "pytest_amp_check"
+    folders = {path.name for path in package.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
+    assert set(re.findall(r"^\| `(\w+)` \| the standard library", README, re.MULTILINE)) == folders
+
+
+def test_the_maker_says_where_a_place_is_missing() -> None:
+    with pytest.raises(SystemExit, match="needs one line <!-- rules -->"):
+        replaced("no place\n", {"rules": "text\n"})
+
+
+def test_the_maker_writes_only_between_its_marks() -> None:
+    text = "before\n<!-- a -->\nold\n<!-- end of a -->\nafter\n"
+    assert replaced(text, {"a": "new\n"}) == text.replace("old", "new")
+
+
+def test_python_that_makes_the_readme_needs_no_torch() -> None:
+    assert "torch" not in (ROOT / "benchmarks" / "readme.py").read_text(encoding="utf-8")
+    assert sys.version_info >= (3, 10)
