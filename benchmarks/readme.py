@@ -104,7 +104,8 @@ def replaced(readme: str, parts: dict[str, str]) -> str:
             sys.exit(f"README.md needs one line {begin.strip()} and below it one line {end.strip()}")
         before, _, rest = readme.partition(begin)
         after = rest.partition(end)[2]
-        readme = f"{before}{begin}{text}{end}{after}"
+        # Where Markdown meets a comment without an empty line, renderers differ.
+        readme = f"{before}{begin}\n{text}\n{end}{after}"
     return readme
 
 

@@ -319,15 +319,11 @@ class Machine:
             self.heap = self.meet_maps(formula, yes[2], no[2])
 
     def meet_maps(self, formula: Formula, yes: dict[Any, Value], no: dict[Any, Value]) -> dict[Any, Value]:
-        met: dict[Any, Value] = {}
-        for key in {**yes, **no}:
-            a, b = yes.get(key), no.get(key)
-            if a is None or b is None:
-                met[key] = a or b  # type: ignore[assignment]
-            elif a is b:
-                met[key] = a
-            else:
-                met[key] = self.unite(formula, a, b, str(key))
+        met = {**yes, **no}
+        for key, value in yes.items():
+            other = met[key]
+            if other is not value:
+                met[key] = self.unite(formula, value, other, str(key))
         return met
 
     def unite(self, formula: Formula, a: Value, b: Value, name: str) -> Value:

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from .roles import Roles
 from .syntax import children, walk
 
 #: Identifiers that make a function worth following: whoever uses none of them, and calls nobody who does, does
@@ -21,7 +22,7 @@ WORDS = frozenset(
 #: Identifiers without which a function that nobody calls cannot make a mistake that the protocol knows.
 STRONG = frozenset(
     "autocast GradScaler ShardedGradScaler unscale_ backward clip_grad_norm_ clip_grad_norm clip_grad_value_ "
-    "clip_grads_with_norm_ half bfloat16 float16 masked_fill masked_fill_ index_fill full_like binary_cross_entropy "
+    "clip_grads_with_norm_ masked_fill masked_fill_ index_fill full_like binary_cross_entropy "
     "BCELoss custom_fwd custom_bwd is_autocast_cpu_enabled get_autocast_cpu_dtype get_autocast_gpu_dtype "
     "set_autocast_cpu_enabled set_autocast_cpu_dtype set_autocast_gpu_dtype".split()
 )
@@ -87,7 +88,7 @@ class Class:
     ``changed`` are the attributes that methods other than the constructor assign, ``counted`` those that grow.
     """
 
-    __slots__ = ("assigned", "bases", "changed", "counted", "methods", "module", "name", "node", "words")
+    __slots__ = ("_assigned", "_changed", "_counted", "_looked", "bases", "methods", "module", "name", "node", "words")
 
     def __init__(self, node: ast.ClassDef, module: Module) -> None:
         self.node = node
@@ -95,16 +96,72 @@ class Class:
         self.name = node.name
         self.bases = node.bases
         self.methods: dict[str, Function] = {}
-        self.assigned: dict[str, list[tuple[Function, ast.expr]]] = {}
-        self.changed: set[str] = set()
-        self.counted: set[str] = set()
+        self._assigned: dict[str, list[tuple[Function, ast.expr]]] = {}
+        self._changed: set[str] = set()
+        self._counted: set[str] = set()
+        self._looked = False
         self.words: frozenset[str] = frozenset()
+
+    @property
+    def assigned(self) -> dict[str, list[tuple[Function, ast.expr]]]:
+        self._look()
+        return self._assigned
+
+    @property
+    def changed(self) -> set[str]:
+        self._look()
+        return self._changed
+
+    @property
+    def counted(self) -> set[str]:
+        self._look()
+        return self._counted
+
+    def _look(self) -> None:
+        """Look through the methods for what they assign, once somebody asks."""
+        if not self._looked:
+            self._looked = True
+            for method in self.methods.values():
+                self._attributes(method)
+
+    def _attributes(self, method: Function) -> None:
+        parameters = method.parameters()
+        if not parameters:
+            return
+        me = parameters[0].arg
+        for node in walk(method.node):
+            targets: list[ast.expr]
+            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
+                self._changed.add(node.target.attr)
+                if isinstance(node.op, ast.Add):
+                    self._counted.add(node.target.attr)
+                continue
+            if isinstance(node, ast.Assign):
+                targets, value = node.targets, node.value
+            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                targets, value = [node.target], node.value
+            else:
+                continue
+            for target in targets:
+                pairs = [(target, value)]
+                if (
+                    isinstance(target, ast.Tuple)
+                    and isinstance(value, ast.Tuple)
+                    and len(target.elts) == len(value.elts)
+                ):
+                    pairs = list(zip(target.elts, value.elts, strict=True))
+                for left, right in pairs:
+                    if isinstance(left, ast.Attribute) and isinstance(left.value, ast.Name) and left.value.id == me:
+                        self._assigned.setdefault(left.attr, []).append((method, right))
+                        if method.name != "__init__":
+                            self._changed.add(left.attr)
 
 
 class Module:
     """A parsed source file."""
 
     __slots__ = (
+        "_roles",
         "aliases",
         "ascii",
         "classes",
@@ -116,6 +173,7 @@ class Module:
         "shims",
         "text",
         "tree",
+        "uses",
     )
 
     def __init__(self, path: str, text: str, tree: ast.Module) -> None:
@@ -131,60 +189,70 @@ class Module:
         self.aliases: dict[str, set[str]] = {}
         #: Functions that are there for another version of a library.
         self.shims: set[ast.AST] = set()
+        self._roles = Roles()
         self._index(tree)
+        #: Texts of expressions that the file uses as scalers, optimizers or modules.
+        self.uses = self._roles.settled()
         self._follow()
 
     def _index(self, tree: ast.Module) -> None:
-        stack: list[tuple[ast.AST, Class | None, set[str], Function | None]] = []
+        """Find functions and classes, what each names, and how what they name is used: in one walk over the tree."""
         words: set[str] = set()
         found: dict[Function | Class, set[str]] = {}
-        stack.append((tree, None, words, None))
+        stack: list[tuple[ast.AST, Class | None, set[str], Function | None]] = [(tree, None, words, None)]
         while stack:
             node, owner, seen, function = stack.pop()
+            if type(node) is not ast.ClassDef:
+                owner = None
             for child in children(node):
-                if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+                kind = type(child)
+                if kind is ast.Name:
+                    seen.add(child.id)  # type: ignore[attr-defined]
+                    continue
+                if kind is ast.Constant:
+                    continue
+                if kind is ast.Attribute:
+                    seen.add(child.attr)  # type: ignore[attr-defined]
+                    self._roles.note_attribute(child)  # type: ignore[arg-type]
+                elif kind is ast.Call:
+                    self._roles.note_call(child)  # type: ignore[arg-type]
+                elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
                     made = Function(child, self, owner)
                     self.functions[child] = made
-                    if owner is not None and not isinstance(child, ast.Lambda):
+                    if owner is not None and kind is not ast.Lambda:
                         owner.methods.setdefault(made.name, made)
                     self.named.setdefault(made.name, []).append(made)
-                    inner: set[str] = set()
-                    found[made] = inner
-                    stack.append((child, None, inner, made))
-                    if isinstance(child, ast.Lambda):
+                    found[made] = set()
+                    stack.append((child, None, found[made], made))
+                    if kind is ast.Lambda:
                         seen.add(made.name)
+                    continue
                 elif isinstance(child, ast.ClassDef):
                     new = Class(child, self)
                     self.classes[child] = new
-                    inner = set()
-                    found[new] = inner
-                    stack.append((child, new, inner, None))
-                else:
-                    if isinstance(child, ast.Name):
-                        seen.add(child.id)
-                    elif isinstance(child, ast.Attribute):
-                        seen.add(child.attr)
-                    elif isinstance(child, (ast.Yield, ast.YieldFrom)):
-                        seen.add("yield")
-                        if function is not None:
-                            function.generator = True
-                    elif isinstance(child, ast.ExceptHandler) and catches_import(child):
+                    found[new] = set()
+                    stack.append((child, new, found[new], None))
+                    continue
+                elif isinstance(child, (ast.Yield, ast.YieldFrom)):
+                    seen.add("yield")
+                    if function is not None:
+                        function.generator = True
+                elif isinstance(child, ast.alias):
+                    last = child.name.rpartition(".")[2]
+                    seen.add(last)
+                    if child.asname:
+                        self.aliases.setdefault(child.asname, set()).add(last)
+                    continue
+                elif isinstance(child, ast.ExceptHandler):
+                    if catches_import(child):
                         self.shims.update(walk(child))
-                    elif isinstance(child, ast.alias):
-                        last = child.name.rpartition(".")[2]
-                        seen.add(last)
-                        if child.asname:
-                            self.aliases.setdefault(child.asname, set()).add(last)
-                    elif isinstance(child, ast.Assign):
-                        self._alias(child)
-                    stack.append((child, owner if isinstance(node, ast.ClassDef) else None, seen, function))
+                elif isinstance(child, ast.Assign):
+                    self._alias(child)
+                stack.append((child, owner, seen, function))
         self._add_aliases([words, *found.values()])
         self.identifiers = frozenset(words).union(*found.values())
         for holder, inner in found.items():
             holder.words = frozenset(inner)
-        for new in self.classes.values():
-            for method in new.methods.values():
-                self._attributes(new, method)
 
     def _alias(self, node: ast.Assign) -> None:
         """Names that are given to a function or a class: ``ac = torch.autocast``, ``ac = partial(autocast, "cuda")``."""
@@ -210,45 +278,17 @@ class Module:
                         holder.add(meant)
                         todo.append(meant)
 
-    @staticmethod
-    def _attributes(cls: Class, method: Function) -> None:
-        parameters = method.parameters()
-        if not parameters:
-            return
-        me = parameters[0].arg
-        for node in walk(method.node):
-            targets: list[ast.expr]
-            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
-                cls.changed.add(node.target.attr)
-                if isinstance(node.op, ast.Add):
-                    cls.counted.add(node.target.attr)
-                continue
-            if isinstance(node, ast.Assign):
-                targets, value = node.targets, node.value
-            elif isinstance(node, ast.AnnAssign) and node.value is not None:
-                targets, value = [node.target], node.value
-            else:
-                continue
-            for target in targets:
-                pairs = [(target, value)]
-                if (
-                    isinstance(target, ast.Tuple)
-                    and isinstance(value, ast.Tuple)
-                    and len(target.elts) == len(value.elts)
-                ):
-                    pairs = list(zip(target.elts, value.elts, strict=True))
-                for left, right in pairs:
-                    if isinstance(left, ast.Attribute) and isinstance(left.value, ast.Name) and left.value.id == me:
-                        cls.assigned.setdefault(left.attr, []).append((method, right))
-                        if method.name != "__init__":
-                            cls.changed.add(left.attr)
-
     def _follow(self) -> None:
         """Let each function have the words of the project functions that it names, so that one look tells."""
         relevant = self._callers_of(WORDS)
-        words = STRONG | {name for name in self.identifiers if "scaler" in name.lower() or "autocast" in name}
-        if words != STRONG:
+        scalers = {text.rpartition(".")[2] for text, role in self.uses.items() if role == "scaler"}
+        words = STRONG | scalers
+        if scalers or self.identifiers & {"GradScaler", "ShardedGradScaler"}:
             words |= {"state_dict"}
+        if {"step", "parameters"} <= self.identifiers:
+            words |= {"half", "bfloat16", "float16"}
+        if not self.identifiers & {"step", "autocast"}:
+            words -= {"backward"}
         if _LARGE.search(self.text):
             words |= {"where"}
         strong = self._callers_of(words)

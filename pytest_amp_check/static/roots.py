@@ -5,20 +5,18 @@ from __future__ import annotations
 import ast
 
 from ..protocol import events as e
-from ..protocol import surface
 from ..protocol.events import Program, Thing
 from .calls import Reader
 from .machine import Frame
 from .project import Function, Module
-from .syntax import chain, walk
-from .values import ClassValue, FunctionValue, Instance
+from .values import Instance
 
 
 def read_module(module: Module, program: Program) -> None:
     """Add to a program everything that one file does."""
     things: dict[object, Thing] = {}
     reader = Reader(module, program, things)
-    reader.uses = uses(module.tree)
+    reader.uses = module.uses
     reader._enumerated = {}
     reader.read(module.tree.body)
     _close(reader)
@@ -79,54 +77,3 @@ def _instance(reader: Reader, function: Function) -> Instance:
 
 def _run(reader: Reader, frame: Frame, function: Function) -> None:
     reader.run(frame, function, (), function.node)
-
-
-def uses(tree: ast.Module) -> dict[str, str]:
-    """Roles of expressions by what the file does with them: text -> "scaler", "optimizer" or "module".
-
-    What is asked to ``unscale_``, or to ``scale`` what then runs backward, is a scaler, whatever it is called; what a
-    scaler steps, or is both stepped and zeroed, is an optimizer.
-    """
-    called: dict[str, set[str]] = {}
-    scaled: set[str] = set()
-    targets: dict[str, set[str]] = {}
-    for node in walk(tree):
-        if isinstance(node, ast.Attribute):
-            owner = chain(node.value)
-            if owner is not None:
-                called.setdefault(owner, set()).add(node.attr)
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-            continue
-        text = chain(node.func.value)
-        name = node.func.attr
-        if text is not None:
-            if name in ("unscale_", "step") and node.args:
-                argument = chain(node.args[0])
-                if argument is not None:
-                    targets.setdefault(text, set()).add(argument)
-        elif name == "backward" and isinstance(node.func.value, ast.Call):
-            inner = node.func.value.func
-            if isinstance(inner, ast.Attribute) and inner.attr == "scale":
-                receiver = chain(inner.value)
-                if receiver is not None:
-                    scaled.add(receiver)
-    roles: dict[str, str] = {}
-    for text, names in called.items():
-        if "unscale_" in names or text in scaled or ({"scale", "update"} <= names and text in targets):
-            roles[text] = "scaler"
-    for text, role in list(roles.items()):
-        if role == "scaler":
-            for target in targets.get(text, ()):
-                roles.setdefault(target, "optimizer")
-    for text, names in called.items():
-        if text in roles:
-            continue
-        if "zero_grad" in names and "step" in names:
-            roles[text] = "optimizer"
-        elif names & {"parameters", "named_parameters", "zero_grad"} or {"train", "eval"} <= names:
-            roles[text] = "module"
-    roles.pop("self", None)
-    return roles
-
-
-__all__ = ["ClassValue", "FunctionValue", "read_module", "surface", "uses"]

@@ -1,0 +1,371 @@
+"""From paths and texts to findings: settings, suppressions, order, and what cannot be read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from marks import Places, places, shown
+
+from pytest_amp_check.protocol.finding import ERROR, INFO, SEVERITIES, Finding
+from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.static.engine import InputError, Report, Settings, check_paths, check_source
+
+SCRIPT = """\
+import torch
+from mine import model, loader, criterion
+
+optimizer = torch.optim.AdamW(model.parameters())
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        loss = criterion(model(x), y)
+    scaler.scale(loss).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+"""
+CLIP, STEP = 11, 12
+BOTH: Places = {(CLIP, "AMP201"), (STEP, "AMP206")}
+BROKEN = "def train(:\n    autocast\n"
+
+
+def at(text: str, line: int, comment: str) -> str:
+    """The text with a comment at the end of a line."""
+    rows = text.split("\n")
+    rows[line - 1] += f"  {comment}"
+    return "\n".join(rows)
+
+
+def below(line: int) -> str:
+    """The text with a comment line above that line, which then stands one lower."""
+    rows = SCRIPT.split("\n")
+    rows.insert(line - 1, "    # amp: ignore[AMP201]")
+    return "\n".join(rows)
+
+
+def found(text: str, settings: Settings | None = None) -> Places:
+    return places(check_source(text, "train.py", settings))
+
+
+def only(*codes: str) -> Settings:
+    return Settings(select=frozenset(codes))
+
+
+# One text.
+
+
+def test_findings_of_a_text() -> None:
+    findings = check_source(SCRIPT, "some/train.py")
+    assert places(findings) == BOTH, shown(findings)
+    for finding in findings:
+        assert finding.filename == "some/train.py"
+        assert (finding.name, finding.severity) == (RULES[finding.code].name, RULES[finding.code].severity)
+        assert finding.site.end_line >= finding.line
+        row = SCRIPT.split("\n")[finding.line - 1]
+        assert row[finding.site.column :].startswith(("torch.nn.utils.clip_grad_norm_", "scaler.step"))
+        assert "`scaler" in finding.message
+        assert finding.witness
+
+
+def test_a_text_without_a_name_is_called_a_string() -> None:
+    assert {finding.filename for finding in check_source(SCRIPT)} == {"<string>"}
+
+
+def test_columns_count_characters() -> None:
+    (finding,) = [f for f in check_source(SCRIPT.replace("torch.nn", "'ä€𝄞'; torch.nn"), "x.py") if f.code == "AMP201"]
+    assert finding.site.column == 4 + len("'ä€𝄞'; ")
+
+
+def test_the_same_text_gives_the_same_findings_each_time() -> None:
+    first = [finding.as_dict() for finding in check_source(SCRIPT, "train.py")]
+    assert first == [finding.as_dict() for finding in check_source(SCRIPT, "train.py")]
+
+
+@pytest.mark.parametrize("ends", ["\r\n", "\r"])
+def test_line_ends_change_no_line(ends: str) -> None:
+    assert found(SCRIPT.replace("\n", ends)) == BOTH
+
+
+def test_findings_are_sorted() -> None:
+    text = SCRIPT + "\n" + SCRIPT.replace("from mine", "from other")
+    findings = check_source(text, "train.py")
+    assert len(findings) > len(BOTH)
+    assert [f.order() for f in findings] == sorted(f.order() for f in findings)
+
+
+# Settings.
+
+
+def test_only_what_is_selected_is_found() -> None:
+    assert found(SCRIPT, only("AMP201")) == {(CLIP, "AMP201")}
+    assert found(SCRIPT, only("AMP206")) == {(STEP, "AMP206")}
+    assert found(SCRIPT, only("AMP101")) == set()
+    assert found(SCRIPT, Settings(select=frozenset())) == set()
+
+
+def test_without_a_selection_the_rules_that_are_on_by_default_are() -> None:
+    assert Settings().select == {code for code, rule in RULES.items() if rule.default}
+
+
+@pytest.mark.parametrize("severity", SEVERITIES)
+def test_severities_can_be_set(severity: str) -> None:
+    findings = check_source(SCRIPT, "train.py", Settings(severity={"AMP201": severity}))
+    by_code = {finding.code: finding.severity for finding in findings}
+    assert by_code == {"AMP201": severity, "AMP206": RULES["AMP206"].severity}
+    assert RULES["AMP201"].severity == ERROR, "the rule itself is as it was"
+    if severity == INFO:
+        assert not [f for f in findings if f.code == "AMP201" and f.severity == ERROR]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "ignored"),
+    [
+        ("train.py", "train.py", True),
+        ("train.py", "src/train.py", True),
+        ("*.py", "src/deep/train.py", True),
+        ("src/*", "src/train.py", True),
+        ("src/*.py", "/home/me/src/train.py", True),
+        ("src/*", "other/train.py", False),
+        ("test_*.py", "train.py", False),
+        ("rain.py", "train.py", False),
+    ],
+)
+def test_rules_can_be_ignored_by_file(pattern: str, path: str, ignored: bool) -> None:
+    settings = Settings(per_file_ignores=((pattern, frozenset({"AMP201"})), ("never.py", frozenset({"AMP206"}))))
+    codes = {finding.code for finding in check_source(SCRIPT, path, settings)}
+    assert codes == ({"AMP206"} if ignored else {"AMP201", "AMP206"})
+
+
+# Suppressions.
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "# amp: ignore[AMP201]",
+        "# amp: ignore[AMP201] tuned like this",
+        "# amp: ignore[clip-before-unscale]",
+        "# amp: ignore[AMP2]",
+        "# amp: ignore[AMP201, AMP201]",
+        "# amp: ignore",
+        "# amp: ignore everything here is meant",
+        "# noqa: AMP201",
+        "# noqa:AMP201",
+        "# NOQA: E501, AMP201",
+        "# noqa",
+        "# fine  # amp: ignore[AMP201]",
+    ],
+)
+def test_each_form_of_suppression_silences_its_line(comment: str) -> None:
+    assert found(at(SCRIPT, CLIP, comment)) == {(STEP, "AMP206")}
+
+
+def test_a_comment_above_silences_the_next_statement() -> None:
+    assert found(below(CLIP)) == {(STEP + 1, "AMP206")}
+
+
+def test_a_comment_at_the_top_silences_the_file() -> None:
+    assert found("# amp: ignore-file[AMP201]\n" + SCRIPT) == {(STEP + 1, "AMP206")}
+    assert found("# amp: ignore-file\n" + SCRIPT) == set()
+
+
+@pytest.mark.parametrize(
+    "comment", ["# amp: ignored", "# ignore[AMP201]", "# amp ignore[AMP201]", "# type: ignore", "# noqa: E501"]
+)
+def test_other_comments_silence_nothing(comment: str) -> None:
+    assert found(at(SCRIPT, CLIP, comment)) == BOTH
+
+
+def test_a_string_is_no_comment() -> None:
+    text = SCRIPT.replace("model.parameters(), 1.0)", "model.parameters(), 1.0, '# amp: ignore[AMP201]')")
+    assert found(text) == BOTH
+
+
+def test_a_suppression_of_another_rule_silences_nothing_and_is_reported() -> None:
+    findings = check_source(at(SCRIPT, CLIP, "# amp: ignore[AMP101]"), "train.py")
+    assert places(findings) == BOTH | {(CLIP, "AMP902")}
+    (unused,) = [finding for finding in findings if finding.code == "AMP902"]
+    assert "AMP101" in unused.message
+    assert SCRIPT.split("\n")[CLIP - 1] == at(SCRIPT, CLIP, "#").split("\n")[CLIP - 1][: unused.site.column - 2]
+
+
+def test_an_unused_suppression_is_reported_where_it_stands() -> None:
+    clean = SCRIPT.replace("    torch.nn.utils", "    scaler.unscale_(optimizer); torch.nn.utils")
+    clean += "    scaler.update()\n"
+    assert found(clean) == set()
+    assert found(at(clean, CLIP, "# amp: ignore[AMP201]")) == {(CLIP, "AMP902")}
+    assert found(at(clean, CLIP, "# amp: ignore")) == {(CLIP, "AMP902")}
+    assert found("# amp: ignore-file[AMP201]\n" + clean) == {(1, "AMP902")}
+
+
+def test_an_unused_noqa_of_other_tools_is_theirs_to_judge() -> None:
+    assert found(at(SCRIPT, 1, "# noqa")) == BOTH
+    assert found(at(SCRIPT, 1, "# noqa: E501")) == BOTH
+
+
+def test_an_unused_noqa_that_names_a_rule_of_ours_is_reported() -> None:
+    assert found(at(SCRIPT, 1, "# noqa: AMP201")) == BOTH | {(1, "AMP902")}
+
+
+def test_what_was_not_looked_for_is_not_unused() -> None:
+    text = at(SCRIPT, CLIP, "# amp: ignore[AMP101]")
+    assert found(text, only("AMP201", "AMP902")) == {(CLIP, "AMP201")}
+    assert found(text, only("AMP101", "AMP902")) == {(CLIP, "AMP902")}
+
+
+def test_unused_suppressions_can_be_off() -> None:
+    text = at(SCRIPT, CLIP, "# amp: ignore[AMP101]")
+    assert found(text, only("AMP101", "AMP201")) == {(CLIP, "AMP201")}
+
+
+def test_broken_source_is_a_finding_at_its_line() -> None:
+    (finding,) = check_source("import torch\n\n" + BROKEN, "train.py")
+    assert (finding.code, finding.line, finding.severity) == ("AMP903", 3, ERROR)
+    assert finding.message
+
+
+# Paths.
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    files = {
+        "train.py": SCRIPT,
+        "package/__init__.py": "",
+        "package/loop.py": SCRIPT,
+        "package/clean.py": "import torch\nprint(torch.autocast)\n",
+        "package/broken.py": BROKEN,
+        "package/notes.txt": SCRIPT,
+        ".venv/pyvenv.cfg": "home = /usr\n",
+        ".venv/lib/module.py": SCRIPT,
+        "__pycache__/train.py": SCRIPT,
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def listed(report: Report, root: Path) -> list[tuple[str, int, str]]:
+    return [(Path(f.filename).relative_to(root).as_posix(), f.line, f.code) for f in report.findings]
+
+
+def test_a_directory_is_walked(project: Path) -> None:
+    report = check_paths([str(project)], Settings())
+    assert report.files == 5
+    assert listed(report, project) == [
+        ("package/broken.py", 1, "AMP903"),
+        ("package/loop.py", CLIP, "AMP201"),
+        ("package/loop.py", STEP, "AMP206"),
+        ("train.py", CLIP, "AMP201"),
+        ("train.py", STEP, "AMP206"),
+    ]
+
+
+def test_files_and_directories_together_are_looked_at_once(project: Path) -> None:
+    paths = [str(project / "train.py"), str(project), str(project / "package" / "loop.py")]
+    report = check_paths(paths, Settings())
+    assert report.files == 5
+    assert len(report.findings) == 5
+    assert [f.order() for f in report.findings] == sorted(f.order() for f in report.findings)
+
+
+def test_a_file_that_is_named_is_read_whatever_it_is_called(project: Path) -> None:
+    report = check_paths([str(project / "package" / "notes.txt")], Settings())
+    assert {(line, code) for _, line, code in listed(report, project)} == BOTH
+
+
+def test_settings_hold_for_paths(project: Path) -> None:
+    assert {code for _, _, code in listed(check_paths([str(project)], only("AMP206")), project)} == {"AMP206"}
+    without = Settings(exclude=("package",))
+    assert check_paths([str(project)], without).files == 1
+    ignoring = Settings(per_file_ignores=(("package/*", frozenset(RULES)),))
+    assert {name for name, _, code in listed(check_paths([str(project)], ignoring), project) if code != "AMP903"} == {
+        "train.py"
+    }
+
+
+def test_nothing_to_look_at_is_no_error(tmp_path: Path) -> None:
+    report = check_paths([str(tmp_path)], Settings())
+    assert (report.files, report.findings) == (0, [])
+    assert check_paths([], Settings()).files == 0
+
+
+@pytest.mark.parametrize("paths", [["missing.py"], ["missing/"], [".", "missing.py"]])
+def test_a_path_that_is_not_there_is_one_clear_sentence(tmp_path: Path, paths: list[str]) -> None:
+    named = [str(tmp_path / path) for path in paths]
+    with pytest.raises(InputError) as caught:
+        check_paths(named, Settings())
+    message = str(caught.value)
+    assert "missing" in message and "\n" not in message
+
+
+def test_progress_counts_up_to_the_end(project: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    check_paths([str(project)], Settings(), lambda done, total: calls.append((done, total)))
+    assert calls
+    totals = {total for _, total in calls}
+    assert len(totals) == 1
+    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
+    assert calls[-1][0] == totals.pop()
+
+
+def test_autocast_in_another_file_may_be_entered_around_this_one(tmp_path: Path) -> None:
+    """A scaler without autocast in sight is a mistake only as far as one can see."""
+    alone = SCRIPT.replace('    with torch.autocast("cuda"):\n    ', "") + "    scaler.update()\n"
+    (tmp_path / "train.py").write_text(alone, encoding="utf-8")
+    before = check_paths([str(tmp_path)], Settings()).findings
+    assert "AMP110" in {finding.code for finding in before}
+    (tmp_path / "model.py").write_text("import torch\nregion = torch.autocast('cuda')\n", encoding="utf-8")
+    after = check_paths([str(tmp_path)], Settings()).findings
+    assert "AMP110" not in {finding.code for finding in after}
+
+
+def test_what_is_around_does_not_change_what_one_file_gives(project: Path) -> None:
+    whole = {(f.filename, f.line, f.code) for f in check_paths([str(project)], Settings()).findings}
+    one: list[Finding] = []
+    for path in sorted(project.rglob("*.py")):
+        if ".venv" not in path.parts and "__pycache__" not in path.parts:
+            one += check_paths([str(path)], Settings()).findings
+    assert {(f.filename, f.line, f.code) for f in one} == whole
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="this user may read every file")
+def test_a_file_that_may_not_be_read_is_a_finding(project: Path) -> None:
+    secret = project / "train.py"
+    secret.chmod(0)
+    (finding,) = check_paths([str(secret)], Settings()).findings
+    assert finding.code == "AMP903"
+
+
+def test_links_that_lead_nowhere_or_in_a_circle_are_passed_by(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
+    (tmp_path / "gone.py").symlink_to(tmp_path / "nothing.py")
+    (tmp_path / "circle").symlink_to(tmp_path)
+    report = check_paths([str(tmp_path)], Settings())
+    assert [(Path(f.filename).name, f.code) for f in report.findings if f.code != "AMP903"] == [
+        ("train.py", "AMP201"),
+        ("train.py", "AMP206"),
+    ]
+
+
+def test_the_readers_limits_are_put_back() -> None:
+    limit = sys.getrecursionlimit()
+    check_source(SCRIPT)
+    check_source(BROKEN)
+    assert sys.getrecursionlimit() == limit
+
+
+def test_the_package_offers_both_functions_and_loads_them_on_first_use() -> None:
+    code = (
+        "import sys, pytest_amp_check as p\n"
+        "assert 'pytest_amp_check.static.engine' not in sys.modules\n"
+        "print([f.code for f in p.check_source(sys.stdin.read())], callable(p.check_paths), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], input=SCRIPT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['AMP201', 'AMP206'] True False"

@@ -1,0 +1,546 @@
+"""Whatever a file holds, reading it ends in findings or in nothing, never in a traceback."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from marks import places, shown
+
+from pytest_amp_check.protocol.finding import Finding
+from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.static.engine import Settings, check_paths, check_source
+
+TRAIN = """\
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        loss = criterion(model(x), y)
+    scaler.scale(loss).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+"""
+CLIP = 7
+SCRIPT = "import torch\nfrom mine import criterion, loader, model, optimizer\n" + TRAIN
+
+
+def sound(findings: list[Finding], text: str) -> None:
+    """Findings that can be shown: of known rules, in order, inside the text, with words."""
+    rows = text.count("\n") + 1
+    assert [f.order() for f in findings] == sorted(f.order() for f in findings)
+    for finding in findings:
+        assert finding.code in RULES
+        assert 1 <= finding.line <= max(rows, finding.line if "\r" in text or "\f" in text else 0), shown(findings)
+        assert finding.site.end_line >= finding.line
+        assert finding.message and "\n" not in finding.message
+        assert finding.as_dict()["code"] == finding.code
+        for step in finding.witness:
+            assert step.text
+            assert step.site.line >= 1
+
+
+def codes(text: str) -> set[str]:
+    findings = check_source(text, "train.py")
+    sound(findings, text)
+    return {finding.code for finding in findings}
+
+
+# Bytes.
+
+
+def of_bytes(tmp_path: Path, data: bytes) -> list[Finding]:
+    path = tmp_path / "train.py"
+    path.write_bytes(data)
+    report = check_paths([str(path)], Settings())
+    assert report.files == 1
+    return report.findings
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\n",
+        b"\n\n\n",
+        b"   ",
+        b"# autocast",
+        b"# only GradScaler and autocast in comments\n# and more\n",
+        b'"""autocast"""',
+        b"\xef\xbb\xbf",
+        b"\x0c",
+        b"\x0c\n# autocast\n",
+        b"\\\n",
+        b"pass # autocast \\",
+    ],
+)
+def test_files_with_nothing_in_them_give_nothing(tmp_path: Path, data: bytes) -> None:
+    assert of_bytes(tmp_path, data) == []
+
+
+@pytest.mark.parametrize(
+    ("encode", "line"),
+    [
+        (lambda text: text.encode(), 0),
+        (lambda text: b"\xef\xbb\xbf" + text.encode(), 0),
+        (lambda text: b"# coding: latin-1\n# \xe9\n" + text.encode("latin-1"), 2),
+        (lambda text: b"# -*- coding: cp1252 -*-\nname = '\x80\xe9'\n" + text.encode("cp1252"), 2),
+        (lambda text: b"#!/usr/bin/env python\n# vim: set fileencoding=utf-8 :\n" + text.encode(), 2),
+        (lambda text: b"# coding: gbk\nname = '" + "中文".encode("gbk") + b"'\n" + text.encode("gbk"), 2),
+        (lambda text: b"# coding: UTF8\n" + text.encode(), 1),
+        (lambda text: text.replace("\n", "\r\n").encode(), 0),
+        (lambda text: b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode(), 0),
+        (lambda text: text.replace("\n", "\r").encode(), 0),
+        (lambda text: b"\x0c\n" + text.encode(), 1),
+        (lambda text: b"# page\x0c one\n" + text.replace("for x", "\x0cfor x").encode(), 1),
+        (lambda text: ("name = '𝒜 é \u2028 \x85'\n" + text).encode(), 1),
+        (lambda text: text.rstrip("\n").encode(), 0),
+    ],
+)
+def test_files_in_many_encodings_are_read(tmp_path: Path, encode: Callable[[str], bytes], line: int) -> None:
+    findings = of_bytes(tmp_path, encode(SCRIPT))
+    assert places(findings) == {(CLIP + 2 + line, "AMP201")}, shown(findings)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"name = '\xe9'\nautocast\n",
+        b"# coding: utf-8\nautocast = '\xff\xfe'\n",
+        b"# coding: no-such-codec\nautocast\n",
+        b"# coding: rot13\nautocast\n",
+        b"# coding: base64\nautocast\n",
+        b"\xef\xbb\xbf# coding: latin-1\nautocast\n",
+        b"autocast\n\x00\n",
+        b"\x00" * 100 + b"autocast",
+        SCRIPT.encode("utf-16"),
+        SCRIPT.encode("utf-32"),
+        b"autocast = 1\n" + bytes(range(128, 256)),
+    ],
+)
+def test_files_that_cannot_be_decoded_are_one_finding(tmp_path: Path, data: bytes) -> None:
+    findings = of_bytes(tmp_path, data)
+    assert [finding.code for finding in findings] in ([], ["AMP903"]), shown(findings)
+    if b"autocast" in data:
+        (finding,) = findings
+        assert finding.message and "\n" not in finding.message
+        assert "Traceback" not in finding.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def autocast(:\n",
+        "with autocast(\n",
+        "with autocast():\n",
+        "autocast = '\n",
+        'autocast = """never closed\n',
+        "if True:\nautocast\n",
+        "    autocast\n  GradScaler\n",
+        "\tif autocast:\n        pass\n",
+        "autocast = 1 +\n",
+        "print autocast\n",
+        "exec 'autocast'\n",
+        "<<<<<<< HEAD\nautocast\n=======\nGradScaler\n>>>>>>> other\n",
+        "return autocast ) ]\n",
+        "autocast = 08\n",
+        "autocast = f'{'\n",
+        "autocast = 'a' b'b'\n",
+        "autocast \\ 1\n",
+        "match autocast:\n  case 1 | x: pass\n  case\n",
+        "$autocast\n",
+        "autocast = ?\n",
+        "async with autocast as\n",
+        "class autocast(:\n",
+        "def f(autocast, autocast=1, x): pass\n",
+        "autocast\x00\n",
+    ],
+)
+def test_broken_syntax_is_one_finding(text: str) -> None:
+    findings = check_source(text, "train.py")
+    sound(findings, text)
+    assert [finding.code for finding in findings] == ["AMP903"], shown(findings)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "return autocast\n",
+        "autocast = 1\nyield autocast\n",
+        "await autocast\n",
+        "break\nautocast()\n",
+        "continue\n",
+        "def f():\n    nonlocal autocast\n",
+        "def f(autocast):\n    global autocast\n",
+        "class C:\n    return autocast\n",
+        "def f():\n    from torch.amp import *\n    autocast('cuda')\n",
+        "x = *autocast\n",
+        "del autocast()\n",
+        "f(**autocast, *GradScaler)\n",
+        "autocast() = 1\n",
+        "lambda: (yield autocast)\n",
+        "[(yield x) for x in autocast]\n",
+        "from __future__ import autocast\n",
+        "import torch\nfrom __future__ import annotations\n",
+        "try:\n    autocast\nexcept:\n    pass\nexcept ValueError:\n    pass\n",
+        "def f():\n    return 1\n    yield autocast\n",
+        "async def f():\n    yield autocast\n    return 1\n",
+    ],
+)
+def test_what_only_the_compiler_refuses_is_read(text: str) -> None:
+    assert codes(text) <= set(RULES)
+
+
+# Size and depth.
+
+
+def test_twenty_thousand_lines() -> None:
+    dice = random.Random(0)
+    rows = [
+        "x{n} = f{n}(x, {n})",
+        "if x{n}:\n    y = g(x{n})\nelse:\n    y = h({n})",
+        "def f{n}(a, b={n}):\n    return a + b * {n}",
+        "class C{n}:\n    size = {n}\n    def forward(self, x):\n        return self.size * x",
+        "table{n} = [i * {n} for i in range(10)]",
+        "for i in range({n}):\n    total = total + i",
+    ]
+    lines: list[str] = []
+    while len(lines) < 20_000:
+        lines += dice.choice(rows).replace("{n}", str(len(lines))).split("\n")
+    text = "\n".join(lines) + "\n" + SCRIPT
+    findings = check_source(text, "train.py")
+    sound(findings, text)
+    assert places(findings) == {(len(lines) + CLIP + 2, "AMP201")}, shown(findings)
+
+
+def test_two_thousand_training_functions() -> None:
+    body = "".join(f"    {line}\n" for line in TRAIN.splitlines())
+    functions = 300
+    text = "import torch\n" + "".join(
+        f"def train{n}(model, loader, optimizer, criterion):\n{body}" for n in range(functions)
+    )
+    findings = check_source(text, "train.py")
+    assert [finding.code for finding in findings] == ["AMP201"] * functions
+    assert [finding.line for finding in findings] == [2 + CLIP + n * 10 for n in range(functions)]
+
+
+DEEP = 1_000
+#: Each nests something a thousand times; what comes after it is read, or the file is said to be too deep.
+NESTED = {
+    "parentheses": "x = " + "(" * DEEP + "1" + ")" * DEEP,
+    "lists": "x = " + "[" * DEEP + "]" * DEEP,
+    "dicts": "x = " + "{1: " * DEEP + "2" + "}" * DEEP,
+    "calls": "x = " + "f(" * DEEP + "1" + ")" * DEEP,
+    "ifs": "".join("  " * n + f"if a{n}:\n" for n in range(DEEP)) + "  " * DEEP + "pass",
+    "whiles": "".join(" " * n + "while a:\n" for n in range(DEEP)) + " " * DEEP + "pass",
+    "withs": "".join(" " * n + "with autocast('cuda'):\n" for n in range(90)) + " " * 90 + "pass",
+    "functions": "".join(" " * n + f"def f{n}():\n" for n in range(95)) + " " * 95 + "pass",
+    "classes": "".join(" " * n + f"class C{n}:\n" for n in range(95)) + " " * 95 + "pass",
+    "lambdas": "x = " + "lambda: " * DEEP + "1",
+    "attributes": "x = a" + ".b" * DEEP,
+    "method calls": "x = a" + ".b()" * DEEP,
+    "subscripts": "x = a" + "[0]" * DEEP,
+    "additions": "x = " + " + ".join(["a"] * DEEP),
+    "strings": "x = " + " + ".join(["'a'"] * DEEP),
+    "powers": "x = " + " ** ".join(["a"] * DEEP),
+    "ands": "x = " + " and ".join(f"a{n}" for n in range(DEEP)),
+    "and ors": "x = " + " and ".join(f"(a{n} or b{n})" for n in range(DEEP)),
+    "nots": "x = " + "not " * DEEP + "a",
+    "minuses": "x = " + "-" * DEEP + "1",
+    "comparisons": "x = " + " < ".join(["a"] * DEEP),
+    "conditionals": "x = " + "a if b else " * DEEP + "c",
+    "elifs": "if a:\n    pass\n" + "".join(f"elif a{n}:\n    pass\n" for n in range(DEEP)),
+    "starred": "x = " + "[*" * DEEP + "a" + "]" * DEEP,
+    "awaits": "async def f():\n    x = " + "await " * DEEP + "a",
+    "walruses": "x = " + "".join(f"(y{n} := " for n in range(150)) + "1" + ")" * 150,
+    "comprehensions": "x = " + "[" * 50 + "1" + " for y in z]" * 50,
+    "decorators": "@d\n" * DEEP + "def f():\n    pass",
+    "targets": "a = " * DEEP + "1",
+    "tests of a flag": "".join(f"if flag{n % 7}:\n    x = {n}\n" for n in range(DEEP)),
+    "f-strings": 'x = f"' + "{a}" * DEEP + '"',
+    "tries": "".join(" " * n + "try:\n" for n in range(19))
+    + " " * 19
+    + "pass\n"
+    + "".join(" " * n + "finally:\n" + " " * n + " pass\n" for n in range(18, -1, -1)),
+    "loops": "".join(" " * n + f"for i{n} in a:\n" for n in range(19)) + " " * 19 + "pass",
+}
+
+
+@pytest.mark.parametrize("what", NESTED)
+def test_a_thousand_levels(what: str) -> None:
+    text = f"{SCRIPT}\n{NESTED[what]}\n"
+    found = codes(text)
+    assert found in ({"AMP201"}, {"AMP903"}) or found <= {"AMP201", "AMP102", "AMP103"}, found
+    assert found
+
+
+@pytest.mark.parametrize("what", ["parentheses", "ifs", "additions", "attributes", "elifs"])
+def test_ten_times_deeper_still(what: str) -> None:
+    """Deeper than the parser or the reader can follow: that is said in one sentence."""
+    deep = 10 * DEEP
+    text = {
+        "parentheses": "x = " + "(" * deep + "1" + ")" * deep,
+        "ifs": "".join(" " * n + "if a:\n" for n in range(deep // 20)) + " " * (deep // 20) + "pass",
+        "additions": "x = " + " + ".join(["a"] * deep),
+        "attributes": "x = a" + ".b" * deep,
+        "elifs": "if a:\n    pass\n" + "".join(f"elif a{n}:\n    pass\n" for n in range(deep)),
+    }[what]
+    found = codes(f"{SCRIPT}\n{text}\n")
+    assert found in ({"AMP201"}, {"AMP903"})
+
+
+def test_ten_thousand_ifs_in_a_row() -> None:
+    rows = "".join(f"if flag{n}:\n    print({n})\n" for n in range(10_000))
+    assert codes(f"{SCRIPT}\n{rows}") == {"AMP201"}
+
+
+def test_ifs_in_a_row_inside_a_training_loop() -> None:
+    rows = "".join(f"    if flag{n}:\n        print({n})\n" for n in range(500))
+    assert codes(SCRIPT.replace("    scaler.step", f"{rows}    scaler.step")) == {"AMP201"}
+
+
+def test_ifs_in_a_row_that_all_decide_something() -> None:
+    """More ways through the loop than can be followed: the analysis is given up, and that is said."""
+    rows = "".join(f"    if flag{n}:\n        optimizer{n}.zero_grad()\n" for n in range(40))
+    found = codes(SCRIPT.replace("    scaler.step", f"{rows}    scaler.step"))
+    assert found & {"AMP201", "AMP903"}
+
+
+def test_a_literal_of_a_hundred_thousand_items() -> None:
+    table = "table = {" + ", ".join(f"'k{n}': ({n}, 'v{n}')" for n in range(20_000)) + "}\n"
+    numbers = "numbers = [" + ", ".join(map(str, range(60_000))) + "]\n"
+    found = check_source(table + numbers + SCRIPT, "train.py")
+    assert [(f.line, f.code) for f in found] == [(CLIP + 4, "AMP201")]
+
+
+def test_a_line_of_a_million_characters() -> None:
+    assert codes(f"{SCRIPT}name = '{'x' * 1_000_000}'\n") == {"AMP201"}
+    assert codes(f"{SCRIPT}# {'x' * 1_000_000}\n") == {"AMP201"}
+
+
+# Programs that go in circles.
+
+CIRCLES = {
+    "a function calls itself": "def f(x):\n    return f(x)\nf(1)",
+    "two functions call each other": "def f(x):\n    return g(x)\ndef g(x):\n    return f(x)\nf(1)",
+    "a function calls itself twice": "def f(x):\n    f(x - 1)\n    f(x - 2)\n    return f(f(x))\nf(1)",
+    "a function returns itself": "def f():\n    return f\nf()()()()",
+    "a function takes itself": "def f(g):\n    return g(g)\nf(f)",
+    "a lambda takes itself": "(lambda f: f(f))(lambda f: f(f))",
+    "a fixed point": "Y = lambda f: (lambda x: x(x))(lambda y: f(lambda *a: y(y)(*a)))\nY(lambda s: lambda n: s(n))(1)",
+    "a class inherits from itself": "class C(C):\n    pass\nC().train()",
+    "two classes inherit from each other": "class A(B):\n    pass\nclass B(A):\n    pass\nA().step()",
+    "a class makes itself": "class C:\n    def __init__(self):\n        self.c = C()\nC().c.c.c",
+    "an object holds itself": "class C:\n    def __init__(self):\n        self.me = self\n    def f(self):\n        return self.me.f()\nC().f()",
+    "a list holds itself": "x = []\nx.append(x)\nx[0] = x\nx[0][0][0].step()",
+    "a dict holds itself": "d = {}\nd['d'] = d\nd['d']['d'].zero_grad()\nf(**d)",
+    "a name means itself": "x = x\nx = x + x\nx.step(x)",
+    "names change places": "a, b = b, a\nfor a, b in zip(b, a):\n    a, b = b, a",
+    "a property reads itself": "class C:\n    @property\n    def scaler(self):\n        return self.scaler\nC().scaler.step(1)",
+    "getattr for everything": "class C:\n    def __getattr__(self, name):\n        return getattr(self, name)\nC().step.x",
+    "a decorator decorates itself": "@f\ndef f(g):\n    return f(g)\n@f\n@f\ndef h():\n    pass\nh()",
+    "a generator yields from itself": "def g():\n    yield from g()\nlist(g())",
+    "a context manager enters itself": "from contextlib import contextmanager\n@contextmanager\ndef c():\n    with c():\n        yield\nwith c():\n    pass",
+    "an import of itself": "import train\nfrom train import *\nfrom . import train\nfrom .. import x\nfrom ... import *",
+    "partial of partial": "from functools import partial\nf = partial(partial, partial)\nf(f)(f)(f)",
+    "while true": "while True:\n    while True:\n        while True:\n            pass",
+    "type of type": "T = type('T', (type,), {})\nclass C(T, metaclass=T):\n    pass\nC()",
+    "a name that is deleted": "x = 1\ndel x\nx.step()\ndel scaler\nscaler.step(optimizer)",
+    "super without a base": "class C:\n    def __init__(self):\n        super().__init__()\n        super(C, self).step()\nC()",
+    "many bases": "class C(A, B, *bases, metaclass=M, **options):\n    pass\nC(*a, **k)",
+    "arguments that do not fit": "def f(a, b=1, *c, d, **e):\n    return a\nf()\nf(1, 2, 3, 4, d=5, a=6)\nf(*f, **f)",
+    "arguments by name twice": "def f(a):\n    pass\nf(1, a=2)\nf(b=3)",
+    "async everywhere": "async def f():\n    async with a as b, c:\n        async for x in b:\n            await x\n            yield x\n    return_ = [x async for x in f()]",
+    "a match with everything": "match x:\n    case {'a': [1, *rest], **more} if rest:\n        pass\n    case C(a=1) | D(2):\n        pass\n    case [a, b, *_] as c:\n        pass\n    case None | True | -1 | 'x':\n        pass\n    case _:\n        pass",
+    "nested targets": "(a, [b, *c], (d.e, f[0])) = x\nfor (a, [b, *c]) in x:\n    pass\nwith x as (a, [b]):\n    pass",
+    "odd deletes and globals": "def f():\n    global g\n    g = 1\n    def h():\n        nonlocal_ = 2\n        del nonlocal_\n    del f.x, g\nf()",
+    "exceptions in groups": "try:\n    pass\nexcept (A, B) as e:\n    raise X from e\nexcept C:\n    raise\nelse:\n    pass\nfinally:\n    pass",
+    "returns in finally": "def f():\n    for x in y:\n        try:\n            return 1\n        finally:\n            continue\n    while x:\n        try:\n            break\n        finally:\n            return 2\nf()",
+    "walrus in odd places": "[y := 1, (z := y)]\nwhile (a := f()) and (b := a):\n    pass\nprint(f'{(c := 1)}')",
+    "slices": "x[1:2, ..., ::3] = y[:]\nx[a:b] += 1\ndel x[:]",
+    "calls of literals": "1()\n'a'()\n[]()\n{}.x()\n(lambda: 1)()()\nNone.step()\n...",
+}
+
+
+@pytest.mark.parametrize("what", CIRCLES)
+def test_circles_and_oddities(what: str) -> None:
+    odd = CIRCLES[what]
+    before = codes(f"{odd}\n{SCRIPT}")
+    after = codes(f"{SCRIPT}\n{odd}\n")
+    assert "AMP201" in before or "AMP903" in before or what == "async everywhere"
+    assert "AMP201" in after or "AMP903" in after
+    codes("import torch\ndef around():\n" + "".join(f"    {line}\n" for line in f"{odd}\n{TRAIN}".splitlines()))
+    # With the names of the protocol in place of its own.
+    for name, word in (("f", "autocast"), ("C", "GradScaler"), ("x", "scaler"), ("a", "optimizer"), ("c", "loss")):
+        codes(f"from torch.amp import autocast, GradScaler\n{odd.replace(f'{name}(', f'{word}(')}\n{TRAIN}")
+
+
+# Programs by chance.
+
+EXPRESSIONS = st.sampled_from(
+    """scaler | optimizer | loss | model | self.scaler | self.optimizer | opts["g"] | opts[0] | None | 1 | "cuda" |
+    scaler.scale(loss) | scaler.get_scale() | model(x) | model.parameters() | x | (x, y) | [scaler, optimizer] |
+    {"a": scaler} | torch.autocast("cuda") | GradScaler("cuda") | GradScaler(enabled=flag) | nullcontext() |
+    scaler if flag else None | flag and scaler | not flag | scaler is None | loss / k | (i + 1) % k == 0 |
+    i % k | [o for o in opts] | {o: o for o in opts} | (lambda a: scaler.step(a)) | partial(scaler.step, optimizer) |
+    torch.optim.SGD(model.parameters(), lr=0.1) | f(scaler, optimizer) | self.f(loss) | f(*x, **y) | getattr(self, "scaler") |
+    p.grad | p.grad.norm() | [p.grad for p in model.parameters()] | F.cross_entropy(model(x), y) | torch.float16 |
+    (s := scaler) | await_ | scaler.state_dict() | type(scaler) | super().f | args.fp16 | loss.item() | model.half()""".replace(
+        "\n", " "
+    ).split(" | ")
+).map(str.strip)
+TARGETS = st.sampled_from(
+    ["scaler", "optimizer", "loss", "model", "self.scaler", "x", "x, y", "opts['g']", "opts[0]", "*x, y", "flag", "p.grad"]
+)
+CALLS = st.sampled_from(
+    """scaler.scale(loss).backward() | loss.backward() | scaler.step(optimizer) | scaler.update() | optimizer.step() |
+    optimizer.zero_grad() | scaler.unscale_(optimizer) | clip_grad_norm_(model.parameters(), 1.0) | self.f(loss) | f(scaler) |
+    scaler.step(opts[0]) | p.grad.mul_(2) | p.grad.div_(scaler.get_scale()) | torch.save({"a": optimizer.state_dict()}, "x") |
+    model.zero_grad() | scaler.update(2.0) | stack.enter_context(torch.autocast("cuda")) | ctx.__enter__() | ctx.__exit__(None) |
+    torch.autograd.backward(scaler.scale(loss)) | g.scaler.step(g.opt) | count.x.y() | train(scaler, optimizer, loss) |
+    scaler.load_state_dict(x) | [scaler.step(o) for o in opts] | print(loss) | torch.autograd.grad(scaler.scale(loss), x)""".replace(
+        "\n", " "
+    ).split(" | ")
+).map(str.strip)
+SIMPLE = (
+    CALLS
+    | st.tuples(TARGETS, EXPRESSIONS).map(" = ".join)
+    | EXPRESSIONS
+    | st.sampled_from(["pass", "break", "continue", "return loss", "return", "raise ValueError(x)", "count += 1"])
+    | st.sampled_from(["yield loss", "x: int = 1", "assert flag", "import torch.amp as A", "from x import *", "del x"])
+    | st.sampled_from(["global scaler", "await x", "loss /= k", "x = yield", "flag = not flag"])
+)
+
+
+def indented(block: list[str]) -> list[str]:
+    return [f" {line}" for row in block for line in row.split("\n")]
+
+
+def blocks(statement: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    body = st.lists(statement, min_size=1, max_size=4).map(indented)
+    head = EXPRESSIONS.flatmap(
+        lambda e: st.sampled_from(
+            [
+                f"if {e}:",
+                f"while {e}:",
+                f"for x in {e}:",
+                "for i, (x, y) in enumerate(loader):",
+                f"with {e}:",
+                "with torch.autocast('cuda'):",
+                "with ctx as c, stack:",
+                "def f(scaler, optimizer=None, *a, **k):",
+                "@torch.autocast('cuda')\ndef train(*args):",
+                "@contextmanager\ndef ctx():",
+                "class T(Base):",
+                "async def f(x):",
+            ]
+        )
+    )
+    plain = st.tuples(head, body).map(lambda p: "\n".join([p[0], *p[1]]))
+    forked = st.tuples(EXPRESSIONS, body, body).map(
+        lambda p: "\n".join([f"if {p[0]}:", *p[1], "else:", *p[2]])
+    )
+    tried = st.tuples(body, body, body).map(
+        lambda p: "\n".join(["try:", *p[0], "except ValueError as e:", *p[1], "finally:", *p[2]])
+    )
+    looped = st.tuples(body, body).map(lambda p: "\n".join(["for o in opts:", *p[0], "else:", *p[1]]))
+    matched = st.tuples(EXPRESSIONS, body, body).map(
+        lambda p: "\n".join([f"match {p[0]}:", " case 'a' | 1:", *indented(p[1]), " case _:", *indented(p[2])])
+    )
+    return plain | forked | tried | looped | matched
+
+
+STATEMENTS = st.recursive(SIMPLE, blocks, max_leaves=25)
+HEAD = """\
+import torch
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
+from torch.amp import GradScaler
+from torch.nn import functional as F
+from torch.nn.utils import clip_grad_norm_
+"""
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(STATEMENTS, min_size=1, max_size=6))
+def test_programs_by_chance_are_read(program: list[str]) -> None:
+    codes(HEAD + "\n".join(program) + "\n")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(STATEMENTS, min_size=1, max_size=4))
+def test_methods_by_chance_are_read(program: list[str]) -> None:
+    rows = indented(indented(program))
+    codes("\n".join([HEAD, "class Trainer(Base):", " def fit(self, loader):", *rows, "Trainer().fit(1)"]) + "\n")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=60), st.integers(0, len(SCRIPT)))
+def test_any_text_inside_a_script_is_read(text: str, at: int) -> None:
+    text = text.encode("utf-8", "replace").decode()
+    source = SCRIPT[:at] + text + SCRIPT[at:]
+    for finding in check_source(source, "train.py"):
+        assert finding.code in RULES
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=80), st.integers(0, len(SCRIPT)))
+def test_any_bytes_inside_a_file_are_read(tmp_path_factory: pytest.TempPathFactory, data: bytes, at: int) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.py"
+    path.write_bytes(SCRIPT.encode()[:at] + data + SCRIPT.encode()[at:])
+    for finding in check_paths([str(path)], Settings()).findings:
+        assert finding.code in RULES
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_a_script_that_breaks_off_anywhere_is_read(data: st.DataObject) -> None:
+    whole = data.draw(st.sampled_from([rule.bad for rule in RULES.values()]))
+    text = whole[: data.draw(st.integers(0, len(whole)))]
+    codes(text)
+
+
+# The standard library.
+
+
+def test_a_sample_of_the_standard_library_gives_nothing() -> None:
+    """Code that has nothing to do with torch, read in full and not passed by for want of a word."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    every = sorted(path for path in root.rglob("*.py") if not {"site-packages", "lib2to3", "test"} & set(path.parts))
+    sample = random.Random(4).sample(every, 60)
+    for path in sample:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        findings = check_source(text, str(path))
+        assert not [finding for finding in findings if finding.code != "AMP903"], f"{path}\n{shown(findings)}"
+        assert len(findings) <= 1
+
+
+def test_the_standard_library_under_the_names_of_the_protocol() -> None:
+    """The same code with the words of torch in it, so that nothing of it is passed by."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    for path in random.Random(5).sample(sorted(root.glob("*.py")), 25):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        text = text.replace(".close(", ".step(").replace(".read(", ".scale(").replace(".append(", ".backward(")
+        text = text.replace(".write(", ".unscale_(").replace(".join(", ".zero_grad(").replace(".get(", ".update(")
+        for finding in check_source(f"from torch.amp import autocast, GradScaler\n{text}", str(path)):
+            assert finding.code in RULES
+
+
+def test_the_command_says_in_one_sentence_what_it_cannot_read(tmp_path: Path) -> None:
+    (tmp_path / "deep.py").write_text("autocast = " + "(" * 5000 + ")" * 5000, encoding="utf-8")
+    (tmp_path / "bytes.py").write_bytes(b"autocast = '\xff'")
+    (tmp_path / "broken.py").write_text("autocast(", encoding="utf-8")
+    command = [sys.executable, "-m", "pytest_amp_check", "check", "--output-format", "concise", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == ""
+    rows = [row for row in done.stdout.splitlines() if "AMP903" in row]
+    assert len(rows) == 3, done.stdout
