@@ -1,4 +1,4 @@
-"""The automaton answers everything, faults only what is wrong, and its states travel over graphs without counting paths."""
+"""The automaton answers everything and faults only what is wrong; its states travel over graphs, paths are not counted."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_every_state_answers_every_input() -> None:
 def test_the_words_of_the_automaton_are_all_different() -> None:
     for words in (a.GRADS, a.STAGES, a.INPUTS):
         assert len(set(words)) == len(words)
-    assert a.PENDING < set(a.GRADS)
+    assert a.PENDING.issubset(a.GRADS)
     assert a.UNDER_SCALE < a.PENDING
 
 
@@ -121,7 +121,7 @@ def test_each_label_of_the_automaton_is_owned_and_can_be_given() -> None:
 def test_what_the_judge_of_graphs_knows_of_labels_are_labels() -> None:
     assert set(judging.BLAMED) <= set(LABELS)
     assert set(judging.WITNESS) <= set(LABELS)
-    assert judging.ON_EVERY_PATH <= set(LABELS)
+    assert judging.ON_EVERY_PATH.issubset(LABELS)
     kinds = {value for name, value in vars(e).items() if name.isupper() and isinstance(value, str)}
     for table in (judging.BLAMED, judging.WITNESS):
         assert all(table.values())
@@ -147,7 +147,7 @@ Letter = tuple[str, bool]
 
 
 def spell(word: Sequence[str | Letter], start: Opt | None = None) -> tuple[Opt, list[str]]:
-    """Read a word; the faults that it commits, in order. ``("backward-scaled", False)`` is a loss that is not divided."""
+    """Read a word: the last state, and the faults in order. ``("backward-scaled", False)`` is a loss not divided."""
     state = Opt(a.CLEAN, a.READY) if start is None else start
     faults: list[str] = []
     for letter in word:
@@ -159,7 +159,7 @@ def spell(word: Sequence[str | Letter], start: Opt | None = None) -> tuple[Opt, 
 
 @st.composite
 def windows(draw: st.DrawFn) -> list[str | Letter]:
-    """One legal window: (backward)^k [unscale (clip | read | edit)*] step update, with zero_grad somewhere after step."""
+    """One legal window: (backward)^k [unscale (clip | read | edit)*] step update, and zero_grad after the step."""
     micro = draw(st.integers(1, 4))
     word: list[str | Letter] = []
     for n in range(micro):
@@ -208,9 +208,7 @@ def test_a_step_that_is_skipped_with_an_update_is_legal(
 
 @quick
 @given(st.lists(st.sampled_from(a.INPUTS), max_size=30), windows())
-def test_after_any_word_a_handoff_and_a_whole_window_make_peace(
-    before: list[str], window: list[str | Letter]
-) -> None:
+def test_after_any_word_a_handoff_and_a_whole_window_make_peace(before: list[str], window: list[str | Letter]) -> None:
     state, _ = spell(before)
     state, _ = spell([a.HANDOFF, a.SCALER_STEP, a.UPDATE, a.ZERO], state)
     assert spell(window, state)[1] == []
@@ -244,7 +242,11 @@ ILLEGAL: list[tuple[str, Sequence[str | Letter], str]] = [
     ("scaled and raw, stepped directly", [a.BACKWARD_SCALED, a.BACKWARD_RAW, a.STEP], "plain-step@scaled"),
     ("S09 update before the step", [a.BACKWARD_SCALED, a.UPDATE, a.SCALER_STEP], "update@pending"),
     ("S09 update before unscale", [a.BACKWARD_SCALED, a.UPDATE, a.UNSCALE], "update@pending"),
-    ("S11 update between unscale and step", [a.BACKWARD_SCALED, a.UNSCALE, a.UPDATE, a.SCALER_STEP], "step@unscaled-updated"),
+    (
+        "S11 update between unscale and step",
+        [a.BACKWARD_SCALED, a.UNSCALE, a.UPDATE, a.SCALER_STEP],
+        "step@unscaled-updated",
+    ),
     ("S12 skip without update", [a.BACKWARD_SCALED, a.UNSCALE, a.ZERO, a.BACKWARD_SCALED], "backward@unscaled"),
     ("S12 more scaled gradients after unscale", [a.BACKWARD_SCALED, a.UNSCALE, a.BACKWARD_SCALED], "backward@unscaled"),
     ("S13 divided by hand", [a.BACKWARD_SCALED, a.DIVIDE, a.SCALER_STEP], "step@divided"),
@@ -576,7 +578,7 @@ def test_accumulation_windows(boundary: bool) -> None:
 @pytest.mark.parametrize("enabled", [True, False])
 def test_regions_open_and_close(enabled: bool) -> None:
     drawing = Drawing()
-    region = {"device": "cuda", "dtype": "float16", "enabled": enabled, "cache": True}
+    region: dict[str, Any] = {"device": "cuda", "dtype": "float16", "enabled": enabled, "cache": True}
     backward = drawing.scaled_backward()
     drawing.line(
         0,
@@ -593,7 +595,7 @@ def test_regions_open_and_close(enabled: bool) -> None:
 def test_regions_in_a_loop_that_never_leaves_them_come_to_an_end() -> None:
     drawing = Drawing()
     head = drawing.line(0)
-    region = {"device": "cuda", "dtype": "float16", "enabled": True, "cache": True}
+    region: dict[str, Any] = {"device": "cuda", "dtype": "float16", "enabled": True, "cache": True}
     last = drawing.line(head, drawing.event(e.AUTOCAST_ENTER, **region), drawing.event(e.FORWARD))
     drawing.way(last, head)
     assert drawing.findings() == []

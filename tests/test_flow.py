@@ -98,21 +98,17 @@ def asked(test: tuple[str, bool], then: str, otherwise: str) -> str:
     return f"if {text}:\n{indent(first or 'pass', '    ')}\n{tail}"
 
 
+UNKNOWN_DTYPE = LOSS.replace('"cuda"', '"cuda", dtype=args.dtype')
 for _subject, _spellings in SAME.items():
     _setup = MAKES.get(_subject, 'scaler = GradScaler("cuda")')
     for _one, _two in product(_spellings[:3], _spellings):
         _backward = asked(_one, "scaler.scale(loss).backward()", "loss.backward()")
         _stepping = asked(_two, "scaler.step(optimizer)\nscaler.update()", "optimizer.step()")
-        _loss = '''\
-optimizer.zero_grad()
-with autocast("cuda", dtype=args.dtype):
-    loss = criterion(model(x), y)
-'''
-        case(f"twins {_one[0]} / {_two[0]}, good", loop(_loss, _backward, _stepping, setup=_setup))
+        case(f"twins {_one[0]} / {_two[0]}, good", loop(UNKNOWN_DTYPE, _backward, _stepping, setup=_setup))
         case(
             f"twins {_one[0]} / {_two[0]}, unscaled, good",
             loop(
-                _loss,
+                UNKNOWN_DTYPE,
                 _backward,
                 asked(_two, "scaler.unscale_(optimizer)", ""),
                 "clip_grad_norm_(model.parameters(), 1.0)",
@@ -123,26 +119,22 @@ with autocast("cuda", dtype=args.dtype):
         case(
             f"twins {_one[0]} / {_two[0]}, bad",
             loop(
-                _loss,
+                UNKNOWN_DTYPE,
                 _backward,
                 "clip_grad_norm_(model.parameters(), 1.0)  # AMP201",
                 _stepping,
                 setup=_setup,
             ),
         )
+    _none = _subject == "scaler"
     case(
         f"twins {_spellings[0][0]} with the branches the wrong way round, bad",
         loop(
-            _loss,
-            asked(_spellings[0], "scaler.scale(loss).backward()", "loss.backward()  # AMP203"),
-            asked(_spellings[0], "optimizer.step()  # AMP204", "scaler.step(optimizer)\nscaler.update()"),
-            setup=_setup if _subject != "scaler" else 'scaler = GradScaler("cuda")\nscaler = scaler if args.a else scaler',
-        )
-        if _subject != "scaler"
-        else loop(
-            _loss,
-            asked(_spellings[0], "scaler.scale(loss).backward()", "loss.backward()"),
-            asked(_spellings[0], "optimizer.step()  # AMP204", "pass"),
+            UNKNOWN_DTYPE,
+            asked(_spellings[0], "scaler.scale(loss).backward()", f"loss.backward(){'' if _none else '  # AMP203'}"),
+            asked(
+                _spellings[0], "optimizer.step()  # AMP204", "" if _none else "scaler.step(optimizer)\nscaler.update()"
+            ),
             setup=_setup,
         ),
     )
@@ -527,17 +519,19 @@ REGIONS = {
         "region()",
     ),
     "by a context manager of the module": (
-        '@contextlib.contextmanager\ndef region():\n    print("in")\n    with autocast("cuda"):\n        yield\n    print("out")',
+        '@contextlib.contextmanager\ndef region():\n    print("in")\n    with autocast("cuda"):\n        yield',
         "region()",
     ),
     "by a class": (
-        "class Region:\n"
-        "    def __init__(self):\n"
-        '        self.inner = autocast("cuda")\n'
-        "    def __enter__(self):\n"
-        "        return self.inner.__enter__()\n"
-        "    def __exit__(self, *exc):\n"
-        "        return self.inner.__exit__(*exc)",
+        """
+class Region:
+    def __init__(self):
+        self.inner = autocast("cuda")
+    def __enter__(self):
+        return self.inner.__enter__()
+    def __exit__(self, *exc):
+        return self.inner.__exit__(*exc)
+""",
         "Region()",
     ),
     "chosen by a conditional": ('ctx = autocast("cuda") if args.amp else nullcontext()', "ctx"),
@@ -1236,8 +1230,14 @@ KEPT = {
         "state.opt",
     ),
     "a data class": (
-        "from dataclasses import dataclass\n@dataclass\nclass State:\n    scaler: GradScaler\n    opt: object\n"
-        'state = State(GradScaler("cuda"), optimizer)',
+        """
+from dataclasses import dataclass
+@dataclass
+class State:
+    scaler: GradScaler
+    opt: object
+state = State(GradScaler("cuda"), optimizer)
+""",
         "state.scaler",
         "state.opt",
     ),

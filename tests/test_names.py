@@ -380,3 +380,35 @@ for x, y in data:
     sc.update()
 """
     )
+
+
+@pytest.mark.parametrize("imported", ["optimizer", "scaler", "model", "loader", "criterion", "nothing"])
+@pytest.mark.parametrize(
+    "how", ["from mine import {}", "import mine\n{0} = mine.{0}", "import mine\n{} = mine.build()"]
+)
+def test_what_another_file_makes_is_known_by_its_use(imported: str, how: str) -> None:
+    """What a scaler steps is an optimizer, and what scales and steps is a scaler, wherever they come from."""
+    made = {
+        "optimizer": "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
+        "scaler": 'scaler = torch.amp.GradScaler("cuda")',
+        "model": "model = torch.nn.Linear(8, 2).cuda()",
+        "loader": "loader = torch.utils.data.DataLoader([])",
+        "criterion": "criterion = torch.nn.CrossEntropyLoss()",
+        "nothing": "nothing = None",
+    }
+    order = ["model", "optimizer", "scaler", "loader", "criterion"]
+    setup = "\n".join(how.format(name) if name == imported else made[name] for name in order)
+    agrees(
+        f"""\
+import torch
+{setup}
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        loss = criterion(model(x), y)
+    scaler.scale(loss).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+    scaler.step(optimizer)
+    scaler.update()
+"""
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 import sysconfig
@@ -19,6 +18,7 @@ from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.static.engine import Settings, check_paths, check_source
 
 TRAIN = """\
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 scaler = torch.amp.GradScaler("cuda")
 for x, y in loader:
     optimizer.zero_grad()
@@ -29,17 +29,17 @@ for x, y in loader:
     scaler.step(optimizer)
     scaler.update()
 """
-CLIP = 7
-SCRIPT = "import torch\nfrom mine import criterion, loader, model, optimizer\n" + TRAIN
+CLIP = 8
+SCRIPT = "import torch\nfrom mine import criterion, loader, model\n" + TRAIN
 
 
 def sound(findings: list[Finding], text: str) -> None:
     """Findings that can be shown: of known rules, in order, inside the text, with words."""
-    rows = text.count("\n") + 1
+    rows = text.replace("\r\n", "\n").replace("\r", "\n").count("\n") + 1
     assert [f.order() for f in findings] == sorted(f.order() for f in findings)
     for finding in findings:
         assert finding.code in RULES
-        assert 1 <= finding.line <= max(rows, finding.line if "\r" in text or "\f" in text else 0), shown(findings)
+        assert 1 <= finding.line <= rows, shown(findings)
         assert finding.site.end_line >= finding.line
         assert finding.message and "\n" not in finding.message
         assert finding.as_dict()["code"] == finding.code
@@ -101,7 +101,7 @@ def test_files_with_nothing_in_them_give_nothing(tmp_path: Path, data: bytes) ->
         (lambda text: text.replace("\n", "\r").encode(), 0),
         (lambda text: b"\x0c\n" + text.encode(), 1),
         (lambda text: b"# page\x0c one\n" + text.replace("for x", "\x0cfor x").encode(), 1),
-        (lambda text: ("name = '𝒜 é \u2028 \x85'\n" + text).encode(), 1),
+        (lambda text: ("name = '𝄞 é \u2028 \x85'\n" + text).encode(), 1),
         (lambda text: text.rstrip("\n").encode(), 0),
     ],
 )
@@ -203,7 +203,6 @@ def test_what_only_the_compiler_refuses_is_read(text: str) -> None:
 
 
 def test_twenty_thousand_lines() -> None:
-    dice = random.Random(0)
     rows = [
         "x{n} = f{n}(x, {n})",
         "if x{n}:\n    y = g(x{n})\nelse:\n    y = h({n})",
@@ -214,14 +213,15 @@ def test_twenty_thousand_lines() -> None:
     ]
     lines: list[str] = []
     while len(lines) < 20_000:
-        lines += dice.choice(rows).replace("{n}", str(len(lines))).split("\n")
+        n = len(lines)
+        lines += rows[n * 7 % 11 % len(rows)].replace("{n}", str(n)).split("\n")
     text = "\n".join(lines) + "\n" + SCRIPT
     findings = check_source(text, "train.py")
     sound(findings, text)
     assert places(findings) == {(len(lines) + CLIP + 2, "AMP201")}, shown(findings)
 
 
-def test_two_thousand_training_functions() -> None:
+def test_hundreds_of_training_functions() -> None:
     body = "".join(f"    {line}\n" for line in TRAIN.splitlines())
     functions = 300
     text = "import torch\n" + "".join(
@@ -229,7 +229,7 @@ def test_two_thousand_training_functions() -> None:
     )
     findings = check_source(text, "train.py")
     assert [finding.code for finding in findings] == ["AMP201"] * functions
-    assert [finding.line for finding in findings] == [2 + CLIP + n * 10 for n in range(functions)]
+    assert [finding.line for finding in findings] == [2 + CLIP + n * 11 for n in range(functions)]
 
 
 DEEP = 1_000
@@ -277,9 +277,7 @@ NESTED = {
 @pytest.mark.parametrize("what", NESTED)
 def test_a_thousand_levels(what: str) -> None:
     text = f"{SCRIPT}\n{NESTED[what]}\n"
-    found = codes(text)
-    assert found in ({"AMP201"}, {"AMP903"}) or found <= {"AMP201", "AMP102", "AMP103"}, found
-    assert found
+    assert codes(text) in ({"AMP201"}, {"AMP903"})
 
 
 @pytest.mark.parametrize("what", ["parentheses", "ifs", "additions", "attributes", "elifs"])
@@ -328,46 +326,234 @@ def test_a_line_of_a_million_characters() -> None:
 
 # Programs that go in circles.
 
-CIRCLES = {
-    "a function calls itself": "def f(x):\n    return f(x)\nf(1)",
-    "two functions call each other": "def f(x):\n    return g(x)\ndef g(x):\n    return f(x)\nf(1)",
-    "a function calls itself twice": "def f(x):\n    f(x - 1)\n    f(x - 2)\n    return f(f(x))\nf(1)",
-    "a function returns itself": "def f():\n    return f\nf()()()()",
-    "a function takes itself": "def f(g):\n    return g(g)\nf(f)",
-    "a lambda takes itself": "(lambda f: f(f))(lambda f: f(f))",
-    "a fixed point": "Y = lambda f: (lambda x: x(x))(lambda y: f(lambda *a: y(y)(*a)))\nY(lambda s: lambda n: s(n))(1)",
-    "a class inherits from itself": "class C(C):\n    pass\nC().train()",
-    "two classes inherit from each other": "class A(B):\n    pass\nclass B(A):\n    pass\nA().step()",
-    "a class makes itself": "class C:\n    def __init__(self):\n        self.c = C()\nC().c.c.c",
-    "an object holds itself": "class C:\n    def __init__(self):\n        self.me = self\n    def f(self):\n        return self.me.f()\nC().f()",
-    "a list holds itself": "x = []\nx.append(x)\nx[0] = x\nx[0][0][0].step()",
-    "a dict holds itself": "d = {}\nd['d'] = d\nd['d']['d'].zero_grad()\nf(**d)",
-    "a name means itself": "x = x\nx = x + x\nx.step(x)",
-    "names change places": "a, b = b, a\nfor a, b in zip(b, a):\n    a, b = b, a",
-    "a property reads itself": "class C:\n    @property\n    def scaler(self):\n        return self.scaler\nC().scaler.step(1)",
-    "getattr for everything": "class C:\n    def __getattr__(self, name):\n        return getattr(self, name)\nC().step.x",
-    "a decorator decorates itself": "@f\ndef f(g):\n    return f(g)\n@f\n@f\ndef h():\n    pass\nh()",
-    "a generator yields from itself": "def g():\n    yield from g()\nlist(g())",
-    "a context manager enters itself": "from contextlib import contextmanager\n@contextmanager\ndef c():\n    with c():\n        yield\nwith c():\n    pass",
-    "an import of itself": "import train\nfrom train import *\nfrom . import train\nfrom .. import x\nfrom ... import *",
-    "partial of partial": "from functools import partial\nf = partial(partial, partial)\nf(f)(f)(f)",
-    "while true": "while True:\n    while True:\n        while True:\n            pass",
-    "type of type": "T = type('T', (type,), {})\nclass C(T, metaclass=T):\n    pass\nC()",
-    "a name that is deleted": "x = 1\ndel x\nx.step()\ndel scaler\nscaler.step(optimizer)",
-    "super without a base": "class C:\n    def __init__(self):\n        super().__init__()\n        super(C, self).step()\nC()",
-    "many bases": "class C(A, B, *bases, metaclass=M, **options):\n    pass\nC(*a, **k)",
-    "arguments that do not fit": "def f(a, b=1, *c, d, **e):\n    return a\nf()\nf(1, 2, 3, 4, d=5, a=6)\nf(*f, **f)",
-    "arguments by name twice": "def f(a):\n    pass\nf(1, a=2)\nf(b=3)",
-    "async everywhere": "async def f():\n    async with a as b, c:\n        async for x in b:\n            await x\n            yield x\n    return_ = [x async for x in f()]",
-    "a match with everything": "match x:\n    case {'a': [1, *rest], **more} if rest:\n        pass\n    case C(a=1) | D(2):\n        pass\n    case [a, b, *_] as c:\n        pass\n    case None | True | -1 | 'x':\n        pass\n    case _:\n        pass",
-    "nested targets": "(a, [b, *c], (d.e, f[0])) = x\nfor (a, [b, *c]) in x:\n    pass\nwith x as (a, [b]):\n    pass",
-    "odd deletes and globals": "def f():\n    global g\n    g = 1\n    def h():\n        nonlocal_ = 2\n        del nonlocal_\n    del f.x, g\nf()",
-    "exceptions in groups": "try:\n    pass\nexcept (A, B) as e:\n    raise X from e\nexcept C:\n    raise\nelse:\n    pass\nfinally:\n    pass",
-    "returns in finally": "def f():\n    for x in y:\n        try:\n            return 1\n        finally:\n            continue\n    while x:\n        try:\n            break\n        finally:\n            return 2\nf()",
-    "walrus in odd places": "[y := 1, (z := y)]\nwhile (a := f()) and (b := a):\n    pass\nprint(f'{(c := 1)}')",
-    "slices": "x[1:2, ..., ::3] = y[:]\nx[a:b] += 1\ndel x[:]",
-    "calls of literals": "1()\n'a'()\n[]()\n{}.x()\n(lambda: 1)()()\nNone.step()\n...",
-}
+CIRCLES = dict(
+    part.split("\n", 1)
+    for part in """\
+## a function calls itself
+def f(x):
+    return f(x)
+f(1)
+## two functions call each other
+def f(x):
+    return g(x)
+def g(x):
+    return f(x)
+f(1)
+## a function calls itself twice
+def f(x):
+    f(x - 1)
+    f(x - 2)
+    return f(f(x))
+f(1)
+## a function returns itself
+def f():
+    return f
+f()()()()
+## a function takes itself
+def f(g):
+    return g(g)
+f(f)
+## a lambda takes itself
+(lambda f: f(f))(lambda f: f(f))
+## a fixed point
+Y = lambda f: (lambda x: x(x))(lambda y: f(lambda *a: y(y)(*a)))
+Y(lambda s: lambda n: s(n))(1)
+## a class inherits from itself
+class C(C):
+    pass
+C().train()
+## two classes inherit from each other
+class A(B):
+    pass
+class B(A):
+    pass
+A().step()
+## a class makes itself
+class C:
+    def __init__(self):
+        self.c = C()
+C().c.c.c
+## an object holds itself
+class C:
+    def __init__(self):
+        self.me = self
+    def f(self):
+        return self.me.f()
+C().f()
+## a list holds itself
+x = []
+x.append(x)
+x[0] = x
+x[0][0][0].step()
+## a dict holds itself
+d = {}
+d['d'] = d
+d['d']['d'].zero_grad()
+f(**d)
+## a name means itself
+x = x
+x = x + x
+x.step(x)
+## names change places
+a, b = b, a
+for a, b in zip(b, a):
+    a, b = b, a
+## a property reads itself
+class C:
+    @property
+    def scaler(self):
+        return self.scaler
+C().scaler.step(1)
+## getattr for everything
+class C:
+    def __getattr__(self, name):
+        return getattr(self, name)
+C().step.x
+## a decorator decorates itself
+@f
+def f(g):
+    return f(g)
+@f
+@f
+def h():
+    pass
+h()
+## a generator yields from itself
+def g():
+    yield from g()
+list(g())
+## a context manager enters itself
+from contextlib import contextmanager
+@contextmanager
+def c():
+    with c():
+        yield
+with c():
+    pass
+## an import of itself
+import train
+from train import *
+from . import train
+from .. import x
+from ... import *
+## partial of partial
+from functools import partial
+f = partial(partial, partial)
+f(f)(f)(f)
+## while true
+while True:
+    while True:
+        while True:
+            pass
+## type of type
+T = type('T', (type,), {})
+class C(T, metaclass=T):
+    pass
+C()
+## a name that is deleted
+x = 1
+del x
+x.step()
+del scaler
+scaler.step(optimizer)
+## super without a base
+class C:
+    def __init__(self):
+        super().__init__()
+        super(C, self).step()
+C()
+## many bases
+class C(A, B, *bases, metaclass=M, **options):
+    pass
+C(*a, **k)
+## arguments that do not fit
+def f(a, b=1, *c, d, **e):
+    return a
+f()
+f(1, 2, 3, 4, d=5, a=6)
+f(*f, **f)
+## arguments by name twice
+def f(a):
+    pass
+f(1, a=2)
+f(b=3)
+## async everywhere
+async def f():
+    async with a as b, c:
+        async for x in b:
+            await x
+            yield x
+    return_ = [x async for x in f()]
+## a match with everything
+match x:
+    case {'a': [1, *rest], **more} if rest:
+        pass
+    case C(a=1) | D(2):
+        pass
+    case [a, b, *_] as c:
+        pass
+    case None | True | -1 | 'x':
+        pass
+    case _:
+        pass
+## nested targets
+(a, [b, *c], (d.e, f[0])) = x
+for (a, [b, *c]) in x:
+    pass
+with x as (a, [b]):
+    pass
+## odd deletes and globals
+def f():
+    global g
+    g = 1
+    def h():
+        nonlocal_ = 2
+        del nonlocal_
+    del f.x, g
+f()
+## exceptions in groups
+try:
+    pass
+except (A, B) as e:
+    raise X from e
+except C:
+    raise
+else:
+    pass
+finally:
+    pass
+## returns in finally
+def f():
+    for x in y:
+        try:
+            return 1
+        finally:
+            continue
+    while x:
+        try:
+            break
+        finally:
+            return 2
+f()
+## walrus in odd places
+[y := 1, (z := y)]
+while (a := f()) and (b := a):
+    pass
+print(f'{(c := 1)}')
+## slices
+x[1:2, ..., ::3] = y[:]
+x[a:b] += 1
+del x[:]
+## calls of literals
+1()
+'a'()
+[]()
+{}.x()
+(lambda: 1)()()
+None.step()
+...
+""".split("## ")[1:]
+)
 
 
 @pytest.mark.parametrize("what", CIRCLES)
@@ -375,7 +561,8 @@ def test_circles_and_oddities(what: str) -> None:
     odd = CIRCLES[what]
     before = codes(f"{odd}\n{SCRIPT}")
     after = codes(f"{SCRIPT}\n{odd}\n")
-    assert "AMP201" in before or "AMP903" in before or what == "async everywhere"
+    # Below a loop that never ends nothing happens any more.
+    assert "AMP201" in before or "AMP903" in before or what == "while true"
     assert "AMP201" in after or "AMP903" in after
     codes("import torch\ndef around():\n" + "".join(f"    {line}\n" for line in f"{odd}\n{TRAIN}".splitlines()))
     # With the names of the protocol in place of its own.
@@ -386,30 +573,95 @@ def test_circles_and_oddities(what: str) -> None:
 # Programs by chance.
 
 EXPRESSIONS = st.sampled_from(
-    """scaler | optimizer | loss | model | self.scaler | self.optimizer | opts["g"] | opts[0] | None | 1 | "cuda" |
-    scaler.scale(loss) | scaler.get_scale() | model(x) | model.parameters() | x | (x, y) | [scaler, optimizer] |
-    {"a": scaler} | torch.autocast("cuda") | GradScaler("cuda") | GradScaler(enabled=flag) | nullcontext() |
-    scaler if flag else None | flag and scaler | not flag | scaler is None | loss / k | (i + 1) % k == 0 |
-    i % k | [o for o in opts] | {o: o for o in opts} | (lambda a: scaler.step(a)) | partial(scaler.step, optimizer) |
-    torch.optim.SGD(model.parameters(), lr=0.1) | f(scaler, optimizer) | self.f(loss) | f(*x, **y) | getattr(self, "scaler") |
-    p.grad | p.grad.norm() | [p.grad for p in model.parameters()] | F.cross_entropy(model(x), y) | torch.float16 |
-    (s := scaler) | await_ | scaler.state_dict() | type(scaler) | super().f | args.fp16 | loss.item() | model.half()""".replace(
-        "\n", " "
-    ).split(" | ")
-).map(str.strip)
+    """\
+scaler
+optimizer
+loss
+model
+self.scaler
+self.optimizer
+opts["g"]
+opts[0]
+None
+1
+"cuda"
+scaler.scale(loss)
+scaler.get_scale()
+model(x)
+model.parameters()
+x
+(x, y)
+[scaler, optimizer]
+{"a": scaler}
+torch.autocast("cuda")
+GradScaler("cuda")
+GradScaler(enabled=flag)
+nullcontext()
+scaler if flag else None
+flag and scaler
+not flag
+scaler is None
+loss / k
+(i + 1) % k == 0
+i % k
+[o for o in opts]
+{o: o for o in opts}
+(lambda a: scaler.step(a))
+partial(scaler.step, optimizer)
+torch.optim.SGD(model.parameters(), lr=0.1)
+f(scaler, optimizer)
+self.f(loss)
+f(*x, **y)
+getattr(self, "scaler")
+p.grad
+p.grad.norm()
+[p.grad for p in model.parameters()]
+F.cross_entropy(model(x), y)
+torch.float16
+(s := scaler)
+await_
+scaler.state_dict()
+type(scaler)
+super().f
+args.fp16
+loss.item()
+model.half()
+""".splitlines()
+)
 TARGETS = st.sampled_from(
-    ["scaler", "optimizer", "loss", "model", "self.scaler", "x", "x, y", "opts['g']", "opts[0]", "*x, y", "flag", "p.grad"]
+    "scaler|optimizer|loss|model|self.scaler|x|x, y|opts['g']|opts[0]|*x, y|flag|p.grad".split("|")
 )
 CALLS = st.sampled_from(
-    """scaler.scale(loss).backward() | loss.backward() | scaler.step(optimizer) | scaler.update() | optimizer.step() |
-    optimizer.zero_grad() | scaler.unscale_(optimizer) | clip_grad_norm_(model.parameters(), 1.0) | self.f(loss) | f(scaler) |
-    scaler.step(opts[0]) | p.grad.mul_(2) | p.grad.div_(scaler.get_scale()) | torch.save({"a": optimizer.state_dict()}, "x") |
-    model.zero_grad() | scaler.update(2.0) | stack.enter_context(torch.autocast("cuda")) | ctx.__enter__() | ctx.__exit__(None) |
-    torch.autograd.backward(scaler.scale(loss)) | g.scaler.step(g.opt) | count.x.y() | train(scaler, optimizer, loss) |
-    scaler.load_state_dict(x) | [scaler.step(o) for o in opts] | print(loss) | torch.autograd.grad(scaler.scale(loss), x)""".replace(
-        "\n", " "
-    ).split(" | ")
-).map(str.strip)
+    """\
+scaler.scale(loss).backward()
+loss.backward()
+scaler.step(optimizer)
+scaler.update()
+optimizer.step()
+optimizer.zero_grad()
+scaler.unscale_(optimizer)
+clip_grad_norm_(model.parameters(), 1.0)
+self.f(loss)
+f(scaler)
+scaler.step(opts[0])
+p.grad.mul_(2)
+p.grad.div_(scaler.get_scale())
+torch.save({"a": optimizer.state_dict()}, "x")
+model.zero_grad()
+scaler.update(2.0)
+stack.enter_context(torch.autocast("cuda"))
+ctx.__enter__()
+ctx.__exit__(None)
+torch.autograd.backward(scaler.scale(loss))
+g.scaler.step(g.opt)
+count.x.y()
+train(scaler, optimizer, loss)
+scaler.load_state_dict(x)
+[scaler.step(o) for o in opts]
+print(loss)
+torch.autograd.grad(scaler.scale(loss), x)
+""".splitlines()
+)
 SIMPLE = (
     CALLS
     | st.tuples(TARGETS, EXPRESSIONS).map(" = ".join)
@@ -445,9 +697,7 @@ def blocks(statement: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         )
     )
     plain = st.tuples(head, body).map(lambda p: "\n".join([p[0], *p[1]]))
-    forked = st.tuples(EXPRESSIONS, body, body).map(
-        lambda p: "\n".join([f"if {p[0]}:", *p[1], "else:", *p[2]])
-    )
+    forked = st.tuples(EXPRESSIONS, body, body).map(lambda p: "\n".join([f"if {p[0]}:", *p[1], "else:", *p[2]]))
     tried = st.tuples(body, body, body).map(
         lambda p: "\n".join(["try:", *p[0], "except ValueError as e:", *p[1], "finally:", *p[2]])
     )
@@ -515,7 +765,7 @@ def test_a_sample_of_the_standard_library_gives_nothing() -> None:
     """Code that has nothing to do with torch, read in full and not passed by for want of a word."""
     root = Path(sysconfig.get_paths()["stdlib"])
     every = sorted(path for path in root.rglob("*.py") if not {"site-packages", "lib2to3", "test"} & set(path.parts))
-    sample = random.Random(4).sample(every, 60)
+    sample = every[:: len(every) // 60]
     for path in sample:
         text = path.read_text(encoding="utf-8", errors="replace")
         findings = check_source(text, str(path))
@@ -526,7 +776,7 @@ def test_a_sample_of_the_standard_library_gives_nothing() -> None:
 def test_the_standard_library_under_the_names_of_the_protocol() -> None:
     """The same code with the words of torch in it, so that nothing of it is passed by."""
     root = Path(sysconfig.get_paths()["stdlib"])
-    for path in random.Random(5).sample(sorted(root.glob("*.py")), 25):
+    for path in sorted(root.glob("*.py"))[::8]:
         text = path.read_text(encoding="utf-8", errors="replace")
         text = text.replace(".close(", ".step(").replace(".read(", ".scale(").replace(".append(", ".backward(")
         text = text.replace(".write(", ".unscale_(").replace(".join(", ".zero_grad(").replace(".get(", ".update(")

@@ -173,7 +173,7 @@ def _check(given: Any) -> int:
                 raise InputFailure(f"`{path}` is not Python source, and nothing else is read: leave it out")
         show, wipe = text.progress(sys.stderr)
         try:
-            report = engine.check_paths(paths, settings, show)
+            report = engine.check_paths(paths, settings, show, jobs=os.cpu_count() or 1)
         except engine.InputError as error:
             raise InputFailure(str(error)) from None
         finally:

@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 from ..protocol import events as e
 from ..protocol.check import check
@@ -19,9 +20,14 @@ from . import sources
 from .project import Module
 from .roots import read_module
 from .sources import InputError
+from .work import shared, spread
 
 __all__ = ["InputError", "Report", "Settings", "check_paths", "check_source"]
 
+#: Files that a process takes at once for a first look.
+CHUNK = 400
+#: Bytes of source from which on it pays to start processes.
+WORTH_PROCESSES = 1_000_000
 #: Python frames that reading deeply nested code may take.
 RECURSION = 9_000
 
@@ -70,8 +76,13 @@ class Tree:
         if b"autocast" in data:
             self.autocast.add(path)
             self.float16 = True
-        elif b"GradScaler" in data or b".half()" in data or b"float16" in data:
+        elif not self.float16 and (b"GradScaler" in data or b".half()" in data or b"float16" in data):
             self.float16 = True
+
+    def add(self, other: Tree) -> None:
+        """Know what another look has shown, too."""
+        self.autocast |= other.autocast
+        self.float16 = self.float16 or other.float16
 
 
 def check_source(text: str, filename: str = "<string>", settings: Settings | None = None) -> list[Finding]:
@@ -82,36 +93,72 @@ def check_source(text: str, filename: str = "<string>", settings: Settings | Non
 
 
 def check_paths(
-    paths: Sequence[str], settings: Settings | None = None, progress: Callable[[int, int], None] | None = None
+    paths: Sequence[str],
+    settings: Settings | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    jobs: int = 1,
 ) -> Report:
-    """Findings in files, and in the files below directories. Raises :class:`InputError` for a path that is not there."""
+    """Findings in files, and in the files below directories, read by as many processes as ``jobs`` allows.
+
+    A file that is named is parsed whatever it holds; one that was found below a directory only if it can hold a mistake.
+    ``progress`` is told how many of how many files are done. Raises :class:`InputError` for a path that is not there.
+    """
     settings = settings or Settings()
     files = sources.find(paths, settings.exclude)
-    findings: list[Finding] = []
+    named = frozenset(paths)
     tree = Tree()
-    todo: list[tuple[str, bytes]] = []
-    for path in files:
+    findings: list[Finding] = []
+    todo: list[tuple[int, str]] = []
+    chunks = [files[at : at + CHUNK] for at in range(0, len(files), CHUNK)]
+    for looked in spread(_look, chunks, jobs, (named, settings)):
+        tree.add(looked.tree)
+        findings.extend(looked.findings)
+        todo.extend(looked.todo)
+    # The largest first, so that no process is left with a large one at the end.
+    todo.sort(reverse=True)
+    enough = sum(size for size, _ in todo) > WORTH_PROCESSES
+    work = [path for _, path in todo]
+    for done, found in enumerate(spread(_check, work, jobs if enough else 1, (settings, tree))):
+        findings.extend(found)
+        if progress is not None:
+            progress(done + 1, len(todo))
+    findings.sort(key=Finding.order)
+    return Report(findings, len(files))
+
+
+class _Looked:
+    """What a first look at some files has shown: which of them to read, with their sizes."""
+
+    __slots__ = ("findings", "todo", "tree")
+
+    def __init__(self) -> None:
+        self.tree = Tree()
+        self.findings: list[Finding] = []
+        self.todo: list[tuple[int, str]] = []
+
+
+def _look(paths: list[str]) -> _Looked:
+    named, settings = cast("tuple[frozenset[str], Settings]", shared())
+    looked = _Looked()
+    for path in paths:
         try:
             data = sources.load(path)
         except sources.Unreadable as error:
-            findings.extend(_settle([_unreadable(path, error.line, str(error))], path, settings))
+            looked.findings.extend(_settle([_unreadable(path, error.line, str(error))], path, settings))
             continue
-        tree.look(path, data)
-        if sources.mentions(data):
-            todo.append((path, data))
-    for done, (path, data) in enumerate(todo):
-        if progress is not None:
-            progress(done, len(todo))
-        try:
-            text = sources.decode(data)
-        except sources.Unreadable as error:
-            findings.extend(_settle([_unreadable(path, error.line, str(error))], path, settings))
-            continue
-        findings.extend(_check_text(text, path, settings, tree))
-    if progress is not None:
-        progress(len(todo), len(todo))
-    findings.sort(key=Finding.order)
-    return Report(findings, len(files))
+        looked.tree.look(path, data)
+        if path in named or sources.mentions(data):
+            looked.todo.append((len(data), path))
+    return looked
+
+
+def _check(path: str) -> list[Finding]:
+    settings, tree = cast("tuple[Settings, Tree]", shared())
+    try:
+        text = sources.decode(sources.load(path))
+    except sources.Unreadable as error:
+        return _settle([_unreadable(path, error.line, str(error))], path, settings)
+    return _check_text(text, path, settings, tree)
 
 
 def _settle(findings: list[Finding], path: str, settings: Settings) -> list[Finding]:

@@ -19,10 +19,17 @@ WORDS = frozenset(
     "masked_fill_ clear_autocast_cache parameters no_grad yield".split()
 )
 
+#: Identifiers one of which a file that trains has.
+TRAINING = frozenset({"GradScaler", "ShardedGradScaler", "backward", "unscale_", "zero_grad"})
+#: Those that are worth following in a file that does not train: what may open a region, and what must not run in it.
+CONTEXTS = frozenset(
+    "autocast nullcontext ExitStack enter_context partial binary_cross_entropy BCELoss masked_fill masked_fill_ yield".split()
+)
+
 #: Identifiers without which a function that nobody calls cannot make a mistake that the protocol knows.
 STRONG = frozenset(
     "autocast GradScaler ShardedGradScaler unscale_ backward clip_grad_norm_ clip_grad_norm clip_grad_value_ "
-    "clip_grads_with_norm_ masked_fill masked_fill_ index_fill full_like binary_cross_entropy "
+    "clip_grads_with_norm_ binary_cross_entropy "
     "BCELoss custom_fwd custom_bwd is_autocast_cpu_enabled get_autocast_cpu_dtype get_autocast_gpu_dtype "
     "set_autocast_cpu_enabled set_autocast_cpu_dtype set_autocast_gpu_dtype".split()
 )
@@ -280,7 +287,9 @@ class Module:
 
     def _follow(self) -> None:
         """Let each function have the words of the project functions that it names, so that one look tells."""
-        relevant = self._callers_of(WORDS)
+        trains = bool(self.identifiers & TRAINING) or "scaler" in self.uses.values()
+        useful = WORDS if trains else CONTEXTS
+        relevant = self._callers_of(useful)
         scalers = {text.rpartition(".")[2] for text, role in self.uses.items() if role == "scaler"}
         words = STRONG | scalers
         if scalers or self.identifiers & {"GradScaler", "ShardedGradScaler"}:
@@ -290,12 +299,13 @@ class Module:
         if not self.identifiers & {"step", "autocast"}:
             words -= {"backward"}
         if _LARGE.search(self.text):
-            words |= {"where"}
-        strong = self._callers_of(words)
+            words |= {"where", "masked_fill", "masked_fill_", "index_fill", "full_like"}
+        # Where nothing trains, a region matters to the function that opens it, not to all that call that function.
+        strong = self._callers_of(words) if trains else frozenset()
         for functions in self.named.values():
             for function in functions:
                 function.strong = bool(function.words & words or function.words & strong)
-        interesting = WORDS | relevant
+        interesting = useful | relevant
         for function in self.functions.values():
             function.words = function.words & interesting
         for cls in self.classes.values():
