@@ -1,4 +1,4 @@
-"""The automaton answers everything and faults only what is wrong; its states travel over graphs, paths are not counted."""
+"""The automaton answers everything and faults only what is wrong; no judgement of a graph counts its paths."""
 
 from __future__ import annotations
 

@@ -78,7 +78,6 @@ def of_bytes(tmp_path: Path, data: bytes) -> list[Finding]:
         b"\xef\xbb\xbf",
         b"\x0c",
         b"\x0c\n# autocast\n",
-        b"\\\n",
         b"pass # autocast \\",
     ],
 )

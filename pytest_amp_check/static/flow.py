@@ -231,6 +231,8 @@ class Flow(Machine):
     def _class(self, node: ast.ClassDef) -> None:
         cls = self._module_of().classes[node]
         self.frame.vars[node.name] = ClassValue(cls, self.frame)
+        if not cls.words:
+            return
         outer, frame = self.frame, Frame(self.frame.function, self.frame, self.frame.caller)
         frame.of_class = True
         frame.path_base, frame.unwind_base = len(self.path), len(self.unwind)

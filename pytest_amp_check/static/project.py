@@ -309,7 +309,7 @@ class Module:
         for function in self.functions.values():
             function.words = function.words & interesting
         for cls in self.classes.values():
-            cls.words = frozenset().union(*(m.words for m in cls.methods.values())) if cls.methods else frozenset()
+            cls.words = (cls.words & interesting).union(*(m.words for m in cls.methods.values()))
 
     def _callers_of(self, words: frozenset[str]) -> frozenset[str]:
         """Names of the functions and classes that use one of some words, or the name of one that does."""
@@ -341,8 +341,14 @@ def catches_import(handler: ast.ExceptHandler) -> bool:
     return bool(names & {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception"})
 
 
+_stored: dict[int, tuple[list[ast.stmt], tuple[frozenset[str], frozenset[str]]]] = {}
+
+
 def stored_names(nodes: list[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]:
     """Names and attribute names that statements assign, not looking into functions that they define."""
+    known = _stored.get(id(nodes))
+    if known is not None and known[0] is nodes:
+        return known[1]
     names: set[str] = set()
     attributes: set[str] = set()
     stack: list[ast.AST] = list(nodes)
@@ -359,4 +365,8 @@ def stored_names(nodes: list[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]
             names.add(node.name)
         elif not isinstance(node, ast.Lambda):
             stack.extend(children(node))
-    return frozenset(names), frozenset(attributes)
+    found = frozenset(names), frozenset(attributes)
+    if len(_stored) > 512:
+        _stored.clear()
+    _stored[id(nodes)] = nodes, found
+    return found

@@ -64,6 +64,8 @@ _OPERATORS: dict[type[ast.AST], str] = {
 }
 
 
+#: Elements above which a literal is data, and not read.
+TABLE = 64
 _MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
@@ -212,6 +214,8 @@ class Expressions(Flow):
     # Compound values.
 
     def _sequence(self, node: ast.Tuple | ast.List | ast.Set) -> Value:
+        if len(node.elts) > TABLE:
+            return self.fresh(node, "table")
         items = [self.evaluate(element) for element in node.elts]
         return Sequence(items, open=any(isinstance(element, ast.Starred) for element in node.elts))
 
@@ -219,6 +223,8 @@ class Expressions(Flow):
         return self.evaluate(node.value)
 
     def _dict(self, node: ast.Dict) -> Value:
+        if len(node.values) > TABLE:
+            return self.fresh(node, "table")
         made = Mapping({})
         for key, item in zip(node.keys, node.values, strict=True):
             value = self.evaluate(item)
