@@ -439,6 +439,25 @@ from ... import *
 from functools import partial
 f = partial(partial, partial)
 f(f)(f)(f)
+## a break in the else of a loop
+def f():
+    while True:
+        for a in x:
+            for b in y:
+                break
+            else:
+                break
+    for c in z:
+        m.backward(1)
+def g():
+    for a in x:
+        while b:
+            continue
+        else:
+            continue
+    else:
+        return
+    scaler.step(1)
 ## while true
 while True:
     while True:

@@ -1,6 +1,6 @@
 """The gradient-scaling protocol as a typestate automaton, for one optimizer.
 
-torch keeps, per (scaler, optimizer), only a *stage*: READY, UNSCALED, STEPPED. What is inside ``.grad`` it does not know.
+torch keeps, per (scaler, optimizer), only a *stage*: READY, UNSCALED, STEPPED. What ``.grad`` holds it does not know.
 Here both are kept: the stage as torch has it, and the *grads* as they really are. ``move`` answers every input in every
 state (a test says so), gives the next state, and the labels of the faults that the move commits.
 """

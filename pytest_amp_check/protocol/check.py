@@ -126,8 +126,7 @@ def check(program: Program, select: frozenset[str] | None = None) -> list[Findin
                 witness = tuple(Step(other.site, describe(other)) for other in others)
                 add(_finding(label, event.site, [event, *others], values, witness))
     for site in gave_up:
-        reason = "the analysis of this function was given up, it has too many paths"
-        add(_finding("source:unreadable", site, [], {"reason": reason}, ()))
+        add(_finding("source:too-many-paths", site, [], {"function": site.function}, ()))
     return sorted(found.values(), key=Finding.order)
 
 
@@ -225,13 +224,15 @@ class _Judge:
             if event.kind == e.BACKWARD:
                 keys = {key for key, _ in event.guards}
                 everywhere = keys if everywhere is None else everywhere & keys
-        windows: dict[int, bool] = {}
-        for event in events:
-            if event.kind in (e.SCALER_STEP, e.STEP) and everywhere is not None:
-                for key, truth in event.guards:
-                    if self.graph.tests[key].counts and key not in everywhere:
-                        windows[key] = truth
-        return windows
+        if everywhere is None:
+            return {}
+        return {
+            key: truth
+            for event in events
+            if event.kind in (e.SCALER_STEP, e.STEP)
+            for key, truth in event.guards
+            if self.graph.tests[key].counts and key not in everywhere
+        }
 
     def _boundaries(self) -> Iterator[Test]:
         """Window tests that are true for the first micro-batch already."""
@@ -639,6 +640,9 @@ class _Judge:
         partner = settled if settled is not blamed else next((x for x in reversed(path) if x is not blamed), blamed)
         site = _place(label, blamed.site, partner.site if partner is not None else blamed.site)
         certain = self.committed[label, blame.blamed, blame.settled] >= self.visits.get(blame.settled, 1)
+        if label in SECOND_TURN:
+            # The first turn of a loop cannot commit these; what else may spare them is a test around the two events.
+            certain = not any(key not in self.windows for x in involved for key, _ in x.guards)
         condition = "" if certain else self._condition(blamed)
         steps = tuple(Step(event.site, describe(event)) for event in path)
         names = [*involved, *reversed(path)]
@@ -707,6 +711,20 @@ BLAMED: dict[str, tuple[str, ...]] = {
     "step@discarded": (e.ZERO_GRAD,),
     "step@undivided": (e.BACKWARD,),
 }
+
+#: Faults between an event of one turn of a loop and one of a later turn.
+SECOND_TURN = frozenset(
+    {
+        "step@undivided",
+        "unscale@window",
+        "zero@window",
+        "step@stepped",
+        "unscale@step-pending",
+        "new@used",
+        "backward@stale",
+        "write@region-then-forward",
+    }
+)
 
 #: label -> labels of the same cause, which say more where they blame the same event.
 YIELDS_TO: dict[str, tuple[str, ...]] = {

@@ -82,7 +82,7 @@ class Site:
         self.caller = caller
 
     def frames(self) -> list[Site]:
-        """This site and the calls that led to it, outermost first."""
+        """The calls that led here, outermost first, and this site."""
         chain: list[Site] = []
         site: Site | None = self
         while site is not None:
@@ -115,8 +115,9 @@ class Thing:
 
 
 class Event:
-    """One AMP event. ``subject`` and ``object`` are keys of things, ``names`` the user's own words for them (as ``str``
-    gives them).
+    """One AMP event.
+
+    ``subject`` and ``object`` are keys of things, ``names`` the user's own words for them (as ``str`` gives them).
 
     ``guards`` are the tests (key, truth) under which the event stands in the source; a run has none.
     """
@@ -151,7 +152,7 @@ class Test:
     ``counts`` says that the test compares a loop's counter (``(i + 1) % k == 0``, ``count == k``), and ``boundary``
     then is the truth that marks the end of an accumulation window. ``off_by_one`` marks a window test that is already
     true for the first micro-batch. ``of_gradients`` says that it asks whether gradients are finite. ``turn`` says
-    that it asks whether a loop is in its first turn. ``implies`` lists (truth of this test, key of another test, its truth).
+    that it asks whether a loop is in its first turn. ``implies`` lists (truth of this test, key of another, its truth).
     """
 
     __slots__ = ("boundary", "counts", "implies", "key", "of_gradients", "off_by_one", "site", "text", "turn", "window")

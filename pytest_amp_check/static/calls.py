@@ -228,8 +228,7 @@ class Reader(TorchCalls):
         if name == "items":
             return Sequence([Sequence([Const(k), v]) for k, v in receiver.items.items()], open=receiver.open)
         if name in ("get", "pop", "setdefault") and args:
-            found = self.item(receiver, args[0], node)
-            return found
+            return self.item(receiver, args[0], node)
         return self.fresh(node, name)
 
     def _sequence_method(self, receiver: Sequence, name: str, args: list[Value], node: ast.AST) -> Value:
@@ -240,7 +239,7 @@ class Reader(TorchCalls):
         elif name == "extend" and args:
             value = args[0]
             receiver.items.extend(value.items if isinstance(value, Sequence) else [value])
-        elif name == "mean" or name == "sum":
+        elif name in ("mean", "sum"):
             return self.fresh(node, name)
         return self.fresh(node, name)
 
@@ -254,17 +253,16 @@ class Reader(TorchCalls):
         if stored is not None:
             return self.call_value(stored, args, keywords, node)
         if name == "backward":
-            if not args or not any(tensors_of(v) for v in args):
-                if isinstance(receiver, Opaque):
-                    self._backward(self._foreign_tensor(receiver), node)
-                    return NONE
+            if isinstance(receiver, Opaque) and not any(tensors_of(v) for v in args):
+                self._backward(self._foreign_tensor(receiver), node)
+                return NONE
             # A framework's own backward: it may scale, divide, step.
             self.emit(e.BACKWARD, node, None, opaque=True, feeds=None, names={"loss": text})
             return NONE
-        if name in ("enter_context",) and args:
+        if name == "enter_context" and args:
             self.maybe_open += 1
             return self.fresh(node, name)
-        if name == "clip_grad_norm_" or name == "clip_grad_value_":
+        if name in ("clip_grad_norm_", "clip_grad_value_"):
             # accelerator.clip_grad_norm_ and its like unscale by themselves.
             self.hand_off([*given, *self.refs(self._all_optimizers())], node)
             return self.fresh(node, name)

@@ -5,15 +5,15 @@ A formula is True, False, ``("test", key)``, ``("not", f)``, ``("and", f, g, ...
 
 from __future__ import annotations
 
-from typing import Union
+from typing import Any
 
 from ..protocol.events import Site, Test
 
-Formula = Union[bool, tuple]  # type: ignore[type-arg]
+Formula = bool | tuple[Any, ...]
 
 
 def negate(formula: Formula) -> Formula:
-    """not formula"""
+    """The formula that is true where this one is false."""
     if isinstance(formula, bool):
         return not formula
     if formula[0] == "not":

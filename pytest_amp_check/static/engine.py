@@ -100,7 +100,7 @@ def check_paths(
 ) -> Report:
     """Findings in files, and in the files below directories, read by as many processes as ``jobs`` allows.
 
-    A file that is named is parsed whatever it holds; one that was found below a directory only if it can hold a mistake.
+    A file that is named is parsed whatever it holds; one that was found below a directory, if it can hold a mistake.
     ``progress`` is told how many of how many files are done. Raises :class:`InputError` for a path that is not there.
     """
     settings = settings or Settings()

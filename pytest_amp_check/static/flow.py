@@ -722,10 +722,10 @@ def _may_become_thing(value: Value) -> bool:
 
 
 def _few_items(value: Value) -> list[Value] | None:
-    if isinstance(value, Sequence) and not value.open and 0 < len(value.items) <= UNROLL:
-        if any(isinstance(item, (Ref, Choice, Instance, Sequence, FunctionValue)) for item in value.items):
-            return value.items
-    return None
+    if not isinstance(value, Sequence) or value.open or not 0 < len(value.items) <= UNROLL:
+        return None
+    worth = (Ref, Choice, Instance, Sequence, FunctionValue)
+    return value.items if any(isinstance(item, worth) for item in value.items) else None
 
 
 def _is_of_params(value: Value) -> bool:
@@ -770,9 +770,8 @@ def _own_nodes(statements: list[ast.stmt]) -> list[ast.AST]:
     while stack:
         node = stack.pop()
         found.append(node)
-        for child in children(node):
-            if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
-                stack.append(child)
+        inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+        stack.extend(child for child in children(node) if not isinstance(child, inner))
     return found
 
 

@@ -148,9 +148,7 @@ class Gradients(Losses):
 
 def _mentions_scale(value: Value | None) -> bool:
     """Whether a number was computed from the loss scale."""
-    if isinstance(value, ScaleValue):
-        return True
-    return False
+    return isinstance(value, ScaleValue)
 
 
 def _is_infinite(value: Value | None) -> bool:

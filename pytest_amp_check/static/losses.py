@@ -129,7 +129,7 @@ class Losses(Expressions):
             made.scaler = -1
         elif name in ("float", "double"):
             made.low, made.matmul = "", False
-        elif name == "to" or name == "type":
+        elif name in ("to", "type"):
             dtypes = [surface.DTYPES.get(v.name) for v in [*args, *keywords.values()] if isinstance(v, Named)]
             if any(dtype in ("float32", "float64") for dtype in dtypes):
                 made.low, made.matmul = "", False
@@ -277,9 +277,8 @@ class Losses(Expressions):
             made.divided = True
         elif op == "*" and (not isinstance(left, Tensor) or not isinstance(right, Tensor)):
             factor = right if isinstance(left, Tensor) else left
-            if not isinstance(factor, Const) or isinstance(factor.value, float) and 0 < abs(factor.value) < 1:
-                # A weight of which only the name is known may well be 1 / k.
-                made.divided = made.divided or not isinstance(factor, Const)
+            # A weight of which only the name is known may well be 1 / k.
+            made.divided = made.divided or not isinstance(factor, Const) or factor.divided
         elif op in ("+", "-"):
             made.divided = all(p.divided for p in parts)
         return made

@@ -1,4 +1,4 @@
-"""The abstract machine: the graph under construction, the frames of functions, and how values meet again after a fork."""
+"""The abstract machine: the graph under construction, the frames of functions, how values meet after a fork."""
 
 from __future__ import annotations
 

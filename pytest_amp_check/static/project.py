@@ -13,7 +13,8 @@ from .syntax import children, walk
 #: nothing that the protocol knows.
 WORDS = frozenset(
     "autocast GradScaler ShardedGradScaler scaler unscale_ backward grad step zero_grad update scale get_scale "
-    "clip_grad_norm_ clip_grad_norm clip_grad_value_ clip_grads_with_norm_ get_total_norm state_dict load_state_dict save "
+    "clip_grad_norm_ clip_grad_norm clip_grad_value_ clip_grads_with_norm_ get_total_norm state_dict load_state_dict "
+    "save "
     "half bfloat16 float16 param_groups optim Adam AdamW SGD nullcontext ExitStack enter_context no_sync partial "
     "binary_cross_entropy BCELoss cross_entropy CrossEntropyLoss mse_loss MSELoss l1_loss nll_loss masked_fill "
     "masked_fill_ clear_autocast_cache parameters no_grad yield".split()
@@ -23,7 +24,8 @@ WORDS = frozenset(
 TRAINING = frozenset({"GradScaler", "ShardedGradScaler", "backward", "unscale_", "zero_grad"})
 #: Those that are worth following in a file that does not train: what may open a region, and what must not run in it.
 CONTEXTS = frozenset(
-    "autocast nullcontext ExitStack enter_context partial binary_cross_entropy BCELoss masked_fill masked_fill_ yield".split()
+    "autocast nullcontext ExitStack enter_context partial binary_cross_entropy BCELoss masked_fill "
+    "masked_fill_ yield".split()
 )
 
 #: Identifiers without which a function that nobody calls cannot make a mistake that the protocol knows.
@@ -262,7 +264,7 @@ class Module:
             holder.words = frozenset(inner)
 
     def _alias(self, node: ast.Assign) -> None:
-        """Names that are given to a function or a class: ``ac = torch.autocast``, ``ac = partial(autocast, "cuda")``."""
+        """Names given to a function or a class: ``ac = torch.autocast``, ``ac = partial(autocast, "cuda")``."""
         value = node.value
         sources = [value.func, *value.args] if isinstance(value, ast.Call) else [value]
         words = {

@@ -34,8 +34,9 @@ from .values import (
 )
 
 BUILTINS = frozenset(
-    "abs all any bool callable chain dict enumerate exit filter float format getattr hasattr id int isinstance issubclass iter "
-    "len list map max min next open print quit range repr reversed round set setattr sorted str sum super tuple type vars zip".split()
+    "abs all any bool callable chain dict enumerate exit filter float format getattr hasattr id int isinstance "
+    "issubclass iter len list map max min next open print quit range repr reversed round set setattr sorted str sum "
+    "super tuple type vars zip".split()
 )
 #: Calls whose answer is another each time they are asked.
 IMPURE = frozenset(
@@ -199,9 +200,9 @@ class Expressions(Flow):
             return receiver.copy()
         if isinstance(receiver, Params):
             return Params(receiver.modules, receiver.optimizers, one=not receiver.groups, groups=False)
-        if isinstance(receiver, Sequence) and isinstance(index, Const) and isinstance(index.value, int):
-            if -len(receiver.items) <= index.value < len(receiver.items):
-                return receiver.items[index.value]
+        place = index.value if isinstance(index, Const) else None
+        if isinstance(receiver, Sequence) and isinstance(place, int) and abs(place) < len(receiver.items):
+            return receiver.items[place]
         if isinstance(receiver, Mapping) and isinstance(index, Const):
             found = receiver.items.get(index.value)
             if found is not None:
@@ -276,8 +277,7 @@ class Expressions(Flow):
         self.evaluate(node.key)
         value = self.evaluate(node.value)
         self.frame.vars = saved
-        made = Mapping({("?", id(node.key)): value}, open=True)
-        return made
+        return Mapping({("?", id(node.key)): value}, open=True)
 
     def each_of(self, value: Value, node: ast.expr) -> Value:
         """The one element that stands for all: the same in every loop over the same value."""
@@ -487,23 +487,9 @@ class Expressions(Flow):
         if against_zero is not None:
             return against_zero
         if op in ("<", "<=", ">", ">="):
-            # One question for a > b, b < a, and the negations of a <= b, b >= a.
-            flip = op in ("<", ">=")
-            small, large = (left, right) if flip else (right, left)
-            question = ("greater", self.identity(large), self.identity(small))
-            if op in ("<=", ">="):
-                # a >= b is not (b > a)
-                question = (
-                    "greater",
-                    self.identity(right if op == ">=" else left),
-                    self.identity(left if op == ">=" else right),
-                )
-                formula = negate(self.ask(question, f"not ({_text(node)})", left.loops | right.loops, node))
-                return self._counts(formula, left, right)
-            formula = self.ask(question, _text(node), left.loops | right.loops, node)
-            return formula
+            return self._ordered(op, left, right, node)
         question = (op.removeprefix("not "), self.identity(left), self.identity(right))
-        formula = self.ask(question, _text(node), left.loops | right.loops | self._around(left, right), node)
+        formula = self.ask(question, _text(node), left.loops | right.loops, node)
         return negate(formula) if op == "not in" else formula
 
     def _against_zero(
@@ -524,9 +510,15 @@ class Expressions(Flow):
             return None
         return formula if positive else negate(formula)
 
-    @staticmethod
-    def _around(left: Value, right: Value) -> frozenset[int]:
-        return left.loops | right.loops
+    def _ordered(self, op: str, left: Value, right: Value, node: ast.Compare) -> Formula:
+        """One question for ``a > b``, for ``b < a``, and for the negations ``a <= b`` and ``b >= a``."""
+        large, small = (left, right) if op in (">", "<=") else (right, left)
+        question = ("greater", self.identity(large), self.identity(small))
+        loops = left.loops | right.loops
+        if op in ("<", ">"):
+            return self.ask(question, _text(node), loops, node)
+        formula = negate(self.ask(question, f"not ({_text(node)})", loops, node))
+        return self._counts(formula, left, right)
 
     def _counts(self, formula: Formula, left: Value, right: Value) -> Formula:
         """Mark a comparison of a counter of the loop being read."""
@@ -565,7 +557,7 @@ class Expressions(Flow):
     def _modulo_equals(self, value: Value, side: ast.BinOp, other: Value, node: ast.Compare) -> Formula:
         if isinstance(other, Const) and isinstance(other.value, int):
             return self._modulo(value, side, other.value, node)
-        if isinstance(other, Opaque) and other.offset == -1 or self._is_less_one(other, side):
+        if self._is_less_one(other, side):
             return self._modulo(value, side, -1, node)
         return self.ask(
             ("equal", self.identity(value), self.identity(other)), _text(node), value.loops | other.loops, node

@@ -39,7 +39,7 @@ class Things(Classes):
         self, scaler: Ref, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
         if name not in surface.SCALER_METHODS:
-            if name in ("__call__",):
+            if name == "__call__":
                 return self.unknown(scaler, args, keywords, node)
             return self.structural("call", (scaler, *args), name, name)
         if name == "is_enabled":
@@ -217,7 +217,7 @@ class Things(Classes):
                 if dtype in ("float16", "bfloat16"):
                     self._cast(thing, dtype, node)
             return receiver
-        if name in ("requires_grad_",):
+        if name == "requires_grad_":
             flag = first_of(args, keywords, "requires_grad")
             if isinstance(flag, Const) and flag.value is False:
                 thing.facts["frozen"] = True

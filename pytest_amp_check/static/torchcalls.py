@@ -126,8 +126,7 @@ class TorchCalls(Things):
                     return self._read_grad(grad, node, name)
         if name.rpartition(".")[2] in IMPURE:
             return self.fresh(node, name)
-        made_opaque = self.structural("call", tuple(given), self.words(node), name, tuple(keywords))
-        return made_opaque
+        return self.structural("call", tuple(given), self.words(node), name, tuple(keywords))
 
     def _owners_of(self, given: list[Value]) -> tuple[int, ...]:
         keys: list[int] = []

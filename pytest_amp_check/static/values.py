@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 
 class Value:
-    """An abstract value. ``loops`` are the loops in which it is made anew on every turn; ``divided`` says that it came
-    from a division, so that what it is multiplied into may be an average.
+    """An abstract value.
+
+    ``loops`` are the loops in which it is made anew on every turn; ``divided`` says that it came from a division, so
+    that what it is multiplied into may be an average.
     """
 
     __slots__ = ("divided", "loops")
@@ -39,8 +41,8 @@ class Const(Value):
 class Opaque(Value):
     """A value of which only its identity is known: equal expressions over equal values are the same Opaque.
 
-    ``parameter`` says that it came in from outside the code that is read. ``counter`` marks a number that a loop counts,
-    with ``first`` its first value where that is known; ``offset`` is what was added to it. ``readings`` are
+    ``parameter`` says that it came in from outside the code that is read. ``counter`` marks a number that a loop
+    counts, with ``first`` its first value where that is known; ``offset`` is what was added to it. ``readings`` are
     the events that read the gradients from which it was computed; ``iterates`` is "range" or "enumerate" for those.
     """
 

@@ -249,6 +249,11 @@ print("write # amp: ignore[AMP201] at the end of the line")
             "source:unreadable": Fault(
                 "This source could not be read ({reason}), so nothing in it was checked: repair it, or exclude it"
             ),
+            "source:too-many-paths": Fault(
+                "`{function}` has too many paths through it to be judged, so some of its mistakes may go unseen: "
+                "split it into functions",
+                WARNING,
+            ),
         },
         why="""\
 Silence must mean that the code was read and is clean. A file that does not parse, has bytes that are not text, or is
