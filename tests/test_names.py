@@ -412,3 +412,48 @@ for x, y in loader:
     scaler.update()
 """
     )
+
+
+@pytest.mark.parametrize("name", ["Scale", "Multiply", "F1", "x"])
+@pytest.mark.parametrize("parameter", ["factor", "scale", "v"])
+def test_deprecated_decorators_are_found_whatever_their_class_is_called(name: str, parameter: str) -> None:
+    agrees(
+        f"""\
+import torch
+from torch.cuda.amp import custom_bwd, custom_fwd as forward_rule
+
+class {name}(torch.autograd.Function):
+    @staticmethod
+    @forward_rule  # AMP901
+    def forward(ctx, x, {parameter}):
+        return x * {parameter}
+
+    @staticmethod
+    @custom_bwd  # AMP901
+    def backward(ctx, grad):
+        return grad, None
+"""
+    )
+
+
+@pytest.mark.parametrize("name", ["autocast", "amp_step", "f", "v1"])
+def test_a_region_is_judged_whatever_the_function_around_it_is_called(name: str) -> None:
+    agrees(
+        f"""\
+from torch import autocast as a, device as d, float16 as h, where as w
+
+def {name}_one(model, x):
+    with a(dtype=h):  # AMP106
+        return model(x)
+
+@a(d("cuda"))  # AMP106
+def {name}_two(model, x):
+    return model(x)
+
+class {name}_three:
+    @a("cuda", dtype=h)  # AMP105
+    def batches(self, xs):
+        for x in xs:
+            yield x
+"""
+    )

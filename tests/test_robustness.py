@@ -737,13 +737,13 @@ from torch.nn.utils import clip_grad_norm_
 """
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(STATEMENTS, min_size=1, max_size=6))
 def test_programs_by_chance_are_read(program: list[str]) -> None:
     codes(HEAD + "\n".join(program) + "\n")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(STATEMENTS, min_size=1, max_size=4))
 def test_methods_by_chance_are_read(program: list[str]) -> None:
     rows = indented(indented(program))

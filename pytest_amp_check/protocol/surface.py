@@ -195,6 +195,8 @@ ALIASES = {
 BASES = {
     "torch.nn.Module": MODULE,
     "torch.autograd.Function": AUTOGRAD_FUNCTION,
+    "torch.autocast": AUTOCAST,
+    "torch.cuda.amp.autocast": AUTOCAST,
     "torch.optim.Optimizer": OPTIMIZER,
     "torch.amp.GradScaler": SCALER,
     "torch.cuda.amp.GradScaler": SCALER,

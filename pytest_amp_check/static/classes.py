@@ -48,6 +48,11 @@ class Classes(Functions):
     """Reads objects of the project's own classes."""
 
     @abstractmethod
+    def new_autocast(
+        self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value: ...
+
+    @abstractmethod
     def new_optimizer(self, params: Value | None, node: ast.AST, callable_name: str) -> Ref: ...
 
     @abstractmethod
@@ -128,6 +133,10 @@ class Classes(Functions):
         role = self._role_of(cls)
         if role == surface.SCALER:
             return self._subclass_scaler(cls, args, keywords, node)
+        if role == surface.AUTOCAST and not cls.methods.keys() & {"__init__", "__enter__", "__exit__"}:
+            entry = next((e for b in cls.bases if (e := surface.lookup(self._dotted(b) or ""))), None)
+            if entry is not None:
+                return self.new_autocast(entry, args, keywords, node)
         if role == surface.OPTIMIZER:
             made_optimizer = self.new_optimizer(args[0] if args else keywords.get("params"), node, cls.name)
             if cls.methods.keys() & {"step", "zero_grad"}:

@@ -440,9 +440,10 @@ class Flow(Machine):
             self.frame.vars, self.heap = {**before_vars, **after[1]}, {**before_heap, **after[2]}
         else:
             self.frame.vars, self.heap = dict(before_vars), dict(before_heap)
+        # The loop's own jumps are settled; those of its else belong to a loop around it.
+        self.jumped = mark.jumped
         self.read(orelse)
         self._gather(loop.breaks)
-        self.jumped = mark.jumped
         self.forget(mark)
 
     def _turn(self, head: int, first: int, truth: bool) -> None:

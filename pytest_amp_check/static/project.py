@@ -307,7 +307,7 @@ class Module:
         for functions in self.named.values():
             for function in functions:
                 function.strong = bool(function.words & words or function.words & strong)
-        interesting = useful | relevant
+        interesting = useful | relevant | words
         for function in self.functions.values():
             function.words = function.words & interesting
         for cls in self.classes.values():

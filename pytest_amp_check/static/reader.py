@@ -145,6 +145,8 @@ class Expressions(Flow):
 
     def recognise(self, value: Value, node: ast.expr) -> Value:
         """An unknown value that this file uses as a scaler, an optimizer or a module is one."""
+        if isinstance(value, Named) and not value.name.startswith(("torch.", "builtins.")):
+            value = self._imported_thing(value, node)
         if not isinstance(value, Opaque):
             return value
         text = chain(node)
@@ -153,6 +155,11 @@ class Expressions(Flow):
             return value
         thing = self.thing(("used", value.key), role, text, self.site(node))
         return Ref(thing, True, value)
+
+    def _imported_thing(self, value: Named, node: ast.expr) -> Value:
+        """What another file makes, where this one uses it as a scaler, an optimizer or a module."""
+        text = chain(node)
+        return self.opaque(("imported", value.name), text) if text and text in self.uses else value
 
     def found(self, target: ast.expr, value: Opaque) -> None:
         """An optimizer that code which cannot be read has made, or has found."""

@@ -246,9 +246,7 @@ class TorchCalls(Things):
             return Symbol("torch.device()")
         return e.UNKNOWN
 
-    def _new_autocast(
-        self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
-    ) -> Value:
+    def new_autocast(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         bound, excess = self._bound(entry, args, keywords)
         if entry.name == "torch.autocast" and args and isinstance(args[0], FunctionValue):
             # @torch.autocast without parentheses: the function is taken for the device type.
@@ -476,7 +474,7 @@ class TorchCalls(Things):
 
 
 _ROLES: dict[str, Callable[..., Value]] = {
-    surface.AUTOCAST: TorchCalls._new_autocast,
+    surface.AUTOCAST: TorchCalls.new_autocast,
     surface.SCALER: TorchCalls._new_scaler,
     surface.OPTIMIZER: TorchCalls._entry_optimizer,
     surface.CLIP: TorchCalls._entry_clip,
