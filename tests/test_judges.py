@@ -16,7 +16,7 @@ from pytest_amp_check.protocol.rules import autocast, migration, numerics
 RULES = {rule.code: rule for rule in (*autocast.RULES, *numerics.RULES, *migration.RULES)}
 SITE = Site("train.py", 1)
 #: Names that the readers give to an event; a template may use these and what its judge yields.
-READER_NAMES = {"call", "context", "loss", "module", "optimizer", "params", "scaler", "window", "reason"}
+READER_NAMES = {"call", "context", "loss", "module", "optimizer", "params", "function", "scaler", "window", "reason"}
 
 
 def check_message(rule: Rule, label: str, values: Mapping[str, str]) -> str:

@@ -857,15 +857,19 @@ def test_a_transformation_transforms(name: str) -> None:
     raise AssertionError(f"{name} changes no program")
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("name", TRANSFORMATIONS)
-def test_what_changes_nothing_changes_no_finding(name: str, program: str) -> None:
-    source = PROGRAMS[program]
-    found, text = found_in(TRANSFORMATIONS[name](ast.parse(source)))
-    assert found == marks(source), text
+def test_what_changes_nothing_changes_no_finding(name: str) -> None:
+    """One test for all programs, as there are thousands of pairs; it names every program that fails."""
+    wrong: list[str] = []
+    for program, source in PROGRAMS.items():
+        found, text = found_in(TRANSFORMATIONS[name](ast.parse(source)))
+        if found != marks(source):
+            missing, extra = sorted(marks(source) - found), sorted(found - marks(source))
+            wrong.append(f"{program}: missing {missing}, extra {extra}\n{text if not wrong else ''}")
+    assert not wrong, "\n".join(wrong)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), program=st.sampled_from(sorted(PROGRAMS)))
 def test_no_mixture_of_transformations_changes_a_finding(data: st.DataObject, program: str) -> None:
     """Two of the transformations after one another, then statements that do nothing at places drawn by chance."""

@@ -17,8 +17,8 @@ from .finding import INFO, Finding, Step
 from .rule import Rule
 from .rules import LABELS, RULES
 
-#: Pairs of (node, state) after which a graph is given up, and said to be.
-LIMIT = 150_000
+#: Pairs of (node, state) after which a graph is explored again with fewer tests remembered, or is given up.
+LIMIT = 60_000
 #: Autocast regions that are remembered at once.
 DEPTH = 64
 #: The instance of a context that stands where a region could, and opens none (``nullcontext()``).
@@ -45,6 +45,8 @@ STILL = frozenset(
         e.SCALER_STATE,
     }
 )
+#: Those that move it, but seldom by what a test about them has decided.
+MINOR = frozenset({e.HANDOFF, e.PARAM_WRITE, e.OPTIMIZER_NEW, e.SCALER_NEW, e.SCALER_LOAD, e.LOOP_EXIT, e.END})
 DEFAULT_NAMES = {
     "scaler": "the scaler",
     "optimizer": "the optimizer",
@@ -54,6 +56,7 @@ DEFAULT_NAMES = {
     "context": "autocast",
     "call": "this call",
     "window": "the step condition",
+    "function": "this code",
 }
 #: Faults that only count when every path that reaches the place commits them.
 ON_EVERY_PATH = frozenset({"step@discarded", "update@nothing"})
@@ -126,7 +129,8 @@ def check(program: Program, select: frozenset[str] | None = None) -> list[Findin
                 witness = tuple(Step(other.site, describe(other)) for other in others)
                 add(_finding(label, event.site, [event, *others], values, witness))
     for site in gave_up:
-        add(_finding("source:too-many-paths", site, [], {"function": site.function}, ()))
+        values = {"function": site.function} if site.function not in ("", "<module>") else {}
+        add(_finding("source:too-many-paths", site, [], values, ()))
     return sorted(found.values(), key=Finding.order)
 
 
@@ -241,7 +245,7 @@ class _Judge:
             if test.off_by_one and self.windows[key] and key in self.accumulates:
                 yield test
 
-    def _live_tests(self) -> list[int]:
+    def _live_tests(self, still: frozenset[str]) -> list[int]:
         """For each node, the tests that some way on from it may still ask; others need not be remembered."""
         nodes = self.graph.nodes
         live = [0] * len(nodes)
@@ -249,7 +253,7 @@ class _Judge:
         for i, node in enumerate(nodes):
             for target, _, _ in node.ways:
                 before[target].append(i)
-        worth = self._worth_remembering()
+        worth = self._worth_remembering(still)
         windows = 0
         for key in self.windows:
             windows |= 1 << key
@@ -278,14 +282,14 @@ class _Judge:
                         work.append(previous)
         return live
 
-    def _worth_remembering(self) -> int:
+    def _worth_remembering(self, still: frozenset[str]) -> int:
         """The tests (as a bit set) under which some event stands that moves the state."""
         bits = 0
         for test in self.graph.tests:
             if test.turn:
                 bits |= 1 << test.key
         for node in self.graph.nodes:
-            if node.event is not None and node.event.kind not in STILL:
+            if node.event is not None and node.event.kind not in still:
                 for key, _ in node.event.guards:
                     bits |= 1 << key
         return bits
@@ -301,8 +305,11 @@ class _Judge:
 
     def findings(self) -> Iterator[Finding]:
         if self._may_fault():
-            self.live = self._live_tests()
-            self._explore()
+            for still in (STILL, STILL | MINOR):
+                self.live = self._live_tests(still)
+                self._explore()
+                if not self.gave_up:
+                    break
         for test in self._boundaries():
             if test.site is not None:
                 yield _finding("window:off-by-one", test.site, [], {"window": str(test.text)}, ())
@@ -317,6 +324,10 @@ class _Judge:
                 yield finding
 
     def _explore(self) -> None:
+        self.gave_up = False
+        for found in (self.trail, self.faults, self.committed, self.visits):
+            found.clear()
+        self.accumulates.clear()
         start = (0, State(0, 0, (), tuple(a.Opt() for _ in self.opts), 0, 0, -1))
         self.trail[start] = None
         work = deque([start])

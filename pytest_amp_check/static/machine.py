@@ -222,6 +222,14 @@ class Machine:
             handlers.append(here)
         return event
 
+    def emit_at(self, kind: str, site: Site, subject: int, **facts: Any) -> None:
+        """Add an event here that speaks of another place."""
+        if self.cur is not None:
+            here = self.node(Event(kind, site, subject, None, facts, None, self.guards()))
+            self.link(self.cur, here)
+            self.cur = here
+            self.happened += 1
+
     def guards(self) -> tuple[tuple[int, bool], ...]:
         """The tests under which the place being read stands."""
         return tuple(dict.fromkeys(pair for formula in self.path for pair in literals(formula)))
@@ -364,6 +372,9 @@ class Machine:
         owns = a.facts.get("owns"), b.facts.get("owns")
         thing.facts.update({**b.facts, **a.facts})
         thing.facts["owns"] = None if None in owns else owns[0] | owns[1]  # type: ignore[operator]
+        if a.role == "optimizer" and a.site is not None:
+            # Made anew on one of the arms, as far as is known.
+            self.emit_at(e.OPTIMIZER_NEW, a.site, thing.key, found=True)
         return thing
 
     # Things and unknown values.
