@@ -46,7 +46,19 @@ STILL = frozenset(
     }
 )
 #: Those that move it, but seldom by what a test about them has decided.
-MINOR = frozenset({e.HANDOFF, e.PARAM_WRITE, e.OPTIMIZER_NEW, e.SCALER_NEW, e.SCALER_LOAD, e.LOOP_EXIT, e.END})
+MINOR = frozenset(
+    {
+        e.AUTOCAST_ENTER,
+        e.AUTOCAST_EXIT,
+        e.HANDOFF,
+        e.PARAM_WRITE,
+        e.OPTIMIZER_NEW,
+        e.SCALER_NEW,
+        e.SCALER_LOAD,
+        e.LOOP_EXIT,
+        e.END,
+    }
+)
 DEFAULT_NAMES = {
     "scaler": "the scaler",
     "optimizer": "the optimizer",
