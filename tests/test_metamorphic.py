@@ -859,9 +859,16 @@ def test_a_transformation_transforms(name: str) -> None:
 
 @pytest.mark.parametrize("name", TRANSFORMATIONS)
 def test_what_changes_nothing_changes_no_finding(name: str) -> None:
-    """One test for all programs, as there are thousands of pairs; it names every program that fails."""
+    """One test for all programs, as there are thousands of pairs; it names every program that fails.
+
+    Every rule's examples take part in each, and a third of the fixtures, another in the next.
+    """
     wrong: list[str] = []
+    turn = list(TRANSFORMATIONS).index(name) % 3
+    fixtures = [program for program in PROGRAMS if program.endswith(".py")]
     for program, source in PROGRAMS.items():
+        if program.endswith(".py") and fixtures.index(program) % 3 != turn:
+            continue
         found, text = found_in(TRANSFORMATIONS[name](ast.parse(source)))
         if found != marks(source):
             missing, extra = sorted(marks(source) - found), sorted(found - marks(source))
@@ -869,7 +876,7 @@ def test_what_changes_nothing_changes_no_finding(name: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), program=st.sampled_from(sorted(PROGRAMS)))
 def test_no_mixture_of_transformations_changes_a_finding(data: st.DataObject, program: str) -> None:
     """Two of the transformations after one another, then statements that do nothing at places drawn by chance."""

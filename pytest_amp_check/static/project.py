@@ -3,41 +3,11 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
+from .relevance import COUNTING, LARGE_NUMBER, mark_relevant
 from .roles import Roles
 from .syntax import children, walk
-
-#: Identifiers that make a function worth following: whoever uses none of them, and calls nobody who does, does
-#: nothing that the protocol knows.
-WORDS = frozenset(
-    "autocast GradScaler ShardedGradScaler scaler unscale_ backward grad step zero_grad update scale get_scale "
-    "clip_grad_norm_ clip_grad_norm clip_grad_value_ clip_grads_with_norm_ get_total_norm state_dict load_state_dict "
-    "save "
-    "half bfloat16 float16 param_groups optim Adam AdamW SGD nullcontext ExitStack enter_context no_sync partial "
-    "binary_cross_entropy BCELoss cross_entropy CrossEntropyLoss mse_loss MSELoss l1_loss nll_loss masked_fill "
-    "masked_fill_ clear_autocast_cache parameters no_grad yield".split()
-)
-
-#: Identifiers one of which a file that trains has.
-TRAINING = frozenset({"GradScaler", "ShardedGradScaler", "backward", "unscale_", "zero_grad"})
-#: Those that are worth following in a file that does not train: what may open a region, and what must not run in it.
-CONTEXTS = frozenset(
-    "autocast nullcontext ExitStack enter_context partial binary_cross_entropy BCELoss masked_fill "
-    "masked_fill_ yield".split()
-)
-
-#: Identifiers without which a function that nobody calls cannot make a mistake that the protocol knows.
-STRONG = frozenset(
-    "autocast GradScaler ShardedGradScaler unscale_ backward clip_grad_norm_ clip_grad_norm clip_grad_value_ "
-    "clip_grads_with_norm_ binary_cross_entropy "
-    "BCELoss custom_fwd custom_bwd is_autocast_cpu_enabled get_autocast_cpu_dtype get_autocast_gpu_dtype "
-    "set_autocast_cpu_enabled set_autocast_cpu_dtype set_autocast_gpu_dtype".split()
-)
-
-#: A number that float16 cannot hold.
-_LARGE = re.compile(r"[0-9]e\+?[0-9]|[0-9]{6,}", re.IGNORECASE)
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -183,6 +153,7 @@ class Module:
         "text",
         "tree",
         "uses",
+        "words",
     )
 
     def __init__(self, path: str, text: str, tree: ast.Module) -> None:
@@ -202,7 +173,7 @@ class Module:
         self._index(tree)
         #: Texts of expressions that the file uses as scalers, optimizers or modules.
         self.uses = self._roles.settled()
-        self._follow()
+        mark_relevant(self)
 
     def _index(self, tree: ast.Module) -> None:
         """Find functions and classes, what each names, and how what they name is used: in one walk over the tree."""
@@ -219,6 +190,8 @@ class Module:
                     seen.add(child.id)  # type: ignore[attr-defined]
                     continue
                 if kind is ast.Constant:
+                    if isinstance(child.value, (int, float)) and abs(child.value) > 65504:  # type: ignore[attr-defined]
+                        seen.add(LARGE_NUMBER)
                     continue
                 if kind is ast.Attribute:
                     seen.add(child.attr)  # type: ignore[attr-defined]
@@ -255,11 +228,14 @@ class Module:
                 elif isinstance(child, ast.ExceptHandler):
                     if catches_import(child):
                         self.shims.update(walk(child))
-                elif isinstance(child, ast.Assign):
-                    self._alias(child)
+                elif kind is ast.Assign:
+                    self._alias(child)  # type: ignore[arg-type]
+                elif kind is ast.AugAssign or (kind is ast.BinOp and type(child.op) is ast.Mod):  # type: ignore[attr-defined]
+                    seen.add(COUNTING)
                 stack.append((child, owner, seen, function))
         self._add_aliases([words, *found.values()])
-        self.identifiers = frozenset(words).union(*found.values())
+        self.words = frozenset(words)
+        self.identifiers = self.words.union(*found.values())
         for holder, inner in found.items():
             holder.words = frozenset(inner)
 
@@ -286,45 +262,6 @@ class Module:
                     if meant not in holder:
                         holder.add(meant)
                         todo.append(meant)
-
-    def _follow(self) -> None:
-        """Let each function have the words of the project functions that it names, so that one look tells."""
-        trains = bool(self.identifiers & TRAINING) or "scaler" in self.uses.values()
-        useful = WORDS if trains else CONTEXTS
-        relevant = self._callers_of(useful)
-        scalers = {text.rpartition(".")[2] for text, role in self.uses.items() if role == "scaler"}
-        words = STRONG | scalers
-        if scalers or self.identifiers & {"GradScaler", "ShardedGradScaler"}:
-            words |= {"state_dict"}
-        if {"step", "parameters"} <= self.identifiers:
-            words |= {"half", "bfloat16", "float16"}
-        if not self.identifiers & {"step", "autocast"}:
-            words -= {"backward"}
-        if _LARGE.search(self.text):
-            words |= {"where", "masked_fill", "masked_fill_", "index_fill", "full_like"}
-        # Where nothing trains, a region matters to the function that opens it, not to all that call that function.
-        strong = self._callers_of(words) if trains else frozenset()
-        for functions in self.named.values():
-            for function in functions:
-                function.strong = bool(function.words & words or function.words & strong)
-        interesting = useful | relevant | words
-        for function in self.functions.values():
-            function.words = function.words & interesting
-        for cls in self.classes.values():
-            cls.words = (cls.words & interesting).union(*(m.words for m in cls.methods.values()))
-
-    def _callers_of(self, words: frozenset[str]) -> frozenset[str]:
-        """Names of the functions and classes that use one of some words, or the name of one that does."""
-        found = {name for name, functions in self.named.items() if any(f.words & words for f in functions)}
-        found |= {c.name for c in self.classes.values() if any(m.words & words for m in c.methods.values())}
-        changed = True
-        while changed:
-            changed = False
-            for name, functions in self.named.items():
-                if name not in found and any(f.words & found for f in functions):
-                    found.add(name)
-                    changed = True
-        return frozenset(found)
 
     def column(self, line: int, offset: int) -> int:
         """The column in characters of an offset in UTF-8 bytes."""

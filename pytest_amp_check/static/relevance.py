@@ -1,0 +1,136 @@
+"""Which functions of a file are worth reading: most can neither make a mistake nor help to.
+
+A function is judged by the names in it, and by those in the functions that it names, so that one look is enough.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .project import Function, Module
+
+#: Identifiers that make a function worth following from a caller: whoever uses none of them, and names nobody who does,
+#: does nothing that the protocol knows.
+WORDS = frozenset(
+    "autocast GradScaler ShardedGradScaler scaler unscale_ backward grad step zero_grad update scale get_scale "
+    "clip_grad_norm_ clip_grad_norm clip_grad_value_ clip_grads_with_norm_ get_total_norm state_dict load_state_dict "
+    "save "
+    "half bfloat16 float16 param_groups optim Adam AdamW SGD nullcontext ExitStack enter_context no_sync partial "
+    "binary_cross_entropy BCELoss cross_entropy CrossEntropyLoss mse_loss MSELoss l1_loss nll_loss masked_fill "
+    "masked_fill_ clear_autocast_cache parameters no_grad yield".split()
+)
+#: Those that are worth following in a file that does not train: what may open a region, and what must not run in it.
+CONTEXTS = frozenset(
+    "autocast nullcontext ExitStack enter_context partial binary_cross_entropy BCELoss masked_fill "
+    "masked_fill_ yield".split()
+)
+#: Identifiers one of which a file that trains has.
+TRAINING = frozenset({"GradScaler", "ShardedGradScaler", "backward", "unscale_", "zero_grad"})
+
+#: Stand in for what is no identifier: a remainder or a counter, and a number that float16 cannot hold.
+COUNTING = "%"
+LARGE_NUMBER = "#"
+
+# What a function does, as bits.
+_AMP, _BACKWARD, _STEP, _COUNTS, _OLD, _FILLS, _LARGE, _CASTS, _STATE = (1 << n for n in range(9))
+_BITS = {
+    "autocast": _AMP,
+    "GradScaler": _AMP,
+    "ShardedGradScaler": _AMP,
+    "unscale_": _AMP,
+    "backward": _BACKWARD,
+    "step": _STEP,
+    COUNTING: _COUNTS,
+    LARGE_NUMBER: _LARGE,
+    **dict.fromkeys(("masked_fill", "masked_fill_", "index_fill", "full_like", "where"), _FILLS),
+    **dict.fromkeys(("half", "bfloat16", "float16"), _CASTS),
+    **dict.fromkeys(("custom_fwd", "custom_bwd", "clip_grad_norm"), _OLD),
+    **dict.fromkeys(
+        (f"{way}_autocast_cpu_{what}" for way in ("set", "get", "is") for what in ("enabled", "dtype")), _OLD
+    ),
+    **dict.fromkeys(("get_autocast_gpu_dtype", "set_autocast_gpu_dtype"), _OLD),
+}
+
+
+def _may_fault(bits: int) -> bool:
+    """Whether a function that does these things may make a mistake by itself."""
+    accumulates = _BACKWARD | _STEP | _COUNTS
+    return bool(
+        bits & (_AMP | _OLD | _STATE)
+        or bits & accumulates == accumulates
+        or bits & (_FILLS | _LARGE) == _FILLS | _LARGE
+        or bits & (_CASTS | _STEP) == _CASTS | _STEP
+    )
+
+
+def mark_relevant(module: Module) -> None:
+    """Say of each function whether it is worth reading by itself (``strong``), and which of its words matter."""
+    trains = bool(module.identifiers & TRAINING) or "scaler" in module.uses.values()
+    bits = dict(_BITS)
+    scalers = {text.rpartition(".")[2] for text, role in module.uses.items() if role == "scaler"}
+    bits.update(dict.fromkeys(scalers, _AMP))
+    if scalers or module.identifiers & {"GradScaler", "ShardedGradScaler"}:
+        bits["state_dict"] = _STATE
+    everywhere = _LARGE if LARGE_NUMBER in module.words else 0
+    # Where nothing trains, a region matters to the function that opens it, not to all that call that function.
+    found = _bits_of_names(module, bits) if trains else {}
+    for function in module.functions.values():
+        does = everywhere
+        for word in function.words:
+            does |= bits.get(word, 0) | found.get(word, 0)
+        function.strong = _may_fault(does)
+    useful = WORDS if trains else CONTEXTS
+    interesting = useful | _users_of(module, useful) | bits.keys()
+    for function in module.functions.values():
+        function.words = function.words & interesting
+    for cls in module.classes.values():
+        cls.words = (cls.words & interesting).union(*(m.words for m in cls.methods.values()))
+
+
+def _holders(module: Module) -> dict[str, list[Function]]:
+    """The functions that a name of the file may call: those of that name, the methods of a class of that name."""
+    holders = {name: list(functions) for name, functions in module.named.items()}
+    for cls in module.classes.values():
+        holders.setdefault(cls.name, []).extend(cls.methods.values())
+    return holders
+
+
+def _bits_of_names(module: Module, bits: dict[str, int]) -> dict[str, int]:
+    """What calling each name of the file may do, through whatever it calls in turn."""
+    holders = _holders(module)
+    own: dict[str, int] = {}
+    calls: dict[str, set[str]] = {}
+    for name, functions in holders.items():
+        own[name] = 0
+        calls[name] = set()
+        for function in functions:
+            for word in function.words:
+                own[name] |= bits.get(word, 0)
+                if word in holders:
+                    calls[name].add(word)
+    changed = True
+    while changed:
+        changed = False
+        for name, callees in calls.items():
+            does = own[name]
+            for callee in callees:
+                does |= own[callee]
+            if does != own[name]:
+                own[name] = does
+                changed = True
+    return own
+
+
+def _users_of(module: Module, words: frozenset[str]) -> frozenset[str]:
+    """Names of the functions and classes that use one of some words, or the name of one that does."""
+    holders = _holders(module)
+    found = {name for name, functions in holders.items() if any(f.words & words for f in functions)}
+    changed = True
+    while changed:
+        changed = False
+        for name, functions in holders.items():
+            if name not in found and any(f.words & found for f in functions):
+                found.add(name)
+                changed = True
+    return frozenset(found)
