@@ -428,14 +428,26 @@ def test_sixty_questions_in_a_row_are_no_paths_to_be_counted() -> None:
     assert drawing.codes() == [(clip.site.line, "AMP201")]
 
 
-def test_sixty_questions_that_are_all_asked_again_are_given_up_and_that_is_said() -> None:
+def asked_twice(questions: int) -> Drawing:
+    """A graph that asks all its questions, and then all of them again; each decides about a backward."""
     drawing = Drawing()
     node = drawing.line(0, drawing.event(e.ZERO_GRAD), drawing.scaled_backward(divided=True))
-    tests = [drawing.test(f"flag{n}") for n in range(60)]
+    tests = [drawing.test(f"flag{n}") for n in range(questions)]
     for test in (*tests, *tests):
-        node = drawing.diamond(node, test, [drawing.event(e.PARAM_WRITE)])
+        node = drawing.diamond(node, test, [drawing.scaled_backward(divided=True)])
     drawing.line(node, drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE))
-    (finding,) = drawing.findings()
+    return drawing
+
+
+def test_sixty_questions_that_are_all_asked_again_raise_no_false_alarm() -> None:
+    """To remember all answers takes 2**60 states: some are forgotten, or the graph is given up and that is said."""
+    assert {code for _, code in asked_twice(60).codes()} <= {"AMP903"}
+
+
+def test_a_graph_that_is_given_up_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked_twice(6).findings() == []
+    monkeypatch.setattr(judging, "LIMIT", 10)
+    (finding,) = asked_twice(6).findings()
     assert finding.code == "AMP903"
     assert "too many paths" in finding.message
     assert "``" not in finding.message

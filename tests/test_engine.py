@@ -369,3 +369,24 @@ def test_the_package_offers_both_functions_and_loads_them_on_first_use() -> None
     )
     done = subprocess.run([sys.executable, "-c", code], input=SCRIPT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['AMP201', 'AMP206'] True False"
+
+
+def test_a_file_that_takes_too_long_is_read_as_far_as_it_goes_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = """
+from torch.nn.utils import clip_grad_norm_
+def first(model, optimizer, scaler, loss):
+    scaler.scale(loss).backward()
+    clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+def second(model, optimizer, scaler, loss):
+    scaler.scale(loss).backward()
+    clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+"""
+    assert [(f.code, f.line) for f in check_source(source)] == [("AMP201", 5), ("AMP201", 10)]
+    monkeypatch.setattr("pytest_amp_check.static.roots.FILE_BUDGET", 5)
+    cut = check_source(source)
+    assert [(f.code, f.line) for f in cut] == [("AMP201", 5), ("AMP903", 8)]
+    assert "`second`" in cut[1].message

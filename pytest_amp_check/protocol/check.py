@@ -143,6 +143,9 @@ def check(program: Program, select: frozenset[str] | None = None) -> list[Findin
     for site in gave_up:
         values = {"function": site.function} if site.function not in ("", "<module>") else {}
         add(_finding("source:too-many-paths", site, [], values, ()))
+    unread = program.facts.get("unread")
+    if unread is not None:
+        add(_finding("source:too-long", unread, [], {"function": unread.function}, ()))
     return sorted(found.values(), key=Finding.order)
 
 

@@ -283,7 +283,7 @@ class Reader(TorchCalls):
             self.emit(
                 e.MODULE_CAST, node, None, dtype="float16" if name == "half" else "bfloat16", names={"module": text}
             )
-        func = self.structural("method", (receiver,), f"{text}.{name}", name)
+        func = self.structural("method", (receiver,), self.words(node), name)
         return self.unknown(func, args, keywords, node)
 
     def refs(self, keys: tuple[int, ...]) -> list[Value]:

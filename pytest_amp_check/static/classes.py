@@ -196,7 +196,7 @@ class Classes(Functions):
         stored = self.heap.get((key, name)) if isinstance(key, int) else None
         if stored is not None:
             return stored
-        text = f"{receiver.text}.{name}" if isinstance(receiver, Opaque) else self.words(node)
+        text = self.words(node) if isinstance(node, ast.expr) else name
         made_opaque = self.structural("attribute", (receiver,), text, name)
         made_opaque.parameter = isinstance(receiver, Opaque) and receiver.parameter
         return made_opaque

@@ -52,7 +52,6 @@ class Functions(Gradients):
             self.roots_reached.add(function.node)
             return self.unknown(self.opaque(("function", id(function.node)), function.name), args, keywords, node)
         if len(self.active) >= DEPTH or self.spent > BUDGET:
-            self.program.facts.setdefault("given_up", []).append((self.site(node), function.name))
             return self.unknown(self.opaque(("function", id(function.node)), function.name), args, keywords, node)
         self.roots_reached.add(function.node)
         frame = Frame(function, func.frame, self.site(node))
@@ -66,7 +65,9 @@ class Functions(Gradients):
 
     def _worthwhile(self, function: Function) -> bool:
         """Whether a function that does nothing to the protocol may still make a value that matters: it is short."""
-        return isinstance(function.node, ast.Lambda) or len(function.node.body) <= 4
+        if isinstance(function.node, ast.Lambda) or len(function.node.body) <= 4:
+            return True
+        return function.name == "__init__" and function.module.trains
 
     def run(self, frame: Frame, function: Function, wrappers: tuple[Value, ...], node: ast.AST) -> Value:
         outer, loops = self.frame, self.loops

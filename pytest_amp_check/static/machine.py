@@ -40,6 +40,8 @@ from .values import (
 DEPTH = 8
 #: Statements read in one graph before calls are no longer followed.
 BUDGET = 12_000
+#: Statements read in one file before the functions that are left are left out, which is said.
+FILE_BUDGET = 100_000
 
 Vars = dict[str, Value]
 Heap = dict[tuple[int, str], Value]
@@ -126,6 +128,7 @@ class Machine:
         self.instances: dict[object, Instance] = {}
         self.opaques: dict[object, Opaque] = {}
         self.serial = 0
+        self.total = self.spent = 0
         self.defined: dict[ast.AST, FunctionValue] = {}
         self.class_vars: dict[ast.AST, Vars] = {}
         self.globals = Frame(None, None, None)
@@ -147,6 +150,8 @@ class Machine:
         self.open: list[Open] = []
         self.maybe_open = 0
         self.no_grad = 0
+        #: Statements read: in this graph, and in the whole file before it.
+        self.total += self.spent
         self.spent = 0
         self.shims = 0
         self.guarded = 0

@@ -151,6 +151,7 @@ class Module:
         "path",
         "shims",
         "text",
+        "trains",
         "tree",
         "uses",
         "words",
@@ -171,6 +172,8 @@ class Module:
         self.shims: set[ast.AST] = set()
         self._roles = Roles()
         self._index(tree)
+        #: Whether anything in the file trains.
+        self.trains = False
         #: Texts of expressions that the file uses as scalers, optimizers or modules.
         self.uses = self._roles.settled()
         mark_relevant(self)

@@ -66,7 +66,7 @@ def _may_fault(bits: int) -> bool:
 
 def mark_relevant(module: Module) -> None:
     """Say of each function whether it is worth reading by itself (``strong``), and which of its words matter."""
-    trains = bool(module.identifiers & TRAINING) or "scaler" in module.uses.values()
+    trains = module.trains = bool(module.identifiers & TRAINING) or "scaler" in module.uses.values()
     bits = dict(_BITS)
     scalers = {text.rpartition(".")[2] for text, role in module.uses.items() if role == "scaler"}
     bits.update(dict.fromkeys(scalers, _AMP))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 
 from ..protocol import events as e
-from ..protocol.events import Program, Thing
+from ..protocol.events import Program, Site, Thing
 from .calls import Reader
-from .machine import Frame
+from .machine import FILE_BUDGET, Frame
 from .project import Function, Module
 from .values import Instance
 
@@ -25,6 +25,10 @@ def read_module(module: Module, program: Program) -> None:
             continue
         if function.node in module.shims:
             continue
+        if reader.total > FILE_BUDGET:
+            node = function.node
+            program.facts["unread"] = Site(module.path, node.lineno, node.col_offset, function=function.qualified_name)
+            break
         if function.strong:
             _read_function(reader, function)
 

@@ -5,8 +5,15 @@ from __future__ import annotations
 import ast
 
 #: Fields that hold no expression or statement.
-_PLAIN = frozenset({"ctx", "op", "ops", "kind", "type_comment", "lineno", "col_offset", "id", "attr", "arg", "n", "s"})
-_fields: dict[type[ast.AST], tuple[str, ...]] = {}
+_PLAIN = frozenset(
+    "ctx op ops kind type_comment type_ignores id attr arg name asname module level simple is_async conversion rest "
+    "kwd_attrs".split()
+)
+#: Nodes without children.
+_LEAVES = (ast.Constant, ast.Name, ast.Global, ast.Nonlocal, ast.MatchSingleton, ast.alias)
+#: The fields of a node that hold nodes, or lists of them; whether such a list may hold None.
+_fields: dict[type[ast.AST], tuple[str, ...]] = dict.fromkeys(_LEAVES, ())
+_GAPS = (ast.Dict, ast.arguments)
 
 
 def children(node: ast.AST) -> list[ast.AST]:
@@ -19,9 +26,11 @@ def children(node: ast.AST) -> list[ast.AST]:
     for name in fields:
         value = getattr(node, name, None)
         if value.__class__ is list:
-            found.extend(item for item in value if isinstance(item, ast.AST))
-        elif isinstance(value, ast.AST):
+            found += value
+        elif value is not None:
             found.append(value)
+    if kind in _GAPS:
+        return [child for child in found if child is not None]  # type: ignore[redundant-expr]
     return found
 
 

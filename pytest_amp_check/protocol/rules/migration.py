@@ -249,6 +249,11 @@ print("write # amp: ignore[AMP201] at the end of the line")
             "source:unreadable": Fault(
                 "This source could not be read ({reason}), so nothing in it was checked: repair it, or exclude it"
             ),
+            "source:too-long": Fault(
+                "This file takes too long to follow, and `{function}` and what comes after it was not read: "
+                "split the file",
+                WARNING,
+            ),
             "source:too-many-paths": Fault(
                 "`{function}` has too many paths through it to be judged, so some of its mistakes may go unseen: "
                 "split it into functions",
