@@ -385,8 +385,9 @@ def second(model, optimizer, scaler, loss):
     scaler.step(optimizer)
     scaler.update()
 """
-    assert [(f.code, f.line) for f in check_source(source)] == [("AMP201", 5), ("AMP201", 10)]
+    assert [f.line for f in check_source(source) if f.code == "AMP201"] == [5, 10]
     monkeypatch.setattr("pytest_amp_check.static.roots.FILE_BUDGET", 5)
     cut = check_source(source)
-    assert [(f.code, f.line) for f in cut] == [("AMP201", 5), ("AMP903", 8)]
-    assert "`second`" in cut[1].message
+    assert [f.line for f in cut if f.code == "AMP201"] == [5]
+    (left_out,) = (f for f in cut if f.code == "AMP903")
+    assert (left_out.line, "`second`" in left_out.message) == (8, True)
