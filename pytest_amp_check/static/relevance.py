@@ -81,7 +81,7 @@ def mark_relevant(module: Module) -> None:
             does |= bits.get(word, 0) | found.get(word, 0)
         function.strong = _may_fault(does)
     useful = WORDS if trains else CONTEXTS
-    interesting = useful | _users_of(module, useful) | bits.keys()
+    interesting = useful | _users_of(module, useful) | {word for word, does in bits.items() if does & (_AMP | _OLD)}
     for function in module.functions.values():
         function.words = function.words & interesting
     for cls in module.classes.values():

@@ -25,7 +25,7 @@ def read_module(module: Module, program: Program) -> None:
             continue
         if function.node in module.shims:
             continue
-        if reader.total > FILE_BUDGET:
+        if reader.total + reader.spent > FILE_BUDGET:
             node = function.node
             program.facts["unread"] = Site(module.path, node.lineno, node.col_offset, function=function.qualified_name)
             break
