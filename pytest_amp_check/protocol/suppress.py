@@ -112,6 +112,13 @@ class Suppressions:
             self._read(text.replace("\r\n", "\n").replace("\r", "\n"))
         return self
 
+    @staticmethod
+    def ours_in(text: str) -> bool:
+        """Whether a text may hold a comment that is there for this tool alone."""
+        if "amp:" in text:
+            return True
+        return "AMP" in text and re.search(r"noqa\s*:[^\n]*AMP", text, re.IGNORECASE) is not None
+
     def silences(self, finding: Finding) -> bool:
         """Whether a finding is suppressed; the suppressions that do so have been of use from now on."""
         first, last = finding.site.line, finding.site.end_line

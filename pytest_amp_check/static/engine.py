@@ -179,7 +179,8 @@ def _unreadable(path: str, line: int, reason: str) -> Finding:
 def _check_text(text: str, path: str, settings: Settings, tree: Tree) -> list[Finding]:
     """Findings in one text, suppressed ones removed and unused suppressions added."""
     findings = analyse(text, path, tree)
-    suppressions = Suppressions.of(text)
+    # Without a finding to silence, only a comment of our own can be of no use.
+    suppressions = Suppressions.of(text) if findings or Suppressions.ours_in(text) else Suppressions()
     active = settings.select - _ignored(path, settings)
     kept = [f for f in findings if f.code in active and not suppressions.silences(f)]
     rule, fault = LABELS["suppression:unused"]
