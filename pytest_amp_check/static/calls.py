@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ..protocol import events as e
 from .conditions import Formula
 from .reader import IMPURE
+from .syntax import chain
 from .torchcalls import TorchCalls
 from .values import (
     NONE,
@@ -48,7 +49,7 @@ class Reader(TorchCalls):
 
     def call(self, node: ast.Call) -> Value:
         func = node.func
-        if isinstance(func, ast.Attribute):
+        if isinstance(func, ast.Attribute) and self.uses.get(chain(func) or "") != "module":
             receiver = self.evaluate(func.value)
             if isinstance(receiver, Named):
                 return self._call_named(receiver.name + "." + func.attr, node, receiver.shim)
