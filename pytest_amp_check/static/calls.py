@@ -254,7 +254,7 @@ class Reader(TorchCalls):
         if stored is not None:
             return self.call_value(stored, args, keywords, node)
         if name == "backward":
-            if isinstance(receiver, Opaque) and not any(tensors_of(v) for v in args):
+            if isinstance(receiver, Opaque) and not args:
                 self._backward(self._foreign_tensor(receiver), node)
                 return NONE
             # A framework's own backward: it may scale, divide, step.

@@ -162,6 +162,18 @@ for i, (x, y) in enumerate(batches):
         "measured: update ratios for k = 2, 4, 8 with SGD, Adam and AdamW",
     ),
     silent=(
+        (
+            "a framework's own backward divides, whatever has computed the loss",
+            """\
+def train(accelerator, loader, optimizer, loss_of, k):
+    for i, batch in enumerate(loader):
+        loss = loss_of(batch)
+        accelerator.backward(loss)
+        if (i + 1) % k == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        ),
         ("the loss is divided before it is scaled", _CANONICAL),
         ("the loss is divided, and the tail of the epoch is flushed", _TAIL_FLUSH),
         ("the loss is divided in a timm-style loop", _TIMM),
