@@ -165,7 +165,8 @@ for i, (x, y) in enumerate(batches):
         (
             "a framework's own backward divides, whatever has computed the loss",
             """\
-def train(accelerator, loader, optimizer, loss_of, k):
+def train(loader, optimizer, loss_of, k):
+    accelerator = make_accelerator(k)
     for i, batch in enumerate(loader):
         loss = loss_of(batch)
         accelerator.backward(loss)
