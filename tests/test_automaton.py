@@ -564,7 +564,7 @@ def accumulation(divided: bool, *, unscale_everywhere: bool = False, boundary: b
     """A loop that steps where its counter says so."""
     drawing = Drawing()
     full = drawing.test("(i + 1) % k == 0")
-    full.counts, full.boundary = True, boundary
+    full.counts = True
     entry = drawing.line(0, drawing.event(e.OPTIMIZER_NEW))
     head = drawing.node()
     drawing.graph.nodes[head].forgets = 1 << full.key

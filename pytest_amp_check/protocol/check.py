@@ -13,8 +13,7 @@ from typing import NamedTuple
 from . import automaton as a
 from . import events as e
 from .events import Event, Graph, Program, Site, Test
-from .finding import INFO, Finding, Step
-from .rule import Rule
+from .finding import Finding, Step
 from .rules import LABELS, RULES
 
 #: Pairs of (node, state) after which a graph is explored again with fewer tests remembered, or is given up.
@@ -831,11 +830,3 @@ def _place(label: str, blamed: Site, partner: Site) -> Site:
     while depth < len(mine) - 1 and depth < len(theirs) - 1 and mine[depth] is theirs[depth]:
         depth += 1
     return mine[depth]
-
-
-def rules_on(select: frozenset[str]) -> list[Rule]:
-    """The rules that a selection leaves on, in code order."""
-    return [rule for code, rule in RULES.items() if code in select]
-
-
-__all__ = ["INFO", "LIMIT", "check", "describe", "rules_on"]

@@ -149,24 +149,22 @@ class Event:
 class Test:
     """A condition whose truth decides which way a program goes; a path assumes it once and keeps to it.
 
-    ``counts`` says that the test compares a loop's counter (``(i + 1) % k == 0``, ``count == k``), and ``boundary``
-    then is the truth that marks the end of an accumulation window. ``off_by_one`` marks a window test that is already
-    true for the first micro-batch. ``of_gradients`` says that it asks whether gradients are finite. ``turn`` says
-    that it asks whether a loop is in its first turn. ``implies`` lists (truth of this test, key of another, its truth).
+    ``counts`` says that the test compares a loop's counter (``(i + 1) % k == 0``, ``count == k``), ``off_by_one`` that
+    such a test is already true for the first micro-batch. ``of_gradients`` says that it asks whether gradients are
+    finite, ``turn`` that it asks whether a loop is in its first turn. ``implies`` lists (truth of this test, key of
+    another, its truth).
     """
 
-    __slots__ = ("boundary", "counts", "implies", "key", "of_gradients", "off_by_one", "site", "text", "turn", "window")
+    __slots__ = ("counts", "implies", "key", "of_gradients", "off_by_one", "site", "text", "turn")
 
     def __init__(self, key: int, text: object, site: Site | None) -> None:
         self.key = key
         self.text = text
         self.site = site
         self.counts = False
-        self.boundary = True
         self.off_by_one = False
         self.of_gradients = False
         self.turn = False
-        self.window: object = None
         self.implies: list[tuple[bool, int, bool]] = []
 
 

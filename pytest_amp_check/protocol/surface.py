@@ -34,9 +34,7 @@ WRAP_MODULE = "wrap-module"  # gives back the module it is given
 COMPILE = "compile"
 SCRIPT = "script"
 DEVICE = "device"
-DTYPE = "dtype"
 PARTIAL = "partial"
-DEPRECATED_DECORATOR = "deprecated-decorator"
 
 
 class Entry:

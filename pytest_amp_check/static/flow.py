@@ -241,9 +241,6 @@ class Flow(Machine):
         self.frame = outer
         self.class_vars[node] = frame.vars
 
-    def _global(self, node: ast.Global | ast.Nonlocal) -> None:
-        return None
-
     def _module_of(self) -> Module:
         return self.frame.function.module if self.frame.function else self.module
 

@@ -600,7 +600,6 @@ class Expressions(Flow):
             test.counts = counted and bool(self.loops)
             first = base.first if isinstance(base, Opaque) else None
             test.off_by_one = first is not None and first + offset - remainder == 0
-            test.window = Words(side.right)
         return formula
 
     # Targets.
