@@ -1817,6 +1817,55 @@ case(
 )
 
 
+STEP_METHOD = """
+class Trainer:
+    def __init__(self, model, k):
+        self.model, self.k, self.seen = model, k, 0
+        self.optimizer = torch.optim.AdamW(model.parameters())
+        self.scaler = GradScaler("cuda")
+
+    def step(self, x, y, index):
+        with autocast("cuda"):
+            loss = criterion(self.model(x), y)@DIVIDED@
+        self.scaler.scale(loss).backward()@MARK@
+        self.seen += 1
+        if @BOUNDARY@:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            self.optimizer.zero_grad()
+"""
+for boundary in ("self.seen % self.k == 0", "(index + 1) % self.k == 0", "self.seen == self.k"):
+    written = STEP_METHOD.replace("@BOUNDARY@", boundary)
+    case(
+        f"a step method that others call, {boundary}, bad",
+        written.replace("@DIVIDED@", "").replace("@MARK@", "  # AMP301"),
+    )
+    case(
+        f"a step method that others call, {boundary}, good",
+        written.replace("@DIVIDED@", " / self.k").replace("@MARK@", ""),
+    )
+case(
+    "a step method that leaves update and zero_grad to others, good",
+    """
+    class Trainer:
+        def __init__(self, model):
+            self.model = model
+            self.optimizer = torch.optim.AdamW(model.parameters())
+            self.scaler = GradScaler("cuda")
+
+        def step(self, x, y):
+            with autocast("cuda"):
+                loss = criterion(self.model(x), y)
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+
+        def after_step(self):
+            self.scaler.update()
+            self.optimizer.zero_grad()
+    """,
+)
+
+
 @pytest.mark.parametrize(("name", "source"), CASES, ids=[name for name, _ in CASES])
 def test_flow(name: str, source: str) -> None:
     expected = marks(source)

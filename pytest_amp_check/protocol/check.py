@@ -55,6 +55,7 @@ MINOR = frozenset(
         e.SCALER_NEW,
         e.SCALER_LOAD,
         e.LOOP_EXIT,
+        e.AGAIN,
         e.END,
     }
 )
@@ -548,6 +549,11 @@ class _Judge:
                 self._settle("state@stepped", index, 0, here)
         elif kind == e.LOOP_EXIT:
             opts = [opt._replace(held=False, many=False) for opt in opts]
+        elif kind == e.AGAIN:
+            # Other code has run in between; only an open accumulation window is meant to last.
+            opts = [opt if opt.held and opt.grads in a.PENDING else a.Opt() for opt in opts]
+            used = renewed = 0
+            state = state._replace(regions=(), stale=-1)
         elif kind == e.END:
             self._end(index, state, here)
         return state._replace(opts=tuple(opts), used=used, renewed=renewed)
@@ -612,7 +618,8 @@ class _Judge:
             if (
                 opt.stage == a.STAGE_STEPPED
                 and thing is not None
-                and thing.facts.get("local")
+                and opt.by in self.scaler_bit
+                and not thing.facts.get("shared")
                 and opt.by not in self.updated
                 and opt.by not in self.handed
             ):
@@ -805,6 +812,7 @@ _DESCRIPTIONS = {
     e.SCALER_STATE: "the scaler's state is taken",
     e.SAVE: "the checkpoint is written",
     e.MODULE_CAST: "the model's parameters are cast",
+    e.AGAIN: "the function is called again",
     e.END: "the program ends",
 }
 

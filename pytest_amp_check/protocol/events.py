@@ -41,6 +41,7 @@ PENALTY = "penalty"  # scaled gradients from autograd.grad enter a new loss
 DEPRECATED = "deprecated"  # facts: old, new
 HANDOFF = "handoff"  # things given to code that cannot be read; facts: things, also_scaler
 LOOP_EXIT = "loop-exit"  # a loop that counts accumulation windows is left: what it leaves over is no window
+AGAIN = "again"  # the function that was read is called once more, by code that is not read
 END = "end"  # the end of the program that was read
 
 

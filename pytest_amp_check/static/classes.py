@@ -224,6 +224,8 @@ class Classes(Functions):
     def _instance_attribute(self, receiver: Instance, name: str, node: ast.AST) -> Value:
         value = self.heap.get((receiver.key, name))
         if value is not None:
+            if isinstance(value, Opaque) and name in receiver.cls.changed:
+                value.loops |= self.turning()
             return value
         method = self.method_of(receiver.cls, name)
         if method is not None:

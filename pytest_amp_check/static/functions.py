@@ -182,7 +182,7 @@ class Functions(Gradients):
         for parameter in [*function.parameters(), *spec.kwonlyargs]:
             if parameter.arg in frame.vars:
                 continue
-            value = self.opaque(("parameter", id(parameter)), parameter.arg, parameter=True)
+            value = self.opaque(("parameter", id(parameter)), parameter.arg, self.turning(), parameter=True)
             frame.vars[parameter.arg] = self._annotated(value, parameter)
         if spec.vararg is not None:
             frame.vars[spec.vararg.arg] = Sequence([], open=True)

@@ -646,6 +646,9 @@ class Expressions(Flow):
 
     def _assign_attribute(self, target: ast.Attribute, value: Value) -> None:
         receiver = self.evaluate(target.value)
+        if isinstance(value, Ref):
+            # Other methods may do to it what this one leaves undone.
+            value.thing.facts["shared"] = True
         if target.attr == "grad" and isinstance(receiver, Params):
             self.grad_written(Grad(receiver), value, target)
             return

@@ -7,7 +7,7 @@ import ast
 from ..protocol import events as e
 from ..protocol.events import Program, Site, Thing
 from .calls import Reader
-from .machine import FILE_BUDGET, Frame
+from .machine import FILE_BUDGET, Frame, Loop
 from .project import Function, Module
 from .values import Instance
 
@@ -54,9 +54,20 @@ def _read_function(reader: Reader, function: Function) -> None:
     parameters = function.parameters()
     if receiver is not None and parameters and not static:
         frame.vars[parameters[0].arg] = receiver
+    turn = Loop(-len(reader.program.graphs) - 2, 0)
+    reader.loops.append(turn)
     reader.bind_unknown(frame, function)
     wrappers = defined.wrappers if defined is not None else reader.decorations(function)
+    head = reader.node()
+    reader.link(reader.cur, head)
+    reader.heads.append((head, turn.key))
+    reader.cur = head
     reader.run(frame, function, wrappers, function.node)
+    returned = reader.cur
+    # Whoever calls it may call it again: what it leaves in an open accumulation window is still there then.
+    reader.emit(e.AGAIN, function.node)
+    reader.link(reader.cur, head)
+    reader.cur = returned
     _close(reader)
 
 

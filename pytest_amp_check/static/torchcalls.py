@@ -292,7 +292,6 @@ class TorchCalls(Things):
         thing.facts.update(
             constructed=True, enabled=enabled, callable=entry.name, sharded=entry.facts.get("sharded", False)
         )
-        thing.facts["local"] = not self.active or thing.facts.get("local", True)
         arguments = {name: self._plain(value) for name, value in bound.items()}
         self.emit(
             e.SCALER_NEW,
