@@ -357,6 +357,17 @@ f(f)
 ## a fixed point
 Y = lambda f: (lambda x: x(x))(lambda y: f(lambda *a: y(y)(*a)))
 Y(lambda s: lambda n: s(n))(1)
+## attributes are computed from each other
+class C:
+    def __init__(self, x):
+        self.a = self.b.of(x)
+        self.b = self.a.of(x)
+    def reset(self):
+        self.a = self.b.of(0)
+        self.b = self.a.of(0)
+    def step(self, scaler, loss):
+        scaler.scale(loss).backward()
+        return self.a.of(loss)
 ## a class inherits from itself
 class C(C):
     pass

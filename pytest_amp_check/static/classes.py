@@ -258,9 +258,12 @@ class Classes(Functions):
         places = [place for cls in self._bases(receiver.cls) for place in cls.assigned.get(name, ())]
         maybe_none = any(isinstance(expression, ast.Constant) and expression.value is None for _, expression in places)
         for method, expression in places:
-            if method in self.active and method.name != "__init__":
+            # An attribute may be given what is computed from itself, or from one that is computed from it.
+            if (method in self.active and method.name != "__init__") or id(expression) in self.looked_up:
                 continue
+            self.looked_up.add(id(expression))
             value = self._as_assigned(receiver, method, expression)
+            self.looked_up.discard(id(expression))
             if isinstance(value, Const) and value.value is None:
                 continue
             if maybe_none and not isinstance(value, Opaque):

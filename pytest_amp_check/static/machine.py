@@ -125,6 +125,8 @@ class Machine:
         self.things = things
         self.roots_reached: set[ast.AST] = set()
         self.active: list[Function] = []
+        #: Assignments of attributes that are being read for the value they give.
+        self.looked_up: set[int] = set()
         self.instances: dict[object, Instance] = {}
         self.opaques: dict[object, Opaque] = {}
         self.serial = 0
