@@ -823,3 +823,8 @@ def test_the_command_says_in_one_sentence_what_it_cannot_read(tmp_path: Path) ->
     assert done.stderr == ""
     rows = [row for row in done.stdout.splitlines() if "AMP903" in row]
     assert len(rows) == 3, done.stdout
+
+
+def test_attributes_that_are_computed_from_each_other_are_read_to_an_end() -> None:
+    assert "AMP201" in codes(f"{CIRCLES['attributes are computed from each other']}\n{SCRIPT}")
+    assert "AMP903" not in codes(f"{CIRCLES['attributes are computed from each other']}\n{SCRIPT}")
