@@ -240,8 +240,6 @@ class Reader(TorchCalls):
         elif name == "extend" and args:
             value = args[0]
             receiver.items.extend(value.items if isinstance(value, Sequence) else [value])
-        elif name in ("mean", "sum"):
-            return self.fresh(node, name)
         return self.fresh(node, name)
 
     def _opaque_method(

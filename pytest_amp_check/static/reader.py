@@ -208,7 +208,11 @@ class Expressions(Flow):
         if isinstance(receiver, Params):
             return Params(receiver.modules, receiver.optimizers, one=not receiver.groups, groups=False)
         place = index.value if isinstance(index, Const) else None
-        if isinstance(receiver, Sequence) and isinstance(place, int) and abs(place) < len(receiver.items):
+        if (
+            isinstance(receiver, Sequence)
+            and isinstance(place, int)
+            and -len(receiver.items) <= place < len(receiver.items)
+        ):
             return receiver.items[place]
         if isinstance(receiver, Mapping) and isinstance(index, Const):
             found = receiver.items.get(index.value)
@@ -258,11 +262,8 @@ class Expressions(Flow):
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
         """A comprehension is read as one turn of its loops."""
         saved = dict(self.frame.vars)
-        source: Value | None = None
         for generator in node.generators:
             iterable = self.evaluate(generator.iter)
-            if source is None:
-                source = iterable
             self.assign(generator.target, self.elements(iterable, generator.iter))
             for test in generator.ifs:
                 self.condition(test)
@@ -272,8 +273,6 @@ class Expressions(Flow):
             return Params(element.modules, element.optimizers)
         if isinstance(element, Grad):
             return element
-        if isinstance(element, Sequence) and isinstance(source, Sequence):
-            return Sequence([element], open=True)
         return Sequence([element], open=True)
 
     def _dict_comprehension(self, node: ast.DictComp) -> Value:

@@ -28,7 +28,6 @@ from .values import (
     Truth,
     Value,
     modules_of,
-    tensors_of,
 )
 
 
@@ -242,8 +241,6 @@ class Things(Classes):
             return NONE
         if name == "step":
             return self.unknown(receiver, args, keywords, node)
-        if any(tensors_of(value) for value in [*args, *keywords.values()]) or not (args or keywords):
-            return self._forward(thing, args, keywords, node, False)
         return self._forward(thing, args, keywords, node, False)
 
     def _cast(self, thing: Thing, dtype: str, node: ast.AST) -> None:
