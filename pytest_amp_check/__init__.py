@@ -8,10 +8,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .protocol.finding import Finding
+    from .runtime.emulate import emulate_cuda
+    from .runtime.run import Run, record
     from .static.engine import check_paths, check_source
 
 __version__ = "0.1.0"
-__all__ = ["Finding", "__version__", "check_paths", "check_source"]
+__all__ = ["Finding", "Run", "__version__", "check_paths", "check_source", "emulate_cuda", "record"]
 
 
 def __getattr__(name: str) -> Any:
@@ -24,6 +26,14 @@ def __getattr__(name: str) -> Any:
         from .static import engine
 
         return getattr(engine, name)
+    if name in ("Run", "record"):
+        from .runtime import run
+
+        return getattr(run, name)
+    if name == "emulate_cuda":
+        from .runtime.emulate import emulate_cuda
+
+        return emulate_cuda
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

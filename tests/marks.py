@@ -1,4 +1,8 @@
-"""Reads the marks of examples: what must be found stands as ``# AMP201`` on its own line."""
+"""Reads the marks of examples: what must be found stands as ``# AMP201`` on its own line.
+
+A mark counts for the readers that decide its rule. Where both do and only one finds it here, the mark says which, and
+why: ``# static-only: AMP207 reason``.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ import re
 from collections.abc import Iterable
 
 from pytest_amp_check.protocol.finding import Finding
+from pytest_amp_check.protocol.rule import BOTH
+from pytest_amp_check.protocol.rules import RULES
 
 #: One comment may name several codes; what follows them is the reason.
 _MARK = re.compile(r"#\s*(?:(static-only|runtime-only):\s*)?(AMP\d{3}(?:[,\s]+AMP\d{3})*)")
@@ -22,7 +28,19 @@ def marks(source: str, reader: str = "static") -> Places:
         for match in _MARK.finditer(line)
         if match[1] != other
         for code in re.findall(r"AMP\d{3}", match[2])
+        if code not in RULES or RULES[code].readers in (BOTH, reader)
     }
+
+
+def one_sided(source: str) -> list[tuple[int, str, str]]:
+    """The marks that count for one reader though both decide their rule: line, code, that reader."""
+    return [
+        (number, code, match[1].removesuffix("-only"))
+        for number, line in enumerate(source.split("\n"), 1)
+        for match in _MARK.finditer(line)
+        if match[1]
+        for code in re.findall(r"AMP\d{3}", match[2])
+    ]
 
 
 def places(findings: Iterable[Finding]) -> Places:

@@ -15,6 +15,7 @@ from marks import shown
 from pytest_amp_check.protocol import automaton as a
 from pytest_amp_check.protocol import check as judging
 from pytest_amp_check.protocol import events as e
+from pytest_amp_check.protocol import judge
 from pytest_amp_check.protocol.automaton import Opt, move
 from pytest_amp_check.protocol.check import check
 from pytest_amp_check.protocol.events import Event, Graph, Node, Program, Site, Thing
@@ -23,7 +24,7 @@ from pytest_amp_check.protocol.rules import LABELS, RULES
 
 #: A machine that is busy is no fault.
 quick = settings(max_examples=60, deadline=None)
-FLAGS = ("clipped", "held", "many", "undivided", "discarded", "veteran")
+FLAGS = ("clipped", "partly", "held", "many", "undivided", "discarded", "veteran")
 #: Labels with an ``@`` that the judge of graphs settles itself, or a rule's own judge gives.
 OF_OTHERS = {
     "write@region-then-forward",
@@ -41,6 +42,7 @@ OF_OTHERS = {
     "scale@no-autocast",
     "scale@no-autocast-unknown",
     "scale@forward-outside",
+    "forward@poisoned",
 }
 OF_THE_AUTOMATON = {label for label in LABELS if "@" in label} - OF_OTHERS
 
@@ -61,8 +63,8 @@ def reached() -> tuple[set[Opt], dict[str, tuple[Opt, str]]]:
     labels: dict[str, tuple[Opt, str]] = {}
     while work:
         state = work.popleft()
-        for event, divided in product(a.INPUTS, (True, False)):
-            after, faults = move(state, event, by=0, divided=divided)
+        for event, divided, partly in product(a.INPUTS, (True, False), (True, False)):
+            after, faults = move(state, event, by=0, divided=divided, partly=partly)
             for label in faults:
                 labels.setdefault(label, (state, event))
             if after not in seen:
@@ -74,7 +76,7 @@ def reached() -> tuple[set[Opt], dict[str, tuple[Opt, str]]]:
 def test_every_state_answers_every_input() -> None:
     for state in every_state():
         for event, divided in product(a.INPUTS, (True, False)):
-            after, faults = move(state, event, by=0, divided=divided, held=state.held)
+            after, faults = move(state, event, by=0, divided=divided, held=state.held, partly=not divided)
             assert after.grads in a.GRADS, (state, event)
             assert after.stage in a.STAGES, (state, event)
             assert after.by in (0, -1), (state, event)
@@ -119,11 +121,12 @@ def test_each_label_of_the_automaton_is_owned_and_can_be_given() -> None:
 
 
 def test_what_the_judge_of_graphs_knows_of_labels_are_labels() -> None:
-    assert set(judging.BLAMED) <= set(LABELS)
-    assert set(judging.WITNESS) <= set(LABELS)
+    assert set(judge.BLAMED) <= set(LABELS)
+    assert set(judge.WITNESS) <= set(LABELS)
+    assert judge.SECOND_TURN.issubset(LABELS)
     assert judging.ON_EVERY_PATH.issubset(LABELS)
     kinds = {value for name, value in vars(e).items() if name.isupper() and isinstance(value, str)}
-    for table in (judging.BLAMED, judging.WITNESS):
+    for table in (judge.BLAMED, judge.WITNESS):
         assert all(table.values())
         assert {kind for row in table.values() for kind in row} <= kinds
 
@@ -144,6 +147,8 @@ def test_a_fault_is_told_once() -> None:
 # Words.
 
 Letter = tuple[str, bool]
+#: A clip that covers unscaled gradients of another optimizer as well.
+CLIP_PARTLY: Letter = (a.CLIP, False)
 
 
 def spell(word: Sequence[str | Letter], start: Opt | None = None) -> tuple[Opt, list[str]]:
@@ -151,8 +156,8 @@ def spell(word: Sequence[str | Letter], start: Opt | None = None) -> tuple[Opt, 
     state = Opt(a.CLEAN, a.READY) if start is None else start
     faults: list[str] = []
     for letter in word:
-        event, divided = (letter, True) if isinstance(letter, str) else letter
-        state, more = move(state, event, by=0, divided=divided)
+        event, plain = (letter, True) if isinstance(letter, str) else letter
+        state, more = move(state, event, by=0, divided=plain, partly=not plain)
         faults.extend(more)
     return state, faults
 
@@ -252,6 +257,10 @@ ILLEGAL: list[tuple[str, Sequence[str | Letter], str]] = [
     ("S13 divided by hand", [a.BACKWARD_SCALED, a.DIVIDE, a.SCALER_STEP], "step@divided"),
     ("S13 divided by hand and unscaled", [a.BACKWARD_SCALED, a.DIVIDE, a.UNSCALE], "unscale@divided"),
     ("S13 unscaled and divided by hand", [a.BACKWARD_SCALED, a.UNSCALE, a.DIVIDE], "step@divided"),
+    ("S14 unscaled through another object", [a.BACKWARD_SCALED, a.BORROW, a.SCALER_STEP], "step@borrowed"),
+    ("S15 parameters of two optimizers", [a.BACKWARD_SCALED, a.BORROW, a.UNSCALE], "step@borrowed"),
+    ("S17 clip with unscaled ones", [a.BACKWARD_SCALED, CLIP_PARTLY, a.SCALER_STEP], "clip@partly"),
+    ("S17 clip with unscaled ones, late unscale", [a.BACKWARD_SCALED, CLIP_PARTLY, a.UNSCALE], "clip@partly"),
     ("S21 scaled gradients read", [a.BACKWARD_SCALED, a.READ], "read@scaled"),
     ("S23 never zeroed", [a.BACKWARD_SCALED, a.SCALER_STEP, a.UPDATE, a.BACKWARD_SCALED], "backward@stale"),
     (
@@ -542,6 +551,44 @@ def test_one_optimizer_does_not_answer_for_the_other() -> None:
         drawing.event(e.UPDATE),
     )
     assert drawing.codes() == [(clip.site.line, "AMP201")]
+
+
+def test_a_clip_over_two_optimizers_needs_both_unscaled() -> None:
+    for both in (True, False):
+        drawing = Drawing(optimizers=2)
+        first, second = (o.key for o in drawing.optimizers)
+        clip = drawing.event(e.CLIP, owners=(first, second))
+        unscales = [drawing.event(e.UNSCALE, i) for i in range(2 if both else 1)]
+        drawing.line(
+            0,
+            drawing.event(e.ZERO_GRAD, owners=(first, second)),
+            drawing.scaled_backward(feeds=(first, second)),
+            *unscales,
+            clip,
+            drawing.event(e.SCALER_STEP, 0),
+            drawing.event(e.SCALER_STEP, 1),
+            drawing.event(e.UPDATE),
+        )
+        assert drawing.codes() == ([] if both else [(clip.site.line, "AMP212")])
+
+
+@pytest.mark.parametrize("early", [e.UNSCALE, e.SCALER_STEP])
+def test_parameters_of_two_optimizers_are_divided_by_each(early: str) -> None:
+    for shared in (True, False):
+        drawing = Drawing(optimizers=2)
+        inner, wrapper = drawing.optimizers
+        if shared:
+            inner.facts["shares"], wrapper.facts["shares"] = (wrapper.key,), (inner.key,)
+        step = drawing.event(e.SCALER_STEP, 1)
+        drawing.line(
+            0,
+            drawing.event(e.ZERO_GRAD, owners=(inner.key, wrapper.key)),
+            drawing.scaled_backward(feeds=(inner.key, wrapper.key)),
+            drawing.event(early, 0),
+            step,
+            drawing.event(e.UPDATE),
+        )
+        assert drawing.codes() == ([(step.site.line, "AMP210")] if shared else [])
 
 
 def test_an_update_between_two_steps_is_found_and_two_whole_cycles_are_not() -> None:

@@ -24,7 +24,15 @@ from pytest_amp_check.protocol.rules import LABELS, RULES, find
 NAMES = {"scaler", "optimizer", "call", "loss", "module", "params", "context", "window"}
 # These have no judge here: the engine finds them in what it reads, and says why.
 BY_ENGINE = {"AMP902", "AMP903"}
-FAMILIES = {"1": "autocast", "2": "scaling", "3": "accumulation", "4": "checkpoint", "5": "numerics", "9": "migration"}
+FAMILIES = {
+    "1": "autocast",
+    "2": "scaling",
+    "3": "accumulation",
+    "4": "checkpoint",
+    "5": "numerics",
+    "8": "dynamics",
+    "9": "migration",
+}
 
 every_rule = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 every_label = pytest.mark.parametrize("label", LABELS)
@@ -233,7 +241,8 @@ def judged(
     """Labels that a rule's judge gives one event, with the messages they render to."""
     rule = RULES[code]
     judge: Callable[..., Any] = rule.on[kind]
-    event = Event(kind, site, facts=facts, names={"scaler": "scaler", "optimizer": "opt", "call": "GradScaler"})
+    names = {"scaler": "scaler", "optimizer": "opt", "call": "GradScaler", "module": "model"}
+    event = Event(kind, site, facts=facts, names=names)
     found = {}
     for label, values in judge(event, program or Program()):
         found[label] = rule.faults[label].message.format_map({**event.names, **values})
@@ -304,6 +313,75 @@ def test_scaler_arguments_that_are_right_or_unknown(arguments: dict[str, Any]) -
 def test_tests_may_choose_odd_scales_but_not_lose_an_argument(site: Site) -> None:
     assert scaler({"growth_interval": 1, "init_scale": 2.0**30}, site) == {}
     assert list(scaler({"device": 1024.0}, site)) == ["scaler:number-as-device"]
+
+
+def update(**facts: Any) -> dict[str, str]:
+    """What AMP801 says after an update of a scaler that is well calibrated, but for the facts given."""
+    good = {"scale": 1024.0, "skips_in_a_row": 0, "skips": 6, "steps": 400, "growth_interval": 2000}
+    return judged("AMP801", events.UPDATE, {**good, **facts})
+
+
+@pytest.mark.parametrize(
+    ("facts", "label", "says"),
+    [
+        ({"scale": 0.5, "skips_in_a_row": 17, "skips": 17, "steps": 17}, "scale:below-one", "fallen to 0.5 after 17"),
+        ({"scale": 0.0, "skips_in_a_row": 900, "skips": 900, "steps": 1000}, "scale:below-one", "fallen to 0 after"),
+        ({"scale": 4.0, "skips_in_a_row": 8, "skips": 14}, "scale:skips-in-a-row", "skipped 8 steps in a row"),
+        ({"scale": 256.0, "skips_in_a_row": 8, "skips": 8, "steps": 18}, "scale:skips-in-a-row", "is 256 now"),
+        ({"skips": 21, "steps": 500}, "scale:skip-rate", "skipped 21 of 500 steps"),
+        ({"skips": 400, "steps": 1000, "growth_interval": 100}, "scale:skip-rate", "skipped 400 of 1000"),
+        ({"skips": 30, "steps": 5000, "growth_interval": 0}, "scale:skip-rate", "skipped 30 of 5000"),
+    ],
+)
+def test_scales_that_collapse(facts: dict[str, Any], label: str, says: str) -> None:
+    found = update(**facts)
+    assert list(found) == [label]
+    assert says in found[label]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"scale": 2.0, "skips_in_a_row": 15, "skips": 15, "steps": 15},
+        {"scale": 1.0, "skips_in_a_row": 16, "skips": 16, "steps": 16},
+        {"scale": 8.0, "skips_in_a_row": 7, "skips": 13},
+        {"scale": 0.5, "skips": 0},
+        {"scale": 0.5, "skips_in_a_row": 17, "skips": 17, "steps": 17, "new_scale": True},
+        {"skips": 20, "steps": 500},
+        {"skips": 60, "steps": 499},
+        {"skips": 5017, "steps": 1_000_000, "growth_interval": 600},
+        {"skips": 150, "steps": 500, "growth_interval": 10},
+        {"scale": None, "steps": 0},
+    ],
+    ids=str,
+)
+def test_scales_that_are_sought_or_that_someone_else_sets(facts: dict[str, Any]) -> None:
+    assert update(**facts) == {}
+
+
+@pytest.mark.parametrize(("first", "calibrating"), [(2.0**24, True), (2.0**16, False), (1.0, False)])
+def test_a_larger_first_scale_takes_longer_to_come_down(first: float, calibrating: bool) -> None:
+    program = Program()
+    made = program.thing("scaler", "scaler", None, arguments={"init_scale": first})
+    facts = {"scale": 16.0, "skips_in_a_row": 20, "skips": 20, "steps": 20, "growth_interval": 2000}
+    event = Event(events.UPDATE, SITE, made.key, facts=facts)
+    labels = [label for label, _ in RULES["AMP801"].on[events.UPDATE](event, program)]
+    assert labels == ([] if calibrating else ["scale:skips-in-a-row"])
+
+
+def test_a_scheduler_that_runs_ahead_is_judged_by_the_steps_between() -> None:
+    assert list(judged("AMP403", events.SCHEDULER_STEP, {"skipped": True})) == ["scheduler:skipped"]
+    assert list(judged("AMP403", events.SCHEDULER_STEP, {"idle": True})) == ["scheduler:micro-batch"]
+    assert judged("AMP403", events.SCHEDULER_STEP, {"skipped": False, "idle": False}) == {}
+
+
+def test_what_only_a_run_shows_is_judged_by_its_facts() -> None:
+    assert list(judged("AMP109", events.FORWARD, {"poisoned": True})) == ["forward@poisoned"]
+    assert judged("AMP109", events.FORWARD, {}) == {}
+    assert list(judged("AMP217", events.SCALER_NEW, {"disabled_itself": True})) == ["scaler:disabled-itself"]
+    assert judged("AMP217", events.SCALER_NEW, {"disabled_itself": False}) == {}
+    assert list(judged("AMP218", events.GRAD_INVALID, {})) == ["grads:invalid"]
 
 
 def test_a_closure_is_judged_by_the_step_that_takes_it() -> None:

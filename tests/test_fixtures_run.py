@@ -14,20 +14,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from marks import one_sided
+
+from pytest_amp_check.protocol.rule import BOTH
+from pytest_amp_check.protocol.rules import RULES
 
 torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).resolve().parents[1] / "fixtures"
 SCRIPTS = sorted(ROOT.rglob("*.py"))
-PAIRED = ("autocast", "scaling", "accumulation", "checkpoint", "numerics", "migration", "trainers")
+PAIRED = ("autocast", "scaling", "accumulation", "checkpoint", "numerics", "dynamics", "migration", "trainers")
 
 #: Rules that have at least one script that breaks them and one, beside it, that does the same work right.
 COVERED = {
-    *("AMP101", "AMP102", "AMP103", "AMP104", "AMP105", "AMP106", "AMP110"),
+    *("AMP101", "AMP102", "AMP103", "AMP104", "AMP105", "AMP106", "AMP109", "AMP110"),
     *("AMP201", "AMP202", "AMP203", "AMP204", "AMP206", "AMP207", "AMP208", "AMP209", "AMP210"),
-    *("AMP211", "AMP213", "AMP214", "AMP215", "AMP216"),
-    *("AMP301", "AMP303", "AMP304", "AMP401", "AMP402"),
-    *("AMP501", "AMP502", "AMP503", "AMP504", "AMP506", "AMP901"),
+    *("AMP211", "AMP212", "AMP213", "AMP214", "AMP215", "AMP216", "AMP217", "AMP218"),
+    *("AMP301", "AMP303", "AMP304", "AMP401", "AMP402", "AMP403"),
+    *("AMP501", "AMP502", "AMP503", "AMP504", "AMP506", "AMP801", "AMP901"),
 }
 
 CODES = r"AMP\d{3}(?: AMP\d{3})*"
@@ -84,7 +88,13 @@ def marked_lines() -> Iterator[tuple[str, str]]:
 
 def test_marks_are_well_formed() -> None:
     broken = [f"{place}: {line.strip()}" for place, line in marked_lines() if not MARK.search(line)]
-    assert not broken, "a mark is `# AMP201 AMP301` or `# static-only: AMP304 reason` at the end of a line of code"
+    assert not broken, "a mark is `# AMP201 AMP301` or `# static-only: AMP207 reason` at the end of a line of code"
+
+
+def test_only_marks_of_rules_that_both_readers_decide_take_a_side() -> None:
+    for script in SCRIPTS:
+        for number, code, reader in one_sided(script.read_text(encoding="utf-8")):
+            assert RULES[code].readers == BOTH, f"{name_of(script)}:{number}: {reader}-only goes without saying"
 
 
 def test_marks_stand_on_code() -> None:

@@ -17,12 +17,13 @@ RAW = "raw"  # gradients of an unscaled loss
 SCALED = "scaled"
 UNSCALED = "unscaled"  # divided by the scale by unscale_()
 DIVIDED = "divided"  # divided by the scale by hand
+BORROWED = "borrowed"  # unscaled through another optimizer that holds the same parameters, unknown to the scaler
 MIXED = "mixed"  # scaled and raw gradients added up
 OUTDATED = "outdated"  # scaled by a scale that update() has changed since
 LAPSED = "lapsed"  # unscaled, but update() has made the scaler forget that
 STEPPED = "stepped"  # used by scaler.step()
 SPENT = "spent"  # used by optimizer.step()
-GRADS = (UNKNOWN, CLEAN, FED, RAW, SCALED, UNSCALED, DIVIDED, MIXED, OUTDATED, LAPSED, STEPPED, SPENT)
+GRADS = (UNKNOWN, CLEAN, FED, RAW, SCALED, UNSCALED, DIVIDED, BORROWED, MIXED, OUTDATED, LAPSED, STEPPED, SPENT)
 
 # torch's stage, with one more for "cannot be known".
 ANY, READY, STAGE_UNSCALED, STAGE_STEPPED = "any", "ready", "unscaled", "stepped"
@@ -43,6 +44,7 @@ STEP = "step"
 UPDATE = "update"  # of the scaler that these gradients belong to; another optimizer was unscaled or stepped before
 UPDATE_ALONE = "update-alone"  # ... and nothing was: torch raises
 ZERO = "zero"
+BORROW = "borrow"  # an optimizer that shares parameters is unscaled, or stepped by the scaler
 HOLD = "hold"  # the end of the accumulation window is not reached: no step in this iteration
 HANDOFF = "handoff"
 NEW = "new"
@@ -61,12 +63,13 @@ INPUTS = (
     UPDATE,
     UPDATE_ALONE,
     ZERO,
+    BORROW,
     HOLD,
     HANDOFF,
     NEW,
 )
 
-PENDING = frozenset({FED, RAW, SCALED, UNSCALED, DIVIDED, MIXED, OUTDATED})
+PENDING = frozenset({FED, RAW, SCALED, UNSCALED, DIVIDED, BORROWED, MIXED, OUTDATED})
 """Gradients that wait for a step."""
 UNDER_SCALE = frozenset({FED, SCALED, MIXED, OUTDATED})
 """Gradients that are, or may be, multiplied by the loss scale."""
@@ -77,6 +80,7 @@ class Opt(NamedTuple):
 
     by          key of the scaler that last scaled, unscaled or stepped them; -1 before that
     clipped     they were clipped while scaled
+    partly      ... together with gradients that were not scaled any more
     held        the accumulation window was found open since the last backward: no step in this iteration
     many        more than one backward ran in this window
     undivided   no loss of that window was divided
@@ -88,6 +92,7 @@ class Opt(NamedTuple):
     stage: str = ANY
     by: int = -1
     clipped: bool = False
+    partly: bool = False
     held: bool = False
     many: bool = False
     undivided: bool = False
@@ -125,6 +130,9 @@ _row(SCALED, scaler_step=STEPPED, step="spent plain-step@scaled", update=OUTDATE
 _row(UNSCALED, backward_scaled="unknown backward@unscaled", backward_raw=UNKNOWN, divide="unknown step@divided")
 _row(UNSCALED, scaler_step=STEPPED, step="spent plain-step@unscaled", update=LAPSED, update_alone=LAPSED)
 _row(DIVIDED, backward_scaled=UNKNOWN, backward_raw=UNKNOWN, maybe_scaled=UNKNOWN, maybe_raw=UNKNOWN)
+_row(SCALED, borrow=BORROWED)
+_row(BORROWED, backward_scaled=UNKNOWN, backward_raw=UNKNOWN, maybe_scaled=UNKNOWN, maybe_raw=UNKNOWN, divide=UNKNOWN)
+_row(BORROWED, unscale="unscaled step@borrowed", scaler_step="stepped step@borrowed", step=SPENT, update=UNKNOWN)
 _row(DIVIDED, unscale="unscaled unscale@divided", scaler_step="stepped step@divided", step=SPENT)
 _row(MIXED, maybe_scaled=UNKNOWN, maybe_raw=UNKNOWN, unscale="unscaled step@raw", divide=UNKNOWN)
 _row(MIXED, scaler_step="stepped step@raw", step="spent plain-step@scaled", update=UNKNOWN)
@@ -156,12 +164,13 @@ for _grads in GRADS:
 
 
 def move(
-    opt: Opt, event: str, *, by: int = -1, divided: bool = True, held: bool = False
+    opt: Opt, event: str, *, by: int = -1, divided: bool = True, held: bool = False, partly: bool = False
 ) -> tuple[Opt, tuple[str, ...]]:
     """The state after an input, and the labels of the faults it commits, in the order of their causes.
 
     ``by`` is the key of the scaler that acts, ``divided`` whether a backward's loss was divided, ``held`` whether it is
-    already known that this iteration does not end the accumulation window.
+    already known that this iteration does not end the accumulation window, ``partly`` whether a clip covers unscaled
+    gradients of another optimizer too.
     """
     grads, fault = MOVES.get((opt.grads, event), (opt.grads, ""))
     faults: tuple[str, ...] = (fault,) if fault else ()
@@ -193,7 +202,7 @@ def move(
 
     if event in (UNSCALE, SCALER_STEP):
         if opt.clipped:
-            faults = ("clip@scaled", *faults)
+            faults = ("clip@partly" if opt.partly else "clip@scaled", *faults)
         if opt.discarded and opt.grads == CLEAN:
             faults = ("step@discarded",)
         if stage == STAGE_STEPPED:
@@ -204,7 +213,9 @@ def move(
         elif stage == STAGE_UNSCALED and event == UNSCALE:
             faults = ("unscale@window",) if opt.held else ("unscale@unscaled",)
         if event == UNSCALE:
-            return opt._replace(grads=grads, stage=STAGE_UNSCALED, by=by, clipped=False, discarded=False), faults
+            return opt._replace(
+                grads=grads, stage=STAGE_UNSCALED, by=by, clipped=False, partly=False, discarded=False
+            ), faults
         if opt.many and opt.undivided:
             faults = (*faults, "step@undivided")
         return Opt(grads, STAGE_STEPPED, by, veteran=True), faults
@@ -214,7 +225,8 @@ def move(
             faults = (*faults, "step@undivided")
         return Opt(grads, ANY, opt.by, veteran=opt.veteran), faults
     if event == CLIP:
-        return opt._replace(clipped=opt.clipped or opt.grads in UNDER_SCALE), faults
+        clipped = opt.grads in UNDER_SCALE
+        return opt._replace(clipped=opt.clipped or clipped, partly=opt.partly or (clipped and partly)), faults
     if event == UPDATE_ALONE:
         held = opt.held and opt.grads in UNDER_SCALE
         return opt._replace(grads=grads, stage=READY), ("update@window",) if held else ("update@nothing",)
@@ -228,7 +240,13 @@ def move(
             faults = ("zero@window",)
         discarded = opt.grads in UNDER_SCALE and not opt.held
         return opt._replace(
-            grads=grads, clipped=False, held=False, many=False, undivided=False, discarded=discarded or opt.discarded
+            grads=grads,
+            clipped=False,
+            partly=False,
+            held=False,
+            many=False,
+            undivided=False,
+            discarded=discarded or opt.discarded,
         ), faults
     if event == HOLD:
         return opt._replace(held=opt.held or opt.grads in PENDING), faults

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Callable
 
 from ..protocol import events as e
+from ..protocol.words import chain
 from .conditions import Formula
 from .reader import IMPURE
-from .syntax import chain
 from .torchcalls import TorchCalls
 from .values import (
     NONE,

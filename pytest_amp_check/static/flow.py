@@ -9,10 +9,11 @@ from collections.abc import Sequence as Items
 from typing import Any
 
 from ..protocol import events as e
+from ..protocol.words import Words
 from .conditions import Formula, both, either, negate
 from .machine import Frame, Loop, Machine, Open
 from .project import Module, catches_import, stored_names
-from .syntax import Words, children, walk
+from .syntax import children, walk
 from .values import (
     NONE,
     Choice,

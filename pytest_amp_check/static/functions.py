@@ -6,11 +6,12 @@ import ast
 from collections.abc import Callable
 
 from ..protocol import surface
+from ..protocol.words import Words
 from .conditions import both
 from .gradients import Gradients
 from .machine import BUDGET, DEPTH, Frame
 from .project import Function
-from .syntax import Words, walk
+from .syntax import walk
 from .values import (
     NONE,
     FunctionValue,

@@ -6,8 +6,8 @@ import ast
 
 from ..protocol import events as e
 from ..protocol.events import Event
+from ..protocol.words import Words
 from .losses import Losses
-from .syntax import Words
 from .values import (
     NONE,
     Const,

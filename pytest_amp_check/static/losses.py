@@ -7,8 +7,8 @@ import ast
 from ..protocol import events as e
 from ..protocol import surface
 from ..protocol.events import Thing
+from ..protocol.words import Words
 from .reader import Expressions, undo
-from .syntax import Words
 from .values import (
     NONE,
     Choice,

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from ..protocol import events as e
 from ..protocol import surface
 from ..protocol.events import Event
+from ..protocol.words import Words, chain
 from .conditions import Formula, both, either, negate
 from .flow import Flow
-from .syntax import Words, chain
 from .values import (
     NONE,
     Choice,

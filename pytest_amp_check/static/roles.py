@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from .syntax import chain
+from ..protocol.words import chain
 
 #: Attributes whose owner they tell something about.
 TELLING = frozenset("unscale_ scale step update backward zero_grad parameters named_parameters train eval".split())

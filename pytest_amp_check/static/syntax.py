@@ -40,34 +40,3 @@ def walk(node: ast.AST) -> list[ast.AST]:
     for one in found:
         found.extend(children(one))
     return found
-
-
-def chain(node: ast.AST) -> str | None:
-    """The text of a name, an attribute or an item of one: what a value can be recognised by."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        head = chain(node.value)
-        return f"{head}.{node.attr}" if head else None
-    if isinstance(node, ast.Subscript):
-        head = chain(node.value)
-        index = repr(node.slice.value) if isinstance(node.slice, ast.Constant) else chain(node.slice)
-        return f"{head}[{index}]" if head and index else None
-    return None
-
-
-class Words:
-    """The user's own words for an expression. Most are never shown, so they are put together when asked for."""
-
-    __slots__ = ("_node", "_said", "limit")
-
-    def __init__(self, node: ast.AST, limit: int = 60) -> None:
-        self._node = node
-        self._said: str | None = None
-        self.limit = limit
-
-    def __str__(self) -> str:
-        if self._said is None:
-            text = " ".join((chain(self._node) or ast.unparse(self._node)).split())
-            self._said = text if len(text) <= self.limit else text[: self.limit - 3] + "..."
-        return self._said

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from ..protocol import events as e
 from ..protocol import surface
 from ..protocol.events import Thing
+from ..protocol.words import Words
 from .classes import Classes
-from .syntax import Words
 from .values import (
     NONE,
     Choice,

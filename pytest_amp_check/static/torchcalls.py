@@ -9,11 +9,11 @@ from collections.abc import Callable
 from ..protocol import events as e
 from ..protocol import surface
 from ..protocol.events import Symbol
+from ..protocol.words import Words
 from .checkpoints import Contents
 from .conditions import Formula
 from .functions import has_stars
 from .reader import IMPURE
-from .syntax import Words
 from .things import Things, first_of, is_read
 from .values import (
     NONE,

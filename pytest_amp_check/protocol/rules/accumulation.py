@@ -161,6 +161,7 @@ for i, (x, y) in enumerate(batches):
         "Hugging Face, 'Fixing gradient accumulation' (October 2024): unequal micro-batches",
         "measured: update ratios for k = 2, 4, 8 with SGD, Adam and AdamW",
     ),
+    readers=STATIC,
     silent=(
         (
             "a framework's own backward divides, whatever has computed the loss",

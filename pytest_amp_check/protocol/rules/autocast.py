@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..events import AUTOCAST_NEW, MODULE_CAST, SCALE, SCOPE_LOST, Event, Program, Symbol
-from ..rule import BOTH, ERROR, INFO, STATIC, WARNING, Fault, Rule
+from ..events import AUTOCAST_NEW, FORWARD, MODULE_CAST, SCALE, SCOPE_LOST, Event, Program, Symbol
+from ..rule import BOTH, ERROR, INFO, RUNTIME, STATIC, WARNING, Fault, Rule
 from ..surface import AUTOCAST_DEVICES, DTYPES, lookup
 
 _AUTOCAST = "PyTorch documentation: torch.autocast, docs.pytorch.org/docs/stable/amp.html"
@@ -25,6 +25,11 @@ _OWN_DTYPES = frozenset({"npu", "privateuseone"})
 
 def _scope_lost(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
     yield f"scope:{event.facts['how']}", {}
+
+
+def _poisoned(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
+    if event.facts.get("poisoned"):
+        yield "forward@poisoned", {}
 
 
 def _arguments(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -856,7 +861,7 @@ scaler.scale(loss).backward()
             ),
         ),
         sources=(_AUTOCAST + ": autocast should wrap the forward pass and the loss", _MEASURED_BOTH),
-        readers=BOTH,
+        readers=STATIC,
     ),
     Rule(
         "AMP105",
@@ -1257,6 +1262,136 @@ with autocast(enabled=True, fp8_recipe=recipe):
         on={AUTOCAST_NEW: _arguments},
     ),
     Rule(
+        "AMP109",
+        "nograd-poisons-cast-cache",
+        ERROR,
+        "A forward without gradients leaves weight copies in the cast cache that the training forward then reuses.",
+        faults={
+            "forward@poisoned": Fault(
+                "`{module}` ran without gradients before in this autocast region, and its cached low-precision weights"
+                " have none: call `torch.clear_autocast_cache()` before this forward, or give each its own region"
+            ),
+        },
+        why="""\
+Autocast keeps the low-precision copy of each weight until its outermost region ends. Before torch 2.11 a copy that was
+made under `torch.no_grad()` is kept as well, without its link to the weight. A forward with gradients in the same
+region takes that copy, and the weight gets no gradient. Since torch 2.11 the cache is not filled there, and nothing is
+wrong.
+""",
+        harm="""\
+On torch 2.4.1 and 2.10 the backward of a network whose weights were all cached so raised RuntimeError `element 0 of
+tensors does not require grad`; where only some were, it ran, and the gradient norms of four parameters were 0.44, 0.07,
+None and None. Reentrant checkpointing of reused weights gave a relative gradient error of 56 % on 2.4.1. On 2.11 and
+2.13 all is right.
+""",
+        bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+x = torch.randn(64, 16)
+
+optimizer.zero_grad()
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.no_grad():
+        target = model(x + 0.1)
+    loss = nn.functional.mse_loss(model(x), target)  # AMP109
+loss.backward()
+optimizer.step()
+""",
+        good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+x = torch.randn(64, 16)
+
+optimizer.zero_grad()
+with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+    target = model(x + 0.1)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    loss = nn.functional.mse_loss(model(x), target)
+loss.backward()
+optimizer.step()
+""",
+        fix="Give the forward without gradients an autocast region of its own, or clear the cast cache after it.",
+        silent=(
+            (
+                "the cache is cleared in between",
+                """\
+import torch
+from torch import nn
+
+model = nn.Linear(16, 1)
+x = torch.randn(64, 16)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.no_grad():
+        target = model(x + 0.1)
+    torch.clear_autocast_cache()
+    loss = nn.functional.mse_loss(model(x), target)
+loss.backward()
+""",
+            ),
+            (
+                "a region without a cache",
+                """\
+import torch
+from torch import nn
+
+model = nn.Linear(16, 1)
+x = torch.randn(64, 16)
+with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+    with torch.no_grad():
+        target = model(x + 0.1)
+    loss = nn.functional.mse_loss(model(x), target)
+loss.backward()
+""",
+            ),
+            (
+                "the model without gradients is another one",
+                """\
+import torch
+from torch import nn
+
+teacher, student = nn.Linear(16, 1), nn.Linear(16, 1)
+x = torch.randn(64, 16)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.no_grad():
+        target = teacher(x)
+    loss = nn.functional.mse_loss(student(x), target)
+loss.backward()
+""",
+            ),
+            (
+                "the forward with gradients comes first",
+                """\
+import torch
+from torch import nn
+
+model = nn.Linear(16, 1)
+x = torch.randn(64, 16)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    output = model(x)
+    with torch.no_grad():
+        target = model(x + 0.1)
+    loss = nn.functional.mse_loss(output, target)
+loss.backward()
+""",
+            ),
+        ),
+        sources=(
+            _CACHE,
+            "pytorch/pytorch issues 105211, 112583 and 165068: the cast cache and no_grad",
+            "measured with torch 2.4.1, 2.10, 2.11 and 2.13 on the CPU",
+        ),
+        readers=RUNTIME,
+        on={FORWARD: _poisoned},
+    ),
+    Rule(
         "AMP110",
         "forward-outside-autocast",
         WARNING,
@@ -1501,7 +1636,7 @@ for inputs, targets in loader:
             _EXAMPLES,
             _MEASURED,
         ),
-        readers=BOTH,
+        readers=STATIC,
         whole=_outside,
     ),
 )

@@ -1,11 +1,11 @@
-"""AMP4xx: checkpoint and resume."""
+"""AMP4xx: checkpoint, resume and schedule."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..events import SAVE, Event, Program
-from ..rule import STATIC, WARNING, Fault, Rule
+from ..events import SAVE, SCHEDULER_STEP, Event, Program
+from ..rule import INFO, RUNTIME, WARNING, Fault, Rule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +45,13 @@ def _whole_scaler(event: Event, program: Program) -> Iterator[tuple[str, Mapping
         return
 
 
+def _cadence(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
+    if event.facts.get("idle"):
+        yield "scheduler:micro-batch", {}
+    elif event.facts.get("skipped"):
+        yield "scheduler:skipped", {}
+
+
 _STATE_DICT = "PyTorch docs, torch.amp.GradScaler.state_dict"
 
 _SETUP = """\
@@ -58,6 +65,20 @@ model = nn.Linear(16, 1)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 scaler = torch.amp.GradScaler("cpu")
 checkpoint = io.BytesIO()
+
+"""
+
+#: The first two batches overflow at the first scale, so that their steps are skipped.
+_SCHEDULED = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(16, 1)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=8)
+batches = [(torch.randn(32, 16), size * torch.randn(32, 1)) for size in (100, 100, 1, 1, 1, 1, 1, 1)]
 
 """
 
@@ -150,7 +171,6 @@ scaler.load_state_dict(torch.load(checkpoint)["scaler"])
         "PyTorch recipes, Automatic Mixed Precision: Saving/Resuming",
         "measured: skipped steps after resume at scales 512 and 64; 174 AMP training files of 48 public projects",
     ),
-    readers=STATIC,
     silent=(
         ("model, optimizer and scaler are saved", _SAVES_ALL),
         (
@@ -447,4 +467,137 @@ def train_step(optimizer, scheduler, scaler, loss):
     ),
 )
 
-RULES: tuple[Rule, ...] = (SCALER_NOT_CHECKPOINTED, SCALER_STATE_INVALID)
+SCHEDULER_CADENCE = Rule(
+    "AMP403",
+    "scheduler-cadence",
+    INFO,
+    "The learning rate moves on although the optimizer did not step.",
+    faults={
+        "scheduler:skipped": Fault(
+            "The learning rate of `{optimizer}` moves on although its step was skipped: "
+            "step the scheduler only where `{scaler}.get_scale()` did not fall in `{scaler}.update()`"
+        ),
+        "scheduler:micro-batch": Fault(
+            "The learning rate of `{optimizer}` moves on in every micro-batch, though `{optimizer}` steps once in a "
+            "window of several: step the scheduler where the optimizer steps",
+            WARNING,
+        ),
+    },
+    on={SCHEDULER_STEP: _cadence},
+    readers=RUNTIME,
+    default=False,
+    why="""\
+A schedule that counts optimizer steps (warm-up, one-cycle, cosine over all steps) is stepped beside
+`scaler.step(optimizer)`, which may have skipped. Every skipped step then costs a part of the schedule, most of all a
+warm-up, where the first overflows fall. Inside an accumulation window the schedule runs as many times too fast as the
+window has micro-batches. torch warns only if the very first step is skipped, and never with a fused optimizer. The
+return value of `scaler.step()` does not tell: compare the scale before and after `update()`.
+""",
+    harm="""\
+With 1 and 3 skipped steps the schedule had moved 10 times where the optimizer had stepped 9 and 7 times. Stepped in
+every micro-batch of windows of 4, a linear schedule had reached a learning rate of 0 after 25 optimizer steps, where
+0.75 of it was meant to be left.
+""",
+    bad=_SCHEDULED
+    + """\
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    scheduler.step()  # AMP403
+""",
+    good=_SCHEDULED
+    + """\
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scale = scaler.get_scale()
+    scaler.update()
+    if scaler.get_scale() >= scale:
+        scheduler.step()
+""",
+    fix="Step the scheduler under the condition of the optimizer's step, and not after a step that was skipped.",
+    sources=(
+        "PyTorch docs, torch.optim: How to adjust learning rate",
+        "pytorch/pytorch#67590 and Lightning-AI/pytorch-lightning#18828: schedulers and skipped steps",
+        "measured: learning rates after skipped steps, and in windows of 4 micro-batches",
+    ),
+    silent=(
+        (
+            "the scale fell, so the schedule waits",
+            _SCHEDULED
+            + """\
+skipped = 0
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    before = scaler.get_scale()
+    scaler.update()
+    if scaler.get_scale() < before:
+        skipped += 1
+        continue
+    scheduler.step()
+""",
+        ),
+        (
+            "a schedule of epochs counts epochs, however many of their steps were skipped",
+            _SCHEDULED
+            + """\
+for epoch in range(2):
+    for x, y in reversed(batches):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = nn.functional.mse_loss(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    scheduler.step()
+""",
+        ),
+        (
+            "stepped once for every window",
+            _SCHEDULED
+            + """\
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+for i, (x, y) in enumerate(batches[2:]):
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y) / 2
+    scaler.scale(loss).backward()
+    if (i + 1) % 2 == 0:
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        scheduler.step()
+""",
+        ),
+        (
+            "a plateau scheduler is stepped with the loss of an epoch",
+            _SCHEDULED
+            + """\
+plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+for epoch in range(2):
+    total = 0.0
+    for x, y in batches:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = nn.functional.mse_loss(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        total += loss.item()
+    plateau.step(total)
+""",
+        ),
+    ),
+)
+
+RULES: tuple[Rule, ...] = (SCALER_NOT_CHECKPOINTED, SCALER_STATE_INVALID, SCHEDULER_CADENCE)

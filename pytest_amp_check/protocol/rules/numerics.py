@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ..events import BACKWARD, FILL, MODULE_CAST, SCALE, Event, Program
-from ..rule import BOTH, ERROR, INFO, WARNING, Fault, Rule
+from ..rule import BOTH, ERROR, INFO, STATIC, WARNING, Fault, Rule
 
 _AUTOCAST = "PyTorch documentation: torch.autocast and GradScaler, docs.pytorch.org/docs/stable/amp.html"
 _OPS = "PyTorch documentation: Autocast Op Reference, docs.pytorch.org/docs/stable/amp.html#autocast-op-reference"
@@ -863,7 +863,7 @@ output = model(query, key, mask)
             ),
         ),
         sources=("PyTorch documentation: torch.finfo, docs.pytorch.org/docs/stable/type_info.html", _MEASURED_BOTH),
-        readers=BOTH,
+        readers=STATIC,
         on={FILL: _fill},
     ),
 )

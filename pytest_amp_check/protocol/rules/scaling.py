@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..events import PENALTY, SCALER_NEW, SCALER_STEP, Event, Program, Site, Symbol
-from ..rule import ERROR, INFO, STATIC, WARNING, Fault, Rule
+from ..events import GRAD_INVALID, PENALTY, SCALER_NEW, SCALER_STEP, Event, Program, Site, Symbol
+from ..rule import ERROR, INFO, RUNTIME, STATIC, WARNING, Fault, Rule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +29,15 @@ def _closure(event: Event, program: Program) -> _Labels:
 
 def _penalty(event: Event, program: Program) -> _Labels:
     yield "penalty@scaled", {}
+
+
+def _disabled_itself(event: Event, program: Program) -> _Labels:
+    if event.facts.get("disabled_itself"):
+        yield "scaler:disabled-itself", {}
+
+
+def _invalidated(event: Event, program: Program) -> _Labels:
+    yield "grads:invalid", {}
 
 
 def _in_test(site: Site) -> bool:
@@ -114,6 +123,20 @@ actor_optimizer = torch.optim.AdamW(actor.parameters(), lr=1e-3)
 critic_optimizer = torch.optim.AdamW(critic.parameters(), lr=1e-3)
 scaler = torch.amp.GradScaler("cpu")
 batches = [(torch.randn(32, 16), torch.randn(32, 4), torch.randn(32, 1)) for _ in range(8)]
+
+"""
+
+#: A model, an optimizer and one batch; what is added to it is one step.
+_STEP_SETUP = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(16, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+x, y = torch.randn(32, 16), torch.randn(32, 1)
+with torch.autocast("cpu", dtype=torch.float16):
+    loss = nn.functional.mse_loss(model(x), y)
 
 """
 
@@ -1464,10 +1487,16 @@ DOUBLE_UNSCALE = Rule(
             "Gradients of `{optimizer}` are divided by the loss scale by hand, and `{scaler}.unscale_({optimizer})` "
             "divides them again: remove the division"
         ),
+        "step@borrowed": Fault(
+            "Gradients of `{optimizer}` are divided by the loss scale twice, because `{scaler}` was given another "
+            "optimizer with the same parameters before: unscale and step one and the same object, and give each "
+            "parameter to one optimizer"
+        ),
     },
     why="""\
 `scaler.step()` unscales unless `unscale_()` was called for that very optimizer object since the last update. It does
-not notice a division by hand. The gradients then shrink by the square of the scale, to where float32 rounds most of
+not notice a division by hand, nor an `unscale_()` that was given another object with the same parameters: the
+optimizer inside a wrapper, or a second optimizer that shares some of them. The gradients then shrink by the square of the scale, to where float32 rounds most of
 them away, and the infinities are looked for after the fact.
 """,
     harm="""\
@@ -1510,6 +1539,23 @@ for x, y in batches:
         ("results of autograd.grad, which step() never sees, are unscaled by hand", _PENALTY_UNSCALED),
         ("unscaled by hand and stepped without the scaler", _OWN_CHECK),
         ("two tests of the same scaler agree", _TWO_BRANCHES),
+        (
+            "a wrapper that gives its inner optimizer to both calls",
+            """\
+import torch
+
+class Scaled:
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def step(self, params, max_norm):
+        self.scaler.unscale_(self.optimizer)
+        torch.nn.utils.clip_grad_norm_(params, max_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+""",
+        ),
         (
             "what is divided is a copy for the log",
             """\
@@ -1669,6 +1715,132 @@ def fit(model, optimizer, loss_fn, x, y):
         return loss
 
     optimizer.step(closure)
+""",
+        ),
+    ),
+)
+
+CLIP_INCLUDES_SCALED_PARAMS = Rule(
+    "AMP212",
+    "clip-includes-scaled-params",
+    ERROR,
+    "One clip covers unscaled gradients and gradients that are still multiplied by the loss scale.",
+    faults={
+        "clip@partly": Fault(
+            "`{call}` covers gradients of `{optimizer}`, which are still multiplied by the loss scale, together with "
+            "unscaled ones: call `{scaler}.unscale_({optimizer})` before it"
+        ),
+    },
+    why="""\
+`unscale_()` divides the gradients of the one optimizer it is given. A clip over the parameters of several optimizers
+takes one norm over all of them, and gradients that are still multiplied by the scale dominate it. Every gradient is
+then multiplied by `max_norm` over a norm that has little to do with the true one, those that were unscaled correctly
+as well. Every optimizer whose parameters the clip covers has to be unscaled first.
+""",
+    harm="""\
+With one of two optimizers unscaled the clip saw a norm of 3128 instead of 0.0653, and the updates of both optimizers
+were 3,100 times too small. Nothing is raised, and Adam and AdamW hide most of it.
+""",
+    bad=_ACTOR_CRITIC
+    + """\
+for x, action, value in batches:
+    actor_optimizer.zero_grad()
+    critic_optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(actor(x), action) + nn.functional.mse_loss(critic(x), value)
+    scaler.scale(loss).backward()
+    scaler.unscale_(actor_optimizer)
+    nn.utils.clip_grad_norm_([*actor.parameters(), *critic.parameters()], max_norm=0.5)  # AMP212
+    scaler.step(actor_optimizer)
+    scaler.step(critic_optimizer)
+    scaler.update()
+""",
+    good=_ACTOR_CRITIC
+    + """\
+for x, action, value in batches:
+    actor_optimizer.zero_grad()
+    critic_optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(actor(x), action) + nn.functional.mse_loss(critic(x), value)
+    scaler.scale(loss).backward()
+    scaler.unscale_(actor_optimizer)
+    scaler.unscale_(critic_optimizer)
+    nn.utils.clip_grad_norm_([*actor.parameters(), *critic.parameters()], max_norm=0.5)
+    scaler.step(actor_optimizer)
+    scaler.step(critic_optimizer)
+    scaler.update()
+""",
+    fix="Call `scaler.unscale_()` for every optimizer whose parameters the clip covers, or clip each one by itself.",
+    sources=(
+        f"{_EXAMPLES}: Gradient clipping, and Working with multiple models, losses, and optimizers",
+        "measured: the clipped norm and the updates of two optimizers, one of them unscaled",
+    ),
+    silent=(
+        ("one optimizer, unscaled before the clip", _CANONICAL),
+        (
+            "every optimizer that the clip covers is unscaled",
+            """\
+import torch
+
+def train_step(encoder, decoder, opt_e, opt_d, scaler, loss):
+    opt_e.zero_grad()
+    opt_d.zero_grad()
+    scaler.scale(loss).backward()
+    for optimizer in (opt_e, opt_d):
+        scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_([*encoder.parameters(), *decoder.parameters()], 1.0)
+    for optimizer in (opt_e, opt_d):
+        scaler.step(optimizer)
+    scaler.update()
+""",
+        ),
+        (
+            "the clip covers the network that is unscaled, and the other one is not clipped",
+            _ACTOR_CRITIC
+            + """\
+for x, action, value in batches:
+    actor_optimizer.zero_grad()
+    critic_optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(actor(x), action) + nn.functional.mse_loss(critic(x), value)
+    scaler.scale(loss).backward()
+    scaler.unscale_(actor_optimizer)
+    nn.utils.clip_grad_norm_(actor.parameters(), max_norm=0.5)
+    scaler.step(actor_optimizer)
+    scaler.step(critic_optimizer)
+    scaler.update()
+""",
+        ),
+        (
+            "the clip names frozen parameters too, which have no gradients",
+            _ACTOR_CRITIC
+            + """\
+critic.requires_grad_(False)
+for x, action, _ in batches:
+    actor_optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(actor(x), action) - critic(x).mean()
+    scaler.scale(loss).backward()
+    scaler.unscale_(actor_optimizer)
+    nn.utils.clip_grad_norm_([*actor.parameters(), *critic.parameters()], max_norm=0.5)
+    scaler.step(actor_optimizer)
+    scaler.update()
+""",
+        ),
+        (
+            "the other optimizer's gradients are cleared before the clip",
+            _ACTOR_CRITIC
+            + """\
+for x, action, _ in batches:
+    actor_optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(actor(x), action) - critic(x).mean()
+    scaler.scale(loss).backward()
+    critic_optimizer.zero_grad()
+    scaler.unscale_(actor_optimizer)
+    nn.utils.clip_grad_norm_([*actor.parameters(), *critic.parameters()], max_norm=0.5)
+    scaler.step(actor_optimizer)
+    scaler.update()
 """,
         ),
     ),
@@ -2276,6 +2448,212 @@ scaler = ShardedGradScaler("cuda", init_scale=2.0**14, growth_factor=2.0, backof
     ),
 )
 
+SCALER_DISABLED = Rule(
+    "AMP217",
+    "scaler-disabled",
+    INFO,
+    "The scaler switched itself off because its device is not there, so nothing about scaling was exercised.",
+    faults={
+        "scaler:disabled-itself": Fault(
+            "`{call}` switched itself off because this machine has no such device, so this run shows nothing about "
+            'scaling: run it under `emulate_cuda()` or with `--amp-device emulate`, or construct `GradScaler("cpu")`'
+        ),
+    },
+    on={SCALER_NEW: _disabled_itself},
+    readers=RUNTIME,
+    why="""\
+`GradScaler("cuda")` on a machine without CUDA warns once and becomes a scaler that does nothing: `scale()` gives its
+argument back, `step()` is the optimizer's own, `update()` is empty. A test of the training step passes then, whatever
+the order of its calls. `emulate_cuda()` (in pytest `--amp-device emulate`) runs the same code on the CPU with a live
+scaler and CUDA's dtypes; `GradScaler("cpu")` is live anywhere.
+""",
+    harm="""\
+A loop that clips before `unscale_()`, never calls `update()` and steps the optimizer past the scaler raised nothing and
+trained correctly on a machine without CUDA: `get_scale()` read 1.0 and `state_dict()` was empty throughout. On a GPU
+its first update was 65536 times too large.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cuda")  # AMP217
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(8)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    good=_SETUP
+    + """\
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    fix='Run the test under `emulate_cuda()` or with `--amp-device emulate`, or construct `GradScaler("cpu")` on a CPU.',
+    sources=(
+        f"{_SCALER_SOURCE}: enabled, but CUDA is not available",
+        "measured: what a disabled scaler returns, and update sizes with it and without it",
+    ),
+    silent=(
+        (
+            "switched off by the program itself, which knows that there is no CUDA",
+            _STEP_SETUP
+            + """\
+scaler = torch.amp.GradScaler("cuda", enabled=torch.cuda.is_available())
+scaler.scale(loss).backward()
+scaler.step(optimizer)
+scaler.update()
+""",
+        ),
+        (
+            "switched off for good",
+            _STEP_SETUP
+            + """\
+scaler = torch.amp.GradScaler("cuda", enabled=False)
+scaler.scale(loss).backward()
+scaler.step(optimizer)
+scaler.update()
+""",
+        ),
+        (
+            "a scaler for the device that is there",
+            _STEP_SETUP
+            + """\
+scaler = torch.amp.GradScaler("cuda" if torch.cuda.is_available() else "cpu")
+scaler.scale(loss).backward()
+scaler.step(optimizer)
+scaler.update()
+""",
+        ),
+    ),
+)
+
+GRADS_INVALIDATED = Rule(
+    "AMP218",
+    "grads-invalidated-after-unscale",
+    ERROR,
+    "Values that are not finite appear in gradients after unscale_(), where the scaler does not look for them any more.",
+    faults={
+        "grads:invalid": Fault(
+            "Gradients of `{optimizer}` become NaN or infinite after `{scaler}.unscale_({optimizer})` has checked them,"
+            " so `{scaler}.step({optimizer})` applies them: keep what is done to them there finite"
+        ),
+    },
+    on={GRAD_INVALID: _invalidated},
+    readers=RUNTIME,
+    why="""\
+The scaler looks for infinities once, in `unscale_()`. `step()` trusts that answer. A division by a norm that is zero,
+a clip of gradients that another rank has made infinite, noise with a wrong sign under a root: whatever becomes NaN or
+infinite between the two calls goes straight into the parameters, and from there into everything.
+""",
+    harm="""\
+A value that became NaN between `unscale_()` and `step()` left NaN in the parameters after that one step; the loss scale
+did not move, and no step was skipped then or later.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+nn.init.zeros_(model[2].weight)  # a head that starts at zero, so that no gradient reaches the layers below it
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(4)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    for p in model.parameters():
+        p.grad.div_(p.grad.norm())  # AMP218
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+nn.init.zeros_(model[2].weight)  # a head that starts at zero, so that no gradient reaches the layers below it
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(4)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    for p in model.parameters():
+        p.grad.div_(p.grad.norm().clamp_(min=1e-6))
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    fix="Keep edits between unscale_ and step finite (clamp a divisor), or check again and leave the step out.",
+    sources=(
+        f"{_SCALER_SOURCE}: step() uses the found_inf that unscale_() recorded",
+        "PyTorch's own test of it: test/test_torch.py, test_params_invalidated_with_grads_invalidated_between_unscale_"
+        "and_step",
+        "measured: parameters and scale after a NaN between unscale_ and step",
+    ),
+    silent=(
+        (
+            "an overflow that unscale_() has seen is skipped, whatever is done to its gradients later",
+            _STEP_SETUP
+            + """\
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+scaler.scale(loss * float("inf")).backward()
+scaler.unscale_(optimizer)
+nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+scaler.step(optimizer)
+scaler.update()
+""",
+        ),
+        (
+            "gradients that are not finite are looked for again, and the step is left out",
+            _STEP_SETUP
+            + """\
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+scaler.scale(loss).backward()
+scaler.unscale_(optimizer)
+model.weight.grad.div_(0.0)
+if torch.isfinite(model.weight.grad).all():
+    scaler.step(optimizer)
+optimizer.zero_grad()
+scaler.update()
+""",
+        ),
+        (
+            "values that are not finite are put right before the step",
+            _STEP_SETUP
+            + """\
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+scaler.scale(loss).backward()
+scaler.unscale_(optimizer)
+model.weight.grad.div_(0.0).nan_to_num_(0.0, 0.0, 0.0)
+scaler.step(optimizer)
+scaler.update()
+""",
+        ),
+    ),
+)
+
 RULES: tuple[Rule, ...] = (
     CLIP_BEFORE_UNSCALE,
     SCALED_GRAD_TOUCHED,
@@ -2287,8 +2665,11 @@ RULES: tuple[Rule, ...] = (
     UNSCALE_OUT_OF_ORDER,
     DOUBLE_UNSCALE,
     CLOSURE_WITH_SCALER,
+    CLIP_INCLUDES_SCALED_PARAMS,
     NONFINITE_ERROR_IN_CLIP,
     PENALTY_ON_SCALED_GRADS,
     ZERO_GRAD_MISPLACED,
     SCALER_MISCONFIGURED,
+    SCALER_DISABLED,
+    GRADS_INVALIDATED,
 )

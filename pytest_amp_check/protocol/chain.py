@@ -1,0 +1,203 @@
+"""Judges a run as it happens: one state along a chain of events, in bounded memory.
+
+A run is a graph with one path, so what :mod:`.check` finds by exploring is found here by going along. What is found in
+a run is certain: it has happened.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from . import automaton as a
+from . import events as e
+from .events import Event, Graph, Node, Program
+from .finding import Finding, Step
+from .judge import ESTABLISHING, YIELDS_TO, Here, Judge, State, describe, judge_event, make_finding, place
+from .rules import RULES
+
+#: Latest events that are kept, so that the path to a fault can be shown.
+RECENT = 512
+#: Events that may wait to be judged: what the first iteration leaves open, the next ones tell.
+PENDING = 256
+#: Different events (kind, place, things) that are kept for the rules that judge a run as a whole.
+DISTINCT = 4096
+
+#: Kind, place and things of an event: what makes it the same event again.
+Identity = tuple[str, int, int | None, int | None]
+
+
+class Chain(Judge):
+    """The judgement of one run. Events are added in the order in which they happen.
+
+    Memory is bounded by the number of different places in the program, not by the length of the run.
+    """
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program, [])
+        self.state = State(0, 0, (), (), 0, 0, -1)
+        self.count = 0
+        self.recent: deque[Event] = deque(maxlen=RECENT)
+        #: Events that open regions and the latest stale write refer to, however long ago they were.
+        self.pinned: dict[int, Event] = {}
+        self.pending: list[Event] = []
+        self.distinct: dict[Identity, Event] = {}
+        self.found: dict[tuple[str, Identity], Finding] = {}
+        self.judged: dict[tuple[str, str, int, int], Finding] = {}
+        #: For each optimizer, the place of the latest backward that fed it.
+        self.fed_at: dict[int, object] = {}
+
+    def add(self, event: Event) -> None:
+        """Take note of an event. Its facts may still be completed until the chain is settled."""
+        self.pending.append(event)
+
+    def settle(self) -> None:
+        """Judge what is pending; its facts are final now."""
+        pending, self.pending = self.pending, []
+        for event in pending:
+            self._establish(event)
+        for event in pending:
+            self._go(event)
+
+    @property
+    def full(self) -> bool:
+        """Whether so much is pending that it is time to settle."""
+        return len(self.pending) >= PENDING
+
+    def close(self) -> None:
+        """The run has ended."""
+        self.settle()
+        last = self.recent[-1] if self.recent else None
+        if last is not None:
+            self._go(Event(e.END, last.site))
+
+    def forget(self, optimizer: int) -> None:
+        """An optimizer is gone."""
+        self.settle()
+        i = self.index.get(optimizer)
+        if i is None:
+            return
+        del self.opts[i]
+        self.index = {key: i for i, key in enumerate(self.opts)}
+        self.state = self.state._replace(opts=self.state.opts[:i] + self.state.opts[i + 1 :])
+        for known in (self.zeroed, self.handed):
+            known.discard(optimizer)
+        self.fed_at.pop(optimizer, None)
+
+    def findings(self, select: frozenset[str] | None = None) -> list[Finding]:
+        """All findings so far, sorted; only of the rules in ``select`` where that is given."""
+        self.settle()
+        found: dict[tuple[str, str, int, int], Finding] = {}
+        entered = {identity for label, identity in self.found if label == "backward@region"}
+        for (label, identity), finding in self.found.items():
+            if label == "step@region" and entered:
+                continue
+            if any((stronger, identity) in self.found for stronger in YIELDS_TO.get(label, ())):
+                continue
+            found.setdefault(_place_of(finding), finding)
+        for finding in (*self.judged.values(), *self._whole()):
+            found.setdefault(_place_of(finding), finding)
+        chosen = [f for f in found.values() if select is None or f.code in select]
+        return sorted(chosen, key=Finding.order)
+
+    def judge(self, event: Event) -> None:
+        """Judge one event by itself, once more: its facts have been completed after it was settled."""
+        for finding in judge_event(event, self.program):
+            self.judged.setdefault(_place_of(finding), finding)
+
+    # One event after the other.
+
+    def _establish(self, event: Event) -> None:
+        """Take note of what an event is about, before any of those that are pending is judged."""
+        if event.subject is not None and event.kind in (e.SCALE, e.SCALER_STEP, e.UNSCALE, e.UPDATE, e.BACKWARD):
+            self.scaler_bit.setdefault(event.subject, 0)
+        key = event.subject if event.kind == e.OPTIMIZER_NEW else event.object
+        if key is not None and (event.kind in ESTABLISHING or event.kind == e.STEP) and key not in self.index:
+            self.index[key] = len(self.opts)
+            self.opts.append(key)
+            self.state = self.state._replace(opts=(*self.state.opts, a.Opt()))
+
+    def _go(self, event: Event) -> None:
+        index = self.count
+        self.count += 1
+        self.recent.append(event)
+        identity = _identity(event)
+        if identity not in self.distinct and len(self.distinct) < DISTINCT:
+            self.distinct[identity] = event
+        if event.kind == e.UPDATE:
+            self.updated.add(event.subject)
+        elif event.kind == e.ZERO_GRAD:
+            self.zeroed.update(self._owners(event))
+        self.judge(event)
+        here = (index, self.state)
+        if event.kind == e.AUTOCAST_ENTER:
+            self.pinned[index] = event
+        self.state = self._apply(index, event, self.state, here)
+        if self.pinned and not self.state.regions and self.state.stale < 0:
+            self.pinned.clear()
+        elif self.state.stale == index:
+            self.pinned[index] = event
+
+    def _backward(self, event: Event, opts: list[a.Opt], scaler: int, move: Callable[..., None], held: bool) -> None:
+        # The same backward again, and no step in between: an accumulation window is open.
+        for key in event.facts.get("feeds") or ():
+            i = self.index.get(key)
+            if i is None:
+                continue
+            if self.fed_at.get(key) is event.site:
+                if opts[i].grads == a.LAPSED:
+                    here = (self.count - 1, self.state)
+                    self._settle("unscale@window", here[0], i, here)
+                move(i, a.HOLD)
+            self.fed_at[key] = event.site
+        super()._backward(event, opts, scaler, move, held)
+
+    # From a fault to a finding.
+
+    def _event(self, index: int) -> Event | None:
+        known = self.pinned.get(index)
+        if known is not None:
+            return known
+        offset = index - (self.count - len(self.recent))
+        return self.recent[offset] if 0 <= offset < len(self.recent) else None
+
+    def _path(self, here: Here) -> Iterator[Here]:
+        first = self.count - len(self.recent)
+        for index in range(here[0], first - 1, -1):
+            yield index, here[1]
+
+    def _blame(self, label: str, blamed: int, settled: int, here: Here) -> None:
+        event, partner = self._event(blamed), self._event(settled)
+        if event is None or partner is None:
+            return
+        key = (label, _identity(event))
+        if key in self.found:
+            return
+        path = self._witness(label, here, blamed, settled)
+        involved = [event] if partner is event else [event, partner]
+        other = partner if partner is not event else next((x for x in reversed(path) if x is not event), event)
+        site = place(label, event.site, other.site)
+        steps = tuple(Step(x.site, describe(x)) for x in path)
+        self.found[key] = make_finding(label, site, [*involved, *reversed(path)], {}, steps)
+
+    def _whole(self) -> Iterator[Finding]:
+        """Findings of the rules that judge a run as a whole."""
+        graph = Graph("run")
+        for event in self.distinct.values():
+            graph.nodes.append(Node(event))
+        whole = Program()
+        whole.graphs, whole.things, whole.facts = [graph], self.program.things, self.program.facts
+        for rule in RULES.values():
+            if rule.whole is not None:
+                for label, event, values, others in rule.whole(whole):
+                    witness = tuple(Step(other.site, describe(other)) for other in others)
+                    yield make_finding(label, event.site, [event, *others], values, witness)
+
+
+def _identity(event: Event) -> Identity:
+    # Sites are kept: the same place of a run is the same object.
+    return (event.kind, id(event.site), event.subject, event.object)
+
+
+def _place_of(finding: Finding) -> tuple[str, str, int, int]:
+    return (finding.code, finding.site.path, finding.site.line, finding.site.column)

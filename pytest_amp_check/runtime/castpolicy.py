@@ -1,0 +1,285 @@
+"""CUDA's autocast policy on CPU tensors: which op casts what, and kernels that do it.
+
+Both tables were read in torch's sources (``ATen/autocast_mode.h`` for CUDA, ``aten/src/ATen/autocast_mode.cpp`` for the
+CPU); which overloads they apply to is asked of the torch that is installed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_C: Any = torch._C
+
+#: CUDA: all floating arguments are cast to the autocast dtype.
+_LOW = frozenset(
+    "_convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution "
+    "cudnn_convolution cudnn_convolution_transpose prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear "
+    "addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell "
+    "rnn_tanh_cell rnn_relu_cell _scaled_dot_product_flash_attention scaled_dot_product_attention".split()
+)
+#: CUDA: all floating arguments are cast to float32.
+_FP32 = frozenset(
+    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus layer_norm "
+    "native_layer_norm rms_norm group_norm frobenius_norm nuclear_norm cosine_similarity poisson_nll_loss "
+    "cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss "
+    "margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss "
+    "binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp upsample_nearest1d _upsample_nearest_exact1d "
+    "upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d "
+    "upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa".split()
+)
+#: CUDA: the output dtype is float32 unless the call names one.
+_FP32_UNLESS_DTYPE = frozenset(
+    "prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum".split()
+)
+#: CUDA: the overload without an output dtype becomes the one that has it, with float32.
+_FP32_APPENDED = frozenset({"norm"})
+#: CUDA: the widest floating dtype among the arguments.
+_PROMOTE = frozenset(
+    "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add".split()
+)
+_BANNED = frozenset({"binary_cross_entropy"})
+#: On CUDA these run as one op of cuDNN, which is registered in CUDA builds alone; weights are cast anew on every call.
+_CUDNN_RNN = frozenset(
+    f"aten::{name}.{overload}" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu") for overload in ("input", "data")
+)
+#: Registered in CUDA builds, and never reached by a CPU tensor.
+_UNREACHABLE = frozenset({"_cudnn_rnn", "miopen_rnn"})
+
+#: What the CPU registers and is in neither of the next two is cast to float32.
+_CPU_LOW = frozenset(
+    "conv1d conv2d conv3d bmm mm linalg_vecdot baddbmm addmm _addmm_activation addbmm linear _convolution matmul conv_tbc "
+    "mkldnn_rnn_layer conv_transpose1d conv_transpose2d conv_transpose3d prelu scaled_dot_product_attention "
+    "_native_multi_head_attention".split()
+)
+_CPU_PROMOTE = frozenset({"cat", "stack", "index_copy"})
+
+_ONLY_AUTOCAST_CPU = _C.DispatchKeySet(_C.DispatchKey.AutocastCPU)
+_ONLY_AUTOCAST_CUDA = _C.DispatchKeySet(_C.DispatchKey.AutocastCUDA)
+_BELOW_AUTOCAST_CPU = _C._dispatch_keyset_full_after(_C.DispatchKey.AutocastCPU)
+
+# The names are looked up here once: inside the region some of them stand for something else.
+_is_enabled = torch.is_autocast_enabled
+_is_cache_enabled = torch.is_autocast_cache_enabled
+_low_dtype = torch.get_autocast_dtype
+_to = _C.TensorBase.to
+_is_cpu = _C.TensorBase.is_cpu.__get__
+_excluding = _C._ExcludeDispatchKeyGuard
+
+#: Since 2.11 a cast that is cached under no_grad carries gradients, and inference mode neither reads nor fills the
+#: cache; before, a cast was cached as it was made (pytorch issue 165068).
+CACHE_KEEPS_GRADIENTS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 11)
+
+#: By id: a parameter, which is held so that its id stays its own, and its cast. One for all threads, as torch's own.
+_casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+_Policy = Callable[[Any, str, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def forget_casts() -> None:
+    """Empties the cache of cast weights; the next op casts them again."""
+    _casts.clear()
+
+
+def _eligible(value: torch.Tensor) -> bool:
+    return value.is_floating_point() and value.dtype is not torch.float64 and bool(_is_cpu(value))
+
+
+def _cast(value: Any, dtype: torch.dtype, low: torch.dtype | None) -> Any:
+    """The argument in ``dtype``; casts of weights to ``low`` are cached, and None caches nothing."""
+    if isinstance(value, torch.Tensor):
+        if value.dtype is dtype or not _eligible(value):
+            return value
+        if (
+            dtype is low
+            and value.dtype is torch.float32
+            and value.requires_grad
+            and value.is_leaf
+            and _is_cache_enabled()
+            and not value._is_view()
+            and not (CACHE_KEEPS_GRADIENTS and torch.is_inference_mode_enabled())
+        ):
+            return _cached(value, dtype)
+        return _to(value, dtype)
+    if isinstance(value, (list, tuple)):
+        return [_cast(each, dtype, low) for each in value]
+    return value
+
+
+def _cached(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    # As in torch the dtype is not part of the key: a bfloat16 region in a warm float16 region gets float16.
+    known = _casts.get(id(value))
+    if known is not None:
+        return known[1]
+    if CACHE_KEEPS_GRADIENTS:
+        with torch.enable_grad():
+            cast = _to(value, dtype)
+    else:
+        cast = _to(value, dtype)
+    _casts[id(value)] = (value, cast)
+    return cast  # type: ignore[no-any-return]
+
+
+def _run_in(dtype: torch.dtype, low: torch.dtype | None, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with _excluding(_ONLY_AUTOCAST_CPU):
+        return op(
+            *[_cast(each, dtype, low) for each in args],
+            **{name: _cast(each, dtype, low) for name, each in kwargs.items()},
+        )
+
+
+def _low(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    low = _low_dtype(device)
+    return _run_in(low, low, op, args, kwargs)
+
+
+def _low_uncached(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return _run_in(_low_dtype(device), None, op, args, kwargs)
+
+
+def _fp32(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # float32 is the autocast dtype of a region that asks for it; nothing needs a cast then.
+    return _run_in(torch.float32, None, op, args, kwargs)
+
+
+def _promote(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    low = _low_dtype(device)
+    widest = low
+    for value in (*args, *kwargs.values()):
+        for each in value if isinstance(value, (list, tuple)) else (value,):
+            if not isinstance(each, torch.Tensor) or not _eligible(each):
+                continue
+            if torch.float32 in (widest, each.dtype):
+                widest = torch.float32
+            elif not widest is each.dtype is low:
+                raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
+    return _run_in(widest, low, op, args, kwargs)
+
+
+def _banned(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # The kernel of CUDA says why, in the words of the torch that is installed.
+    return op.redispatch(_ONLY_AUTOCAST_CUDA, *args, **kwargs)
+
+
+def _fp32_unless_dtype(op: Any) -> _Policy:
+    """The policy for an op whose schema has an optional argument ``dtype``."""
+    names = [argument.name for argument in op._schema.arguments]
+    keyword = op._schema.arguments[names.index("dtype")].kwarg_only
+    place = len(names) if keyword else names.index("dtype")
+
+    def policy(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = args[place] if len(args) > place else kwargs.get("dtype")
+        with _excluding(_ONLY_AUTOCAST_CPU):
+            if given is not None or not _eligible(args[0]):
+                return op(*args, **kwargs)
+            return op(*args[:place], **{**kwargs, "dtype": torch.float32})
+
+    return policy
+
+
+def _fp32_appended(op: Any) -> _Policy:
+    """The policy for ``norm``: its overload of the same arguments and a dtype."""
+    packet = torch.ops.aten.norm
+    target = getattr(packet, "ScalarOpt_dtype" if op._overloadname == "Scalar" else f"{op._overloadname}_dtype")
+    arguments = op._schema.arguments
+
+    def policy(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # The dispatcher leaves out trailing arguments that have their default value, which the target has not.
+        full = [*args, *(argument.default_value for argument in arguments[len(args) :])]
+        dtype = torch.float32 if _eligible(args[0]) else args[0].dtype
+        with _excluding(_ONLY_AUTOCAST_CPU):
+            return target(*full, dtype=dtype)
+
+    return policy
+
+
+def _base(name: str) -> str:
+    return name.removeprefix("aten::").partition(".")[0]
+
+
+def registered(key: str) -> frozenset[str]:
+    """The names of the aten overloads, like ``aten::norm.Scalar``, that have a kernel of their own for a dispatch key."""
+    return frozenset(
+        name
+        for name in _C._dispatch_get_all_op_names()
+        if name.startswith("aten::") and _C._dispatch_has_kernel_for_dispatch_key(name, key)
+    )
+
+
+def cuda_policy(name: str) -> str | None:
+    """What CUDA's autocast does with an overload: ``low``, ``fp32``, ``fp32 unless dtype``, ``fp32 appended``,
+    ``promote``, ``banned``, ``rnn``, or None for an op that the table does not know."""
+    if name in _CUDNN_RNN:
+        return "rnn"
+    base = _base(name)
+    for names, policy in (
+        (_LOW, "low"),
+        (_FP32, "fp32"),
+        (_FP32_UNLESS_DTYPE, "fp32 unless dtype"),
+        (_FP32_APPENDED, "fp32 appended"),
+        (_PROMOTE, "promote"),
+        (_BANNED, "banned"),
+        (_UNREACHABLE, "rnn"),
+    ):
+        if base in names:
+            return policy
+    return None
+
+
+def _on_cuda(op: Any, name: str) -> _Policy | None:
+    policy = cuda_policy(name)
+    if policy == "fp32 unless dtype":
+        return _fp32_unless_dtype(op)
+    if policy == "fp32 appended":
+        return _fp32_appended(op)
+    table: dict[str | None, _Policy] = {
+        "low": _low,
+        "fp32": _fp32,
+        "promote": _promote,
+        "banned": _banned,
+        "rnn": _low_uncached,
+    }
+    return table.get(policy)
+
+
+def _on_cpu(name: str) -> _Policy:
+    base = _base(name)
+    return _low if base in _CPU_LOW else _promote if base in _CPU_PROMOTE else _fp32
+
+
+def _kernel(op: Any, on_cuda: _Policy | None, on_cpu: _Policy | None) -> Callable[..., Any]:
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        device, policy = ("cuda", on_cuda) if _is_enabled("cuda") else ("cpu", on_cpu)
+        if policy is None:
+            # Autocast stays on for the ops that this one is made of.
+            return op.redispatch(keyset & _BELOW_AUTOCAST_CPU, *args, **kwargs)
+        return policy(op, device, args, kwargs)
+
+    return kernel
+
+
+def install() -> torch.library.Library:
+    """Replaces the CPU's autocast kernels by ones that follow CUDA's policy while autocast is on for "cuda", and the
+    CPU's while it is on for "cpu" alone. ``_destroy()`` of what is returned brings back torch's own.
+    """
+    cuda, cpu = registered("AutocastCUDA"), registered("AutocastCPU")
+    unknown = sorted(name for name in cuda if cuda_policy(name) is None)
+    if unknown:
+        warnings.warn(
+            f"emulate_cuda() does not know how torch {torch.__version__} autocasts {', '.join(unknown)} on CUDA: "
+            "their dtypes stay as they are; a newer pytest-amp-check may know.",
+            stacklevel=4,
+        )
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        # torch warns, once in a process, that a kernel is being replaced.
+        warnings.simplefilter("ignore")
+        for name in sorted(cuda | cpu | (_CUDNN_RNN & frozenset(_C._dispatch_get_all_op_names()))):
+            packet, _, overload = name.removeprefix("aten::").partition(".")
+            op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+            kernel = _kernel(op, _on_cuda(op, name), _on_cpu(name) if name in cpu else None)
+            library.impl(name.removeprefix("aten::"), kernel, "AutocastCPU", with_keyset=True)
+    return library

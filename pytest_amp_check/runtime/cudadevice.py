@@ -1,0 +1,260 @@
+"""The one CUDA device of an emulated machine: what ``torch.cuda`` and ``torch.accelerator`` answer about it.
+
+Tensors lie in this machine's memory and random numbers come from the CPU's generator, so the device has the memory of
+this machine, and seeding it seeds that generator. Work is done when a call returns, so streams have nothing to order.
+Memory statistics are zero: nothing is allocated on a CUDA device.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import time
+from typing import Any
+
+import torch
+
+DEVICE = torch.device("cuda", 0)
+NAME = "CUDA device emulated on the CPU"
+#: Of an A100: the first that has bfloat16, so that what asks for it is not turned away.
+CAPABILITY = (8, 0)
+
+
+class Properties:
+    """What ``torch.cuda.get_device_properties`` gives; ``total_memory`` is this machine's, in bytes."""
+
+    def __init__(self) -> None:
+        self.name = NAME
+        self.major, self.minor = CAPABILITY
+        self.total_memory = memory_info()[1]
+        self.multi_processor_count = os.cpu_count() or 1
+        self.warp_size = 32
+        self.is_integrated = True
+        self.is_multi_gpu_board = False
+        self.gcnArchName = ""
+
+    def __repr__(self) -> str:
+        return f"Properties(name={self.name!r}, major={self.major}, minor={self.minor})"
+
+
+class NoContext:
+    """Stands for the contexts that choose a device or a stream: there is one of each."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __enter__(self) -> NoContext:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        pass
+
+
+class Stream(NoContext):
+    """The stream of a device on which work is done when the call returns."""
+
+    device = DEVICE
+    device_index = 0
+    cuda_stream = 0
+    priority = 0
+
+    def wait_event(self, event: object) -> None:
+        pass
+
+    def wait_stream(self, stream: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record(self)
+        return event
+
+
+class Event:
+    """A point in time; ``elapsed_time`` gives milliseconds of the CPU's clock."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._at: float | None = None
+
+    def record(self, stream: object = None) -> None:
+        self._at = time.perf_counter()
+
+    def wait(self, stream: object = None) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end_event: Event) -> float:
+        if self._at is None or end_event._at is None:
+            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
+        return (end_event._at - self._at) * 1000
+
+
+def memory_info(device: object = None) -> tuple[int, int]:
+    """Free and total bytes of this machine's memory; zeros where the system does not say."""
+    try:
+        page = os.sysconf("SC_PAGE_SIZE")
+        return page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 0, 0
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    pass
+
+
+def _zero(*args: Any, **kwargs: Any) -> int:
+    return 0
+
+
+def _one(*args: Any, **kwargs: Any) -> int:
+    return 1
+
+
+def _yes(*args: Any, **kwargs: Any) -> bool:
+    return True
+
+
+def _no(*args: Any, **kwargs: Any) -> bool:
+    return False
+
+
+def _empty_text(*args: Any, **kwargs: Any) -> str:
+    return ""
+
+
+def _empty_list(*args: Any, **kwargs: Any) -> list[Any]:
+    return []
+
+
+def _statistics(device: object = None) -> dict[str, int]:
+    return collections.defaultdict(int)
+
+
+def _stream(device: object = None) -> Stream:
+    return Stream()
+
+
+def _seed_with(seed: int) -> None:
+    torch.default_generator.manual_seed(int(seed))
+
+
+def _seed() -> None:
+    torch.default_generator.seed()
+
+
+def _state(device: object = DEVICE) -> torch.Tensor:
+    return torch.default_generator.get_state()
+
+
+def _states() -> list[torch.Tensor]:
+    return [_state()]
+
+
+def _set_state(new_state: torch.Tensor, device: object = DEVICE) -> None:
+    torch.default_generator.set_state(new_state)
+
+
+def _set_states(new_states: Any) -> None:
+    for state in new_states:
+        _set_state(state)
+
+
+def _capability(device: object = None) -> tuple[int, int]:
+    return CAPABILITY
+
+
+def _name(device: object = None) -> str:
+    return NAME
+
+
+def _properties(device: object = None) -> Properties:
+    return Properties()
+
+
+def _accelerator(check_available: bool = False) -> torch.device:
+    return torch.device("cuda")
+
+
+_MEMORY: dict[str, Any] = {
+    **dict.fromkeys(
+        "memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_cached max_memory_cached".split(),
+        _zero,
+    ),
+    **dict.fromkeys(
+        "empty_cache reset_peak_memory_stats reset_accumulated_memory_stats reset_max_memory_allocated "
+        "reset_max_memory_cached".split(),
+        _nothing,
+    ),
+    "memory_stats": _statistics,
+}
+
+#: What stands for the attributes of ``torch.cuda``.
+CUDA: dict[str, Any] = {
+    **_MEMORY,
+    **dict.fromkeys(
+        "init synchronize set_device set_stream set_sync_debug_mode ipc_collect set_per_process_memory_fraction".split(),
+        _nothing,
+    ),
+    **dict.fromkeys(["is_available", "is_initialized", "is_bf16_supported", "is_tf32_supported"], _yes),
+    **dict.fromkeys(["is_current_stream_capturing", "can_device_access_peer"], _no),
+    **dict.fromkeys(["current_stream", "default_stream"], _stream),
+    **dict.fromkeys(["device", "device_of", "stream", "StreamContext"], NoContext),
+    "Stream": Stream,
+    "Event": Event,
+    "device_count": _one,
+    "current_device": _zero,
+    "get_sync_debug_mode": _zero,
+    "utilization": _zero,
+    "get_device_name": _name,
+    "get_device_capability": _capability,
+    "get_device_properties": _properties,
+    "get_arch_list": _empty_list,
+    "mem_get_info": memory_info,
+    "memory_summary": _empty_text,
+    "memory_snapshot": _empty_list,
+    "manual_seed": _seed_with,
+    "manual_seed_all": _seed_with,
+    "seed": _seed,
+    "seed_all": _seed,
+    "initial_seed": torch.initial_seed,
+    "get_rng_state": _state,
+    "get_rng_state_all": _states,
+    "set_rng_state": _set_state,
+    "set_rng_state_all": _set_states,
+    "default_generators": (torch.default_generator,),
+}
+#: What stands for the attributes of ``torch.accelerator``.
+ACCELERATOR: dict[str, Any] = {
+    **_MEMORY,
+    **dict.fromkeys(
+        "synchronize set_device_index set_device_idx set_stream empty_host_cache".split(),
+        _nothing,
+    ),
+    "is_available": _yes,
+    "device_count": _one,
+    "current_accelerator": _accelerator,
+    "current_device_index": _zero,
+    "current_device_idx": _zero,
+    "current_stream": _stream,
+    "device_index": NoContext,
+    "get_memory_info": memory_info,
+}
+#: What stands for the attributes of ``torch.cuda.nvtx``.
+NVTX: dict[str, Any] = {
+    **dict.fromkeys(["mark", "range_push", "range_pop", "range_start", "range_end"], _zero),
+    "range": NoContext,
+}

@@ -1,0 +1,590 @@
+"""What is patched while anything records, and how it is put back.
+
+Patches stand on classes, and on module globals that torch itself looks up when it is called, so that names which a
+program has imported early (``from torch.nn.utils import clip_grad_norm_``) are seen as well. They are installed when
+the first recording of the process begins and removed when the last one ends. Each hands a call on at once in threads
+that do not record.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.amp import autocast_mode, grad_scaler
+from torch.nn.utils import clip_grad
+from torch.optim import lr_scheduler
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from ..protocol import surface
+from .sites import is_inner
+
+if TYPE_CHECKING:
+    from .recorder import Recorder
+
+
+class _Local(threading.local):
+    active: tuple[Recorder, ...] = ()
+
+
+_LOCAL = _Local()
+_LOCK = threading.Lock()
+_MISSING = object()
+#: What is patched now: (object, name, what stood there).
+_installed: list[tuple[Any, str, Any]] = []
+_hooks: list[Any] = []
+_users = 0
+
+
+def active() -> tuple[Recorder, ...]:
+    """The recordings of this thread, outermost first; automatic ones only where nobody records for themselves."""
+    return _LOCAL.active
+
+
+def begin(recorder: Recorder) -> None:
+    """Let a recording see what this thread does."""
+    global _users  # noqa: PLW0603 - the process has one set of patches
+    with _LOCK:
+        if _users == 0:
+            try:
+                _install()
+            except BaseException:
+                _remove()
+                raise
+        _users += 1
+    recorder.outer = _LOCAL.active
+    kept = _LOCAL.active if recorder.automatic else tuple(r for r in _LOCAL.active if not r.automatic)
+    _LOCAL.active = (*kept, recorder)
+
+
+def end(recorder: Recorder) -> None:
+    """Let it see no more."""
+    global _users  # noqa: PLW0603
+    _LOCAL.active = recorder.outer
+    with _LOCK:
+        _users -= 1
+        if _users == 0:
+            _remove()
+
+
+def _put(target: Any, name: str, value: Any) -> None:
+    _installed.append((target, name, vars(target).get(name, _MISSING)))
+    setattr(target, name, value)
+
+
+def _wrap(target: Any, name: str, make: Callable[[Any], Any]) -> None:
+    original = getattr(target, name, None)
+    if original is not None:
+        _put(target, name, functools.wraps(original)(make(original)))
+
+
+def _remove() -> None:
+    for hook in _hooks:
+        hook.remove()
+    _hooks.clear()
+    while _installed:
+        target, name, value = _installed.pop()
+        if value is _MISSING:
+            delattr(target, name)
+        else:
+            setattr(target, name, value)
+
+
+def _install() -> None:
+    _install_autocast()
+    _install_scalers()
+    _install_autograd()
+    _install_optimizers()
+    _install_gradients()
+    _install_modules()
+    _install_checkpoints()
+
+
+def _from_torch() -> bool:
+    """Whether the patched function was called by torch itself."""
+    return is_inner(sys._getframe(2).f_code.co_filename)
+
+
+# Autocast.
+
+
+def _install_autocast() -> None:
+    base = autocast_mode.autocast
+
+    def new(name: str, cls: type) -> Callable[[Any], Any]:
+        def make(original: Any) -> Any:
+            def init(self: Any, *args: Any, **kwargs: Any) -> None:
+                # A subclass calls the constructor of its base: the outer one is the user's.
+                for recorder in _LOCAL.active if type(self) is cls else ():
+                    recorder.autocast_new(name, args, kwargs)
+                original(self, *args, **kwargs)
+
+            return init
+
+        return make
+
+    _wrap(base, "__init__", new("torch.autocast", base))
+    for kind in ("cuda", "cpu"):
+        cls = getattr(torch, kind).amp.autocast_mode.autocast
+        _wrap(cls, "__init__", new(f"torch.{kind}.amp.autocast", cls))
+
+    def make_enter(original: Any) -> Any:
+        def enter(self: Any) -> Any:
+            result = original(self)
+            for recorder in _LOCAL.active:
+                recorder.autocast_enter(self)
+            return result
+
+        return enter
+
+    def make_exit(original: Any) -> Any:
+        def leave(self: Any, *args: Any) -> Any:
+            for recorder in _LOCAL.active:
+                recorder.autocast_exit(self)
+            return original(self, *args)
+
+        return leave
+
+    _wrap(base, "__enter__", make_enter)
+    _wrap(base, "__exit__", make_exit)
+
+    def make_clear(original: Any) -> Any:
+        def clear_autocast_cache() -> Any:
+            if _LOCAL.active and not _from_torch():
+                for recorder in _LOCAL.active:
+                    recorder.cache_cleared()
+            return original()
+
+        return clear_autocast_cache
+
+    _wrap(torch, "clear_autocast_cache", make_clear)
+
+    def make_bce(original: Any) -> Any:
+        def binary_cross_entropy(*args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling():
+                for recorder in _LOCAL.active:
+                    recorder.loss("binary_cross_entropy")
+            return original(*args, **kwargs)
+
+        return binary_cross_entropy
+
+    _wrap(torch._C._nn, "binary_cross_entropy", make_bce)
+
+
+# Scalers.
+
+
+def _scaler_classes() -> list[type]:
+    """GradScaler and those of torch's scalers that are loaded and do things their own way."""
+    found: list[type] = [grad_scaler.GradScaler]
+    sharded = sys.modules.get("torch.distributed.fsdp.sharded_grad_scaler")
+    if sharded is not None:
+        found.append(sharded.ShardedGradScaler)
+    return found
+
+
+def _install_scalers() -> None:
+    names = {"torch.amp.grad_scaler": "torch.amp.GradScaler"}
+    for kind in ("cuda", "cpu"):
+        names[f"torch.{kind}.amp.grad_scaler"] = f"torch.{kind}.amp.GradScaler"
+    names["torch.distributed.fsdp.sharded_grad_scaler"] = next(
+        name for name in surface.SURFACE if name.endswith(".ShardedGradScaler")
+    )
+    constructors = {cls for kind in ("cuda", "cpu") for cls in [getattr(torch, kind).amp.grad_scaler.GradScaler]}
+    for cls in (*_scaler_classes(), *constructors):
+        _wrap(cls, "__init__", functools.partial(_make_scaler_init, cls, names[cls.__module__]))
+    for cls in _scaler_classes():
+        for name, make in _SCALER_METHODS.items():
+            if name in vars(cls):
+                _wrap(cls, name, make)
+
+
+def _make_scaler_init(cls: type, name: str, original: Any) -> Any:
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        outermost = next(k for k in type(self).__mro__ if k.__module__.startswith("torch.")) is cls
+        original(self, *args, **kwargs)
+        if outermost:
+            for recorder in _LOCAL.active:
+                recorder.scaler_new(self, name, args, kwargs)
+
+    return init
+
+
+def _make_scale(original: Any) -> Any:
+    def scale(self: Any, outputs: Any) -> Any:
+        result = original(self, outputs)
+        for recorder in _LOCAL.active:
+            recorder.scaled(self, outputs, result)
+        return result
+
+    return scale
+
+
+def _make_unscale(original: Any) -> Any:
+    def unscale_(self: Any, optimizer: Any) -> Any:
+        # step() unscales by itself where the user has not.
+        recorders = () if _from_torch() else _LOCAL.active
+        for recorder in recorders:
+            recorder.before_unscale(self, optimizer)
+        result = original(self, optimizer)
+        for recorder in recorders:
+            recorder.after_unscale(self, optimizer)
+        return result
+
+    return unscale_
+
+
+def _make_step(original: Any) -> Any:
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        recorders = _LOCAL.active
+        for recorder in recorders:
+            recorder.before_scaler_step(self, optimizer, args, kwargs)
+        done = False
+        try:
+            result = original(self, optimizer, *args, **kwargs)
+            done = True
+        finally:
+            for recorder in recorders:
+                recorder.after_scaler_step(self, optimizer, done=done)
+        return result
+
+    return step
+
+
+def _make_update(original: Any) -> Any:
+    def update(self: Any, new_scale: Any = None) -> Any:
+        recorders = _LOCAL.active
+        for recorder in recorders:
+            recorder.before_update(self, new_scale)
+        result = original(self, new_scale)
+        for recorder in recorders:
+            recorder.after_update(self)
+        return result
+
+    return update
+
+
+def _make_get_scale(original: Any) -> Any:
+    def get_scale(self: Any) -> Any:
+        if _LOCAL.active and not _from_torch():
+            for recorder in _LOCAL.active:
+                recorder.scale_asked(self)
+        return original(self)
+
+    return get_scale
+
+
+def _make_scaler_state(original: Any) -> Any:
+    def state_dict(self: Any) -> Any:
+        for recorder in _LOCAL.active:
+            recorder.scaler_state(self)
+        return original(self)
+
+    return state_dict
+
+
+def _make_scaler_load(original: Any) -> Any:
+    def load_state_dict(self: Any, state_dict: Any) -> Any:
+        result = original(self, state_dict)
+        for recorder in _LOCAL.active:
+            recorder.scaler_load(self)
+        return result
+
+    return load_state_dict
+
+
+_SCALER_METHODS: dict[str, Callable[[Any], Any]] = {
+    "scale": _make_scale,
+    "unscale_": _make_unscale,
+    "step": _make_step,
+    "update": _make_update,
+    "get_scale": _make_get_scale,
+    "state_dict": _make_scaler_state,
+    "load_state_dict": _make_scaler_load,
+}
+
+
+# Backward.
+
+
+def _install_autograd() -> None:
+    def make(original: Any) -> Any:
+        def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            recorders = _LOCAL.active
+            if not recorders:
+                return original(t_outputs, *args, **kwargs)
+            if not kwargs.get("accumulate_grad"):
+                result = original(t_outputs, *args, **kwargs)
+                for recorder in recorders:
+                    recorder.autograd_grad(t_outputs, result, create_graph=len(args) > 2 and bool(args[2]))
+                return result
+            tokens = [recorder.before_backward(t_outputs) for recorder in recorders]
+            done = False
+            try:
+                result = original(t_outputs, *args, **kwargs)
+                done = True
+            finally:
+                for recorder, token in zip(recorders, tokens, strict=True):
+                    recorder.after_backward(token, done=done)
+            return result
+
+        return _engine_run_backward
+
+    # Tensor.backward, torch.autograd.backward and torch.autograd.grad all end here.
+    _wrap(torch.autograd, "_engine_run_backward", make)
+
+
+# Optimizers and schedulers.
+
+
+def _install_optimizers() -> None:
+    optimizer_class = torch.optim.Optimizer
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        for recorder in _LOCAL.active:
+            recorder.before_step(optimizer)
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        for recorder in _LOCAL.active:
+            recorder.after_step(optimizer)
+
+    _hooks.append(register_optimizer_step_pre_hook(before))
+    _hooks.append(register_optimizer_step_post_hook(after))
+
+    def make_init(original: Any) -> Any:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            for recorder in _LOCAL.active:
+                recorder.optimizer_new(self)
+
+        return init
+
+    def make_zero(original: Any) -> Any:
+        def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            if not torch.compiler.is_compiling():
+                for recorder in _LOCAL.active:
+                    recorder.zero_grad(self)
+            return result
+
+        return zero_grad
+
+    def make_group(original: Any) -> Any:
+        def add_param_group(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            for recorder in _LOCAL.active:
+                recorder.params_changed(self)
+            return result
+
+        return add_param_group
+
+    def make_state(original: Any) -> Any:
+        def state_dict(self: Any) -> Any:
+            result = original(self)
+            for recorder in _LOCAL.active:
+                recorder.optimizer_state(self, result)
+            return result
+
+        return state_dict
+
+    _wrap(optimizer_class, "__init__", make_init)
+    _wrap(optimizer_class, "zero_grad", make_zero)
+    _wrap(optimizer_class, "add_param_group", make_group)
+    _wrap(optimizer_class, "state_dict", make_state)
+
+    def make_scheduler(original: Any) -> Any:
+        def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            # A constructor steps once, and a scheduler that holds others steps those.
+            if _LOCAL.active and not _from_torch():
+                for recorder in _LOCAL.active:
+                    recorder.scheduler_step(self)
+            return result
+
+        return step
+
+    for cls in vars(lr_scheduler).values():
+        if (
+            isinstance(cls, type)
+            and issubclass(cls, lr_scheduler.LRScheduler)
+            and "step" in vars(cls)
+            and cls is not lr_scheduler.ReduceLROnPlateau
+        ):
+            _wrap(cls, "step", make_scheduler)
+
+
+# Gradients and parameters.
+
+#: Methods that change a tensor in place, by what they do to gradients.
+IN_PLACE = {
+    "zero_": "zero",
+    "div_": "divide",
+    "true_divide_": "divide",
+    "__itruediv__": "divide",
+    "mul_": "multiply",
+    "multiply_": "multiply",
+    "__imul__": "multiply",
+    "copy_": "replace",
+    "__setitem__": "edit",
+    **dict.fromkeys(
+        (
+            "add_ sub_ clamp_ clamp_min_ clamp_max_ clip_ nan_to_num_ fill_ masked_fill_ index_fill_ pow_ sign_ "
+            "__iadd__ __isub__ normal_ uniform_ addcmul_ addcdiv_ lerp_ renorm_ round_"
+        ).split(),
+        "edit",
+    ),
+}
+
+
+def _install_gradients() -> None:
+    def in_place(effect: str) -> Callable[[Any], Any]:
+        def make(original: Any) -> Any:
+            def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
+                recorders = _LOCAL.active
+                if recorders and not torch.compiler.is_compiling():
+                    for recorder in recorders:
+                        if recorder.watches_tensors and not _from_torch():
+                            recorder.tensor_changed(self, effect, args)
+                return original(self, *args, **kwargs)
+
+            return changed
+
+        return make
+
+    for name, effect in IN_PLACE.items():
+        _wrap(torch.Tensor, name, in_place(effect))
+
+    grad = torch._C.TensorBase.__dict__["grad"]
+
+    def set_grad(self: Any, value: Any) -> None:
+        recorders = _LOCAL.active
+        if recorders and not _from_torch():
+            for recorder in recorders:
+                recorder.grad_set(self, value)
+        grad.__set__(self, value)
+
+    _put(torch.Tensor, "grad", property(grad.__get__, set_grad, grad.__delete__))
+
+    data = torch._C.TensorBase.__dict__["data"]
+
+    def set_data(self: Any, value: Any) -> None:
+        recorders = _LOCAL.active
+        if recorders and not _from_torch():
+            for recorder in recorders:
+                recorder.params_written(self)
+        data.__set__(self, value)
+
+    _put(torch.Tensor, "data", property(data.__get__, set_data))
+
+    def make_group(original: Any) -> Any:
+        def _group_tensors_by_device_and_dtype(*args: Any, **kwargs: Any) -> Any:
+            if _LOCAL.active:
+                _clips(sys._getframe(1))
+            return original(*args, **kwargs)
+
+        return _group_tensors_by_device_and_dtype
+
+    # Every function of the module that clips, or computes a norm, groups the gradients first.
+    _wrap(clip_grad, "_group_tensors_by_device_and_dtype", make_group)
+    fully = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
+    if fully is not None:
+
+        def make_fsdp(original: Any) -> Any:
+            def clip_grad_norm_(self: Any, max_norm: Any, *args: Any, **kwargs: Any) -> Any:
+                for recorder in _LOCAL.active:
+                    recorder.clip(list(self.parameters()), max_norm, nonfinite_error=False)
+                return original(self, max_norm, *args, **kwargs)
+
+            return clip_grad_norm_
+
+        _wrap(fully.FullyShardedDataParallel, "clip_grad_norm_", make_fsdp)
+
+
+def _clips(frame: Any) -> None:
+    """Tell of the clip that a frame of ``torch.nn.utils.clip_grad`` is about to do."""
+    name = frame.f_code.co_name
+    if name == "_clip_grads_with_norm_":
+        norm = frame.f_locals.get("total_norm")
+        for recorder in _LOCAL.active:
+            recorder.norm_known(norm)
+    if name in ("_get_total_norm", "_clip_grads_with_norm_"):
+        # clip_grad_norm_ computes the norm and then clips; between them stand torch's own wrappers.
+        caller = frame.f_back
+        while caller is not None and caller.f_code.co_name == "_no_grad_wrapper":
+            caller = caller.f_back
+        if caller is not None and caller.f_code.co_name == "clip_grad_norm_":
+            if name == "_clip_grads_with_norm_":
+                return
+            frame, name = caller, "clip_grad_norm_"
+    values = frame.f_locals
+    limit = values.get("clip_value" if name == "clip_grad_value_" else "max_norm")
+    if limit is None or name == "_get_total_norm":
+        return
+    parameters = values.get("parameters")
+    parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters or ())
+    for recorder in _LOCAL.active:
+        recorder.clip(parameters, limit, nonfinite_error=bool(values.get("error_if_nonfinite")))
+
+
+# Modules and checkpoints.
+
+
+def _install_modules() -> None:
+    def make_zero(original: Any) -> Any:
+        def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            if not torch.compiler.is_compiling():
+                for recorder in _LOCAL.active:
+                    recorder.module_zero_grad(self)
+            return result
+
+        return zero_grad
+
+    def make_load(original: Any) -> Any:
+        def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            for recorder in _LOCAL.active:
+                recorder.params_written(self)
+            return result
+
+        return load_state_dict
+
+    def cast(dtype: torch.dtype | None) -> Callable[[Any], Any]:
+        def make(original: Any) -> Any:
+            def moved(self: Any, *args: Any, **kwargs: Any) -> Any:
+                recorders = _LOCAL.active if not _from_torch() else ()
+                wanted = dtype
+                if recorders and wanted is None:
+                    wanted = next((x for x in (*args, *kwargs.values()) if isinstance(x, torch.dtype)), None)
+                result = original(self, *args, **kwargs)
+                if wanted in (torch.float16, torch.bfloat16):
+                    for recorder in recorders:
+                        recorder.module_cast(self, str(wanted).removeprefix("torch."))
+                return result
+
+            return moved
+
+        return make
+
+    _wrap(torch.nn.Module, "zero_grad", make_zero)
+    _wrap(torch.nn.Module, "load_state_dict", make_load)
+    for name, dtype in (("half", torch.float16), ("bfloat16", torch.bfloat16), ("to", None)):
+        _wrap(torch.nn.Module, name, cast(dtype))
+
+
+def _install_checkpoints() -> None:
+    def make(original: Any) -> Any:
+        def save(obj: Any, *args: Any, **kwargs: Any) -> Any:
+            for recorder in _LOCAL.active:
+                recorder.saved(obj)
+            return original(obj, *args, **kwargs)
+
+        return save
+
+    # torch.save ends in one of these.
+    for name in ("_save", "_legacy_save"):
+        _wrap(torch.serialization, name, make)

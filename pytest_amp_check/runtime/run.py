@@ -1,0 +1,311 @@
+"""``record()``, and what is known of a run: findings, steps, dtypes, magnitudes, memory, and assertions about them."""
+
+from __future__ import annotations
+
+import itertools
+import platform
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..protocol.finding import ERROR, INFO, WARNING, Finding
+from ..protocol.rules import RULES
+from ..protocol.selection import resolve
+from .recorder import Recorder
+from .steps import StepRecord
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from .dtypes import Dtypes
+    from .memory import Memory
+    from .numerics import Numerics
+    from .replay import Replay
+
+#: Findings that an assertion's message shows in full.
+SHOWN = 10
+
+
+class Run:
+    """What a recording knows. It can be asked while the recording lasts and after it, also after an exception."""
+
+    def __init__(self, recorder: Recorder, *, title: str = "") -> None:
+        self._recorder = recorder
+        self.title = title
+        self.dtypes: Dtypes | None = None
+        self.numerics: Numerics | None = None
+        self.memory: Memory | None = None
+        #: Set by ``amp.run``: how to run the same steps again.
+        self.replay: Replay | None = None
+        self._select: frozenset[str] = resolve(None, (), RULES)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The mistakes found so far, by the rules that are on, sorted by place."""
+        return self._recorder.findings(self._select)
+
+    def select(self, *words: str) -> Run:
+        """Choose the rules that are on: codes, prefixes, names or ALL. An unknown word raises ``UnknownRule``."""
+        self._select = resolve(words, (), RULES)
+        return self
+
+    @property
+    def failure(self) -> Exception | None:
+        """The error that ended the recording early, None as a rule. The program that was recorded went on."""
+        return self._recorder.failure
+
+    @property
+    def steps(self) -> Sequence[StepRecord]:
+        """The latest steps of all optimizers, in order; the oldest of a long run are dropped."""
+        return self._recorder.steps.kept
+
+    @property
+    def steps_total(self) -> int:
+        """How many steps there were, taken or skipped."""
+        return self._recorder.steps.total
+
+    @property
+    def skipped_total(self) -> int:
+        """How many of them a scaler skipped."""
+        return self._recorder.steps.skipped
+
+    @property
+    def scale_history(self) -> list[tuple[int, float]]:
+        """(step, loss scale from there on), at changes only."""
+        return list(self._recorder.steps.history)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything that is known, as plain data."""
+        return {
+            "title": self.title,
+            "torch": torch.__version__,
+            "device": _device(),
+            "platform": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+            "steps": [step.as_dict() for step in self.steps],
+            "steps_total": self.steps_total,
+            "skipped_total": self.skipped_total,
+            "scale_history": [list(change) for change in self.scale_history],
+            "numerics": None if self.numerics is None else self.numerics.as_dict(),
+            "memory": None if self.memory is None else self.memory.as_dict(),
+            "dtypes": None if self.dtypes is None else self.dtypes.as_dict(),
+            "findings": [finding.as_dict() for finding in self.findings],
+        }
+
+    # Assertions.
+
+    def assert_no_findings(self, allow: Iterable[str] = ()) -> None:
+        """Fail if an error or a warning was found, of rules that ``allow`` (codes, prefixes or names) does not name."""
+        __tracebackhide__ = True
+        words = [allow] if isinstance(allow, str) else list(allow)
+        allowed = resolve(words, (), RULES) if words else frozenset()
+        self._assert_recorded()
+        worse = [f for f in self.findings if f.severity in (ERROR, WARNING) and f.code not in allowed]
+        if worse:
+            lines = [line for finding in worse[:SHOWN] for line in _told(finding)]
+            if len(worse) > SHOWN:
+                lines.append(f"and {len(worse) - SHOWN} more")
+            count = f"{len(worse)} mistake{'s' if len(worse) > 1 else ''} in mixed-precision training"
+            raise AssertionError("\n".join([f"{count}:", *lines]))
+
+    def _assert_recorded(self) -> None:
+        __tracebackhide__ = True
+        if self.failure is not None:
+            error = f"{type(self.failure).__name__}: {self.failure}"
+            raise AssertionError(
+                f"The recorder failed ({error}), so this run was not recorded to its end: please report it"
+            )
+
+    def assert_scale(
+        self,
+        minimum: float | None = None,
+        maximum: float | None = None,
+        max_skipped: int | None = None,
+        recovers_within: int | None = None,
+        grows: bool | None = None,
+    ) -> None:
+        """Fail unless the loss scale behaved.
+
+        ``minimum`` and ``maximum`` bound the scale after every update; ``max_skipped`` the number of skipped steps in
+        all; ``recovers_within`` the length of any run of skipped steps; ``grows`` says whether it has to have grown
+        (True) or must not have (False). Without any step through an enabled scaler the assertion fails: there was
+        nothing to judge.
+        """
+        __tracebackhide__ = True
+        if all(x is None for x in (minimum, maximum, max_skipped, recovers_within, grows)):
+            raise ValueError("assert_scale() was given nothing to check: pass minimum=, maximum=, max_skipped=, ...")
+        self._assert_recorded()
+        steps = self._recorder.steps
+        if steps.lowest is None or steps.highest is None:
+            raise AssertionError(
+                "No enabled GradScaler made a step in this recording, so its scale cannot be judged: step through"
+                " `scaler.step(optimizer)`; on a machine without CUDA a GradScaler for cuda switches itself off (use"
+                " emulate_cuda(), --amp-device emulate or GradScaler('cpu'))"
+            )
+        wrong = []
+        if minimum is not None and steps.lowest < minimum:
+            wrong.append(f"the scale fell to {steps.lowest:g}, below {minimum:g}: gradients overflow again and again")
+        if maximum is not None and steps.highest > maximum:
+            wrong.append(f"the scale rose to {steps.highest:g}, above {maximum:g}")
+        if max_skipped is not None and steps.skipped > max_skipped:
+            wrong.append(f"{steps.skipped} of {steps.total} steps were skipped, more than {max_skipped}")
+        if recovers_within is not None and steps.longest > recovers_within:
+            wrong.append(
+                f"{steps.longest} steps in a row were skipped, more than {recovers_within}: a loss that is not finite"
+                " at any scale, or gradients that are never cleared"
+            )
+        if grows is not None:
+            values = [scale for _, scale in steps.history]
+            grew = any(after > before for before, after in itertools.pairwise(values))
+            if grew != grows:
+                wrong.append(
+                    "the scale never grew: run longer than growth_interval, or set a shorter one in the test"
+                    if grows
+                    else "the scale grew"
+                )
+        if wrong:
+            history = ", ".join(f"{scale:g} from step {index}" for index, scale in list(steps.history)[-SHOWN:])
+            raise AssertionError("\n".join(["The loss scale did not behave:", *wrong, f"scale: {history}"]))
+
+    def assert_dtypes(self, expected: Mapping[str, Any]) -> None:
+        """Fail unless the dtypes are as expected; see :func:`.dtypes.assert_dtypes`. Needs ``record(dtypes=True)``."""
+        __tracebackhide__ = True
+        from .dtypes import assert_dtypes
+
+        assert_dtypes(_needs(self.dtypes, "dtypes"), expected)
+
+    def assert_underflow(self, *, below: float, without_scaling: bool = False) -> None:
+        """Fail if float16 would lose too many gradients to zero; see :func:`.numerics.assert_underflow`."""
+        __tracebackhide__ = True
+        from .numerics import assert_underflow
+
+        assert_underflow(_needs(self.numerics, "numerics"), below=below, without_scaling=without_scaling)
+
+    def assert_memory(self, **limits: str | int | None) -> None:
+        """Fail if memory exceeds a limit; see :func:`.memory.assert_memory`. Needs ``record(memory=True)``."""
+        __tracebackhide__ = True
+        from .memory import assert_memory
+
+        assert_memory(_needs(self.memory, "memory"), **limits)
+
+    def assert_matches_fp32(self, **how: Any) -> None:
+        """Fail unless the same steps in float32 train the same; see :func:`.compare.assert_matches_fp32`."""
+        __tracebackhide__ = True
+        from .compare import assert_matches_fp32
+
+        assert_matches_fp32(self._again("assert_matches_fp32"), self, **how)
+
+    def assert_accumulation_equivalent(self, k: int, **how: Any) -> None:
+        """Fail unless k micro-batches do what one batch of them does."""
+        __tracebackhide__ = True
+        from .compare import assert_accumulation_equivalent
+
+        assert_accumulation_equivalent(self._again("assert_accumulation_equivalent"), self, k, **how)
+
+    def assert_resumes(self, save: Any, load: Any, **how: Any) -> None:
+        """Fail unless training goes on from a checkpoint as if it had not stopped."""
+        __tracebackhide__ = True
+        from .compare import assert_resumes
+
+        assert_resumes(self._again("assert_resumes"), self, save, load, **how)
+
+    def assert_speedup(self, *, over_fp32: float) -> None:
+        """Fail unless the steps are faster than in float32 by this factor. Needs a GPU."""
+        __tracebackhide__ = True
+        from .compare import assert_speedup
+
+        assert_speedup(self._again("assert_speedup"), self, over_fp32=over_fp32)
+
+    def _again(self, what: str) -> Replay:
+        __tracebackhide__ = True
+        if self.replay is None:
+            raise ValueError(
+                f"{what}() has to run the steps again, and record() cannot: use `run = amp.run(step, batches)` of the"
+                " fixture amp, or pytest_amp_check.run_steps(step, batches)"
+            )
+        return self.replay
+
+
+def _needs(collector: Any, part: str) -> Any:
+    __tracebackhide__ = True
+    if collector is None:
+        raise ValueError(f"This run was recorded without its {part}: pass {part}=True to record()")
+    return collector
+
+
+def _device() -> str:
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return "CPU"
+
+
+def _told(finding: Finding) -> list[str]:
+    lines = [
+        f"{finding.filename}:{finding.line}: {finding.code} [{finding.severity}] {finding.name}: {finding.message}"
+    ]
+    lines += [f"    {number}. {s.site.path}:{s.site.line}: {s.text}" for number, s in enumerate(finding.witness, 1)]
+    if finding.severity != INFO:
+        lines.append(f"    amp-check explain {finding.code}")
+    return lines
+
+
+class record:  # noqa: N801 - used like a function: `with record() as run:`
+    """Records what this thread trains, for as long as the ``with`` block lasts, and gives a :class:`Run`.
+
+    The results of the training do not change: every call is handed on as it is, nothing draws random numbers, and all
+    that was patched is restored at the end, also after an exception. Recordings can be nested.
+
+    ``model`` names parameters and modules in what is collected. ``dtypes``, ``ops``, ``numerics``, ``memory`` and
+    ``norms`` are parts that cost time, and are made only when asked for: the dtypes of module outputs, parameters,
+    gradients and optimizer state; those of every op; histograms of gradient magnitudes; memory by category; the
+    unscaled gradient norm of every step.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        *,
+        dtypes: bool = False,
+        ops: bool = False,
+        numerics: bool = False,
+        memory: bool = False,
+        norms: bool = False,
+        title: str = "",
+        automatic: bool = False,
+    ) -> None:
+        if model is not None and not isinstance(model, torch.nn.Module):
+            raise TypeError(f"record() takes a torch.nn.Module, not {type(model).__name__}: pass the model, or nothing")
+        frame = sys._getframe(1)
+        self._recorder = Recorder(automatic=automatic, outermost=frame)
+        self.run = Run(self._recorder, title=title)
+        collectors = self._recorder.collectors
+        if dtypes or ops:
+            from .dtypes import Dtypes
+
+            self.run.dtypes = Dtypes(model, ops=ops)
+            collectors.append(self.run.dtypes)
+        if numerics:
+            from .numerics import Numerics
+
+            self.run.numerics = Numerics(model)
+            collectors.append(self.run.numerics)
+        if norms:
+            from .norms import Norms
+
+            collectors.append(Norms(self._recorder.steps))
+        if memory:
+            from .memory import Memory
+
+            self.run.memory = Memory(model)
+            # Its dispatch mode has to be the outermost, to see what the others do not.
+            collectors.insert(0, self.run.memory)
+
+    def __enter__(self) -> Run:
+        self._recorder.begin()
+        return self.run
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._recorder.end()

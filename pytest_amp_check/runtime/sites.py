@@ -1,0 +1,196 @@
+"""Where in the user's source a call comes from, and the user's own words for what is called."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import linecache
+import os
+import sys
+from types import CodeType, FrameType
+
+import torch
+
+from ..protocol.events import Site
+from ..protocol.words import Words
+
+#: Calls that are kept of the chain that leads to a place.
+DEPTH = 12
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+#: What stands between a user's line and what it calls, and is neither.
+_INNER = (
+    _OURS,
+    _TORCH,
+    os.path.join(os.path.dirname(os.path.dirname(_TORCH)), "functorch") + os.sep,
+    "<frozen ",
+    "<eval_with_key>",
+    contextlib.__file__,
+)
+
+Span = tuple[int, int, int, int]
+_known_inner: dict[str, bool] = {}
+
+
+def is_inner(path: str) -> bool:
+    """Whether a source file belongs to torch or to this package, and not to a user."""
+    known = _known_inner.get(path)
+    if known is None:
+        known = _known_inner[path] = path.startswith(_INNER)
+    return known
+
+
+class Sites:
+    """Finds the place of the running call. The same place, reached by the same calls, is the same object.
+
+    ``outermost`` is the frame in which the recording was begun; calls above it are not shown.
+    """
+
+    def __init__(self, outermost: FrameType | None) -> None:
+        self._outermost = None if outermost is None else outermost.f_code
+        #: Identities of code objects and offsets in them, innermost first. The code objects are kept alive below.
+        self._known: dict[tuple[int, ...], Site] = {}
+        self._codes: dict[int, CodeType] = {}
+        self._spans: dict[CodeType, list[tuple[int | None, int | None, int | None, int | None]]] = {}
+
+    def here(self) -> Site:
+        """The user's place that is running now."""
+        inner = _known_inner
+        frame: FrameType | None = sys._getframe(1)
+        key: list[int] = []
+        codes: list[CodeType] = []
+        while frame is not None:
+            code = frame.f_code
+            path = code.co_filename
+            known = inner.get(path)
+            if known is None:
+                known = is_inner(path)
+            if not known:
+                key.append(id(code))
+                key.append(frame.f_lasti)
+                codes.append(code)
+                if len(key) >= 2 * DEPTH:
+                    break
+            if code is self._outermost:
+                break
+            frame = frame.f_back
+        site = self._known.get(tuple(key))
+        return site if site is not None else self._make(key, codes)
+
+    def definition(self, code: CodeType) -> Site:
+        """The place of a function's definition, or of its first decorator."""
+        self._codes[id(code)] = code
+        key = (id(code),)
+        site = self._known.get(key)
+        if site is None:
+            site = self._known[key] = Site(code.co_filename, code.co_firstlineno, function=_name(code))
+        return site
+
+    def _make(self, key: list[int], codes: list[CodeType]) -> Site:
+        if not key:
+            site = self._known.get(())
+            return site or self._known.setdefault((), Site("<unknown>", 1))
+        caller = None
+        for i in range(len(key) - 2, -2, -2):
+            chain = tuple(key[i:])
+            site = self._known.get(chain)
+            if site is None:
+                code, lasti = codes[i // 2], key[i + 1]
+                self._codes[id(code)] = code
+                line, column, end_line, end_column = self._span(code, lasti)
+                site = Site(code.co_filename, line, column, end_line, end_column, _name(code), caller)
+                self._known[chain] = site
+            caller = site
+        assert caller is not None
+        return caller
+
+    def _span(self, code: CodeType, lasti: int) -> Span:
+        positions = getattr(code, "co_positions", None)
+        if positions is not None:
+            spans = self._spans.get(code)
+            if spans is None:
+                spans = self._spans[code] = list(positions())
+            line, end_line, column, end_column = spans[lasti // 2]
+            if line is not None and end_line is not None and column is not None and end_column is not None:
+                # Columns of code objects count bytes, those of places characters.
+                return line, _characters(code, line, column), end_line, _characters(code, end_line, end_column)
+        line = _line_of(code, lasti)
+        return line, 0, line, 0
+
+
+def _name(code: CodeType) -> str:
+    name: str = getattr(code, "co_qualname", code.co_name)
+    return name
+
+
+def _line_of(code: CodeType, lasti: int) -> int:
+    for start, end, line in code.co_lines():
+        if start <= lasti < end and line is not None:
+            return line
+    return code.co_firstlineno
+
+
+def _characters(code: CodeType, line: int, column: int) -> int:
+    text = linecache.getline(code.co_filename, line)
+    return column if text.isascii() else len(text.encode("utf-8")[:column].decode("utf-8", "replace"))
+
+
+class Spoken:
+    """The user's own words for the call at a place, or for a part of it. The source is read when they are asked for.
+
+    ``part`` is ``call`` (what is called), ``receiver`` (what the method belongs to), ``argument`` (the first one, or
+    the one named ``keyword``), ``inner argument`` or ``inner receiver`` (the same of the call that is the receiver).
+    """
+
+    __slots__ = ("keyword", "part", "site")
+
+    def __init__(self, site: Site, part: str = "call", keyword: str = "") -> None:
+        self.site = site
+        self.part = part
+        self.keyword = keyword
+
+    def __str__(self) -> str:
+        call = _expression(self.site)
+        if isinstance(call, ast.AugAssign):
+            return str(Words(call)) if self.part == "call" else ""
+        if not isinstance(call, ast.Call):
+            return ""
+        if self.part.startswith("inner "):
+            inner = call.func.value if isinstance(call.func, ast.Attribute) else None
+            if not isinstance(inner, ast.Call):
+                return str(_part(call, "receiver", "") or "") if self.part == "inner argument" else ""
+            return str(_part(inner, self.part.removeprefix("inner "), self.keyword) or "")
+        return str(_part(call, self.part, self.keyword) or "")
+
+
+def _part(call: ast.Call, part: str, keyword: str) -> Words | None:
+    if part == "call":
+        return Words(call.func)
+    if part == "receiver":
+        return Words(call.func.value) if isinstance(call.func, ast.Attribute) else None
+    if call.args:
+        return Words(call.args[0])
+    named = next((k.value for k in call.keywords if k.arg == keyword), None)
+    return Words(named) if named is not None else None
+
+
+def _expression(site: Site) -> ast.AST | None:
+    """The syntax of what stands at a place, or None where the source cannot be had."""
+    lines = linecache.getlines(site.path)[site.line - 1 : site.end_line]
+    if not lines:
+        return None
+    if (site.line, site.column) == (site.end_line, site.end_column):
+        # Before Python 3.11 only the line is known: the whole of it may be the call.
+        text = lines[0].strip()
+    else:
+        lines[-1] = lines[-1][: site.end_column]
+        lines[0] = lines[0][site.column :]
+        text = "".join(lines).strip()
+    with contextlib.suppress(SyntaxError, ValueError):
+        return ast.parse(f"({text})", mode="eval").body
+    with contextlib.suppress(SyntaxError, ValueError):
+        found = ast.parse(text).body
+        if len(found) == 1:
+            return found[0].value if isinstance(found[0], (ast.Expr, ast.Assign)) else found[0]
+    return None

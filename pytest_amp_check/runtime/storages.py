@@ -1,0 +1,581 @@
+"""Which tensors' storages are alive while code runs, and what they are for.
+
+torch's own ``torch.distributed._tools.mem_tracker.MemTracker`` is not used: from its second call on, a model raises
+NotImplementedError inside the user's own forward, optimizer temporaries count as optimizer state, whatever a forward pass
+makes counts as activations, and the weight cache of autocast is not known to it.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules import module as torch_modules
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils.hooks import RemovableHandle
+
+#: In the order in which a report shows them. "other": buffers, a scaler's tensors, and what outlives two steps.
+CATEGORIES = (
+    "parameters",
+    "gradients",
+    "optimizer state",
+    "activations",
+    "inputs",
+    "temporaries",
+    "autocast cache",
+    "workspace",
+    "other",
+)
+#: CUDA's caching allocator hands out whole blocks of this many bytes (kMinBlockSize in CUDACachingAllocator).
+CUDA_BLOCK = 512
+#: A timeline with more points than this is thinned.
+MOST_POINTS = 2000
+#: Events that are kept for one phase. A phase with more is summed up in parts: temporaries of an earlier part that are
+#: still alive at its end keep the category that they were guessed to have.
+MOST_EVENTS = 100_000
+
+_aten = torch.ops.aten
+_MATMULS = {
+    _aten.mm.default,
+    _aten.addmm.default,
+    _aten.bmm.default,
+    _aten.baddbmm.default,
+    _aten.addmv.default,
+    _aten.mv.default,
+}
+_graph_task = torch._C._current_graph_task_id
+_PLAIN = {torch.Tensor, nn.Parameter, FakeTensor}
+_LOW = (torch.float16, torch.bfloat16)
+
+#: What a profiler marks and what asks for a property of a tensor.
+_WITHOUT_TENSORS = ("prim", "profiler")
+
+#: A category and what made the bytes.
+Place = tuple[str, str]
+
+
+class Point(NamedTuple):
+    """Bytes by category at one moment."""
+
+    label: str
+    bytes: dict[str, int]
+
+
+class Block:
+    """The memory of one storage. ``settled``: its birth is summed up already, so that a new category is an event."""
+
+    __slots__ = ("category", "name", "reference", "settled", "size", "turn")
+
+    def __init__(self, size: int, category: str, name: str, turn: int) -> None:
+        self.size = size
+        self.category = category
+        self.name = name
+        self.turn = turn
+        self.settled = False
+        self.reference: weakref.ref[torch.UntypedStorage] | None = None
+
+
+#: Where a tensor is, also where an emulated device says otherwise.
+real_device: Any = torch._C.TensorBase.device.__get__  # type: ignore[attr-defined]
+
+
+def storages(tensor: torch.Tensor) -> Iterable[torch.UntypedStorage]:
+    """Every storage that holds a tensor's values; none for a layout that has no storages."""
+    # Nearly all tensors are of these classes, and to ask for more costs as much as an operator.
+    if type(tensor) in _PLAIN:
+        try:
+            return (tensor.untyped_storage(),)
+        except (NotImplementedError, RuntimeError):
+            pass
+    return _storages_within(tensor)
+
+
+def _storages_within(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
+    inner: Iterable[Any] = ()
+    if is_traceable_wrapper_subclass(tensor):
+        inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+    elif tensor.layout is torch.sparse_coo:
+        inner = tensor._indices(), tensor._values()
+    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        inner = tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        inner = tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    elif tensor.layout is torch.strided and type(tensor) not in _PLAIN:
+        with suppress(NotImplementedError, RuntimeError):
+            yield tensor.untyped_storage()
+    for each in tensors_in(inner):
+        yield from storages(each)
+
+
+def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """The tensors among an operator's arguments or results, lists of them included."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_in(value)
+
+
+def _autocast_depth() -> int:
+    depth = torch.autocast_increment_nesting()
+    torch.autocast_decrement_nesting()
+    return int(depth) - 1
+
+
+def _name(func: Any) -> str:
+    """An operator's name as users know it; operators of higher order have no overloads."""
+    return str(getattr(func, "overloadpacket", func).__name__)
+
+
+class Storages(TorchDispatchMode):
+    """Sees every operator of one thread, and keeps the storages that are alive by category.
+
+    What something is for shows later than when it is made: an activation is what the forward pass made and is still there
+    when the backward pass begins, a gradient is what a parameter holds when the backward pass ends. So births and deaths
+    are listed, and summed up at the borders of phases, when the categories are known; peaks are exact with the final
+    categories.
+
+    ``device``: storages elsewhere do not count. ``as_cuda``: sizes are rounded up to the allocator's blocks, and numbers that
+    CUDA training keeps on the host (the step count of an optimizer) do not count. ``fake``: fake tensors count.
+    """
+
+    # Else operators of higher order (flex attention) raise while any mode is active.
+    supports_higher_order_operators = True
+
+    def __init__(self, device: torch.device, *, as_cuda: bool, fake: bool) -> None:
+        super().__init__()
+        self._device = device
+        self._as_cuda = as_cuda
+        self._fake = fake
+        self._thread = threading.get_ident()
+        self._paused = False
+        self._blocks: dict[int, Block] = {}
+        self._pending: dict[int, Block] = {}
+        self._cached: dict[int, Block] = {}
+        self._cast: set[int] = set()
+        self._events: list[tuple[Block, int, Place | None]] = []
+        self._modules: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._stack: list[tuple[int, str]] = []
+        self._parameters: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
+        self._optimizers: list[str] = []
+        self._in_backward = self._stepped = self._unscaled = False
+        self._turn = 0
+        self._handles: list[RemovableHandle] = []
+        self._has_hooks: Any = None
+        self._bytes: dict[str, int] = {}
+        self._places: dict[Place, int] = {}
+        self._total = 0
+        self._points: list[Point] = []
+        self._seen = self._stride = 1
+        self._peak_after = 0
+        self.peak_total = 0
+        self.peak: dict[str, int] = {}
+        self.peak_places: dict[Place, int] = {}
+        self.highest: dict[str, int] = {}
+        self.highest_places: dict[str, dict[str, int]] = {}
+        self.matmul_in_forward = self.matmul_in_backward = False
+
+    def start(self) -> None:
+        """Begin; to be called in the thread that is to be watched."""
+        self._handles = [
+            register_module_forward_pre_hook(self._enter_module),
+            # Without always_call a forward pass that raises would leave its names behind.
+            register_module_forward_hook(self._leave_module, always_call=True),
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+        # torch.compile warns of hooks that run once more for the compiled module; these here do not mind.
+        self._has_hooks = getattr(torch_modules, "_has_any_global_hook", None)
+        if self._has_hooks is not None:
+            torch_modules._has_any_global_hook = lambda: False
+        self.__enter__()
+
+    def stop(self) -> None:
+        """End, and sum up what is left."""
+        self.__exit__(None, None, None)
+        for handle in self._handles:
+            handle.remove()
+        if self._has_hooks is not None:
+            torch_modules._has_any_global_hook = self._has_hooks
+        if self._in_backward:
+            self._leave_backward()
+        self._settle("end")
+        # Without their blocks the weak references call nobody.
+        self._blocks.clear()
+        self._pending.clear()
+        self._cached.clear()
+
+    # What is known by name.
+
+    def know_module(self, module: nn.Module) -> None:
+        """A model: its parameters, gradients and buffers have been there since before the start."""
+        for name, inner in module.named_modules():
+            if inner not in self._modules:
+                self._modules[inner] = name or type(module).__name__
+        for name, parameter in module.named_parameters():
+            self._parameters[id(parameter)] = (weakref.ref(parameter), name)
+            self.claim(parameter, "parameters", name)
+            self.know_parameter(parameter, name)
+        for name, buffer in module.named_buffers():
+            self.claim(buffer, "other", name)
+
+    def know_parameter(self, parameter: torch.Tensor, name: str) -> None:
+        """A parameter, with its gradient if it has one."""
+        if id(parameter) not in self._parameters:
+            self._parameters[id(parameter)] = (weakref.ref(parameter), name)
+            self.claim(parameter, "parameters", name)
+        if parameter.is_leaf and parameter.grad is not None:
+            self.claim(parameter.grad, "gradients", self._parameters[id(parameter)][1])
+
+    def know_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer: its parameters and its state."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self.know_parameter(parameter, f"parameter of shape {tuple(parameter.shape)}")
+        name = type(optimizer).__name__
+        for state in optimizer.state.values():
+            if isinstance(state, dict):
+                for key, value in state.items():
+                    for tensor in tensors_in([value]):
+                        self.claim(tensor, "optimizer state", f"{name}: {key}")
+
+    def claim(self, tensor: torch.Tensor, category: str, name: str) -> None:
+        """Say what a tensor is for. One that was never seen has been there since before the start."""
+        paused, self._paused = self._paused, True
+        try:
+            for storage in storages(tensor):
+                key = storage._cdata
+                block = self._blocks.get(key)
+                if block is None:
+                    block = self._born(tensor, storage, category, name)
+                    if block is not None:
+                        block.settled = True
+                        self._add_from_the_start(block)
+                else:
+                    self._label(block, category, name)
+                    self._pending.pop(key, None)
+        finally:
+            self._paused = paused
+
+    # Births, deaths and changes.
+
+    def _born(self, tensor: torch.Tensor, storage: torch.UntypedStorage, category: str, name: str) -> Block | None:
+        device: torch.device | None
+        if isinstance(tensor, FakeTensor):
+            device = tensor.fake_device if self._fake else None
+        else:
+            # Beside fake tensors a real number is a constant, and a real tensor is a batch.
+            device = None if self._fake and not tensor.dim() else real_device(tensor)
+        if device is None or device.type != self._device.type or device.index != self._device.index:
+            return None
+        block = Block(self._counted(storage), category, name, self._turn)
+        key = storage._cdata
+        block.reference = weakref.ref(storage, partial(self._died, key))
+        self._blocks[key] = block
+        return block
+
+    def _counted(self, storage: torch.UntypedStorage) -> int:
+        size = storage.nbytes()
+        return -(-size // CUDA_BLOCK) * CUDA_BLOCK if self._as_cuda else size
+
+    def _died(self, key: int, _: object) -> None:
+        block = self._blocks.pop(key, None)
+        if block is None:
+            return
+        self._cached.pop(key, None)
+        if self._pending.pop(key, None) is not None and not block.settled:
+            block.category = "temporaries"
+        self._events.append((block, -block.size, None))
+
+    def _label(self, block: Block, category: str, name: str) -> None:
+        if (block.category, block.name) == (category, name):
+            return
+        if block.settled:
+            self._events.append((block, -block.size, (block.category, block.name)))
+            self._events.append((block, block.size, (category, name)))
+        block.category, block.name = category, name
+
+    def _add_from_the_start(self, block: Block) -> None:
+        category, size = block.category, block.size
+        place = (category, block.name)
+        self._total += size
+        self.peak_total += size
+        for sums in (self._bytes, self.peak, self.highest, *(point.bytes for point in self._points)):
+            sums[category] = sums.get(category, 0) + size
+        for places in (self._places, self.peak_places):
+            places[place] = places.get(place, 0) + size
+        names = self.highest_places.setdefault(category, {})
+        names[block.name] = names.get(block.name, 0) + size
+
+    # Phases.
+
+    def _enter_backward(self) -> None:
+        self._in_backward = True
+        self._optimizers.clear()
+        if self._stepped:
+            self._stepped = False
+            self._turn += 1
+            # Two, not one: a graph of a second model may be built before the first model's step.
+            for block in self._blocks.values():
+                if block.category == "activations" and block.turn < self._turn - 2:
+                    self._label(block, "other", block.name)
+        if not torch.is_grad_enabled():
+            self._resolve()
+        self._settle("forward")
+        # Exact even where nothing runs between the end of backward and the removal of gradients.
+        torch.autograd.Variable._execution_engine.queue_callback(self._leave_backward)  # type: ignore[attr-defined]
+
+    def _leave_backward(self) -> None:
+        if not self._in_backward:
+            return
+        self._in_backward = False
+        self._claim_gradients()
+        self._settle("backward")
+
+    def _claim_gradients(self) -> None:
+        for key, (reference, name) in list(self._parameters.items()):
+            parameter = reference()
+            if parameter is None:
+                del self._parameters[key]
+            elif parameter.is_leaf and parameter.grad is not None:
+                self.claim(parameter.grad, "gradients", name)
+
+    def _resolve(self) -> None:
+        """The backward pass reads what the forward pass left: what is alive now was made to be kept."""
+        for block in self._pending.values():
+            block.turn = self._turn
+            # A border before this one has taken it for a temporary.
+            if block.category == "temporaries":
+                self._label(block, "activations", block.name)
+        self._pending.clear()
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        for block in self._pending.values():
+            if not block.settled and block.category == "inputs":
+                block.category = "temporaries"
+        self._settle("unscale" if self._unscaled else None)
+        self._unscaled = False
+        self.know_optimizer(optimizer)
+        self._optimizers.append(type(optimizer).__name__)
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        self._stepped = True
+        if self._optimizers:
+            self._optimizers.pop()
+        self.know_optimizer(optimizer)
+        self._settle("step")
+
+    def _enter_module(self, module: nn.Module, args: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        if not self._stack and module not in self._modules:
+            self.know_module(module)
+        self._stack.append((id(module), self._modules.get(module) or type(module).__name__))
+
+    def _leave_module(self, module: nn.Module, args: Any, output: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        key = id(module)
+        for depth in range(len(self._stack) - 1, -1, -1):
+            if self._stack[depth][0] == key:
+                del self._stack[depth:]
+                return
+
+    # Operators.
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._paused or func.namespace in _WITHOUT_TENSORS:
+            return func(*args, **kwargs)
+        grad_enabled = torch.is_grad_enabled()
+        if _graph_task() != -1:
+            if not self._in_backward:
+                self._enter_backward()
+            elif self._pending and not grad_enabled:
+                self._resolve()
+        elif self._in_backward:
+            self._leave_backward()
+        if self._cast and _autocast_depth() == 0:
+            self._close_cache()
+        needs_grad = False
+        if func is not _aten.lift_fresh.default:
+            for tensor in tensors_in(args):
+                needs_grad = needs_grad or tensor.requires_grad
+                self._see_argument(tensor)
+        if func in _MATMULS:
+            if self._in_backward:
+                self.matmul_in_backward = True
+            else:
+                self.matmul_in_forward = True
+        elif func is _aten._amp_foreach_non_finite_check_and_unscale_.default:
+            self._unscaled = True
+        elif func is _aten._amp_update_scale_.default:
+            self.claim(args[0], "other", "GradScaler: scale")
+            self.claim(args[1], "other", "GradScaler: growth tracker")
+        result = func(*args, **kwargs)
+        if func is _aten._to_copy.default and self._is_cached_cast(args[0], result):
+            self._see_cached(args[0], result)
+        else:
+            self._see_results(result, func, needs_grad=needs_grad and grad_enabled)
+        if len(self._events) > MOST_EVENTS:
+            self._settle(None)
+        return result
+
+    def _guess(self, func: Any, *, needs_grad: bool) -> tuple[str, str, bool]:
+        """Category, name and whether the category may turn out otherwise, of what an operator makes now."""
+        if self._in_backward and not torch.is_grad_enabled():
+            return "temporaries", f"backward ({_name(func)})", False
+        if self._optimizers and not torch.is_grad_enabled():
+            return "temporaries", f"{self._optimizers[-1]}.step ({_name(func)})", False
+        if self._stack:
+            return "activations", self._stack[-1][1], True
+        # Outside every module and made from no parameter: a batch, a target, a mask.
+        kept = needs_grad or self._in_backward
+        name = f"{_name(func)} outside every module"
+        return ("activations" if kept else "inputs"), name, True
+
+    def _see_argument(self, tensor: torch.Tensor) -> None:
+        for storage in storages(tensor):
+            block = self._blocks.get(storage._cdata)
+            if block is None:
+                if isinstance(tensor, nn.Parameter):
+                    self.know_parameter(tensor, f"parameter of shape {tuple(tensor.shape)}")
+                    continue
+                category = "activations" if self._in_backward else "inputs"
+                block = self._born(tensor, storage, category, f"tensor of shape {tuple(tensor.shape)}")
+                if block is not None:
+                    self._events.append((block, block.size, None))
+            elif (
+                tensor.requires_grad
+                and block.category != "parameters"
+                and tensor.is_leaf
+                and isinstance(tensor, nn.Parameter)
+            ):
+                self.know_parameter(tensor, f"parameter of shape {tuple(tensor.shape)}")
+
+    def _see_results(self, result: Any, func: Any, *, needs_grad: bool) -> None:
+        guess = None
+        for tensor in tensors_in([result]):
+            for storage in storages(tensor):
+                key = storage._cdata
+                block = self._blocks.get(key)
+                if block is None:
+                    category, name, pending = guess = guess or self._guess(func, needs_grad=needs_grad)
+                    block = self._born(tensor, storage, category, name)
+                    if block is None:
+                        continue
+                    if self._as_cuda and self._optimizers and func is _aten.lift_fresh.default:
+                        block.size = 0
+                    if pending:
+                        self._pending[key] = block
+                    self._events.append((block, block.size, None))
+                elif block.size and (size := self._counted(storage)) != block.size:
+                    self._events.append((block, size - block.size, (block.category, block.name)))
+                    block.size = size
+
+    # autocast's cache of low-precision weights.
+
+    def _is_cached_cast(self, source: torch.Tensor, result: Any) -> bool:
+        """Whether autocast keeps a cast: the conditions of ``cached_cast`` in ATen/autocast_mode.cpp."""
+        return (
+            isinstance(result, torch.Tensor)
+            and result.dtype in _LOW
+            and source.dtype is torch.float32
+            and source.requires_grad
+            and source.is_leaf
+            and id(source) not in self._cast
+            and not source._is_view()
+            and torch.is_autocast_cache_enabled()
+            and _autocast_depth() > 0
+        )
+
+    def _see_cached(self, source: torch.Tensor, result: torch.Tensor) -> None:
+        self._cast.add(id(source))
+        name = self._parameters.get(id(source), (None, f"parameter of shape {tuple(source.shape)}"))[1]
+        for storage in storages(result):
+            key = storage._cdata
+            if key not in self._blocks:
+                block = self._born(result, storage, "autocast cache", name)
+                if block is not None:
+                    block.settled = True
+                    self._cached[key] = block
+                    self._events.append((block, block.size, (block.category, block.name)))
+
+    def _close_cache(self) -> None:
+        """The outermost region has ended: what is left of the casts is there because the backward pass needs it."""
+        for block in self._cached.values():
+            self._label(block, "activations", f"{block.name} in low precision")
+            block.turn = self._turn
+        self._cached.clear()
+        self._cast.clear()
+
+    # Sums.
+
+    def _settle(self, label: str | None) -> None:
+        if self._cast and _autocast_depth() == 0:
+            self._close_cache()
+        events, self._events = self._events, []
+        before = dict(self._bytes)
+        peak_at = -1
+        highest_at: dict[str, int] = {}
+        for index, (block, change, place) in enumerate(events):
+            category = place[0] if place else block.category
+            block.settled = True
+            value = self._bytes[category] = self._bytes.get(category, 0) + change
+            if value > self.highest.get(category, 0):
+                self.highest[category] = value
+                highest_at[category] = index
+            self._total += change
+            if self._total > self.peak_total:
+                self.peak_total, peak_at = self._total, index
+        for index, (block, change, place) in enumerate(events):
+            category, _ = place = place or (block.category, block.name)  # noqa: PLW2901 - what None stands for
+            self._places[place] = self._places.get(place, 0) + change
+            if not self._places[place]:
+                del self._places[place]
+            if highest_at.get(category) == index:
+                self.highest_places[category] = {
+                    name: size for (of, name), size in self._places.items() if of == category
+                }
+            if index <= peak_at:
+                before[category] = before.get(category, 0) + change
+            if index == peak_at:
+                self.peak, self.peak_places = before, dict(self._places)
+                self._peak_after = len(self._points)
+        if label is not None:
+            self._add_point(Point(label, dict(self._bytes)))
+
+    def _add_point(self, point: Point) -> None:
+        self._seen += 1
+        if self._seen % self._stride == 0:
+            self._points.append(point)
+        if len(self._points) > MOST_POINTS:
+            del self._points[::2]
+            self._stride *= 2
+            self._peak_after //= 2
+
+    def timeline(self) -> list[Point]:
+        """Bytes by category at the ends of phases, oldest first, and at the peak."""
+        points = list(self._points)
+        points.insert(self._peak_after, Point("peak", self.peak))
+        return points
+
+    def alive(self) -> dict[str, int]:
+        """Bytes by category of what is alive at this moment, with the categories as far as they are known by now."""
+        sums: dict[str, int] = {}
+        for block in self._blocks.values():
+            sums[block.category] = sums.get(block.category, 0) + block.size
+        return sums
