@@ -1,7 +1,7 @@
 """Small training programs, each with one mistake that a run shows, marked on its line.
 
-``rows`` are those of the table of misuses that torch does not catch (S01 and on), or the words of the exception where it
-does. A program is the set-up, then a body in which ``batches`` are trained on.
+``rows`` are those of the table of misuses that torch does not catch (S01 and on), or the words of the exception where
+it does. A program is the set-up, then a body in which ``batches`` are trained on.
 """
 
 from __future__ import annotations
@@ -1348,6 +1348,24 @@ for x, y in batches:
 """,
         raises="Attempting to unscale FP16 gradients",
     ),
+    Program(
+        "a scale that never grows",
+        "S29",
+        """
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=0)  # AMP216
+"""
+        + RIGHT,
+        shows="scaler.get_scale() == 2.0**10",
+    ),
+    Program(
+        "an initial scale in the place of the device",
+        "S30",
+        """
+scaler = torch.amp.GradScaler(1024.0)  # AMP216
+"""
+        + RIGHT,
+        shows="scaler._init_scale == 65536.0 and scaler.is_enabled()",
+    ),
 )
 
 #: Checkpoints, schedules, and scales that collapse.
@@ -1400,6 +1418,9 @@ for i in range(4):
         "a schedule that advances with every micro-batch",
         "S48",
         """
+import warnings
+
+warnings.simplefilter("ignore")  # torch sees that the schedule moves before the first step
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
 for i in range(4):
     x, y = batches[0]
@@ -1454,7 +1475,7 @@ for _ in range(30):
 
 #: Runs that are right and look like the ones above.
 LOOK_ALIKES = (
-    Program("the right program", "", RIGHT, shows="1e-3 < moved() < 5e-2"),
+    Program("the right program", "all", RIGHT, shows="1e-3 < moved() < 5e-2"),
     Program(
         "a run that breaks off between step and update",
         "AMP206",

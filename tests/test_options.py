@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pytest_amp_check.faces.fixtures import options as options_of
 from pytest_amp_check.faces.options import (
     CLI,
     FLAG,
@@ -59,6 +60,10 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
     "exit-zero": ([], [], "true", lambda base: True),
     "statistics": ([], [], "true", lambda base: True),
     "paths": ([], ["src train.py"], '["src", "train.py"]', lambda base: (f"{base}/src", f"{base}/train.py")),
+    "only": (["static"], ["static"], '"static"', lambda base: "static"),
+    "device": (["cuda", "cuda:1"], ["cuda:1"], '"cuda:1"', lambda base: "cuda:1"),
+    "dtype": (["bfloat16"], ["bf16"], '"bfloat16"', lambda base: "bfloat16"),
+    "report": (["out/amp.html"], ["out/amp.html"], '"out/amp.html"', lambda base: f"{base}/out/amp.html"),
 }
 
 
@@ -79,10 +84,7 @@ def cli(*argv: str, start: str = ".") -> Options:
 
 def in_pytest(pytester: pytest.Pytester, *argv: str) -> Options:
     config = pytester.parseconfigure("--amp-check", *argv)
-    plugin: Any = config.pluginmanager.get_plugin("amp_check_items")
-    options = plugin.options
-    assert isinstance(options, Options)
-    return options
+    return options_of(config)
 
 
 def value(options: Options, option: Option) -> Any:
@@ -119,7 +121,11 @@ def test_the_configuration_of_pytest_sets_it(option: Option, pytester: pytest.Py
     _, lines, _, expected = ROWS[option.key]
     pytester.mkdir("src")
     pytester.path.joinpath("train.py").touch()
-    pytester.makeini("[pytest]\n" + f"{option.ini} =\n" + "".join(f"    {line}\n" for line in lines))
+    if option.ini == "amp_report":
+        pytest.importorskip("plotly", reason="a report needs plotly")
+    # A single value may stand in the line of its name.
+    value_lines = f" {lines[0]}\n" if len(lines) == 1 else "\n" + "".join(f"    {line}\n" for line in lines)
+    pytester.makeini(f"[pytest]\n{option.ini} ={value_lines}")
     assert value(in_pytest(pytester), option) == expected(os.path.realpath(pytester.path))
 
 
@@ -214,6 +220,12 @@ def test_brackets_in_the_name_of_a_folder_are_no_pattern(tmp_path: Path) -> None
         ("paths = 'src'", "paths in [tool.amp-check] of {path} must be a list of strings, such as"),
         ("exit-zero = 'yes'", "exit-zero in [tool.amp-check] of {path} must be true or false, such as true"),
         ("statistics = 1", "statistics in [tool.amp-check] of {path} must be true or false, such as true"),
+        ("only = 'source'", "only in [tool.amp-check] of {path} must be one of static, runtime, such as \"static\""),
+        ("device = 'gpu'", "device in [tool.amp-check] of {path} must be auto, cpu, cuda, cuda:N or emulate, such as"),
+        ("device = 1", "device in [tool.amp-check] of {path} must be auto, cpu, cuda, cuda:N or emulate, such as"),
+        ("dtype = 'float32'", "dtype in [tool.amp-check] of {path} must be float16 or bfloat16, such as"),
+        ("report = true", "report in [tool.amp-check] of {path} must be the path of a file, such as"),
+        ("report = ''", "report in [tool.amp-check] of {path} must be the path of a file, such as"),
         ("output-format = 'xml'", "must be one of full, concise, json, github, sarif, such as"),
         ("output-format = ['json']", "must be one of full, concise, json, github, sarif, such as"),
         (

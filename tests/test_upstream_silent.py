@@ -91,6 +91,12 @@ def break_gradients(model: nn.Sequential) -> None:
         gradient.fill_(INF)
 
 
+def assert_silent(run: Run) -> None:
+    """No finding, though nothing has stopped the recorder."""
+    assert run.failure is None, f"the recorder failed: {run.failure!r}"
+    assert run.findings == [], shown(run.findings)
+
+
 def assert_run(
     run: Run,
     skipped: list[bool],
@@ -98,7 +104,7 @@ def assert_run(
     before: list[float] | None = None,
 ) -> None:
     """No finding, and exactly these skips and scales, one for each call of ``scaler.step``."""
-    assert run.findings == [], shown(run.findings)
+    assert_silent(run)
     assert [step.skipped for step in run.steps] == skipped
     assert run.steps_total == len(skipped)
     assert [step.found_inf for step in run.steps] == skipped
@@ -609,7 +615,7 @@ def test_several_models_losses_and_optimizers(kinds: tuple[str, str], enabled: b
             scaler.step(optimizer0)
             scaler.step(optimizer1)
             scaler.update()
-    assert run.findings == [], shown(run.findings)
+    assert_silent(run)
     assert [step.optimizer for step in run.steps] == ["optimizer0", "optimizer1"] * 4
     assert [step.skipped for step in run.steps if step.optimizer == "optimizer0"] == NO_SKIP
     assert [step.skipped for step in run.steps if step.optimizer == "optimizer1"] == (ONE_SKIP if enabled else NO_SKIP)
@@ -642,7 +648,7 @@ def test_two_scalers_for_two_models() -> None:
             second.step(optimizer1)
             first.update()
             second.update()
-    assert run.findings == [], shown(run.findings)
+    assert_silent(run)
     steps0 = [step for step in run.steps if step.scaler == "first"]
     steps1 = [step for step in run.steps if step.scaler == "second"]
     assert [(step.optimizer, step.skipped, step.scale_after) for step in steps0] == [
@@ -715,7 +721,7 @@ def test_half_duplicates_that_overflow_when_they_are_coalesced() -> None:
             scaler.unscale_(optimizer)
             scaler.step(optimizer)
             scaler.update()
-    assert run.findings == [], shown(run.findings)
+    assert_silent(run)
     assert [step.skipped for step in run.steps] == [False, True]
     assert bool(weight.isfinite().all())
 
@@ -876,7 +882,7 @@ def test_a_second_optimizer_that_no_scaler_is_concerned_with() -> None:
             scaler.step(optimizer)
             scaler.update()
             other.step()
-    assert run.findings == [], shown(run.findings)
+    assert_silent(run)
     assert [(step.optimizer, step.scaler, step.skipped) for step in run.steps] == [
         ("optimizer", "scaler", False),
         ("other", None, False),
@@ -902,7 +908,7 @@ def test_the_control_of_an_upstream_test() -> None:
                 break_gradients(model)
             scaler.step(opt_scaling)
             scaler.update()
-    assert run.findings == [], shown(run.findings)
+    assert_silent(run)
     assert [step.skipped for step in run.steps if step.optimizer == "opt_scaling"] == ONE_SKIP
     assert [step.skipped for step in run.steps if step.optimizer == "opt_control"] == [False, False, False]
 
@@ -1002,7 +1008,7 @@ def test_adversarial_training(updates: int) -> None:
             scaler.scale(loss_g).backward()
             scaler.step(opt_g)
             scaler.update()
-    assert run.findings == [], shown(run.findings)
+    assert_silent(run)
     assert [step.skipped for step in run.steps if step.optimizer == "opt_c"] == ONE_SKIP
     assert [step.skipped for step in run.steps if step.optimizer == "opt_g"] == NO_SKIP
 
@@ -1226,7 +1232,7 @@ def test_gradients_that_are_unscaled_and_checked_by_hand() -> None:
             if not broken:
                 optimizer.step()
             scaler.update(scale * 0.5 if broken else scale)
-    assert run.findings == [], shown(run.findings)
+    assert_silent(run)
     assert [step.skipped for step in run.steps] == NO_SKIP
 
 

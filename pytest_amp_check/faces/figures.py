@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: float16: what is at most half its smallest number becomes zero; its smallest normal and its largest number.
 LOST, NORMAL, LARGEST = -25, -14, 16
+#: More moments than this leave no room for lines between them.
+CROWDED = 200
 #: Colours that series of one kind have before they repeat.
 LINES = 6
 CATEGORIES = (
@@ -252,7 +254,7 @@ def _values(run: Mapping[str, Any], key: str, title: str, limit: int) -> Figure 
         )
     axis: Figure = {"nticks": 5, "exponentformat": "power"}
     if key == "grad_norm" and known and 0 < min(known) * 30 < max(known):
-        axis |= {"type": "log", "nticks": 4}
+        axis = {"type": "log", "nticks": 4, "tickformat": "~g"}
     if wild:
         floor = min(known, default=0.0)
         data.append(
@@ -420,18 +422,19 @@ def memory(memory: Mapping[str, Any], limit: int) -> Figure | None:
     # Each moment reaches to the next, and the last one needs an end.
     ends = [*kept, len(timeline)]
     kept.append(kept[-1])
+    crowded = len(ends) > CROWDED
     highest = max(*totals, budget or 0, 1)
     factor, unit = charts.unit_for(highest)
     data: list[Figure] = [
         {
             "type": "scatter",
             "mode": "lines",
-            "name": category,
+            "name": plain(category),
             "stackgroup": "memory",
             "x": ends,
             "y": [_short(timeline[n]["bytes"].get(category, 0) / factor) for n in kept],
             "hovertemplate": f"{plain(category)} %{{y:.3~f}} {unit}<extra></extra>",
-            "line": {"shape": "hv", "width": 0.5, "color": "var(--background)"},
+            "line": {"shape": "hv", "width": 0 if crowded else 0.5, "color": "var(--background)"},
             "fillcolor": colour(category),
         }
         for category in order(name for moment in timeline for name in moment["bytes"])
@@ -441,11 +444,11 @@ def memory(memory: Mapping[str, Any], limit: int) -> Figure | None:
             "type": "scatter",
             "mode": "lines",
             "name": "total",
-            "x": kept,
+            "x": ends,
             "y": [_short(totals[n] / factor) for n in kept],
             "customdata": [plain(timeline[n]["label"]) for n in kept],
             "hovertemplate": f"<b>total %{{y:.3~f}} {unit}</b><br>%{{customdata}}<extra></extra>",
-            "line": {"shape": "hv", "width": 1.5, "color": "var(--text)"},
+            "line": {"shape": "hv", "width": 0 if crowded else 1, "color": "var(--text)"},
         }
     )
     layout: Figure = {

@@ -136,14 +136,14 @@ def _data(name: str, value: object) -> str:
 
 
 def _prose(text: str) -> str:
-    """Text of a rule, in which ``code`` stands between backticks."""
+    """Text of a rule or a finding, in which ``code`` stands between backticks."""
     parts = re.split(r"`+([^`]+)`+", text.strip())
     marked = [f"<code>{_text(part)}</code>" if odd % 2 else _text(part) for odd, part in enumerate(parts)]
     return "".join(marked).replace("\n\n", "<br><br>")
 
 
 def _scale(value: float) -> str:
-    return f"{int(value):,}" if abs(value) < 2**24 and value == int(value) else charts.number(value)
+    return f"{int(value):,}" if abs(value) < 2**31 and value == int(value) else charts.number(value)
 
 
 # The parts of the page that speak of all runs.
@@ -151,7 +151,7 @@ def _scale(value: float) -> str:
 
 def _side(runs: Sequence[Run], title: str) -> str:
     items = [
-        f'<li><a href="#run-{number}">{_state(run["findings"])}<span>{_text(run["title"])}</span></a></li>'
+        f'<li><a href="#run-{number}">{_state(run["findings"])}<span>{_title(number, run)}</span></a></li>'
         for number, run in enumerate(runs, 1)
     ]
     search = '<input id="filter" type="search" placeholder="Filter runs" aria-label="Filter runs">' if runs[8:] else ""
@@ -161,6 +161,10 @@ def _side(runs: Sequence[Run], title: str) -> str:
         f"<details open><summary>{charts.plural(len(runs), 'run')}</summary>{search}"
         f'<ul id="runs">{"".join(items)}</ul></details></nav>'
     )
+
+
+def _title(number: int, run: Run) -> str:
+    return _text(run["title"] or f"Run {number}")
 
 
 def _worst(findings: Iterable[Mapping[str, Any]]) -> str:
@@ -241,7 +245,7 @@ def _overview(runs: Sequence[Run]) -> str:
     if peaks:
         tiles.append(("Highest memory peak", charts.size(max(peaks)), ""))
     rows = [
-        f'<tr><th scope="row" class="name"><a href="#run-{number}">{_text(run["title"])}</a></th>'
+        f'<tr><th scope="row" class="name"><a href="#run-{number}">{_title(number, run)}</a></th>'
         f"<td>{_state(run['findings'])} {_codes(run['findings'])}</td>"
         f'<td class="number">{run["steps_total"]:,}</td><td class="number">{run["skipped_total"]:,}</td>'
         f'<td class="number">{_range(_final(run))}</td><td class="number">{_lost(run)}</td>'
@@ -260,7 +264,8 @@ def _codes(findings: Sequence[Mapping[str, Any]]) -> str:
     found: dict[str, int] = {}
     for finding in findings:
         found[finding["code"]] = found.get(finding["code"], 0) + 1
-    return ", ".join(code + (f" ({number})" if number > 1 else "") for code, number in sorted(found.items())) or "none"
+    words = [_text(code) + (f" ({number})" if number > 1 else "") for code, number in sorted(found.items())]
+    return ", ".join(words) or "none"
 
 
 def _lost(run: Run) -> str:
@@ -313,8 +318,8 @@ def _run(number: int, run: Run, limit: int) -> str:
         tiles.append(("Memory peak", charts.size(run["memory"]["peak"]["total"]), note))
     where = " · ".join(_text(each) for each in (f"torch {run['torch']}", run["device"], run["platform"]))
     return (
-        f'<section id="{ident}" aria-label="{_text(run["title"])}" hidden>'
-        f'<h2 tabindex="-1">{_text(run["title"])}</h2><p class="muted">{where}</p>{_tiles(tiles)}'
+        f'<section id="{ident}" aria-label="{_title(number, run)}" hidden>'
+        f'<h2 tabindex="-1">{_title(number, run)}</h2><p class="muted">{where}</p>{_tiles(tiles)}'
         f"<h3>Findings</h3>{_findings(run['findings'])}"
         f"<h3>Loss scale</h3>{_steps(ident, run, limit)}"
         f"<h3>Gradient magnitudes</h3>{_gradients(ident, run['numerics'])}"
@@ -359,12 +364,12 @@ def _finding(finding: Mapping[str, Any]) -> str:
     if not finding["certain"]:
         when = f": {finding['condition']}" if finding["condition"] else ""
         some = f'<p class="muted">Only on some paths{_text(when)}.</p>'
-    steps = "".join(f"<li>{_place(step)}: {_text(step['text'])}</li>" for step in finding["witness"])
+    steps = "".join(f"<li>{_place(step)}: {_prose(step['text'])}</li>" for step in finding["witness"])
     witness = f"<details open><summary>How it comes about</summary><ol>{steps}</ol></details>" if steps else ""
     return (
         f'<article class="finding {severity}"><p class="severity"><span aria-hidden="true">{GLYPHS[severity]}</span> '
         f"<strong>{severity}</strong> {named} {_text(finding['name'])}</p>"
-        f"<p>{_text(finding['message'])}</p><p>{where}</p>{some}{witness}</article>"
+        f"<p>{_prose(finding['message'])}</p><p>{where}</p>{some}{witness}</article>"
     )
 
 

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 TABLE = "[tool.amp-check]"
 CLI, PYTEST = "cli", "pytest"
 FORMATS = ("full", "concise", "json", "github", "sarif")
+#: The two halves of --amp-check.
+STATIC, RUNTIME = "static", "runtime"
+DEVICES = "auto, cpu, cuda, cuda:N or emulate"
+DTYPES = {"float16": "float16", "bfloat16": "bfloat16", "fp16": "float16", "bf16": "bfloat16", "half": "float16"}
 
 
 class ConfigError(ValueError):
@@ -121,6 +125,29 @@ def _one_of(value: Any, choices: tuple[str, ...]) -> str:
     return str(value)
 
 
+def device(value: Any) -> str:
+    """The word for a device. It may be given as a ``torch.device`` too; ValueError says what was expected."""
+    word = str(value)
+    kind, colon, index = word.partition(":")
+    if word in ("auto", "cpu", "cuda", "emulate") or (kind == "cuda" and colon and index.isdecimal()):
+        return word
+    raise ValueError(DEVICES)
+
+
+def dtype(value: Any) -> str:
+    """The name of a dtype that autocast can have. It may be given as a ``torch.dtype`` too."""
+    word = str(value).removeprefix("torch.")
+    if word not in DTYPES:
+        raise ValueError("float16 or bfloat16")
+    return DTYPES[word]
+
+
+def _path(value: Any, base: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("the path of a file")
+    return _located((value,), base)[0]
+
+
 def _truth(value: Any, base: str) -> bool:
     if not isinstance(value, bool):
         raise ValueError("true or false")
@@ -139,6 +166,12 @@ IGNORES = Kind('{ "tests/*" = ["AMP201"] }', "linelist", _ignores, _ignores_toml
 LEVELS = Kind('{ AMP201 = "warning" }', "linelist", _severities, _severities_toml)
 FORMAT = Kind('"concise"', "string", lambda v, b: _one_of(v[-1], FORMATS), lambda v, b: _one_of(v, FORMATS))
 FLAG = Kind("true", "bool", lambda v, b: True, _truth)
+HALF = Kind(
+    '"static"', "string", lambda v, b: _one_of(v[-1], (STATIC, RUNTIME)), lambda v, b: _one_of(v, (STATIC, RUNTIME))
+)
+DEVICE = Kind('"emulate"', "string", lambda v, b: device(v[-1]), lambda v, b: device(v))
+DTYPE = Kind('"bfloat16"', "string", lambda v, b: dtype(v[-1]), lambda v, b: dtype(v))
+PATH = Kind('"amp-report.html"', "string", lambda v, b: _path(v[-1], b), _path)
 
 
 class Option:
@@ -228,6 +261,42 @@ OPTIONS = (
         "by pytest --amp-check besides what pytest collects",
         ini="amp_check_paths",
     ),
+    Option(
+        "only",
+        HALF,
+        None,
+        "one half of --amp-check: static reads source, runtime records the tests",
+        metavar="static|runtime",
+        pytest_flag="--amp-only",
+        ini="amp_only",
+    ),
+    Option(
+        "device",
+        DEVICE,
+        "auto",
+        "device of the fixture amp: auto is CUDA where there is one, else the CPU with CUDA's dtypes (emulate)",
+        metavar="auto|cpu|cuda|cuda:N|emulate",
+        pytest_flag="--amp-device",
+        ini="amp_device",
+    ),
+    Option(
+        "dtype",
+        DTYPE,
+        "float16",
+        "autocast dtype of the fixture amp, where a test does not say it: float16 or bfloat16",
+        metavar="DTYPE",
+        pytest_flag="--amp-dtype",
+        ini="amp_dtype",
+    ),
+    Option(
+        "report",
+        PATH,
+        None,
+        "HTML file for what the recorded tests look like: loss scale, gradients, memory, dtypes, findings",
+        metavar="FILE",
+        pytest_flag="--amp-report",
+        ini="amp_report",
+    ),
 )
 
 
@@ -243,6 +312,10 @@ class Options:
     exit_zero: bool
     statistics: bool
     paths: tuple[str, ...]
+    only: str | None
+    device: str
+    dtype: str
+    report: str | None
     #: option name -> where its value stands, in words
     origin: dict[str, str]
 

@@ -1,7 +1,8 @@
 """``pytest --amp-check``: every Python file that pytest is given is an item that fails with its findings.
 
-This module is imported in every pytest run of every project that has us installed. At import it costs pytest and the
-standard library; without ``--amp-check`` it registers options and a marker, and does nothing.
+The other half, which records test functions, is in :mod:`.recording`; the fixture ``amp`` and the markers, which need
+no option, are in :mod:`.fixtures`. This module is imported in every pytest run of every project that has us installed.
+At import it costs pytest and the standard library.
 """
 
 from __future__ import annotations
@@ -14,16 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from . import fixtures
 from . import options as table
+from .fixtures import NAME
 
 if TYPE_CHECKING:
     from ..protocol.finding import Finding
     from ..static.engine import Settings
+    from .recording import Recording
 
-NAME = "amp-check"
 MARKER = "amp_check"
-#: What is known of a finding on both sides of a worker: code, name, severity, headline and the full text.
+#: The names of what --amp-check registers: the half that reads files, and the half that records tests.
+CHECK, RECORDING = "amp_check_items", "amp_check_recording"
+#: What is known of a finding on both sides of a worker: code, name, severity, headline, place and the full text.
 Record = dict[str, str]
+_torchless = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,7 +39,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         default=False,
         dest="amp_check",
-        help="check every Python file that is given or below amp_check_paths for mistakes in mixed-precision training",
+        help="check every Python file that is given or below amp_check_paths for mistakes in mixed-precision training, "
+        "and record every test that trains",
     )
     table.add_flags(group.addoption, table.PYTEST)
     for option in table.OPTIONS:
@@ -44,24 +51,82 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{MARKER}: carried by the items of --amp-check, for -m; not set by hand.")
+    config.pluginmanager.register(fixtures, "amp_check_fixtures")
+    given = table.flags(config.option, table.PYTEST)
     if not config.getoption("amp_check"):
+        for name, flag in (("only", "--amp-only"), ("report", "--amp-report")):
+            if given[name] is not None:
+                raise fixtures.wrong(f"{flag} says how --amp-check works: give that too")
+        if given["device"] is not None or given["dtype"] is not None:
+            fixtures.options(config)
         return
-    try:
-        options = table.resolve(
-            table.flags(config.option, table.PYTEST),
-            start=str(config.rootpath),
-            ini={option.name: config.getini(option.ini) for option in table.OPTIONS if option.ini},
-            ini_base=str(config.inipath.parent if config.inipath else config.invocation_params.dir),
-            ini_file=str(config.inipath or ""),
-            face=table.PYTEST,
-        )
-        settings = table.settings(options)
-        for path in options.paths:
-            if not os.path.lexists(path):
-                raise table.ConfigError(f"{options.origin['paths']}: {path} does not exist")
-    except table.ConfigError as error:
-        raise pytest.UsageError(f"{NAME}: {error}") from None
-    config.pluginmanager.register(_Check(config, options, settings), "amp_check_items")
+    options = fixtures.options(config)
+    settings = fixtures.settings(config)
+    for path in options.paths:
+        if not os.path.lexists(path):
+            raise fixtures.wrong(f"{options.origin['paths']}: {path} does not exist")
+    if options.only != table.RUNTIME:
+        config.pluginmanager.register(_Check(config, options, settings), CHECK)
+    if options.only != table.STATIC:
+        _record(config, options, settings)
+    elif options.report is not None:
+        raise fixtures.wrong(f"{options.origin['report']} needs recorded tests: leave {options.origin['only']} out")
+
+
+def _record(config: pytest.Config, options: table.Options, settings: Settings) -> None:
+    """Registers the half that records test functions, if there is a torch for them."""
+    from . import recording
+
+    if not recording.installed():
+        for name in ("only", "report"):
+            if getattr(options, name) is not None:
+                raise fixtures.wrong(f"{options.origin[name]} needs torch: pip install 'pytest-amp-check[torch]'")
+        config.stash[_torchless] = True
+        return
+    if options.report is not None and not hasattr(config, "workerinput"):
+        from . import html
+
+        try:
+            html.ready(options.report)
+        except html.ReportUnavailable as error:
+            raise fixtures.wrong(f"{options.origin['report']}: {error}") from None
+    config.pluginmanager.register(recording.Recording(config, settings, options.report), RECORDING)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if config.stash.get(_torchless, False):
+        return f"{NAME}: source is read; tests are not recorded, because torch is not installed"
+    return None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    check: _Check | None = config.pluginmanager.get_plugin(CHECK)
+    recording: Recording | None = config.pluginmanager.get_plugin(RECORDING)
+    verbosity = terminalreporter.verbosity
+    if (check is None and recording is None) or config.getoption("collectonly") or verbosity < -1:
+        return
+    from . import text
+
+    records = [] if check is None else [record for found in check.reported.values() for record in found]
+    known = {(record["code"], record["place"]) for record in records}
+    recorded = [] if recording is None else recording.records()
+    everything = [*records, *(record for record in recorded if (record["code"], record["place"]) not in known)]
+    lines = text.plain(
+        text.statistics_table(text.statistics((r["code"], r["name"], r["severity"]) for r in everything))
+    )
+    lines += [record["headline"] for record in records if record["severity"] == "info"]
+    sentences: list[str] = []
+    if recording is not None:
+        lines += [*recording.told(), *(recording.charts() if verbosity > 0 else ())]
+        sentences += recording.summary()
+    if check is not None and check.reported:
+        counts = text.count(record["severity"] for record in records)
+        sentences.insert(0, text.tally(counts, len(check.reported)))
+    if not sentences:
+        sentences.append("No file was checked." if recording is None else "No file was checked, and no test trained.")
+    terminalreporter.write_sep("=", NAME)
+    for line in (*lines, *sentences):
+        terminalreporter.write_line(line.rstrip("\n"))
 
 
 class MistakesFound(Exception):
@@ -84,7 +149,7 @@ class CheckItem(pytest.Item):
         self.add_marker(MARKER)
 
     def runtest(self) -> None:
-        check = self.config.pluginmanager.get_plugin("amp_check_items")
+        check = self.config.pluginmanager.get_plugin(CHECK)
         assert isinstance(check, _Check)
         self.records = check.records(self)
         if any(record["severity"] != "info" for record in self.records):
@@ -226,7 +291,7 @@ class _Check:
         sources = text.Sources()
         results: dict[str, list[Record]] = {real: [] for real in paths}
         for finding in report.findings:
-            results[os.path.realpath(finding.filename)].append(_record(finding, sources))
+            results[os.path.realpath(finding.filename)].append(_recorded(finding, sources))
         return results
 
     @pytest.hookimpl(optionalhook=True)
@@ -262,24 +327,8 @@ class _Check:
         if records is not None:
             self.reported[report.nodeid] = records
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self.config.getoption("collectonly") or terminalreporter.verbosity < -1:
-            return
-        from . import text
 
-        records = [record for found in self.reported.values() for record in found]
-        terminalreporter.write_sep("=", NAME)
-        statistics = text.statistics((r["code"], r["name"], r["severity"]) for r in records)
-        lines = text.plain(text.statistics_table(statistics))
-        lines += [record["headline"] + "\n" for record in records if record["severity"] == "info"]
-        for line in lines:
-            terminalreporter.write_line(line.rstrip("\n"))
-        counts = text.count(record["severity"] for record in records)
-        summary = text.tally(counts, len(self.reported)) if self.reported else "No file was checked."
-        terminalreporter.write_line(summary)
-
-
-def _record(finding: Finding, sources: Any) -> Record:
+def _recorded(finding: Finding, sources: Any) -> Record:
     from . import text
 
     return {
@@ -287,6 +336,7 @@ def _record(finding: Finding, sources: Any) -> Record:
         "name": finding.name,
         "severity": finding.severity,
         "headline": "".join(text.plain([text.headline(finding)])).rstrip("\n"),
+        "place": f"{os.path.realpath(finding.filename)}:{finding.line}",
         "text": "".join(text.plain(text.one(finding, sources))),
     }
 

@@ -5,6 +5,8 @@
   // Named one by one: what else plotly offers may lead to a service.
   const buttons = [["toImage", "zoom2d", "pan2d", "resetScale2d"]];
   const config = { displaylogo: false, responsive: true, modeBarButtons: buttons };
+  const narrow = matchMedia("(max-width: 820px)");
+  const list = document.querySelector(".side details");
   const sections = [...document.querySelectorAll("main > section")];
   const links = [...document.querySelectorAll(".side a")];
   const title = document.title;
@@ -50,6 +52,8 @@
     for (const chart of section.querySelectorAll(".chart")) {
       if (!drawn.has(chart)) draw(chart);
     }
+    // On a narrow page the list lies above what was chosen in it.
+    if (narrow.matches) list.open = false;
     if (wanted && wanted !== section) wanted.scrollIntoView();
     else if (wanted) {
       heading.focus({ preventScroll: true });
@@ -75,8 +79,6 @@
     }
   });
 
-  const narrow = matchMedia("(max-width: 820px)");
-  const list = document.querySelector(".side details");
   const fold = () => {
     list.open = !narrow.matches;
   };
@@ -87,5 +89,13 @@
     for (const chart of drawn) draw(chart);
   });
   addEventListener("hashchange", show);
+  for (const link of links) {
+    // Choosing what is shown already changes no address.
+    link.addEventListener("click", (event) => {
+      if (link.hash !== location.hash) return;
+      event.preventDefault();
+      show();
+    });
+  }
   show();
 })();

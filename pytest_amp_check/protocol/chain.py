@@ -77,6 +77,9 @@ class Chain(Judge):
         i = self.index.get(optimizer)
         if i is None:
             return
+        here = (self.count - 1, self.state)
+        if self._left_stepped(self.state.opts[i]):
+            self._settle("end@stepped", here[0], i, here)
         del self.opts[i]
         self.index = {key: i for i, key in enumerate(self.opts)}
         self.state = self.state._replace(opts=self.state.opts[:i] + self.state.opts[i + 1 :])
@@ -128,7 +131,8 @@ class Chain(Judge):
             self.updated.add(event.subject)
         elif event.kind == e.ZERO_GRAD:
             self.zeroed.update(self._owners(event))
-        self.judge(event)
+        for finding in judge_event(event, self.program):
+            self.judged.setdefault(_place_of(finding), finding)
         here = (index, self.state)
         if event.kind == e.AUTOCAST_ENTER:
             self.pinned[index] = event

@@ -13,6 +13,7 @@ from . import automaton as a
 from . import events as e
 from .events import Event, Program, Site, Test
 from .finding import Finding, Step
+from .rule import FactJudge
 from .rules import LABELS, RULES
 
 #: Autocast regions that are remembered at once.
@@ -72,12 +73,16 @@ class Blame(NamedTuple):
 Here = tuple[int, State]
 
 
+#: Kind of event -> judges of one such event by itself.
+_ALONE: dict[str, list[FactJudge]] = {}
+for _rule in RULES.values():
+    for _kind, _judge in _rule.on.items():
+        _ALONE.setdefault(_kind, []).append(_judge)
+
+
 def judge_event(event: Event, program: Program) -> Iterator[Finding]:
     """Findings of the rules that judge one event by itself."""
-    for rule in RULES.values():
-        judge = rule.on.get(event.kind)
-        if judge is None:
-            continue
+    for judge in _ALONE.get(event.kind, ()):
         for label, values in judge(event, program):
             yield make_finding(label, event.site, [event], values, (), certain=not event.facts.get("possible"))
 
@@ -239,7 +244,9 @@ class Judge:
                     known = facts.get("constructed") and not facts.get("hooked")
                     if not known or self.opts[i] in self.zeroed or self.handed:
                         continue
-                if label == "plain-step@unscaled" and any(self.tests[k].of_gradients for k, _ in event.guards):
+                if label == "plain-step@unscaled" and (
+                    event.facts.get("checked") or any(self.tests[k].of_gradients for k, _ in event.guards)
+                ):
                     continue
                 if label == "step@undivided" and facts.get("divided"):
                     continue
@@ -369,16 +376,20 @@ class Judge:
 
     def _end(self, index: int, state: State, here: Here) -> None:
         for i, opt in enumerate(state.opts):
-            thing = self.program.things[opt.by] if opt.by >= 0 else None
-            if (
-                opt.stage == a.STAGE_STEPPED
-                and thing is not None
-                and opt.by in self.scaler_bit
-                and not thing.facts.get("shared")
-                and opt.by not in self.updated
-                and opt.by not in self.handed
-            ):
+            if self._left_stepped(opt):
                 self._settle("end@stepped", index, i, here)
+
+    def _left_stepped(self, opt: a.Opt) -> bool:
+        """Whether a scaler has stepped an optimizer and is never updated."""
+        thing = self.program.things[opt.by] if opt.by >= 0 else None
+        return (
+            opt.stage == a.STAGE_STEPPED
+            and thing is not None
+            and opt.by in self.scaler_bit
+            and not thing.facts.get("shared")
+            and opt.by not in self.updated
+            and opt.by not in self.handed
+        )
 
     def _last(self, here: Here, kinds: tuple[str, ...], i: int, *, raw: bool = False) -> int:
         """The latest node before ``here`` with an event of these kinds that concerns optimizer ``i``."""

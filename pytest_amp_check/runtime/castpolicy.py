@@ -6,6 +6,7 @@ CPU); which overloads they apply to is asked of the torch that is installed.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -51,8 +52,8 @@ _UNREACHABLE = frozenset({"_cudnn_rnn", "miopen_rnn"})
 
 #: What the CPU registers and is in neither of the next two is cast to float32.
 _CPU_LOW = frozenset(
-    "conv1d conv2d conv3d bmm mm linalg_vecdot baddbmm addmm _addmm_activation addbmm linear _convolution matmul conv_tbc "
-    "mkldnn_rnn_layer conv_transpose1d conv_transpose2d conv_transpose3d prelu scaled_dot_product_attention "
+    "conv1d conv2d conv3d bmm mm linalg_vecdot baddbmm addmm _addmm_activation addbmm linear _convolution matmul "
+    "conv_tbc mkldnn_rnn_layer conv_transpose1d conv_transpose2d conv_transpose3d prelu scaled_dot_product_attention "
     "_native_multi_head_attention".split()
 )
 _CPU_PROMOTE = frozenset({"cat", "stack", "index_copy"})
@@ -66,8 +67,8 @@ _is_enabled = torch.is_autocast_enabled
 _is_cache_enabled = torch.is_autocast_cache_enabled
 _low_dtype = torch.get_autocast_dtype
 _to = _C.TensorBase.to
-_is_cpu = _C.TensorBase.is_cpu.__get__
 _excluding = _C._ExcludeDispatchKeyGuard
+_library: Any = torch.library.Library
 
 #: Since 2.11 a cast that is cached under no_grad carries gradients, and inference mode neither reads nor fills the
 #: cache; before, a cast was cached as it was made (pytorch issue 165068).
@@ -85,7 +86,7 @@ def forget_casts() -> None:
 
 
 def _eligible(value: torch.Tensor) -> bool:
-    return value.is_floating_point() and value.dtype is not torch.float64 and bool(_is_cpu(value))
+    return value.is_floating_point() and value.dtype is not torch.float64
 
 
 def _cast(value: Any, dtype: torch.dtype, low: torch.dtype | None) -> Any:
@@ -201,7 +202,7 @@ def _base(name: str) -> str:
 
 
 def registered(key: str) -> frozenset[str]:
-    """The names of the aten overloads, like ``aten::norm.Scalar``, that have a kernel of their own for a dispatch key."""
+    """The aten overloads, like ``aten::norm.Scalar``, that have a kernel of their own for a dispatch key."""
     return frozenset(
         name
         for name in _C._dispatch_get_all_op_names()
@@ -210,8 +211,10 @@ def registered(key: str) -> frozenset[str]:
 
 
 def cuda_policy(name: str) -> str | None:
-    """What CUDA's autocast does with an overload: ``low``, ``fp32``, ``fp32 unless dtype``, ``fp32 appended``,
-    ``promote``, ``banned``, ``rnn``, or None for an op that the table does not know."""
+    """What CUDA's autocast does with an overload, or None where the table does not know it.
+
+    One of ``low``, ``fp32``, ``fp32 unless dtype``, ``fp32 appended``, ``promote``, ``banned`` and ``rnn``.
+    """
     if name in _CUDNN_RNN:
         return "rnn"
     base = _base(name)
@@ -261,25 +264,36 @@ def _kernel(op: Any, on_cuda: _Policy | None, on_cpu: _Policy | None) -> Callabl
     return kernel
 
 
-def install() -> torch.library.Library:
-    """Replaces the CPU's autocast kernels by ones that follow CUDA's policy while autocast is on for "cuda", and the
-    CPU's while it is on for "cpu" alone. ``_destroy()`` of what is returned brings back torch's own.
-    """
+@functools.cache
+def _kernels() -> tuple[tuple[str, Callable[..., Any]], ...]:
+    """What replaces the CPU's autocast kernels, by overload; made once, before the first of them is replaced."""
     cuda, cpu = registered("AutocastCUDA"), registered("AutocastCPU")
     unknown = sorted(name for name in cuda if cuda_policy(name) is None)
     if unknown:
         warnings.warn(
             f"emulate_cuda() does not know how torch {torch.__version__} autocasts {', '.join(unknown)} on CUDA: "
             "their dtypes stay as they are; a newer pytest-amp-check may know.",
-            stacklevel=4,
+            stacklevel=2,
         )
-    library = torch.library.Library("aten", "IMPL")
+    kernels = []
+    for name in sorted(cuda | cpu | (_CUDNN_RNN & frozenset(_C._dispatch_get_all_op_names()))):
+        short = name.removeprefix("aten::")
+        packet, _, overload = short.partition(".")
+        op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        kernels.append((short, _kernel(op, _on_cuda(op, name), _on_cpu(name) if name in cpu else None)))
+    return tuple(kernels)
+
+
+def install() -> Any:
+    """Replaces the CPU's autocast kernels; ``_destroy()`` of the library that is returned brings back torch's own.
+
+    The new ones follow CUDA's policy while autocast is on for "cuda", and the CPU's while it is on for "cpu" alone.
+    """
+    kernels = _kernels()
+    library: Any = _library("aten", "IMPL")
     with warnings.catch_warnings():
         # torch warns, once in a process, that a kernel is being replaced.
         warnings.simplefilter("ignore")
-        for name in sorted(cuda | cpu | (_CUDNN_RNN & frozenset(_C._dispatch_get_all_op_names()))):
-            packet, _, overload = name.removeprefix("aten::").partition(".")
-            op = getattr(getattr(torch.ops.aten, packet), overload or "default")
-            kernel = _kernel(op, _on_cuda(op, name), _on_cpu(name) if name in cpu else None)
-            library.impl(name.removeprefix("aten::"), kernel, "AutocastCPU", with_keyset=True)
+        for name, kernel in kernels:
+            library.impl(name, kernel, "AutocastCPU", with_keyset=True)
     return library

@@ -43,7 +43,7 @@ class NoContext:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
 
-    def __enter__(self) -> NoContext:
+    def __enter__(self) -> Any:
         return self
 
     def __exit__(self, *args: object) -> None:
@@ -191,7 +191,8 @@ def _accelerator(check_available: bool = False) -> torch.device:
 
 _MEMORY: dict[str, Any] = {
     **dict.fromkeys(
-        "memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_cached max_memory_cached".split(),
+        "memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_cached "
+        "max_memory_cached".split(),
         _zero,
     ),
     **dict.fromkeys(
@@ -206,7 +207,8 @@ _MEMORY: dict[str, Any] = {
 CUDA: dict[str, Any] = {
     **_MEMORY,
     **dict.fromkeys(
-        "init synchronize set_device set_stream set_sync_debug_mode ipc_collect set_per_process_memory_fraction".split(),
+        "init synchronize set_device set_stream set_sync_debug_mode ipc_collect "
+        "set_per_process_memory_fraction".split(),
         _nothing,
     ),
     **dict.fromkeys(["is_available", "is_initialized", "is_bf16_supported", "is_tf32_supported"], _yes),

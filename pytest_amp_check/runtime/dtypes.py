@@ -182,9 +182,10 @@ class Dtypes(Collector):
     place ("group 0.param 3"). ``ops``: count the output dtypes of every op too, forward and backward; this costs some
     microseconds an op. Floating and complex dtypes only.
 
-    Hooks are global to torch and none is put on the model: it can be copied, saved and compiled meanwhile, and
-    :class:`torch.nn.TransformerEncoderLayer` keeps its fast path. What a compiled module does inside is not seen, its
-    output is.
+    The hook is global to torch and none is put on the model: it can be copied, saved and compiled meanwhile, and
+    :class:`torch.nn.TransformerEncoderLayer` keeps its fast path. What happens inside compiled code is not seen: of
+    ``torch.compile(model)`` the output is; of a model that is compiled in place, or called from a compiled function,
+    parameters and gradients alone are.
     """
 
     def __init__(self, model: nn.Module | None, *, ops: bool = False) -> None:
@@ -192,11 +193,14 @@ class Dtypes(Collector):
         self._names = ParameterNames(model)
         self._outputs: dict[str, _Output] = {}
         self._hooked: dict[int, tuple[weakref.ref[nn.Module], list[_Output]]] = {}
+        self._watched: list[tuple[str, torch.Tensor]] = []
         self._parameters: dict[str, set[torch.dtype]] = {}
         self._gradients: dict[str, set[torch.dtype]] = {}
         self._states: dict[str, set[torch.dtype]] = {}
         self._loss: set[torch.dtype] = set()
-        self._read: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        # Optimizers whose parameters were read before their first step, and whose state was after it.
+        self._met: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._mode = _OpDtypes() if ops else None
         self._running = False
         self._handle: RemovableHandle | None = None
@@ -217,7 +221,7 @@ class Dtypes(Collector):
             self._filter = ("ignore", _TWICE, UserWarning, None, 0)
             warnings.filters.insert(0, self._filter)  # type: ignore[attr-defined]
             self._handle = register_module_forward_hook(self._saw_output)
-        self._read_parameters()
+        self._read_model()
         if self._mode is not None:
             self._mode.__enter__()  # type: ignore[no-untyped-call]
         self._running = True
@@ -232,8 +236,9 @@ class Dtypes(Collector):
             self._handle = None
             warnings.filters[:] = [f for f in warnings.filters if f is not self._filter]  # type: ignore[index]
         self._hooked.clear()
-        self._read_parameters()
-        for optimizer in list(self._read):
+        self._read_model()
+        self._watched.clear()
+        for optimizer in list(self._stepped):
             self._read_state(optimizer)
 
     def saw_loss(self, loss: torch.Tensor) -> None:
@@ -243,21 +248,25 @@ class Dtypes(Collector):
     def after_backward(
         self, scaler: torch.amp.GradScaler | None, scale: float, fed: Sequence[torch.optim.Optimizer]
     ) -> None:
-        """Reads the gradients of the model and of the optimizers that the backward pass fed."""
-        self._read_parameters()
-        for optimizer in fed:
-            self._read_optimizer(optimizer)
+        """Reads parameters and gradients: the model's, or else those of the optimizers that the backward pass fed."""
+        for name, parameter in self._watched:
+            self._saw_parameter(name, parameter)
+        if self._model is None:
+            for optimizer in fed:
+                self._read_optimizer(optimizer)
 
     def before_step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, scale: float) -> None:
-        """Reads the gradients as the step finds them."""
-        self._read_optimizer(optimizer)
+        """Reads, before the first step, what the optimizer has beside the model's parameters, such as copies."""
+        if optimizer not in self._met:
+            self._met.add(optimizer)
+            self._read_optimizer(optimizer)
 
     def after_step(
         self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, *, skipped: bool
     ) -> None:
         """Reads the optimizer's state after its first step; it is read once more at the end."""
-        if not skipped and optimizer not in self._read:
-            self._read.add(optimizer)
+        if not skipped and optimizer not in self._stepped:
+            self._stepped.add(optimizer)
             self._read_state(optimizer)
 
     def _saw_output(self, module: nn.Module, args: Any, output: Any) -> None:
@@ -274,20 +283,23 @@ class Dtypes(Collector):
                         out.seen.add(pair)
                         out.parameters.update(p.dtype for p in module.parameters(recurse=False))
 
-    def _read_parameters(self) -> None:
+    def _read_model(self) -> None:
+        """Reads the model's parameters, and notes which they are: to list them costs more than to read them."""
         if self._model is not None:
-            for name, parameter in self._model.named_parameters(remove_duplicate=False):
-                self._saw_parameter(_plain(name), parameter)
+            self._watched = [(_plain(name), p) for name, p in self._model.named_parameters(remove_duplicate=False)]
+            for name, parameter in self._watched:
+                self._saw_parameter(name, parameter)
 
     def _read_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         for name, parameter in self._names.of(optimizer):
             self._saw_parameter(name, parameter)
 
     def _saw_parameter(self, name: str, parameter: torch.Tensor) -> None:
-        if _measured(parameter.dtype):
-            self._parameters.setdefault(name, set()).add(parameter.dtype)
+        dtype = parameter.dtype
+        if dtype not in self._parameters.get(name, ()) and _measured(dtype):
+            self._parameters.setdefault(name, set()).add(dtype)
         gradient = parameter.grad
-        if gradient is not None and _measured(gradient.dtype):
+        if gradient is not None and gradient.dtype not in self._gradients.get(name, ()) and _measured(gradient.dtype):
             self._gradients.setdefault(name, set()).add(gradient.dtype)
 
     def _read_state(self, optimizer: torch.optim.Optimizer) -> None:

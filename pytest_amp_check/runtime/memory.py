@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import nn
 from .collector import Collector
 from .emulate import emulating
 from .sizes import format_size, parse_size
-from .storages import CATEGORIES, Point, Storages, real_device, tensors_in
+from .storages import CATEGORIES, Point, Storages, storages
 
 Known = nn.Module | torch.optim.Optimizer | torch.Tensor
 
@@ -20,7 +20,7 @@ _ADVICE = {
     "parameters": "keep frozen weights in bfloat16, or shard the model (torch.distributed.fsdp)",
     "gradients": "call zero_grad(set_to_none=True) before the forward pass, and freeze what need not be trained",
     "optimizer state": "use an optimizer with less state (SGD without momentum has none), or shard it (FSDP, ZeRO)",
-    "activations": "recompute the modules named above with torch.utils.checkpoint, or use smaller batches and accumulate",
+    "activations": "recompute the modules named above with torch.utils.checkpoint, or accumulate smaller batches",
     "inputs": "use smaller batches, and delete those that are no longer needed",
     "temporaries": "use fused=True where a step makes them (foreach=True makes copies as large as all parameters)",
     "autocast cache": "cast frozen weights once, or use autocast(cache_enabled=False) where each weight is used once",
@@ -32,18 +32,22 @@ _ADVICE = {
 class Memory(Collector):
     """Memory by category while something runs: where its peak was and what it was made of.
 
-    ``known`` (models, optimizers, tensors) is what the code was given before it runs; what is not named is
-    found when it is used. ``device`` is where memory counts: that of the first parameter by default. ``as_cuda`` rounds sizes
-    up to the 512-byte blocks of CUDA's allocator; by default on CUDA, emulated or not. ``fake`` counts fake tensors.
+    ``known`` (models, optimizers, tensors) is what the code was given before it runs; what is not named is found when
+    it is used. ``device`` is where memory counts: that of the first parameter by default. ``as_cuda`` rounds sizes up
+    to the 512-byte blocks of CUDA's allocator; by default on CUDA, emulated or not. ``fake`` counts fake tensors;
+    ``workspace`` is what cuBLAS would keep for each thread, in bytes.
 
     Without CUDA the figures are the bytes of tensors' storages, without temporaries inside operators. On CUDA the peak
-    is the allocator's own (its peak statistics are reset at the start), and what no tensor accounts for is "workspace": run one
-    step before, or the first use of cuBLAS and cuDNN is measured too.
+    is the allocator's own (its peak statistics are reset at the start), and what no tensor accounts for is "workspace":
+    run one step before, or the first use of cuBLAS and cuDNN is measured too.
 
-    Categories of the peak: "parameters", "gradients", "optimizer state"; "activations" (made outside backward and step, and still
-    there when the backward pass begins, the loss included), "inputs" (made outside modules and from no parameter),
-    "temporaries", "autocast cache" (casts of weights, until the outermost region ends), "workspace", and "other"
-    (buffers, a scaler's tensors, what outlives several steps).
+    Training goes on as without it, bit by bit, but for gradients of ``prod``, ``cumprod``, ``det`` and the like: torch
+    computes those by another formula while any ``TorchDispatchMode`` is active, with other rounding.
+
+    Categories of the peak: "parameters", "gradients", "optimizer state"; "activations" (made outside backward and step,
+    and still there when the backward pass begins, the loss included), "inputs" (made outside modules and from no
+    parameter), "temporaries", "autocast cache" (casts of weights, until the outermost region ends), "workspace", and
+    "other" (buffers, a scaler's tensors, what outlives several steps).
     """
 
     def __init__(
@@ -56,14 +60,14 @@ class Memory(Collector):
     ) -> None:
         self._known = known
         self.device = torch.device(device) if device is not None else _device_of(known)
-        if self.device.type == "cuda" and self.device.index is None:
+        if str(self.device) == "cuda":
             self.device = torch.device("cuda", torch.cuda.current_device())
         self._allocator = self.device.type == "cuda" and not fake
         self.as_cuda = (self.device.type == "cuda" or emulating()) if as_cuda is None else as_cuda
         self.fake = fake
         #: Bytes of "at most", as :func:`assert_memory` was asked last; reports draw it as a line.
         self.budget: int | None = None
-        #: What CUDA's allocator says of the time recorded, in bytes ("allocated", "requested", "reserved") and times ("retries").
+        #: Peaks in bytes of CUDA's allocator ("allocated", "requested", "reserved"), and how often it had to retry.
         self.allocator: dict[str, int] = {}
         self._workspace = workspace
         self._storages = Storages(self.device, as_cuda=self.as_cuda, fake=fake)
@@ -120,7 +124,7 @@ class Memory(Collector):
 
     @property
     def timeline(self) -> list[Point]:
-        """Bytes by category at the end of each "forward", "backward", "unscale" and "step", and at the "peak", oldest first."""
+        """Bytes by category at the ends of "forward", "backward", "unscale" and "step", and at the "peak"; in order."""
         return [Point(label, self._ordered(sums)) for label, sums in self._storages.timeline()]
 
     def alive(self) -> dict[str, int]:
@@ -162,15 +166,16 @@ class Memory(Collector):
 
 def _device_of(known: tuple[Known | None, ...]) -> torch.device:
     for each in known:
-        tensors: Iterator[torch.Tensor] = iter(())
+        tensors: Iterable[torch.Tensor] = ()
         if isinstance(each, nn.Module):
             tensors = each.parameters()
         elif isinstance(each, torch.optim.Optimizer):
             tensors = (tensor for group in each.param_groups for tensor in group["params"])
         elif isinstance(each, torch.Tensor):
-            tensors = tensors_in([each])
+            tensors = (each,)
         for tensor in tensors:
-            return real_device(tensor)  # type: ignore[no-any-return]
+            for storage in storages(tensor):
+                return storage.device
     # Asked of the build, not of torch.cuda, which an emulation answers for.
     count = getattr(torch._C, "_cuda_getDeviceCount", None)
     return torch.device("cuda" if count is not None and count() else "cpu")
@@ -180,9 +185,9 @@ def _device_of(known: tuple[Known | None, ...]) -> torch.device:
 def measure_memory(
     *known: Known | None, device: torch.device | str | None = None, as_cuda: bool | None = None
 ) -> Iterator[Memory]:
-    """Measure the code of a ``with`` block: ``with measure_memory(model, optimizer) as memory: train_step()``.
+    """Measure the code of a ``with`` block; the figures are complete when it has ended.
 
-    The arguments are those of :class:`Memory`, whose figures are complete when the block has ended.
+    The arguments are those of :class:`Memory`: ``with measure_memory(model, optimizer) as memory: train_step()``.
     """
     memory = Memory(*known, device=device, as_cuda=as_cuda)
     memory.start()
@@ -208,8 +213,8 @@ def assert_memory(
 ) -> None:
     """Raise AssertionError where memory was more than a size (bytes, or text such as "1.5 GiB").
 
-    ``peak`` is for everything together; a category's limit is for the peak of that category by itself. A size that cannot
-    be read raises ValueError.
+    ``peak`` is for everything together; a category's limit is for the peak of that category by itself. A size that
+    cannot be read raises ValueError.
     """
     __tracebackhide__ = True
     asked = {
@@ -235,10 +240,8 @@ def assert_memory(
 def _over(memory: Memory, measured: dict[str, int], limits: dict[str, int]) -> str:
     over = [name for name, limit in limits.items() if measured.get(name, 0) > limit]
     first = over[0]
-    lines = [
-        f"{first} of memory is {_both(measured[first])}, over its budget of {_both(limits[first])}"
-        f" ({memory.how}, on {memory.device}):"
-    ]
+    where = f"{memory.how}, on {memory.device}"
+    lines = [f"{first} of memory is {_both(measured[first])}, over its budget of {_both(limits[first])} ({where}):"]
     for name, limit in limits.items():
         size = measured.get(name, 0)
         verdict = f"{format_size(size - limit)} too much" if size > limit else "within"

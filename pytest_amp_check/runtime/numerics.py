@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +30,8 @@ _OVER_FRACTION = 0x7FF000
 _SIGNLESS = 0x7FFFFFFF
 #: How far, in float32's last places, a gradient may be from what it was before it was divided by the loss scale.
 _PLACES = 16
+#: How many elements are counted at once: on the CPU as many as its caches hold; elsewhere each start of an op counts.
+_BATCH_CPU, _BATCH = 1 << 18, 1 << 22
 
 
 class Counts(NamedTuple):
@@ -112,6 +114,7 @@ class Numerics(Collector):
         self._rows: dict[str, int] = {}
         # A parameter's place, then before or after scaling, then bins and columns.
         self._table = torch.zeros(0, 2, _WIDTH, dtype=torch.int64, device="cpu")
+        self._scratch = _Scratch()
         self._samples = 0
         self._scales: tuple[float, float] | None = None
         self._scaled = False
@@ -154,22 +157,26 @@ class Numerics(Collector):
         # Of a scale that fell to zero there is no way back to the true gradients.
         if number % self._every or not 0.0 < scale < math.inf:
             return
+        seen = False
         with torch.no_grad(), _disable_current_modes():
-            by_device: dict[torch.device, tuple[list[int], list[torch.Tensor]]] = {}
-            for name, parameter in self._names.of(optimizer):
-                values = _values(parameter.grad)
-                if values is not None:
-                    rows, tensors = by_device.setdefault(values.device, ([], []))
-                    rows.append(self._row(name))
-                    tensors.append(values)
-            for rows, tensors in by_device.values():
-                table = _before_and_after(tensors, 1.0 / held, scale / held)
+            for rows, pieces in _batches(self._pieces(optimizer)):
+                table = _before_and_after(pieces, 1.0 / held, scale / held, self._scratch)
                 self._table.index_add_(0, torch.tensor(rows, device="cpu"), table)
-        if by_device:
+                seen = True
+        if seen:
             self._samples += 1
             self._scaled |= scaler is not None and scaler.is_enabled()
             low, high = self._scales or (scale, scale)
             self._scales = min(low, scale), max(high, scale)
+
+    def _pieces(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, torch.Tensor]]:
+        """The gradients of an optimizer's parameters with their places in the table, the large ones in pieces."""
+        for name, parameter in self._names.of(optimizer):
+            values = _values(parameter.grad)
+            if values is not None:
+                row = self._row(name)
+                for piece in torch.split(values, _batch(values.device)):
+                    yield row, piece
 
     def _row(self, name: str) -> int:
         """The place of a parameter in the table, which grows for a new one."""
@@ -266,92 +273,160 @@ def _narrowed(double: torch.Tensor) -> torch.Tensor:
     return torch.where(single.isinf() & double.isfinite(), info.max, single)
 
 
-def _before_and_after(values: Sequence[torch.Tensor], before: float, after: float) -> torch.Tensor:
-    """Two rows of counts for each tensor, all on one device: of it times ``before``, and times ``after``."""
-    read: dict[float, tuple[list[torch.Tensor], torch.Tensor]] = {}
+def _batch(device: torch.device) -> int:
+    return _BATCH_CPU if device.type == "cpu" else _BATCH
+
+
+def _batches(pieces: Iterable[tuple[int, torch.Tensor]]) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
+    """Pieces of one device that are counted together, as small tensors cost as much each as a thousand elements."""
+    open_: dict[torch.device, tuple[list[int], list[torch.Tensor]]] = {}
+    sizes: dict[torch.device, int] = {}
+    for row, piece in pieces:
+        device, size = piece.device, len(piece)
+        if device in open_ and sizes[device] + size > _batch(device):
+            yield open_.pop(device)
+        rows, batch = open_.setdefault(device, ([], []))
+        sizes[device] = size + (sizes[device] if rows else 0)
+        rows.append(row)
+        batch.append(piece)
+    yield from open_.values()
+
+
+class _Scratch:
+    """Buffers that are used again and again: to touch new memory costs more than to count what lies in it."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[torch.device, str], torch.Tensor] = {}
+
+    def take(self, purpose: str, size: int, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """A buffer of ``size`` elements, whose last contents for that purpose are gone."""
+        buffer = self._buffers.get((like.device, purpose))
+        if buffer is None or len(buffer) < size:
+            buffer = self._buffers[like.device, purpose] = torch.empty(size, dtype=dtype, device=like.device)
+        return buffer[:size]
+
+
+def _before_and_after(pieces: Sequence[torch.Tensor], before: float, after: float, scratch: _Scratch) -> torch.Tensor:
+    """Two rows of counts for each of several tensors on one device: of it times ``before``, and times ``after``."""
+    values = pieces[0]
+    if len(pieces) > 1:
+        size = sum(len(piece) for piece in pieces)
+        values = torch.cat(list(pieces), out=scratch.take("values", size, values, torch.float32))
+    sizes = [len(piece) for piece in pieces]
+    # By a power of two only exponents move. The other factor, 0.5 < fraction < 1, can neither overflow nor vanish.
+    read: dict[float, _Bits] = {}
     sides = []
     for factor in (before, after):
         fraction, shift = _split(factor)
         if fraction not in read:
-            bits = [(tensor if fraction == 1.0 else tensor * fraction).view(torch.int32) for tensor in values]
-            # The conversion to 8 bits drops the sign.
-            fields = [torch.bincount((b >> 23).to(torch.uint8), minlength=256) for b in bits]
-            read[fraction] = bits, torch.stack(fields).cpu()
-        sides.append(_count(*read[fraction], shift))
+            factored = values if fraction == 1.0 else values * fraction
+            read[fraction] = _Bits(factored, sizes, scratch, f"side {len(read)}")
+        sides.append(read[fraction].count(shift))
     fraction, shift = _split(after)
-    _count_flushed(read[fraction][0], shift, sides[1])
+    read[fraction].count_flushed(shift, sides[1], power_of_two=fraction == 1.0)
     return torch.stack(sides, 1)
 
 
 def _split(factor: float) -> tuple[float, int]:
-    """A factor as a fraction, above 0.5 and up to 1, and a power of two, which moves exponents and nothing else."""
+    """A factor as a fraction, above 0.5 and up to 1, and a power of two."""
     fraction, shift = math.frexp(factor)
     return (1.0, shift - 1) if fraction == 0.5 else (fraction, shift)
 
 
-def _count(bits: Sequence[torch.Tensor], fields: torch.Tensor, shift: int) -> torch.Tensor:
-    """Rows of counts, on the CPU, for float32 given as integers, times two to the power of ``shift``.
+class _Bits:
+    """float32 numbers as integers, whose order without the sign is that of the magnitudes.
 
-    ``fields``: of each tensor, how many elements have each of the 256 values of the exponent's field.
+    ``values`` has several tensors one after the other, ``sizes`` elements each. Subnormal numbers are read as integers
+    too, as a process may be set to flush them. Comparisons of all elements cost most, so they wait until it is known
+    that there is something to find.
     """
-    counts = torch.zeros(len(bits), _WIDTH, dtype=torch.int64, device="cpu")
-    target = (torch.arange(1, 255, device="cpu") - 127 + shift).clamp_(_LEAST, _MOST) - _LEAST
-    counts.index_add_(1, target, fields[:, 1:255])
-    _count_ends(bits, fields, shift, counts)
-    for exponent, fraction_bits, exact, column in (
-        (_TIE_EXPONENT - shift, 0, True, _TIE),
-        (_LAST_EXPONENT - shift, _OVER_FRACTION, False, _OVER),
-    ):
-        if not _LEAST <= exponent <= _MOST:
-            continue
-        field = exponent + 127
-        low = field << 23 | fraction_bits
-        high = low + 1 if exact else (field + 1) << 23
-        for row in fields[:, field].nonzero().flatten().tolist():
-            counts[row, column] = _within(bits[row], low, high)
-    return counts
 
+    def __init__(self, values: torch.Tensor, sizes: list[int], scratch: _Scratch, purpose: str) -> None:
+        signed = values.view(torch.int32)
+        self._signless = scratch.take(purpose, len(signed), signed, torch.int32)
+        torch.bitwise_and(signed, _SIGNLESS, out=self._signless)
+        self._scratch = scratch
+        self._parts = torch.split(self._signless, sizes)
+        self._sizes = torch.tensor(sizes, device="cpu")
+        # Eight bits are the exponent's field, without the sign.
+        shifted = torch.bitwise_right_shift(
+            self._signless, 23, out=scratch.take("shifted", len(signed), signed, torch.int32)
+        )
+        exponents = torch.split(scratch.take("exponents", len(signed), signed, torch.uint8).copy_(shifted), sizes)
+        #: How many elements of each tensor have each of the 256 values of the exponent's field, on the CPU.
+        self._fields = torch.stack([torch.bincount(part, minlength=256) for part in exponents]).cpu()
 
-def _within(bits: torch.Tensor, low: int, high: int) -> int:
-    """How many float32 have the bits ``low`` to below ``high``, but for the sign."""
-    signless = bits & _SIGNLESS
-    if high == low + 1:
-        return int(torch.count_nonzero(signless == low))
-    return int(torch.count_nonzero((signless >= low) & (signless < high)))
+    def _equal(self, bits: int, where: torch.Tensor) -> torch.Tensor:
+        """How many elements have these bits, on the CPU, for each tensor ``where`` a condition holds, 0 elsewhere."""
+        counts = torch.zeros(len(self._parts), dtype=torch.int64, device="cpu")
+        rows = where.nonzero().flatten()
+        if len(rows):
+            parts = [self._parts[row] for row in rows.tolist()]
+            others = torch.stack([torch.count_nonzero(self._other(part, bits) if bits else part) for part in parts])
+            counts[rows] = self._sizes[rows] - others.cpu()
+        return counts
 
+    def _other(self, part: torch.Tensor, bits: int) -> torch.Tensor:
+        """Zero where a part has these bits."""
+        out = self._scratch.take("shifted", len(part), part, torch.int32)
+        torch.bitwise_xor(part, bits, out=out)
+        return out
 
-def _count_ends(bits: Sequence[torch.Tensor], fields: torch.Tensor, shift: int, counts: torch.Tensor) -> None:
-    """Counts what has no exponent of its own: zeros and float32's subnormal numbers, infinities and NaN."""
-    for row in fields[:, 0].nonzero().flatten().tolist():
-        signless = bits[row] & _SIGNLESS
-        counts[row, _ZERO] = signless.numel() - int(torch.count_nonzero(signless))
-        if counts[row, _ZERO] < fields[row, 0]:
-            # Read as integers: a process may be set to flush subnormal numbers.
-            tiny = signless[(signless > 0) & (signless < 1 << 23)].double()
-            exponent = (torch.frexp(tiny).exponent - 1 - 149 + shift).clamp_(_LEAST, _MOST) - _LEAST
-            counts[row, :_BINS] += torch.bincount(exponent, minlength=_BINS).cpu()
-    for row in fields[:, 255].nonzero().flatten().tolist():
-        counts[row, _INF] = _within(bits[row], 255 << 23, (255 << 23) + 1)
-        counts[row, _NAN] = fields[row, 255] - counts[row, _INF]
+    def _places(self, low: int, high: int) -> torch.Tensor:
+        """Where elements from the bits ``low`` to below ``high`` stand."""
+        return ((self._signless >= low) & (self._signless < high)).nonzero().flatten()
 
+    def _owners(self, places: torch.Tensor) -> torch.Tensor:
+        """In which tensors some places lie."""
+        return torch.bucketize(places, self._sizes.cumsum(0).to(places.device), right=True)
 
-def _count_flushed(bits: Sequence[torch.Tensor], shift: int, counts: torch.Tensor) -> None:
-    """Counts the zeros that float16 made, at least, where a gradient came through float16 before it was stored.
+    def _between(self, low: int, high: int) -> torch.Tensor:
+        """How many elements of each tensor have bits from ``low`` to below ``high``, on the CPU."""
+        return torch.bincount(self._owners(self._places(low, high)), minlength=len(self._parts)).cpu()
 
-    Autocast's backward computes the gradient of a float32 parameter in float16: what got lost is a zero by now. Such a
-    gradient, summed over micro-batches or not, has multiples of 2^-24 alone, so each of its smallest magnitudes is
-    2^-24 exactly. Values around zero that float16 rounded to zero fill a gap as wide as that of the values it rounded
-    to +2^-24, or to -2^-24; unless magnitudes are rarer the smaller they are, the gap holds half as many as both.
-    """
-    exponent = _SUBNORMAL_EXPONENT - shift
-    if not _LEAST <= exponent <= _MOST:
-        return
-    candidates = (counts[:, _ZERO] > 0) & (counts[:, _SUBNORMAL_EXPONENT - _LEAST] > 0)
-    for row in candidates.nonzero().flatten().tolist():
-        smallest = int(counts[row, _SUBNORMAL_EXPONENT - _LEAST])
-        low = (exponent + 127) << 23
-        if _within(bits[row], low - _PLACES, low + _PLACES) >= smallest:
-            counts[row, _FLUSHED] = min(int(counts[row, _ZERO]), smallest // 2)
+    def count(self, shift: int) -> torch.Tensor:
+        """Rows of counts, on the CPU, for each tensor times two to the power of ``shift``."""
+        fields = self._fields
+        counts = torch.zeros(len(fields), _WIDTH, dtype=torch.int64, device="cpu")
+        target = (torch.arange(1, 255, device="cpu") - 127 + shift).clamp_(_LEAST, _MOST) - _LEAST
+        counts.index_add_(1, target, fields[:, 1:255])
+        counts[:, _ZERO] = self._equal(0, fields[:, 0] > 0)
+        if not torch.equal(counts[:, _ZERO], fields[:, 0]):
+            self._count_tiny(shift, counts)
+        counts[:, _INF] = self._equal(255 << 23, fields[:, 255] > 0)
+        counts[:, _NAN] = fields[:, 255] - counts[:, _INF]
+        tie = _TIE_EXPONENT - shift + 127
+        if 0 < tie < 255:
+            counts[:, _TIE] = self._equal(tie << 23, fields[:, tie] > 0)
+        last = _LAST_EXPONENT - shift + 127
+        if 0 < last < 255 and fields[:, last].any():
+            counts[:, _OVER] = self._between(last << 23 | _OVER_FRACTION, (last + 1) << 23)
+        return counts
+
+    def _count_tiny(self, shift: int, counts: torch.Tensor) -> None:
+        """Counts float32's subnormal numbers, which have no exponent of their own."""
+        places = self._places(1, 1 << 23)
+        exponents = torch.frexp(self._signless[places].double()).exponent - 1 - 149 + shift
+        keys = self._owners(places) * _BINS + exponents.clamp_(_LEAST, _MOST) - _LEAST
+        counts[:, :_BINS] += torch.bincount(keys, minlength=len(counts) * _BINS).view(-1, _BINS).cpu()
+
+    def count_flushed(self, shift: int, counts: torch.Tensor, *, power_of_two: bool) -> None:
+        """Counts the zeros that float16 made, at least, where a gradient came through float16 before it was stored.
+
+        Autocast's backward computes the gradient of a float32 parameter in float16: what got lost is a zero by now.
+        Such a gradient, summed over micro-batches or not, has multiples of 2^-24 alone, so each of its smallest
+        magnitudes is 2^-24 exactly. What float16 rounded to zero came from a gap as wide as what it rounded to +2^-24,
+        or to -2^-24; unless gradients are rarer the nearer they are to zero, it is half as many as both.
+        """
+        field = _SUBNORMAL_EXPONENT - shift + 127
+        smallest = counts[:, _SUBNORMAL_EXPONENT - _LEAST]
+        came = (counts[:, _ZERO] > 0) & (smallest > 0)
+        if not (0 < field < 255 and came.any()):
+            return
+        low = field << 23
+        exact = self._equal(low, came) if power_of_two else self._between(low - _PLACES, low + _PLACES)
+        came &= exact >= smallest
+        counts[:, _FLUSHED] = torch.where(came, torch.minimum(counts[:, _ZERO], smallest // 2), 0)
 
 
 def assert_underflow(numerics: Numerics | None, *, below: float, without_scaling: bool = False) -> None:

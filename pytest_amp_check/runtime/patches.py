@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 class _Local(threading.local):
     active: tuple[Recorder, ...] = ()
+    #: Whether changes of tensors in place may concern one of them now.
+    watching: bool = False
 
 
 _LOCAL = _Local()
@@ -43,6 +45,11 @@ _users = 0
 def active() -> tuple[Recorder, ...]:
     """The recordings of this thread, outermost first; automatic ones only where nobody records for themselves."""
     return _LOCAL.active
+
+
+def watch() -> None:
+    """Take note of whether the recordings of this thread watch tensors."""
+    _LOCAL.watching = any(recorder.watches_tensors for recorder in _LOCAL.active)
 
 
 def begin(recorder: Recorder) -> None:
@@ -65,6 +72,7 @@ def end(recorder: Recorder) -> None:
     """Let it see no more."""
     global _users  # noqa: PLW0603
     _LOCAL.active = recorder.outer
+    watch()
     with _LOCK:
         _users -= 1
         if _users == 0:
@@ -188,28 +196,42 @@ def _scaler_classes() -> list[type]:
 
 
 def _install_scalers() -> None:
-    names = {"torch.amp.grad_scaler": "torch.amp.GradScaler"}
     for kind in ("cuda", "cpu"):
-        names[f"torch.{kind}.amp.grad_scaler"] = f"torch.{kind}.amp.GradScaler"
-    names["torch.distributed.fsdp.sharded_grad_scaler"] = next(
-        name for name in surface.SURFACE if name.endswith(".ShardedGradScaler")
-    )
-    constructors = {cls for kind in ("cuda", "cpu") for cls in [getattr(torch, kind).amp.grad_scaler.GradScaler]}
-    for cls in (*_scaler_classes(), *constructors):
-        _wrap(cls, "__init__", functools.partial(_make_scaler_init, cls, names[cls.__module__]))
+        cls = getattr(torch, kind).amp.grad_scaler.GradScaler
+        _wrap(cls, "__init__", functools.partial(_make_scaler_init, cls, f"torch.{kind}.amp.GradScaler"))
     for cls in _scaler_classes():
-        for name, make in _SCALER_METHODS.items():
-            if name in vars(cls):
-                _wrap(cls, name, make)
+        _install_scaler(cls)
+
+
+def _install_scaler(cls: type) -> None:
+    name = "torch.amp.GradScaler" if cls is grad_scaler.GradScaler else _SHARDED
+    _wrap(cls, "__init__", functools.partial(_make_scaler_init, cls, name))
+    for method, make in _SCALER_METHODS.items():
+        if method in vars(cls):
+            _wrap(cls, method, make)
+
+
+_SHARDED = next(name for name in surface.SURFACE if name.endswith(".ShardedGradScaler"))
 
 
 def _make_scaler_init(cls: type, name: str, original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        outermost = next(k for k in type(self).__mro__ if k.__module__.startswith("torch.")) is cls
+        recorders = _LOCAL.active
+        events: list[Any] = []
+        if recorders:
+            outermost = next(k for k in type(self).__mro__ if k.__module__.startswith("torch."))
+            if outermost is cls:
+                events = [recorder.scaler_new(name, args, kwargs) for recorder in recorders]
+            elif outermost in _scaler_classes() and not any(target is outermost for target, _, _ in _installed):
+                # It was imported after the recording began, and its own constructor is running already.
+                with _LOCK:
+                    _install_scaler(outermost)
+                given = sys._getframe(1).f_locals
+                bound = {key: given[key] for key in surface.SURFACE[_SHARDED].parameters if key in given}
+                events = [recorder.scaler_new(_SHARDED, (), bound) for recorder in recorders]
         original(self, *args, **kwargs)
-        if outermost:
-            for recorder in _LOCAL.active:
-                recorder.scaler_new(self, name, args, kwargs)
+        for recorder, event in zip(recorders, events, strict=False):
+            recorder.scaler_made(self, event)
 
     return init
 
@@ -347,10 +369,12 @@ def _install_optimizers() -> None:
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         for recorder in _LOCAL.active:
             recorder.before_step(optimizer)
+        _LOCAL.watching = False
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         for recorder in _LOCAL.active:
             recorder.after_step(optimizer)
+        watch()
 
     _hooks.append(register_optimizer_step_pre_hook(before))
     _hooks.append(register_optimizer_step_post_hook(after))
@@ -433,7 +457,7 @@ IN_PLACE = {
     **dict.fromkeys(
         (
             "add_ sub_ clamp_ clamp_min_ clamp_max_ clip_ nan_to_num_ fill_ masked_fill_ index_fill_ pow_ sign_ "
-            "__iadd__ __isub__ normal_ uniform_ addcmul_ addcdiv_ lerp_ renorm_ round_"
+            "__iadd__ __isub__ normal_ uniform_ renorm_ round_"
         ).split(),
         "edit",
     ),
@@ -444,11 +468,9 @@ def _install_gradients() -> None:
     def in_place(effect: str) -> Callable[[Any], Any]:
         def make(original: Any) -> Any:
             def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
-                recorders = _LOCAL.active
-                if recorders and not torch.compiler.is_compiling():
-                    for recorder in recorders:
-                        if recorder.watches_tensors and not _from_torch():
-                            recorder.tensor_changed(self, effect, args)
+                if _LOCAL.watching and not torch.compiler.is_compiling() and not _from_torch():
+                    for recorder in _LOCAL.active:
+                        recorder.tensor_changed(self, effect, args)
                 return original(self, *args, **kwargs)
 
             return changed
@@ -525,9 +547,18 @@ def _clips(frame: Any) -> None:
     if limit is None or name == "_get_total_norm":
         return
     parameters = values.get("parameters")
-    parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters or ())
+    if isinstance(parameters, torch.Tensor):
+        parameters = [parameters]
+    # A generator has been used up by now; what it gave is in the gradients.
+    known = parameters if isinstance(parameters, (list, tuple)) else []
+    grads = values.get("grads")
     for recorder in _LOCAL.active:
-        recorder.clip(parameters, limit, nonfinite_error=bool(values.get("error_if_nonfinite")))
+        recorder.clip(
+            known,
+            limit,
+            grads=() if known or not isinstance(grads, list) else grads,
+            nonfinite_error=bool(values.get("error_if_nonfinite")),
+        )
 
 
 # Modules and checkpoints.

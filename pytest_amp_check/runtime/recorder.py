@@ -137,6 +137,39 @@ class Pass:
         self.loss: torch.Tensor | None = None
 
 
+class Penalty:
+    """Scaled gradients that ``torch.autograd.grad`` made to be differentiated once more."""
+
+    def __init__(self, event: Event, grads: list[torch.Tensor], scale: float) -> None:
+        self.event = event
+        self.grads = grads
+        self.scale = scale
+        self._sum = 0.0
+        self._size = 0.0
+        self._hooks: list[Any] = []
+
+    def watch(self) -> None:
+        """Learn, in the backward pass that follows, how the loss depends on these gradients."""
+        for grad in self.grads:
+            self._hooks.append(grad.register_hook(functools.partial(self._learn, grad.detach())))
+
+    def _learn(self, grad: torch.Tensor, derivative: torch.Tensor) -> None:
+        product = grad.double() * derivative.detach().double()
+        self._sum += float(product.sum())
+        self._size += float(product.abs().sum())
+
+    def counts(self) -> bool:
+        """Whether the scale matters.
+
+        A loss that does not change with a common factor of them, as one that uses their direction alone, has a
+        derivative of zero along it (Euler).
+        """
+        for hook in self._hooks:
+            hook.remove()
+        self.grads = []
+        return abs(self._sum) > 1e-3 * self._size
+
+
 def _mark(p: torch.Tensor) -> tuple[int, int]:
     """What changes when a gradient is replaced or edited in place."""
     grad = p.grad
@@ -161,7 +194,8 @@ class Recorder:
         #: id of a parameter -> keys of the optimizers that hold it.
         self.owners: dict[int, tuple[int, ...]] = {}
         self._scaled: deque[tuple[weakref.ref[torch.Tensor], Scaler, float]] = deque(maxlen=SCALED_KEPT)
-        self._penalties: list[tuple[Event, list[Any], float]] = []
+        self._penalties: list[Penalty] = []
+        self._suspects: list[Penalty] = []
         self._passes = 0
         self._in_scaler_step = 0
         self._dtypes: set[str] = set()
@@ -172,6 +206,7 @@ class Recorder:
         self._hook: Any = None
         self._written: set[int] = set()
         self._told_disabled = False
+        self._scalers_made = False
         self._live: set[int] = set()
         self._poison: set[int] = set()
         self._keys = itertools.count()
@@ -299,7 +334,7 @@ class Recorder:
         decorated = frame.f_code.co_name == "decorate_autocast"
         site = self.sites.definition(frame.f_locals["func"].__code__) if decorated else self.sites.here()
         self._regions.append((id(region), enabled))
-        self.watches_tensors = True
+        self._watch()
         self._emit(
             e.AUTOCAST_ENTER,
             site,
@@ -338,6 +373,7 @@ class Recorder:
 
     def _watch(self) -> None:
         self.watches_tensors = bool(self._regions) or any(k.under_scale or k.unscaled for k in self.optimizers.values())
+        patches.watch()
 
     # Parameters that change in an open region, and the forwards after it.
 
@@ -379,7 +415,7 @@ class Recorder:
     def module_cast(self, module: torch.nn.Module, dtype: str) -> None:
         site = self.sites.here()
         thing = self.program.thing("module", "the model")
-        names = {"module": Spoken(site, "receiver"), "call": Spoken(site)}
+        names: dict[str, object] = {"module": Spoken(site, "receiver"), "call": Spoken(site)}
         event = Event(e.MODULE_CAST, site, thing.key, None, {"dtype": dtype}, names)
         for p in module.parameters():
             self._casts[id(p)] = event
@@ -400,17 +436,13 @@ class Recorder:
     # Scalers.
 
     @_told
-    def scaler_new(self, scaler: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def scaler_new(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Event:
+        self._scalers_made = True
         entry = surface.SURFACE[name]
         bound = dict(zip(entry.parameters, args, strict=False))
         bound.update(kwargs)
         site = self.sites.here()
-        disabled = bound.get("enabled", True) is True and not scaler.is_enabled()
-        facts: dict[str, Any] = {}
-        if disabled and not self._told_disabled:
-            self._told_disabled = True
-            facts["disabled_itself"] = True
-        self._emit(
+        return self._emit(
             e.SCALER_NEW,
             site,
             None,
@@ -418,11 +450,19 @@ class Recorder:
             arguments={key: _plain(value) for key, value in bound.items()},
             excess=max(0, len(args) - len(entry.parameters)),
             names={"call": Spoken(site), "scaler": "the scaler"},
-            **facts,
         )
 
     @_told
+    def scaler_made(self, scaler: Any, event: Event) -> None:
+        asked = event.facts["arguments"].get("enabled", True)
+        if asked is True and not scaler.is_enabled() and not self._told_disabled:
+            self._told_disabled = event.facts["disabled_itself"] = True
+            # It may be judged already.
+            self.chain.judge(event)
+
+    @_told
     def scaled(self, scaler: Any, outputs: Any, result: Any) -> None:
+        self._scalers_made = True
         if not scaler.is_enabled():
             return
         known = self._scaler(scaler)
@@ -432,7 +472,8 @@ class Recorder:
         for tensor in _tensors(result):
             self._scaled.append((weakref.ref(tensor), known, known.scale))
             if tensor.grad_fn is not None:
-                tensor.grad_fn.metadata[MARK] = (weakref.ref(self), known, known.scale)
+                metadata: Any = tensor.grad_fn.metadata
+                metadata[MARK] = (weakref.ref(self), known, known.scale)
         dtypes = frozenset(self._dtypes)
         names = {"scaler": known.said, "call": Spoken(site), "loss": Spoken(site, "argument", "outputs")}
         self._emit(e.SCALE, site, known.thing.key, dtypes=dtypes, names=names)
@@ -513,6 +554,8 @@ class Recorder:
         record = self.steps.pending
         if not done or record is None:
             self.steps.drop()
+            # torch has refused: what the gradients are now is not known.
+            self._emit(e.HANDOFF, self.sites.here(), things=(self._known(optimizer).thing.key,))
             return
         known, holder = self._known(optimizer), self._scaler(scaler)
         found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
@@ -595,6 +638,9 @@ class Recorder:
         self._passes += 1
         if self._passes > 1:
             return None  # a checkpoint computes its part anew inside the pass
+        for known in self.optimizers.values():
+            if known.edited is not None:
+                self._look(known)
         site = self.sites.here()
         roots = _tensors(outputs)
         holder, scale = self._scale_below(roots)
@@ -622,6 +668,10 @@ class Recorder:
         self._passes -= 1
         if token is None:
             return
+        suspects, self._suspects = self._suspects, []
+        for penalty in suspects:
+            if penalty.counts():
+                self.chain.add(penalty.event)
         event = token.event
         feeds: set[int] = event.facts["feeds"]
         fed: list[torch.optim.Optimizer] = []
@@ -686,18 +736,19 @@ class Recorder:
         if holder is None:
             return
         site = self.sites.here()
-        names = {"scaler": holder.said or "", "call": Spoken(site)}
+        names: dict[str, object] = {"scaler": holder.said or "", "call": Spoken(site)}
         event = Event(e.PENALTY, site, None, None, {}, names)
-        functions = [grad.grad_fn for grad in _tensors(grads) if grad.grad_fn is not None]
-        self._penalties.append((event, functions, scale))
+        self._penalties.append(Penalty(event, [g for g in _tensors(grads) if g.grad_fn is not None], scale))
 
     def _judge_penalties(self, roots: Sequence[torch.Tensor]) -> None:
+        """Find those whose gradients run backward now without having been divided by the scale."""
         penalties, self._penalties = self._penalties, []
-        for event, functions, scale in penalties:
-            sources = {id(function) for function in functions}
+        for penalty in penalties:
+            sources = {id(grad.grad_fn) for grad in penalty.grads}
             for node in _nodes(roots, FAR):
-                if any(id(f) in sources for f, _ in node.next_functions) and not _divides(node, scale):
-                    self.chain.add(event)
+                if any(id(f) in sources for f, _ in node.next_functions) and not _divides(node, penalty.scale):
+                    penalty.watch()
+                    self._suspects.append(penalty)
                     break
 
     # Gradients.
@@ -840,8 +891,11 @@ class Recorder:
         return other is not None and all(id(p) in ids for p in other.params)
 
     @_told
-    def clip(self, params: Sequence[torch.Tensor], limit: Any, *, nonfinite_error: bool) -> None:
+    def clip(
+        self, params: Sequence[torch.Tensor], limit: Any, *, grads: Sequence[torch.Tensor] = (), nonfinite_error: bool
+    ) -> None:
         owners = self._keys_of(params)
+        owners.update(key for grad in grads if (key := self._owner_of_grad(grad)) is not None)
         if not owners:
             return
         site = self.sites.here()
@@ -911,11 +965,12 @@ class Recorder:
         holder = self._holder(known)
         if holder is not None and holder.said is not None:
             names["scaler"] = holder.said
-        self._emit(e.STEP, site, None, known.thing.key, names=names)
+        checked = known.unscaled and not self._overflowed(optimizer, holder) and _conditional(site)
+        self._emit(e.STEP, site, None, known.thing.key, checked=checked, names=names)
         backward = known.backward
         if (
             backward is not None
-            and not self._live
+            and not self._scalers_made
             and not backward.facts["scaled"]
             and backward.facts["dtypes"] == {"float16"}
             and not backward.facts.get("alone")
@@ -926,6 +981,14 @@ class Recorder:
         scale = self._scale_for(known) if known.under_scale else 1.0
         for collector in self.collectors:
             collector.before_step(optimizer, None, scale)
+
+    def _overflowed(self, optimizer: Any, holder: Scaler | None) -> bool:
+        """Whether unscale_ has found values that are not finite in gradients that are about to be stepped."""
+        scaler = holder.scaler() if holder is not None else None
+        if scaler is None:
+            return False
+        found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        return any(bool(value.item()) for value in found.values())
 
     @_told
     def after_step(self, optimizer: Any) -> None:
@@ -975,7 +1038,7 @@ class Recorder:
             e.SAVE,
             place or site,
             optimizers=tuple(k.thing.key for k in owners if k.scaler is not None),
-            scalers=(True,) if contents.scaler_states else (),
+            scalers=(True,) if contents.scaler_states or contents.scalers else (),
             whole_scalers=(),
             scope_scalers=tuple(h.thing.key for h in live),
             open=False,
@@ -1099,14 +1162,32 @@ def _divides(node: Any, scale: float) -> bool:
 
 def _caught(site: Site) -> bool:
     """Whether the call at a place stands in the body of a ``try`` that handles errors."""
-    source = "".join(linecache.getlines(site.path))
+    return any(isinstance(node, ast.Try) and node.handlers for node in _around(site))
+
+
+def _conditional(site: Site) -> bool:
+    """Whether the call at a place is made under a condition."""
+    return any(isinstance(node, ast.If) for node in _around(site))
+
+
+def _around(site: Site) -> Iterator[ast.AST]:
+    """The statements whose body holds a place, within the function it stands in."""
     try:
-        tree = ast.parse(source)
+        node: ast.AST = ast.parse("".join(linecache.getlines(site.path)))
     except (SyntaxError, ValueError):
-        return False
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Try) and node.handlers:
-            last = node.body[-1]
-            if node.body[0].lineno <= site.line <= (last.end_lineno or last.lineno):
-                return True
-    return False
+        return
+    held: list[ast.AST] = []
+    while True:
+        inner = None
+        for name in ("body", "orelse", "handlers", "finalbody"):
+            for child in getattr(node, name, ()):
+                if isinstance(child, ast.AST) and child.lineno <= site.line <= (child.end_lineno or child.lineno):  # type: ignore[attr-defined]
+                    inner = child
+                    if name == "body" or isinstance(node, ast.If):
+                        held.append(node)
+        if inner is None:
+            break
+        if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            held.clear()
+        node = inner
+    yield from held

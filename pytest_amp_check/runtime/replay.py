@@ -355,7 +355,11 @@ class Watch:
         for optimizer in self._optimizers:
             window = self.windows[id(optimizer)][-1]
             had = any(bool(each.any()) for each in window.accumulated.values())
-            if had and not any(bool(each.any()) for each in _gradients(optimizer, 1.0).values()):
+            if (
+                window.cleared is None
+                and had
+                and not any(bool(each.any()) for each in _gradients(optimizer, 1.0).values())
+            ):
                 window.cleared = self._call
 
     def _loss(self, returned: Any) -> float | None:
@@ -368,7 +372,8 @@ class Watch:
             returned = float(returned.detach())
         if isinstance(returned, (float, int)) and not isinstance(returned, bool):
             scale = next(
-                (scale for tensor, scale in self._scaled if tensor.numel() == 1 and float(tensor) == returned), 1.0
+                (scale for tensor, scale in self._scaled if tensor.numel() == 1 and float(tensor.detach()) == returned),
+                1.0,
             )
             return returned / scale
         return sum(each.loss for each in self._backwards) if self._backwards else None

@@ -194,28 +194,28 @@ class Run:
         __tracebackhide__ = True
         from .compare import assert_matches_fp32
 
-        assert_matches_fp32(self._again("assert_matches_fp32"), self, **how)
+        assert_matches_fp32(self._again("assert_matches_fp32"), **how)
 
     def assert_accumulation_equivalent(self, k: int, **how: Any) -> None:
         """Fail unless k micro-batches do what one batch of them does."""
         __tracebackhide__ = True
         from .compare import assert_accumulation_equivalent
 
-        assert_accumulation_equivalent(self._again("assert_accumulation_equivalent"), self, k, **how)
+        assert_accumulation_equivalent(self._again("assert_accumulation_equivalent"), k, **how)
 
     def assert_resumes(self, save: Any, load: Any, **how: Any) -> None:
         """Fail unless training goes on from a checkpoint as if it had not stopped."""
         __tracebackhide__ = True
         from .compare import assert_resumes
 
-        assert_resumes(self._again("assert_resumes"), self, save, load, **how)
+        assert_resumes(self._again("assert_resumes"), save, load, **how)
 
     def assert_speedup(self, *, over_fp32: float) -> None:
         """Fail unless the steps are faster than in float32 by this factor. Needs a GPU."""
         __tracebackhide__ = True
         from .compare import assert_speedup
 
-        assert_speedup(self._again("assert_speedup"), self, over_fp32=over_fp32)
+        assert_speedup(self._again("assert_speedup"), over_fp32=over_fp32)
 
     def _again(self, what: str) -> Replay:
         __tracebackhide__ = True

@@ -22,8 +22,8 @@ _SIZE = re.compile(r"\s*(\d+(?:_\d+)*(?:\.\d*)?|\.\d+)\s*([A-Za-z]+)\s*")
 def parse_size(size: str | int) -> int:
     """Bytes of a size: an int is bytes already, a str is a number and a unit, as in "1.5 GiB".
 
-    KB, MB, GB and TB are powers of 1000; KiB, MiB, GiB and TiB are powers of 1024; case does not matter. A fraction of a
-    byte is dropped. Raises ValueError for anything else.
+    KB, MB, GB and TB are powers of 1000; KiB, MiB, GiB and TiB are powers of 1024; case does not matter. A fraction of
+    a byte is dropped. Raises ValueError for anything else.
     """
     if isinstance(size, int) and not isinstance(size, bool):
         if size < 0:
@@ -34,12 +34,12 @@ def parse_size(size: str | int) -> int:
     match = _SIZE.fullmatch(size) if isinstance(size, str) else None
     unit = UNITS.get(match[2].upper()) if match else None
     if match is None or unit is None:
-        raise ValueError(
-            f"{size!r} is not a size: write a number and one of B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, as in '1.5 GiB'."
-        )
+        names = "B, KB, MB, GB, TB, KiB, MiB, GiB or TiB"
+        raise ValueError(f"{size!r} is not a size: write a number and a unit ({names}), as in '1.5 GiB'.")
     whole, _, fraction = match[1].replace("_", "").partition(".")
     # In whole numbers: a float has no room for every byte of a large size.
-    return int(whole or 0) * unit + int(fraction or 0) * unit // 10 ** len(fraction)
+    thousandths: int = 10 ** len(fraction)
+    return int(whole or 0) * unit + int(fraction or 0) * unit // thousandths
 
 
 def format_size(size: int) -> str:

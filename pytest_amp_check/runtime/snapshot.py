@@ -194,7 +194,9 @@ def _children(name: str, item: Any) -> Iterable[Named]:
     if isinstance(item, Tensor):
         return [(f"{name}.grad", item.grad)] if item.is_leaf and item.grad is not None else []
     if isinstance(item, dict):
-        return [(f"{name}[{key!r}]", value) for key, value in item.items()]
+        # The keys of an optimizer's state are parameters, which take long to print.
+        keys = [repr(key) if isinstance(key, (str, int)) else "..." for key in item]
+        return [(f"{name}[{key}]", value) for key, value in zip(keys, item.values(), strict=True)]
     if isinstance(item, (list, tuple, set, collections.deque)):
         return [(f"{name}[{number}]", value) for number, value in enumerate(item) if not isinstance(value, _PLAIN)]
     if isinstance(item, functools.partial):

@@ -1,8 +1,8 @@
 """Which tensors' storages are alive while code runs, and what they are for.
 
-torch's own ``torch.distributed._tools.mem_tracker.MemTracker`` is not used: from its second call on, a model raises
-NotImplementedError inside the user's own forward, optimizer temporaries count as optimizer state, whatever a forward pass
-makes counts as activations, and the weight cache of autocast is not known to it.
+torch's own ``torch.distributed._tools.mem_tracker.MemTracker`` is not used: with it a model that is called for a second
+time raises NotImplementedError in the user's own forward pass, temporaries of an optimizer count as its state, whatever
+a forward pass makes counts as activations, and the weight cache of autocast is not known.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from torch.nn.modules import module as torch_modules
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
-from torch.utils.hooks import RemovableHandle
 
 #: In the order in which a report shows them. "other": buffers, a scaler's tensors, and what outlives two steps.
 CATEGORIES = (
@@ -84,10 +83,6 @@ class Block:
         self.reference: weakref.ref[torch.UntypedStorage] | None = None
 
 
-#: Where a tensor is, also where an emulated device says otherwise.
-real_device: Any = torch._C.TensorBase.device.__get__  # type: ignore[attr-defined]
-
-
 def storages(tensor: torch.Tensor) -> Iterable[torch.UntypedStorage]:
     """Every storage that holds a tensor's values; none for a layout that has no storages."""
     # Nearly all tensors are of these classes, and to ask for more costs as much as an operator.
@@ -99,7 +94,7 @@ def storages(tensor: torch.Tensor) -> Iterable[torch.UntypedStorage]:
     return _storages_within(tensor)
 
 
-def _storages_within(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
+def _storages_within(tensor: Any) -> Iterator[torch.UntypedStorage]:
     inner: Iterable[Any] = ()
     if is_traceable_wrapper_subclass(tensor):
         inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
@@ -136,23 +131,24 @@ def _name(func: Any) -> str:
     return str(getattr(func, "overloadpacket", func).__name__)
 
 
-class Storages(TorchDispatchMode):
+class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operator of one thread, and keeps the storages that are alive by category.
 
-    What something is for shows later than when it is made: an activation is what the forward pass made and is still there
-    when the backward pass begins, a gradient is what a parameter holds when the backward pass ends. So births and deaths
-    are listed, and summed up at the borders of phases, when the categories are known; peaks are exact with the final
-    categories.
+    What something is for shows later than when it is made: an activation is what the forward pass made and is still
+    there when the backward pass begins, a gradient is what a parameter holds when the backward pass ends. So births and
+    deaths are listed, and summed up at the borders of phases, when the categories are known; peaks are exact with the
+    final categories.
 
-    ``device``: storages elsewhere do not count. ``as_cuda``: sizes are rounded up to the allocator's blocks, and numbers that
-    CUDA training keeps on the host (the step count of an optimizer) do not count. ``fake``: fake tensors count.
+    ``device``: storages elsewhere do not count. ``as_cuda``: sizes are rounded up to the allocator's blocks, and
+    numbers that CUDA training keeps on the host (the step count of an optimizer) do not count. ``fake``: fake tensors
+    count.
     """
 
     # Else operators of higher order (flex attention) raise while any mode is active.
     supports_higher_order_operators = True
 
     def __init__(self, device: torch.device, *, as_cuda: bool, fake: bool) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._device = device
         self._as_cuda = as_cuda
         self._fake = fake
@@ -165,11 +161,13 @@ class Storages(TorchDispatchMode):
         self._events: list[tuple[Block, int, Place | None]] = []
         self._modules: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._stack: list[tuple[int, str]] = []
-        self._parameters: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
-        self._optimizers: list[str] = []
+        # Weak references to parameters themselves would keep torch from swapping them in module.to().
+        self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._steps: list[str] = []
         self._in_backward = self._stepped = self._unscaled = False
         self._turn = 0
-        self._handles: list[RemovableHandle] = []
+        self._handles: list[Any] = []
         self._has_hooks: Any = None
         self._bytes: dict[str, int] = {}
         self._places: dict[Place, int] = {}
@@ -197,11 +195,11 @@ class Storages(TorchDispatchMode):
         self._has_hooks = getattr(torch_modules, "_has_any_global_hook", None)
         if self._has_hooks is not None:
             torch_modules._has_any_global_hook = lambda: False
-        self.__enter__()
+        self.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
         """End, and sum up what is left."""
-        self.__exit__(None, None, None)
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         for handle in self._handles:
             handle.remove()
         if self._has_hooks is not None:
@@ -219,34 +217,40 @@ class Storages(TorchDispatchMode):
     def know_module(self, module: nn.Module) -> None:
         """A model: its parameters, gradients and buffers have been there since before the start."""
         for name, inner in module.named_modules():
-            if inner not in self._modules:
-                self._modules[inner] = name or type(module).__name__
+            self._modules[inner] = name or type(module).__name__
+            self._roots.discard(inner)
+        self._roots.add(module)
         for name, parameter in module.named_parameters():
-            self._parameters[id(parameter)] = (weakref.ref(parameter), name)
             self.claim(parameter, "parameters", name)
-            self.know_parameter(parameter, name)
+            if parameter.is_leaf and parameter.grad is not None:
+                self.claim(parameter.grad, "gradients", name)
         for name, buffer in module.named_buffers():
             self.claim(buffer, "other", name)
 
-    def know_parameter(self, parameter: torch.Tensor, name: str) -> None:
-        """A parameter, with its gradient if it has one."""
-        if id(parameter) not in self._parameters:
-            self._parameters[id(parameter)] = (weakref.ref(parameter), name)
-            self.claim(parameter, "parameters", name)
-        if parameter.is_leaf and parameter.grad is not None:
-            self.claim(parameter.grad, "gradients", self._parameters[id(parameter)][1])
-
     def know_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer: its parameters and its state."""
+        """An optimizer: its parameters, their gradients and its state."""
+        self._optimizers.add(optimizer)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                self.know_parameter(parameter, f"parameter of shape {tuple(parameter.shape)}")
+                name = self._know_parameter(parameter)
+                if parameter.is_leaf and parameter.grad is not None:
+                    self.claim(parameter.grad, "gradients", name)
         name = type(optimizer).__name__
         for state in optimizer.state.values():
             if isinstance(state, dict):
                 for key, value in state.items():
                     for tensor in tensors_in([value]):
                         self.claim(tensor, "optimizer state", f"{name}: {key}")
+
+    def _know_parameter(self, parameter: torch.Tensor) -> str:
+        """The name of a parameter, which is one from now on if it was not before."""
+        name = f"parameter of shape {tuple(parameter.shape)}"
+        for storage in storages(parameter):
+            block = self._blocks.get(storage._cdata)
+            if block is not None and block.category == "parameters":
+                return block.name
+            self.claim(parameter, "parameters", name)
+        return name
 
     def claim(self, tensor: torch.Tensor, category: str, name: str) -> None:
         """Say what a tensor is for. One that was never seen has been there since before the start."""
@@ -269,12 +273,12 @@ class Storages(TorchDispatchMode):
     # Births, deaths and changes.
 
     def _born(self, tensor: torch.Tensor, storage: torch.UntypedStorage, category: str, name: str) -> Block | None:
-        device: torch.device | None
         if isinstance(tensor, FakeTensor):
             device = tensor.fake_device if self._fake else None
         else:
-            # Beside fake tensors a real number is a constant, and a real tensor is a batch.
-            device = None if self._fake and not tensor.dim() else real_device(tensor)
+            # The storage's: where a device is emulated, tensors say that they are there. Beside fake tensors a real
+            # number is a constant, and a real tensor is a batch.
+            device = None if self._fake and not tensor.dim() else storage.device
         if device is None or device.type != self._device.type or device.index != self._device.index:
             return None
         block = Block(self._counted(storage), category, name, self._turn)
@@ -320,7 +324,7 @@ class Storages(TorchDispatchMode):
 
     def _enter_backward(self) -> None:
         self._in_backward = True
-        self._optimizers.clear()
+        self._steps.clear()
         if self._stepped:
             self._stepped = False
             self._turn += 1
@@ -332,7 +336,7 @@ class Storages(TorchDispatchMode):
             self._resolve()
         self._settle("forward")
         # Exact even where nothing runs between the end of backward and the removal of gradients.
-        torch.autograd.Variable._execution_engine.queue_callback(self._leave_backward)  # type: ignore[attr-defined]
+        torch.autograd.Variable._execution_engine.queue_callback(self._leave_backward)
 
     def _leave_backward(self) -> None:
         if not self._in_backward:
@@ -342,12 +346,15 @@ class Storages(TorchDispatchMode):
         self._settle("backward")
 
     def _claim_gradients(self) -> None:
-        for key, (reference, name) in list(self._parameters.items()):
-            parameter = reference()
-            if parameter is None:
-                del self._parameters[key]
-            elif parameter.is_leaf and parameter.grad is not None:
-                self.claim(parameter.grad, "gradients", name)
+        for module in list(self._roots):
+            for name, parameter in module.named_parameters():
+                if parameter.is_leaf and parameter.grad is not None:
+                    self.claim(parameter.grad, "gradients", name)
+        for optimizer in list(self._optimizers):
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.is_leaf and parameter.grad is not None:
+                        self.claim(parameter.grad, "gradients", self._know_parameter(parameter))
 
     def _resolve(self) -> None:
         """The backward pass reads what the forward pass left: what is alive now was made to be kept."""
@@ -367,14 +374,14 @@ class Storages(TorchDispatchMode):
         self._settle("unscale" if self._unscaled else None)
         self._unscaled = False
         self.know_optimizer(optimizer)
-        self._optimizers.append(type(optimizer).__name__)
+        self._steps.append(type(optimizer).__name__)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if threading.get_ident() != self._thread:
             return
         self._stepped = True
-        if self._optimizers:
-            self._optimizers.pop()
+        if self._steps:
+            self._steps.pop()
         self.know_optimizer(optimizer)
         self._settle("step")
 
@@ -438,8 +445,8 @@ class Storages(TorchDispatchMode):
         """Category, name and whether the category may turn out otherwise, of what an operator makes now."""
         if self._in_backward and not torch.is_grad_enabled():
             return "temporaries", f"backward ({_name(func)})", False
-        if self._optimizers and not torch.is_grad_enabled():
-            return "temporaries", f"{self._optimizers[-1]}.step ({_name(func)})", False
+        if self._steps and not torch.is_grad_enabled():
+            return "temporaries", f"{self._steps[-1]}.step ({_name(func)})", False
         if self._stack:
             return "activations", self._stack[-1][1], True
         # Outside every module and made from no parameter: a batch, a target, a mask.
@@ -452,7 +459,7 @@ class Storages(TorchDispatchMode):
             block = self._blocks.get(storage._cdata)
             if block is None:
                 if isinstance(tensor, nn.Parameter):
-                    self.know_parameter(tensor, f"parameter of shape {tuple(tensor.shape)}")
+                    self._know_parameter(tensor)
                     continue
                 category = "activations" if self._in_backward else "inputs"
                 block = self._born(tensor, storage, category, f"tensor of shape {tuple(tensor.shape)}")
@@ -464,7 +471,7 @@ class Storages(TorchDispatchMode):
                 and tensor.is_leaf
                 and isinstance(tensor, nn.Parameter)
             ):
-                self.know_parameter(tensor, f"parameter of shape {tuple(tensor.shape)}")
+                self._know_parameter(tensor)
 
     def _see_results(self, result: Any, func: Any, *, needs_grad: bool) -> None:
         guess = None
@@ -477,7 +484,7 @@ class Storages(TorchDispatchMode):
                     block = self._born(tensor, storage, category, name)
                     if block is None:
                         continue
-                    if self._as_cuda and self._optimizers and func is _aten.lift_fresh.default:
+                    if self._as_cuda and self._steps and func is _aten.lift_fresh.default:
                         block.size = 0
                     if pending:
                         self._pending[key] = block
@@ -504,7 +511,8 @@ class Storages(TorchDispatchMode):
 
     def _see_cached(self, source: torch.Tensor, result: torch.Tensor) -> None:
         self._cast.add(id(source))
-        name = self._parameters.get(id(source), (None, f"parameter of shape {tuple(source.shape)}"))[1]
+        known = [self._blocks.get(storage._cdata) for storage in storages(source)]
+        name = next((block.name for block in known if block is not None), f"tensor of shape {tuple(source.shape)}")
         for storage in storages(result):
             key = storage._cdata
             if key not in self._blocks:

@@ -1,0 +1,96 @@
+"""What recording costs: training steps with and without the recorder, in turns, and with each costly part.
+
+    python benchmarks/recording.py [--milliseconds 20] [--pairs 60]
+
+Prints the median of the paired ratios. The step is the same, on the same data, and is made long enough for the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import nn
+
+from pytest_amp_check import record
+
+
+def trainer(width: int, layers: int = 12) -> Callable[[], None]:
+    """One training step of a network with normalisation, clipping and a scaler."""
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width), nn.GELU()) for _ in range(layers)]
+    model = nn.Sequential(*blocks, nn.Linear(width, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    scaler = torch.amp.GradScaler("cpu")
+    x, y = torch.randn(64, width), torch.randint(0, 10, (64,))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+    step.model = model  # type: ignore[attr-defined]
+    return step
+
+
+def seconds(step: Callable[[], None], times: int) -> float:
+    start = time.perf_counter()
+    for _ in range(times):
+        step()
+    return (time.perf_counter() - start) / times
+
+
+@contextlib.contextmanager
+def plain() -> Iterator[None]:
+    yield
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--milliseconds", type=float, default=20.0, help="how long a step lasts at least")
+    parser.add_argument("--pairs", type=int, default=60, help="how often both are timed")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    width = 64
+    step = trainer(width)
+    while seconds(step, 3) * 1000 < options.milliseconds:
+        width += 32
+        step = trainer(width)
+    model = step.model  # type: ignore[attr-defined]
+    params = sum(1 for _ in model.parameters())
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} thread, {params} parameters of width {width}")
+    for name, parts in (
+        ("recorded", {}),
+        ("with norms", {"norms": True}),
+        ("with dtypes", {"dtypes": True}),
+        ("with numerics", {"numerics": True}),
+        ("with memory", {"memory": True}),
+    ):
+        ratios, bare = [], []
+        with record(model, **parts):
+            step()  # What is seen for the first time costs more.
+        pairs = options.pairs if not parts else options.pairs // 4
+        for _ in range(pairs):
+            without = seconds(step, 2)
+            with record(model, **parts):
+                step()
+                ratios.append(seconds(step, 2) / without)
+            bare.append(without)
+        low, high = statistics.quantiles(ratios, n=4)[0], statistics.quantiles(ratios, n=4)[2]
+        print(
+            f"{name}: {statistics.median(ratios):.3f} of the time without (quartiles {low:.3f} to {high:.3f};"
+            f" a step without takes {statistics.median(bare) * 1000:.1f} ms; {pairs} pairs)"
+        )
+
+
+if __name__ == "__main__":
+    main()

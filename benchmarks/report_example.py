@@ -1,0 +1,62 @@
+"""An example of a report: two scripts of fixtures/, recorded with everything that can be recorded.
+
+    python benchmarks/report_example.py [REPORT.html]
+
+Prints the same in the terminal's words. Needs plotly: pip install 'pytest-amp-check[report]'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pytest_amp_check import record
+from pytest_amp_check.faces import charts, html, text
+
+FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
+
+
+def recorded(script: str, *, epochs: int, init_scale: float) -> dict[str, Any]:
+    """The training of a script, with a scale that it may have to find first."""
+    parts = runpy.run_path(os.path.relpath(FIXTURES / script))
+    torch.manual_seed(0)
+    x = torch.randn(256, 64)
+    batches = list(zip(x.chunk(16), x[:, :10].argmax(dim=1).chunk(16), strict=True))
+    model = parts["Net"]()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=init_scale, growth_interval=20)
+    title = f"{script}, init_scale {charts.number(init_scale)}"
+    with record(model, dtypes=True, ops=True, numerics=True, memory=True, norms=True, title=title) as run:
+        for _ in range(epochs):
+            parts["train_epoch"](model, optimizer, scaler, batches)
+    run.assert_memory(peak="300 KiB")
+    return run.as_dict()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("report", nargs="?", default="report.html")
+    path = parser.parse_args().report
+    html.ready(path)
+    runs = [
+        recorded("headline_good.py", epochs=30, init_scale=2.0**24),
+        recorded("headline.py", epochs=10, init_scale=2.0**10),
+    ]
+    html.write(runs, path)
+    width = shutil.get_terminal_size().columns
+    for run in runs:
+        print(f"{run['title']}:")
+        lines = charts.lines(run, width, sys.stdout.encoding)
+        text.write(lines, sys.stdout, text.colour_wanted(sys.stdout))
+    print(f"Written to {path}, {os.path.getsize(path):,} bytes.")
+
+
+if __name__ == "__main__":
+    main()

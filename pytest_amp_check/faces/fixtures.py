@@ -1,0 +1,308 @@
+"""The fixture ``amp``, and the markers ``amp``, ``amp_memory`` and ``amp_allow``: they need no ``--amp-check``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from . import options as table
+
+if TYPE_CHECKING:
+    from ..runtime.session import Session
+    from ..static.engine import Settings
+
+NAME = "amp-check"
+MARKERS = (
+    (
+        "amp(device=, dtype=): device (auto, cpu, cuda, cuda:1, emulate) and dtype (float16, bfloat16, or a list to run "
+        "the test with each) of the fixture amp."
+    ),
+    'amp_memory(limit): fail the test where its memory is more than a size such as "1.5 GiB" (or bytes) at its peak.',
+    'amp_allow(*rules, reason=): findings of these rules, such as "AMP503", do not fail the test.',
+)
+#: What pytest puts before the reason of a test that passed and must not.
+_STRICT = "[XPASS(strict)]"
+_resolved = pytest.StashKey[table.Options]()
+_session = pytest.StashKey["Session"]()
+_random = pytest.StashKey[dict[str, Any]]()
+_excess = pytest.StashKey[str]()
+#: What a test with a budget needed.
+measured = pytest.StashKey[Any]()
+
+
+def options(config: pytest.Config) -> table.Options:
+    """Every option, resolved when it is first asked for; UsageError where one cannot be used."""
+    if _resolved not in config.stash:
+        try:
+            config.stash[_resolved] = table.resolve(
+                table.flags(config.option, table.PYTEST),
+                start=str(config.rootpath),
+                ini={option.name: config.getini(option.ini) for option in table.OPTIONS if option.ini},
+                ini_base=str(config.inipath.parent if config.inipath else config.invocation_params.dir),
+                ini_file=str(config.inipath or ""),
+                face=table.PYTEST,
+            )
+        except table.ConfigError as error:
+            raise wrong(str(error)) from None
+    return config.stash[_resolved]
+
+
+def settings(config: pytest.Config) -> Settings:
+    """What to look for; UsageError where a rule is unknown."""
+    try:
+        return table.settings(options(config))
+    except table.ConfigError as error:
+        raise wrong(str(error)) from None
+
+
+def wrong(message: str) -> pytest.UsageError:
+    return pytest.UsageError(f"{NAME}: {message}")
+
+
+# What markers say.
+
+
+def _amp(node: pytest.Item | pytest.Collector) -> dict[str, Any]:
+    """Device and dtypes from the markers of a node, each from the nearest one that says it."""
+    found: dict[str, Any] = {}
+    for mark in node.iter_markers("amp"):
+        if mark.args or not mark.kwargs.keys() <= {"device", "dtype"}:
+            raise ValueError('it takes device= and dtype=, such as @pytest.mark.amp(dtype="bfloat16")')
+        for key, value in mark.kwargs.items():
+            try:
+                found.setdefault(key, table.device(value) if key == "device" else _dtypes(value))
+            except ValueError as error:
+                raise ValueError(f"{key} must be {error}, not {value!r}") from None
+    return found
+
+
+def _dtypes(given: Any) -> str | list[str]:
+    if not isinstance(given, (list, tuple)):
+        return table.dtype(given)
+    names = [table.dtype(each) for each in given]
+    if not names or len(set(names)) < len(names):
+        raise ValueError("one or more dtypes, each once")
+    return names
+
+
+def budget(item: pytest.Item) -> int | None:
+    """The limit of the nearest ``amp_memory`` in bytes, None without one."""
+    from ..runtime.sizes import parse_size
+
+    mark = item.get_closest_marker("amp_memory")
+    if mark is None:
+        return None
+    if len(mark.args) != 1 or mark.kwargs:
+        raise ValueError('it takes one size, such as @pytest.mark.amp_memory("1.5 GiB")')
+    return parse_size(mark.args[0])
+
+
+def allowed(item: pytest.Item) -> frozenset[str]:
+    """The codes that the markers ``amp_allow`` of a test, its class and its module allow, all together."""
+    codes: frozenset[str] = frozenset()
+    for mark in item.iter_markers("amp_allow"):
+        from ..protocol.rules import RULES
+        from ..protocol.selection import expand
+
+        if not mark.args or not all(isinstance(word, str) for word in mark.args):
+            raise ValueError('it takes rules, such as @pytest.mark.amp_allow("AMP503", reason="...")')
+        reason = mark.kwargs.get("reason")
+        if mark.kwargs.keys() != {"reason"} or not isinstance(reason, str) or not reason.strip():
+            raise ValueError("it needs a reason and nothing else: add reason='why the finding is meant'")
+        codes = codes.union(*(expand(word, RULES)[0] for word in mark.args))
+    return codes
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for line in MARKERS:
+        config.addinivalue_line("markers", line)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "amp" not in metafunc.fixturenames:
+        return
+    try:
+        dtypes = _amp(metafunc.definition).get("dtype")
+    except ValueError:
+        return  # It is told when everything is collected, in one sentence.
+    if isinstance(dtypes, list):
+        metafunc.parametrize("amp", dtypes, indirect=True, ids=dtypes)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    readers: dict[str, Callable[[pytest.Item], Any]] = {"amp": _amp, "amp_memory": budget, "amp_allow": allowed}
+    for item in items:
+        names = {mark.name for mark in item.iter_markers()}
+        for name, read in readers.items():
+            if name in names:
+                try:
+                    read(item)
+                except ValueError as error:
+                    raise wrong(f"@pytest.mark.{name} of {item.nodeid}: {error}") from None
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Says before the first test what would keep the fixture from working in all of them."""
+    config = session.config
+    users = [item for item in session.items if "amp" in getattr(item, "fixturenames", ())]
+    if not users or config.getoption("collectonly"):
+        return
+    given = options(config)
+    settings(config)
+    if given.device.startswith("cuda") and any("device" not in _amp(item) for item in users):
+        # It was asked for by name: tests that are skipped all would look like tests that passed.
+        from ..runtime.session import missing
+
+        reason = missing(given.device)
+        if reason:
+            raise wrong(f"{given.origin['device']}: {reason}")
+
+
+# The fixture.
+
+
+@pytest.fixture
+def amp(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """What a test needs to train in mixed precision.
+
+    ``amp.device`` (CUDA where there is one, else the CPU with CUDA's autocast dtypes, for as long as the test lasts),
+    ``amp.dtype``, ``amp.generator`` and the global random generators, seeded; ``amp.autocast()``, ``amp.scaler()``;
+    ``amp.record(model)`` and ``amp.run(step, batches)``, which give a run with its assertions.
+    """
+    item = request.node
+    config = request.config
+    given = options(config)
+    marked = _amp(item)
+    named = table.dtype(getattr(request, "param", None) or marked.get("dtype", given.dtype))
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        pytest.fail("the fixture amp needs torch: pip install 'pytest-amp-check[torch]'", pytrace=False)
+    from ..runtime.session import session
+
+    rules = settings(config).select - allowed(item)
+    with session(marked.get("device", given.device), getattr(torch, named), rules=rules) as made:
+        item.stash[_session] = made
+        yield made
+
+
+def runs(item: pytest.Item) -> list[Any]:
+    """The runs that a test recorded through its fixture."""
+    made = item.stash.get(_session, None)
+    return [] if made is None else made.runs
+
+
+# Around the call of a test.
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    result = yield
+    if _session in item.stash:
+        from ..runtime.snapshot import random_state
+
+        item.stash[_random] = random_state()
+    return result
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    if _random in item.stash:
+        # Others, such as pytest-randomly, seed generators between setup and call, differently in every run.
+        from ..runtime.snapshot import restore_random
+
+        restore_random(item.stash.get(_random, {}))
+    limit = budget(item) if item.get_closest_marker("amp_memory") else None
+    if limit is None:
+        return (yield)
+    try:
+        from ..runtime import memory as measuring
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        item.stash[_excess] = "amp_memory needs torch, which is not installed: nothing was measured"
+        return (yield)
+    # Only the call: what fixtures made is counted when it is used, and a fixture may outlive the test.
+    made = item.stash.get(_session, None)
+    device = None if made is None else "cpu" if made.emulated else made.device
+    memory = item.stash[measured] = measuring.Memory(device=device)
+    memory.start()
+    try:
+        result = yield
+    finally:
+        memory.stop()
+    try:
+        measuring.assert_memory(memory, peak=limit)
+    except AssertionError as error:
+        item.stash[_excess] = str(error)
+    return result
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    try:
+        return (yield)
+    finally:
+        # Items live as long as the session, and may run again.
+        keys: tuple[pytest.StashKey[Any], ...] = (_session, _random, _excess, measured)
+        for key in keys:
+            if key in item.stash:
+                del item.stash[key]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed and call.excinfo is not None and _unavailable(call.excinfo.value):
+        skip_instead(report, item, call)
+    if call.when == "call" and _excess in item.stash and not fail(report, item, item.stash[_excess]):
+        report.sections.append((f"{NAME} memory", item.stash[_excess]))
+    return report
+
+
+def _unavailable(error: BaseException) -> bool:
+    """Whether an assertion could not be decided on this machine."""
+    compare = sys.modules.get("pytest_amp_check.runtime.compare")
+    return compare is not None and isinstance(error, compare.Unavailable)
+
+
+def skip_instead(report: pytest.TestReport, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Make a failed report one of a test that was skipped for the reason that its exception gives."""
+    assert call.excinfo is not None
+    reason = str(call.excinfo.value)
+    path, line, _ = item.reportinfo()
+    report.outcome = "skipped"
+    report.longrepr = (os.fspath(path), (line or 0) + 1, f"Skipped: {reason}")
+    # What is not a skip opens a debugger under --pdb.
+    call.excinfo = pytest.ExceptionInfo.from_exception(pytest.skip.Exception(reason))
+
+
+def fail(report: pytest.TestReport, item: pytest.Item, message: str) -> bool:
+    """Make a report failed, and say whether it is so now for this message. A skipped test stays one.
+
+    A test that is expected to fail has failed as expected then, unless a certain exception was expected.
+    """
+    strict = report.failed and isinstance(report.longrepr, str) and report.longrepr.startswith(_STRICT)
+    if not report.passed and not strict:
+        return False
+    reason = getattr(report, "wasxfail", None)
+    if strict:
+        reason = str(report.longrepr).removeprefix(_STRICT).strip()
+    report.outcome = "failed"
+    report.longrepr = message
+    if reason is not None:
+        if any("raises" in mark.kwargs for mark in item.iter_markers("xfail")):
+            report.__dict__.pop("wasxfail", None)
+        else:
+            report.outcome = "skipped"
+            report.wasxfail = reason
+    return True

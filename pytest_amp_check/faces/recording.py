@@ -1,0 +1,324 @@
+"""Test functions under ``--amp-check``: each is recorded, and fails where it trains with a mistake."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import json
+import linecache
+import os
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from . import fixtures
+from .fixtures import NAME
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+    from ..protocol.finding import Finding
+    from ..runtime.run import Run, record
+    from ..static.engine import Settings
+
+#: What travels from a worker to the controller as an attribute of a report.
+CARRIED = "amp_recorded"
+#: Steps of one run that a report shows, and runs that it shows.
+STEPS, RUNS = 2_000, 500
+#: Columns of the charts in a section.
+WIDTH = 80
+TORCH = "torch"
+#: What is known of a finding on both sides of a worker: code, name, severity, headline, the full text, and its place.
+Record = dict[str, str]
+
+
+class Recording:
+    """Records every test function from its setup to the end of its call, where torch is loaded or while it is.
+
+    Fixtures are recorded because models, optimizers and scalers are made in them; teardown is not, because the report
+    of the call has to know the findings.
+    """
+
+    def __init__(self, config: pytest.Config, settings: Settings, report: str | None) -> None:
+        self.config = config
+        self.settings = settings
+        self.report = report
+        self.folder = os.path.join(os.fspath(config.invocation_params.dir), "")
+        self.open: record | None = None
+        self.done: dict[str, Run] = {}
+        self._release: Callable[[], None] | None = None
+        self._awaited: _Import | None = None
+        #: Of the session: node id -> what its last report carried.
+        self.carried: dict[str, dict[str, Any]] = {}
+        #: Finding -> the test where it was shown in full.
+        self.shown: dict[tuple[str, str], str] = {}
+        #: What is to be said of the report.
+        self.last = ""
+
+    # The recording of one test.
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        self._end()
+        self.done.clear()
+        if isinstance(item, pytest.Function):
+            if sys.modules.get(TORCH) is not None:
+                self._begin(item.nodeid)
+            else:
+                nodeid = item.nodeid
+                self._awaited = _Import(TORCH, lambda: self._begin(nodeid))
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        try:
+            return (yield)
+        finally:
+            run = self._end()
+            if run is not None:
+                self.done[item.nodeid] = run
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        try:
+            return (yield)
+        finally:
+            # A test whose setup failed is never called.
+            self._end()
+            self.done.clear()
+
+    def pytest_unconfigure(self) -> None:
+        self._end()
+        if self._release is not None:
+            self._release()
+            self._release = None
+
+    def _begin(self, nodeid: str) -> None:
+        from ..runtime.run import record
+        from ..runtime.session import keep_patches
+
+        if self._release is None:
+            self._release = keep_patches()
+        # A report is asked for to be looked at: what costs time and changes nothing is recorded for it too.
+        self.open = record(title=nodeid, automatic=True, dtypes=bool(self.report), numerics=bool(self.report))
+        self.open.__enter__()
+
+    def _end(self) -> Run | None:
+        if self._awaited is not None:
+            self._awaited.forget()
+            self._awaited = None
+        if self.open is None:
+            return None
+        ended, self.open = self.open, None
+        ended.__exit__(None, None, None)
+        return ended.run
+
+    # What it makes of a report.
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        # Subtests are reported while their test is still being recorded.
+        run = self.done.pop(item.nodeid, None) if call.when == "call" else None
+        if run is not None:
+            if fixtures.measured in item.stash:
+                run.memory = item.stash[fixtures.measured]
+            carried = self._carried(run, report, item)
+            if carried is not None:
+                setattr(report, CARRIED, carried)
+        return report
+
+    def _carried(self, run: Run, report: pytest.TestReport, item: pytest.Item) -> dict[str, Any] | None:
+        from .judged import settle
+
+        findings = settle(run.findings, self.settings, fixtures.allowed(item), self.folder)
+        records = [] if report.skipped else self._records(findings)
+        worse = [record for record in records if record["severity"] != "info"]
+        if worse:
+            fixtures.fail(report, item, _sentence(worse))
+        carried: dict[str, Any] = {
+            "records": records,
+            "trained": run.steps_total > 0,
+            "failure": "" if run.failure is None else f"{type(run.failure).__name__}: {run.failure}",
+            # A test that is expected to fail counts as little as the reason for it.
+            "counts": not hasattr(report, "wasxfail"),
+            "chart": _chart(run) if run.skipped_total or (run.steps_total and report.failed) else [],
+            "runs": self._told([run, *fixtures.runs(item)], item.nodeid) if self.report else [],
+        }
+        return carried if any(carried[key] for key in ("records", "trained", "failure", "runs")) else None
+
+    def _records(self, findings: Sequence[Finding]) -> list[Record]:
+        from . import text
+
+        places = [place for f in findings for place in (f.site, *(step.site for step in f.witness))]
+        sites = [site for place in places for site in place.frames()]
+        # Read by their full names: the test may have changed the folder.
+        texts = {path: "".join(linecache.getlines(self.folder + path)) for path in {site.path for site in sites}}
+        sources = text.Sources(texts)
+        return [
+            {
+                "code": finding.code,
+                "name": finding.name,
+                "severity": finding.severity,
+                "headline": "".join(text.plain([text.headline(finding)])).rstrip("\n"),
+                "text": "".join(text.plain(text.one(finding, sources))).rstrip("\n"),
+                "place": f"{os.path.realpath(os.path.join(self.folder, finding.filename))}:{finding.line}",
+                "line": f"{finding.filename}:{finding.line}",
+            }
+            for finding in findings
+        ]
+
+    def _told(self, runs: Sequence[Run], nodeid: str) -> list[str]:
+        """The runs that are worth a look as JSON, of long ones the end."""
+        told = []
+        for run in runs:
+            if run.steps_total or run.findings:
+                data = run.as_dict()
+                data["title"] = nodeid if run.title in ("", nodeid) else f"{nodeid}: {run.title}"
+                data["steps"] = data["steps"][-STEPS:]
+                told.append(json.dumps(data))
+        return told
+
+    # What becomes of it in the process that tells.
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        carried = getattr(report, CARRIED, None)
+        if carried is None or hasattr(self.config, "workerinput"):
+            return
+        self.carried[report.nodeid] = carried
+        parts = [self._part(record, report.nodeid) for record in carried["records"]]
+        if parts and report.failed:
+            parts += ["\n".join(carried["chart"])] if carried["chart"] else []
+            report.sections.append((NAME, "\n\n".join(parts)))
+
+    def _part(self, record: Record, nodeid: str) -> str:
+        """A finding in full where it is told first; code that many tests share would be told as often otherwise."""
+        first = self.shown.setdefault((record["code"], record["place"]), nodeid)
+        return record["text"] if first == nodeid else f"{record['headline']}\n  in full at {first}"
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.report is None or hasattr(self.config, "workerinput") or self.config.getoption("collectonly"):
+            return
+        from . import html
+
+        runs = [json.loads(told) for carried in self.carried.values() for told in carried["runs"]]
+        try:
+            html.write(runs[:RUNS], self.report)
+        except html.ReportUnavailable as error:
+            self.last = f"{NAME}: error: {error}"
+            session.exitstatus = session.exitstatus or pytest.ExitCode.USAGE_ERROR
+            return
+        shown = f"{min(len(runs), RUNS)} of {len(runs)} runs" if len(runs) > RUNS else _count(len(runs), "run")
+        self.last = f"The report of {shown} is in {self.report.removeprefix(self.folder)}."
+
+    def records(self) -> list[Record]:
+        """Every finding once, whatever the number of tests that have it."""
+        found = {(r["code"], r["place"]): r for carried in self._counted() for r in carried["records"]}
+        return list(found.values())
+
+    def _counted(self) -> list[dict[str, Any]]:
+        return [carried for carried in self.carried.values() if carried["counts"]]
+
+    def told(self) -> Iterator[str]:
+        """Findings that are not told in one failure, with the number of tests that have them."""
+        for record in self.records():
+            key = record["code"], record["place"]
+            tests = sum(any((r["code"], r["place"]) == key for r in carried["records"]) for carried in self._counted())
+            if tests > 1 or record["severity"] == "info":
+                yield f"{record['headline']} (in {_count(tests, 'test')})"
+
+    def charts(self) -> Iterator[str]:
+        """The loss scale of the tests that had steps skipped, and are not shown as failed."""
+        for nodeid, carried in self.carried.items():
+            if carried["chart"] and not carried["records"]:
+                yield nodeid
+                yield from (f"  {line}" for line in carried["chart"])
+
+    def summary(self) -> Iterator[str]:
+        """One sentence about the tests that train, and one for what else there is to say."""
+        from . import text
+
+        trained = sum(carried["trained"] or bool(carried["records"]) for carried in self._counted())
+        records = self.records()
+        if trained:
+            counts = text.count(record["severity"] for record in records)
+            # The sentence about files, said of tests.
+            sentence = text.tally(counts, trained)
+            yield f"{sentence.rpartition(' in ')[0]} in {_count(trained, 'test')} that train{'s' * (trained == 1)}."
+        failures = {nodeid: carried["failure"] for nodeid, carried in self.carried.items() if carried["failure"]}
+        for nodeid, failure in list(failures.items())[:1]:
+            yield (
+                f"{NAME}: the recorder failed in {_count(len(failures), 'test')}, such as {nodeid}, "
+                f"and has not seen all of it: {failure}: please report it"
+            )
+        if self.last:
+            yield self.last
+
+
+def _sentence(records: Sequence[Record]) -> str:
+    listed = [f"{record['code']} {record['name']} at {record['line']}" for record in records[:3]]
+    if len(records) > 3:
+        listed.append(f"{len(records) - 3} more")
+    return f"Its mixed-precision training has {_count(len(records), 'mistake')}: {', '.join(listed)}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _chart(run: Run) -> list[str]:
+    from . import charts, text
+
+    stdout = sys.__stdout__
+    lines = charts.lines(run.as_dict(), WIDTH, stdout.encoding if stdout is not None else None)
+    return [line.rstrip("\n") for line in text.plain(lines)]
+
+
+def installed() -> bool:
+    """Whether there is a torch to record, found without importing it."""
+    if sys.modules.get(TORCH) is not None:
+        return True
+    try:
+        return importlib.util.find_spec(TORCH) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+class _Import(importlib.abc.MetaPathFinder):
+    """Calls a function when a module has been imported by this thread: a test may be the first that needs torch."""
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name = name
+        self._then = then
+        self._thread = threading.get_ident()
+        sys.meta_path.insert(0, self)
+
+    def forget(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
+        if fullname != self._name or threading.get_ident() != self._thread:
+            return None
+        self.forget()
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        loader = spec.loader
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module
+            execute(module)
+            self._then()
+
+        loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

@@ -1,0 +1,208 @@
+"""What a test needs to train in mixed precision: a device, a dtype, seeds, recordings. It works without pytest too."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from . import patches
+from .compare import Unavailable
+from .emulate import emulate_cuda
+from .replay import Replay
+from .run import Run, record
+from .sites import Sites
+from .snapshot import random_state, restore_random
+
+#: The seed of every random generator, the same in every test: a test that fails alone fails in every order.
+SEED = 0
+
+
+def run_steps(
+    step: Callable[[Any], Any],
+    batches: Iterable[Any],
+    *,
+    steps: int | None = None,
+    state: Iterable[object] | None = None,
+    also: Sequence[object] = (),
+    model: torch.nn.Module | None = None,
+    **parts: Any,
+) -> Run:
+    """Records training steps that can run again, which is what the comparing assertions need.
+
+    ``step(batch)`` is called once a batch, ``steps`` times in all; ``state`` and ``also`` name what it trains where it
+    is not found from the function, see :class:`~pytest_amp_check.runtime.replay.Replay`. ``parts`` are those of
+    :class:`~pytest_amp_check.runtime.run.record`. Raises ValueError for arguments with which nothing can run.
+    """
+    replay, recording = _prepared(step, batches, steps, state, also, model, parts)
+    with recording as run:
+        replay.run()
+    return run
+
+
+class _Unseen(Replay):
+    """Steps that run again to be compared are not what a program trains: recordings that are open do not see them."""
+
+    @contextlib.contextmanager
+    def rewound(self) -> Iterator[None]:
+        active = patches._LOCAL.active
+        patches._LOCAL.active = ()
+        patches.watch()
+        try:
+            with super().rewound():
+                yield
+        finally:
+            patches._LOCAL.active = active
+            patches.watch()
+
+
+def _prepared(
+    step: Callable[[Any], Any],
+    batches: Iterable[Any],
+    steps: int | None,
+    state: Iterable[object] | None,
+    also: Sequence[object],
+    model: torch.nn.Module | None,
+    parts: dict[str, Any],
+) -> tuple[Replay, record]:
+    replay = _Unseen(step, batches, steps, state, also)
+    models = list(replay.found().models.values())
+    if model is None and len(models) == 1:
+        model = models[0]
+    recording = record(model, **parts)
+    recording.run.replay = replay
+    # The function that calls this one is still there when the steps run, and the step is all that a user wants to see.
+    _seen_from(recording, 1)
+    return replay, recording
+
+
+def _seen_from(recording: record, depth: int) -> None:
+    """Say who records: the chain of calls that leads to a place begins there."""
+    recording._recorder.sites = Sites(sys._getframe(depth + 1))
+
+
+class Session:
+    """A device, a dtype and seeded generators, with constructors that fit them; made by :func:`session`.
+
+    ``device`` is a ``torch.device``, ``dtype`` float16 or bfloat16, ``emulated`` says whether the device is the CPU
+    with CUDA's dtypes, ``generator`` is a seeded ``torch.Generator`` on the device. ``runs`` are the recordings made.
+    """
+
+    def __init__(
+        self, device: torch.device, dtype: torch.dtype, *, emulated: bool, seed: int, rules: Iterable[str] | None
+    ) -> None:
+        self.device = device
+        self.dtype = dtype
+        self.emulated = emulated
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.runs: list[Run] = []
+        self._rules = None if rules is None else sorted(rules)
+
+    def autocast(self, **more: Any) -> torch.autocast:
+        """An autocast region for the device and the dtype; ``more`` are other arguments of ``torch.autocast``."""
+        return torch.autocast(self.device.type, **{"dtype": self.dtype, **more})
+
+    def scaler(self, **more: Any) -> torch.amp.GradScaler:
+        """A gradient scaler for the device: live for float16, disabled for bfloat16, which needs none."""
+        return torch.amp.GradScaler(self.device.type, **{"enabled": self.dtype is torch.float16, **more})
+
+    def record(self, model: torch.nn.Module | None = None, **parts: Any) -> record:
+        """A recording for a ``with`` block; ``parts`` are those of :class:`~pytest_amp_check.runtime.run.record`."""
+        recording = record(model, **parts)
+        _seen_from(recording, 1)
+        self._keep(recording.run)
+        return recording
+
+    def run(
+        self,
+        step: Callable[[Any], Any],
+        batches: Iterable[Any],
+        *,
+        steps: int | None = None,
+        state: Iterable[object] | None = None,
+        also: Sequence[object] = (),
+        model: torch.nn.Module | None = None,
+        **parts: Any,
+    ) -> Run:
+        """Runs and records training steps; the arguments are those of :func:`run_steps`."""
+        replay, recording = _prepared(step, batches, steps, state, also, model, parts)
+        self._keep(recording.run)
+        with recording as run:
+            replay.run()
+        return run
+
+    def _keep(self, run: Run) -> None:
+        if self._rules is not None:
+            run.select(*self._rules)
+        self.runs.append(run)
+
+
+def missing(device: str) -> str:
+    """Why a device cannot be had on this machine, and what to do instead, or nothing."""
+    if device.partition(":")[0] != "cuda":
+        return ""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    index = int(device.partition(":")[2] or 0)
+    if index < count:
+        return ""
+    has = f"has {count} CUDA device{'s' if count > 1 else ''}" if count else "has no CUDA device"
+    return f"{device} was asked for, and this machine {has}: use emulate for CUDA's dtypes on the CPU, or auto"
+
+
+@contextlib.contextmanager
+def session(
+    device: str = "auto", dtype: torch.dtype = torch.float16, *, seed: int = SEED, rules: Iterable[str] | None = None
+) -> Iterator[Session]:
+    """A region in which the random generators of torch, Python and NumPy are seeded, and restored after it.
+
+    ``device`` is "cpu", "cuda", "cuda:1" and so on, "emulate" for the CPU under :func:`emulate_cuda` rules, or "auto"
+    for CUDA where there is one and the emulation elsewhere. ``rules`` are the codes that recordings look for, None for
+    the default ones. Raises :class:`Unavailable` where the device does not exist.
+    """
+    reason = missing(device)
+    if reason:
+        raise Unavailable(reason)
+    emulated = device == "emulate" or (device == "auto" and not torch.cuda.is_available())
+    with contextlib.ExitStack() as leaving:
+        leaving.callback(restore_random, random_state())
+        if emulated:
+            leaving.enter_context(emulate_cuda())
+        seed_all(seed)
+        place = torch.device("cuda" if emulated or device == "auto" else device)
+        yield Session(place, dtype, emulated=emulated, seed=seed, rules=rules)
+
+
+def seed_all(seed: int) -> None:
+    """Seed the global generators of torch (on every device), of Python, and of NumPy where it is loaded."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed)
+
+
+def keep_patches() -> Callable[[], None]:
+    """Patch torch now and until the function that is returned is called, whatever recordings begin and end between.
+
+    A test session patches once, below everything that its fixtures patch, such as ``monkeypatch`` or an emulation:
+    those come and go in their own order, and would put back what they found.
+    """
+    with patches._LOCK:
+        if patches._users == 0:
+            try:
+                patches._install()
+            except BaseException:
+                patches._remove()
+                raise
+        patches._users += 1
+
+    def release() -> None:
+        with patches._LOCK:
+            patches._users -= 1
+            if patches._users == 0:
+                patches._remove()
+
+    return release

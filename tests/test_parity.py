@@ -1,0 +1,312 @@
+"""What is found in a run is what is marked, and both readers say it in the same words."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import inspect
+import io
+import random
+import runpy
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from marks import Places, marks, one_sided, places, shown
+
+from pytest_amp_check.protocol.finding import Finding
+from pytest_amp_check.protocol.rule import STATIC
+from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.static.engine import Settings, check_source
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402 - needs torch, as the next one does
+
+from pytest_amp_check import emulate_cuda, record  # noqa: E402
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+SCRIPTS = {path.relative_to(FIXTURES).as_posix(): path for path in sorted(FIXTURES.rglob("*.py"))}
+#: These are about text, which no run has.
+OF_TEXT = {"AMP902", "AMP903"}
+EXAMPLES = [(code, kind) for code in RULES if code not in OF_TEXT for kind in ("bad", "good")]
+LOOK_ALIKES = [
+    (code, number)
+    for code, rule in RULES.items()
+    if code not in OF_TEXT
+    for number in range(len(rule.silent))
+    if rule.readers != STATIC
+]
+
+#: Messages of the two readers that cannot be equal, and why: "fixture.py:line AMPnnn" -> reason. It may only shrink.
+SAID_DIFFERENTLY: dict[str, str] = {}
+#: Look-alikes of which a run knows better: (code, reason that the rule gives) -> why a run may find something.
+KNOWN_BETTER = {
+    ("AMP503", "the dtype is chosen at run time"): "a run has chosen bfloat16, and the scaler is enabled all the same",
+}
+#: Marks that only one reader counts though both decide their rule. It may only shrink.
+ONE_SIDED = 4
+#: Look-alikes that run to their end; the others need libraries that are not here, or names that nobody gives them.
+RUNNABLE = 150
+
+TORCH = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+#: What this machine cannot commit.
+IMPOSSIBLE = {
+    code
+    for code, possible in {"AMP109": TORCH < (2, 11), "AMP217": not torch.cuda.is_available()}.items()
+    if not possible
+}
+
+
+class Recorded(NamedTuple):
+    """What came of a script that ran under the recorder."""
+
+    findings: list[Finding]
+    #: What the script raised.
+    error: Exception | None
+    #: The error that ended the recording early.
+    failure: Exception | None
+
+
+def recorded(run_script: Callable[[], None]) -> Recorded:
+    """Run a program under the recorder, in a thread of its own, so that an autocast it leaves open ends with it."""
+
+    def go() -> Recorded:
+        error = None
+        with record() as run, contextlib.redirect_stdout(io.StringIO()):
+            run.select("ALL")
+            try:
+                run_script()
+            except Exception as raised:  # noqa: BLE001 - some of the scripts show what torch raises
+                error = raised
+        return Recorded(run.findings, error, run.failure)
+
+    torch_state, python_state = torch.get_rng_state(), random.getstate()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with warnings.catch_warnings(), ThreadPoolExecutor(1) as pool:
+            # Deprecated names and autocast that disables itself are what some of the scripts are about.
+            warnings.simplefilter("ignore")
+            return pool.submit(go).result()
+    finally:
+        torch.clear_autocast_cache()
+        torch.set_num_threads(threads)
+        torch.set_rng_state(torch_state)
+        random.setstate(python_state)
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Give a script a folder and arguments of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["script.py"])
+
+
+@functools.cache
+def run_of(name: str) -> Recorded:
+    """The run of a fixture."""
+    return recorded(lambda: runpy.run_path(str(SCRIPTS[name]), run_name="__main__") and None)
+
+
+def expected(source: str) -> Places:
+    return {(line, code) for line, code in marks(source, "runtime") if code not in IMPOSSIBLE}
+
+
+def found_exactly(run: Recorded, path: Path, source: str) -> None:
+    """Fail unless a run has found what its source marks, and nothing elsewhere."""
+    assert run.failure is None
+    assert {finding.filename for finding in run.findings} <= {str(path)}, shown(run.findings)
+    assert places(run.findings) == expected(source), f"{shown(run.findings)}\nraised: {run.error!r}"
+
+
+def said_equally(name: str, run: Recorded, source: str) -> int:
+    """Fail unless both readers tell what both find in the same words; the number of findings that were compared."""
+    static = {
+        (f.line, f.code): f.message for f in check_source(source, "script.py", Settings(select=frozenset(RULES)))
+    }
+    compared = 0
+    for finding in run.findings:
+        message = static.get((finding.line, finding.code))
+        if message is not None:
+            compared += 1
+            place = f"{name}:{finding.line} {finding.code}"
+            differs = finding.message != message
+            assert differs == (place in SAID_DIFFERENTLY), f"{place}\nsource: {message}\nrun:    {finding.message}"
+    return compared
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_run_of_a_fixture_finds_exactly_what_it_marks(name: str) -> None:
+    run = run_of(name)
+    assert run.error is None
+    found_exactly(run, SCRIPTS[name], SCRIPTS[name].read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", [name for name, path in SCRIPTS.items() if path.stem.endswith("_bad")])
+def test_both_readers_say_the_same_of_a_fixture(name: str) -> None:
+    said_equally(name, run_of(name), SCRIPTS[name].read_text(encoding="utf-8"))
+
+
+def test_many_findings_are_common_to_both_readers() -> None:
+    source = (FIXTURES / "headline.py").read_text(encoding="utf-8")
+    assert said_equally("headline.py", run_of("headline.py"), source) == 3
+    both = [
+        mark
+        for path in SCRIPTS.values()
+        for mark in marks(path.read_text(encoding="utf-8")) & expected(path.read_text(encoding="utf-8"))
+    ]
+    assert len(both) >= 70
+    assert len({code for _, code in both}) >= 24
+
+
+def test_marks_of_one_reader_become_no_more() -> None:
+    taken = [
+        f"{name}:{line} {code} {reader} only"
+        for name, path in SCRIPTS.items()
+        for line, code, reader in one_sided(path.read_text(encoding="utf-8"))
+    ]
+    print(*taken, sep="\n")  # noqa: T201 - shown by -rP
+    assert len(taken) <= ONE_SIDED
+
+
+@pytest.mark.parametrize(("code", "kind"), EXAMPLES)
+def test_a_run_of_an_example_finds_exactly_what_it_marks(code: str, kind: str, tmp_path: Path) -> None:
+    source: str = getattr(RULES[code], kind)
+    script = tmp_path / f"{kind}.py"
+    script.write_text(source, encoding="utf-8")
+    run = recorded(lambda: runpy.run_path(str(script), run_name="__main__") and None)
+    found_exactly(run, script, source)
+    said_equally(f"{code} {kind}", run, source)
+
+
+# Look-alikes are mostly functions and lines that lack their surroundings; here they get some.
+
+
+class Net(nn.Module):
+    def __init__(self, config: object = None) -> None:
+        super().__init__()
+        self.body = nn.Linear(8, 16)
+        self.embedding = nn.Embedding(4, 2)
+        self.head = nn.Linear(16, 1)
+
+    def forward(self, x: Any, y: Any = None) -> Any:
+        out = self.head(torch.relu(self.body(x)))
+        return out if y is None else nn.functional.mse_loss(out, y)
+
+
+class LossScaler:
+    """The loss scaler of timm."""
+
+    def __init__(self) -> None:
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def __call__(self, loss: Any, optimizer: Any, clip_grad: Any, parameters: Any, need_update: bool = True) -> None:
+        self.scaler.scale(loss).backward()
+        if need_update:
+            if clip_grad is not None:
+                self.scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(parameters, clip_grad)
+            self.scaler.step(optimizer)
+            self.scaler.update()
+
+
+def surroundings() -> dict[str, Any]:
+    """What the look-alikes take for granted, by the names that they use."""
+    torch.manual_seed(0)
+    model, other = Net(), Net()
+    generator, discriminator = nn.Linear(1, 8), nn.Linear(8, 1)
+    adam = functools.partial(torch.optim.AdamW, lr=1e-3)
+    batches = [(torch.randn(4, 8), torch.rand(4, 1)) for _ in range(4)]
+    x, y = batches[0]
+    x = x.clone().requires_grad_()
+    loss_fn = nn.functional.mse_loss
+
+    def loss(*models: nn.Module) -> Any:
+        with torch.autocast("cuda", dtype=torch.float16):
+            return sum(loss_fn(m(x), y) for m in models)
+
+    def adversarial(*scores: Any) -> Any:
+        return sum(score.float().mean() for score in scores)
+
+    optimizer, second = adam(model.parameters()), adam(other.parameters())
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scaler": {}}
+    checkpoint = io.BytesIO()
+    torch.save(state, checkpoint)
+    checkpoint.seek(0)
+    centers = nn.Parameter(torch.randn(4, 8))
+    return {
+        **{"torch": torch, "nn": nn, "F": nn.functional, "contextlib": contextlib, "copy": copy},
+        **{"Net": Net, "Encoder": Net, "Decoder": Net, "build": Net, "config": {"amp": True, "epochs": 2}},
+        **{"model": model, "encoder": model, "layer": model.head, "student": other, "average": other},
+        **{"decoder": other, "frozen": other, "probe": copy.deepcopy(other), "linear": model.body},
+        **{"optimizer": optimizer, "base": optimizer, "opt_e": optimizer, "optimizers": [optimizer, second]},
+        **{"scaler": torch.amp.GradScaler("cuda"), "loss_scaler": LossScaler()},
+        **{"generator": generator, "opt_g": adam(generator.parameters()), "g_loss": adversarial},
+        **{"discriminator": discriminator, "opt_d": adam(discriminator.parameters()), "d_loss": adversarial},
+        **{"critic": discriminator, "opt_c": adam(discriminator.parameters()), "c_loss": adversarial, "n_critic": 2},
+        **{"loader": batches, "batches": batches, "valid_loader": batches, "valid": batches, "epochs": 2, "k": 2},
+        **{"x": x, "y": y, "inputs": x, "targets": y, "labels": y, "batch": (x, y)},
+        **{"windows": [batches[:2], batches[2:]], "folds": [batches] * 2, "stages": [batches] * 2},
+        **{"loss_fn": loss_fn, "criterion": loss_fn, "loss": loss(model), "auxiliary": loss(model)},
+        **{"losses": [loss(model), loss(model)], "reconstruction": loss(model), "adversarial": loss(model)},
+        **{"penalty": lambda model: model.head.weight.square().sum(), "loss_of": lambda batch: loss(model)},
+        **{"centers": centers, "center_optimizer": adam([centers]), "center_loss": torch.sum},
+        **{"use_amp": True, "fp16": True, "enabled": True, "dtype": torch.float16, "device_type": "cuda"},
+        **{"max_norm": 1.0, "limit": 0.5, "lr": 1e-3, "step": 0, "path": checkpoint, "history": [], "outputs": []},
+        **{"log": lambda *_: None, "writer": types.SimpleNamespace(add_histogram=lambda *_: None)},
+        **{"scheduler": torch.optim.lr_scheduler.ConstantLR(optimizer), "schedule": lambda i: 128.0},
+        **{"callbacks": types.SimpleNamespace(after_step=lambda scaler: scaler.update()), "saliency_of": abs},
+        **{"extra_state": lambda scaler: {"scaler": scaler.state_dict()}, "closure": lambda: loss(model)},
+        **{"query": torch.randn(2, 4, 8), "key": torch.randn(2, 4, 8), "mask": torch.zeros(4, 4).bool(), "length": 4},
+        **{"causal_mask": torch.zeros(4, 4).bool(), "router": model.body, "tokens": x},
+    }
+
+
+def play(script: Path) -> None:
+    """Run a look-alike, and the functions that it only defines, as a CUDA machine would."""
+    with emulate_cuda():
+        namespace = runpy.run_path(str(script), init_globals=surroundings(), run_name="__main__")
+        for function in list(namespace.values()):
+            if not inspect.isfunction(function) or function.__code__.co_filename != str(script):
+                continue
+            given = surroundings()
+            names = inspect.signature(function).parameters
+            missing = [n for n, p in names.items() if n not in given and p.default is p.empty]
+            if missing:
+                raise NameError(f"nobody gives {', '.join(missing)}")
+            made = function(**{n: given[n] for n in names if n in given})
+            if isinstance(made, Iterator):
+                list(made)
+
+
+@functools.cache
+def look_alike(code: str, number: int, folder: Path) -> Recorded:
+    script = folder / f"{code}_{number}.py"
+    script.write_text(RULES[code].silent[number][1], encoding="utf-8")
+    return recorded(lambda: play(script))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("look_alikes")
+
+
+@pytest.mark.parametrize(("code", "number"), LOOK_ALIKES)
+def test_a_run_of_a_look_alike_stays_silent(code: str, number: int, folder: Path) -> None:
+    run = look_alike(code, number, folder)
+    assert run.failure is None
+    found = [finding for finding in run.findings if finding.code == code]
+    known = (code, RULES[code].silent[number][0]) in KNOWN_BETTER
+    assert bool(found) == known, shown(found)
+
+
+def test_most_look_alikes_run_to_their_end(folder: Path) -> None:
+    ended = [pair for pair in LOOK_ALIKES if look_alike(*pair, folder).error is None]
+    assert len(ended) >= RUNNABLE, f"{len(ended)} of {len(LOOK_ALIKES)} run"
