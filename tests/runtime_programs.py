@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+SCALER = 'scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)\n'
 SETUP = """\
 import io
 
@@ -57,6 +58,7 @@ class Program(NamedTuple):
     raises  words of the exception that torch ends it with, if it does.
     turns   how many batches it is run with; the mistake is there in each case.
     codes   rules that must be selected, since they are off by default.
+    late    whether it shows as well if the recording begins after the set-up.
     """
 
     name: str
@@ -66,10 +68,21 @@ class Program(NamedTuple):
     raises: str = ""
     turns: tuple[int, ...] = (1, 3)
     codes: tuple[str, ...] = ()
+    late: bool = True
+
+    @property
+    def setup(self) -> str:
+        """The set-up, with a scaler where the body uses one."""
+        return SETUP if "scaler" in self.body else SETUP.replace(SCALER, "")
+
+    @property
+    def starts(self) -> int:
+        """The line on which the body starts."""
+        return self.setup.count("\n") + 1
 
     def source(self, turns: int) -> str:
         """The whole program for a number of batches."""
-        return SETUP.replace("TURNS = 3", f"TURNS = {turns}") + self.body
+        return self.setup.replace("TURNS = 3", f"TURNS = {turns}") + self.body
 
 
 #: Clipped while scaled: SGD moves by max_norm / scale.
@@ -324,13 +337,6 @@ TOUCHED = (
         p.grad = torch.nan_to_num(p.grad, 0.0, 0.0, 0.0)  # AMP202""",
     ),
     edited(
-        "a gradient that is halved",
-        "S19",
-        """\
-    for p in model.parameters():
-        p.grad *= 0.5  # AMP202""",
-    ),
-    edited(
         "weight decay by hand",
         "S19",
         """\
@@ -352,25 +358,12 @@ TOUCHED = (
     torch._foreach_clamp_max_([p.grad for p in model.parameters()], 0.01)  # AMP202""",
     ),
     edited(
-        "all gradients in one call, multiplied",
-        "S19",
-        """\
-    torch._foreach_mul_([p.grad for p in model.parameters()], 0.9)  # AMP202""",
-    ),
-    edited(
         "grad.data",
         "S20",
         """\
     for p in model.parameters():
         p.grad.data.clamp_(-0.01, 0.01)  # AMP202""",
         shows="moved() < 1e-6",
-    ),
-    edited(
-        "grad.data, multiplied",
-        "S19",
-        """\
-    for p in model.parameters():
-        p.grad.data.mul_(0.9)  # AMP202""",
     ),
     edited(
         "an edit before unscale_",
@@ -438,6 +431,12 @@ TWICE = (
         """\
     for p in model.parameters():
         p.grad /= scaler.get_scale()  # AMP210""",
+    ),
+    divided(
+        "*= the inverse scale",
+        """\
+    for p in model.parameters():
+        p.grad *= 1.0 / scaler.get_scale()  # AMP210""",
     ),
     divided(
         "a divided gradient is set",
@@ -1065,10 +1064,11 @@ for i, (x, y) in enumerate(batches):
     if (i + 1) % 2 == 0:
         scaler.step(optimizer)
         optimizer.zero_grad()
-    scaler.update()  # AMP303
+    scaler.update()  # AMP207
 """,
         raises="No inf checks were recorded prior to update",
         turns=(2, 4),
+        late=False,
     ),
 )
 
@@ -1256,6 +1256,20 @@ DTYPES = (
         "float16 without a scaler",
         "S36",
         """
+for x, y in batches:
+    optimizer.zero_grad()
+    loss = 1e-6 * loss_of(x, y)
+    loss.backward()  # AMP502
+    losses.append((model[0].weight.grad == 0).float().mean().item())
+    optimizer.step()
+""",
+        shows="losses[0] > 0.5",
+    ),
+    Program(
+        "float16 with a scaler that is made and never used",
+        "S36",
+        """
+scaler = torch.amp.GradScaler("cpu")
 for x, y in batches:
     optimizer.zero_grad()
     loss = 1e-6 * loss_of(x, y)
@@ -1522,6 +1536,27 @@ for x, y in batches:
         optimizer.zero_grad()
     scaler.update()
 """,
+    ),
+    edited(
+        "a gradient that is halved",
+        "AMP202",
+        """\
+    for p in model.parameters():
+        p.grad *= 0.5""",
+        shows="1e-3 < moved() < 5e-2",
+    ),
+    edited(
+        "all gradients in one call, multiplied",
+        "AMP202",
+        """\
+    torch._foreach_mul_([p.grad for p in model.parameters()], 0.9)""",
+    ),
+    edited(
+        "grad.data, multiplied",
+        "AMP202",
+        """\
+    for p in model.parameters():
+        p.grad.data.mul_(0.9)""",
     ),
     Program(
         "two losses of one batch",

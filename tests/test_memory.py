@@ -631,7 +631,7 @@ def test_gradients_that_torch_computes_otherwise_differ_by_rounding_alone() -> N
     def gradient(watch: bool) -> torch.Tensor:
         x = torch.linspace(0.5, 1.5, 60).reshape(4, 15).requires_grad_()
         with measure_memory(x) if watch else contextlib.nullcontext():
-            (x.cumprod(1).sin().sum() + x.prod(1).sum()).backward()
+            (x.cumprod(1).sin().sum() + x.prod(1).sum()).backward()  # type: ignore[no-untyped-call]
         assert x.grad is not None
         return x.grad
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pytest_amp_check.runtime.run import Run
 
 TORCH = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-#: The line on which the body of a program starts.
-BODY = SETUP.count("\n") + 1
 
 without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="with CUDA this scaler does not disable itself")
 
@@ -71,7 +69,8 @@ def cases(programs: tuple[Program, ...]) -> list[Any]:
         pytest.param(program, turns, start, id=f"{program.rows} {program.name}, {turns}{suffix}")
         for program in programs
         for turns in program.turns
-        for start, suffix in ((1, ""), (BODY, ", recorded late"))
+        for start, suffix in ((1, ""), (program.starts, ", recorded late"))
+        if start == 1 or program.late
     ]
 
 
@@ -162,7 +161,7 @@ def test_a_scaler_that_disabled_itself_is_reported_once(how: str, loop: str, tmp
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available")
 def test_a_scaler_that_disabled_itself_before_the_recording_is_reported(tmp_path: Path) -> None:
     setup = SETUP.replace('GradScaler("cpu", init_scale=2.0**10)', 'GradScaler("cuda")')
-    run, _ = execute(setup + CAREFUL, tmp_path / "train.py", BODY)
+    run, _ = execute(setup + CAREFUL, tmp_path / "train.py", SETUP.count("\n") + 1)
     assert [finding.code for finding in judged(run).findings] == ["AMP217"], shown(run.findings)
     assert "scaler" in run.findings[0].message
 

@@ -252,7 +252,10 @@ def test_the_marker_is_registered(pytester: pytest.Pytester) -> None:
 
 
 def test_nothing_checked_is_said(project: pytest.Pytester) -> None:
-    assert summary(project.runpytest("--amp-check", "-m", "not amp_check")) == ["No file was checked."]
+    result = project.runpytest("--amp-check", "-m", "not amp_check")
+    assert summary(result) == ["No file was checked, and no test trained."]
+    result = project.runpytest("--amp-check", "-m", "not amp_check", "--amp-only=static")
+    assert summary(result) == ["No file was checked."]
 
 
 def test_last_failed_runs_only_what_failed(project: pytest.Pytester) -> None:

@@ -47,6 +47,11 @@ _BANNED = frozenset({"binary_cross_entropy"})
 _CUDNN_RNN = frozenset(
     f"aten::{name}.{overload}" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu") for overload in ("input", "data")
 )
+#: CUDA runs these in the dtype that they are given and has kernels for low ones, which the CPU lacks for some.
+_AS_GIVEN = frozenset(
+    "adaptive_avg_pool3d adaptive_max_pool3d avg_pool3d fractional_max_pool2d fractional_max_pool3d max_pool3d "
+    "max_unpool2d max_unpool3d reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d replication_pad3d trace".split()
+)
 #: Registered in CUDA builds, and never reached by a CPU tensor.
 _UNREACHABLE = frozenset({"_cudnn_rnn", "miopen_rnn"})
 
@@ -76,6 +81,8 @@ CACHE_KEEPS_GRADIENTS = tuple(int(part) for part in torch.__version__.split(".")
 
 #: By id: a parameter, which is held so that its id stays its own, and its cast. One for all threads, as torch's own.
 _casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+_HALVES = (torch.float16, torch.bfloat16)
 
 _Policy = Callable[[Any, str, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -160,6 +167,15 @@ def _promote(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     return _run_in(widest, low, op, args, kwargs)
 
 
+def _as_given(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    given = args[0].dtype
+    if given not in _HALVES:
+        with _excluding(_ONLY_AUTOCAST_CPU):
+            return op(*args, **kwargs)
+    result = _run_in(torch.float32, None, op, args, kwargs)
+    return tuple(_cast(each, given, None) for each in result) if isinstance(result, tuple) else _to(result, given)
+
+
 def _banned(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     # The kernel of CUDA says why, in the words of the torch that is installed.
     return op.redispatch(_ONLY_AUTOCAST_CUDA, *args, **kwargs)
@@ -233,6 +249,8 @@ def cuda_policy(name: str) -> str | None:
 
 
 def _on_cuda(op: Any, name: str) -> _Policy | None:
+    if _base(name) in _AS_GIVEN:
+        return _as_given
     policy = cuda_policy(name)
     if policy == "fp32 unless dtype":
         return _fp32_unless_dtype(op)

@@ -30,8 +30,10 @@ _OVER_FRACTION = 0x7FF000
 _SIGNLESS = 0x7FFFFFFF
 #: How far, in float32's last places, a gradient may be from what it was before it was divided by the loss scale.
 _PLACES = 16
-#: How many elements are counted at once: on the CPU as many as its caches hold; elsewhere each start of an op counts.
-_BATCH_CPU, _BATCH = 1 << 18, 1 << 22
+#: Elements in a piece, which stays in a CPU's caches; in a piece that is small enough to be copied to others, as each
+#: start of an op costs as much as a thousand elements; and in the pieces that are counted together, which bounds what
+#: is copied of gradients that are not float32 or not contiguous.
+_PIECE, _SMALL, _BATCH = 1 << 18, 1 << 12, 1 << 22
 
 
 class Counts(NamedTuple):
@@ -175,7 +177,7 @@ class Numerics(Collector):
             values = _values(parameter.grad)
             if values is not None:
                 row = self._row(name)
-                for piece in torch.split(values, _batch(values.device)):
+                for piece in torch.split(values, _PIECE):
                     yield row, piece
 
     def _row(self, name: str) -> int:
@@ -273,22 +275,19 @@ def _narrowed(double: torch.Tensor) -> torch.Tensor:
     return torch.where(single.isinf() & double.isfinite(), info.max, single)
 
 
-def _batch(device: torch.device) -> int:
-    return _BATCH_CPU if device.type == "cpu" else _BATCH
-
-
 def _batches(pieces: Iterable[tuple[int, torch.Tensor]]) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
-    """Pieces of one device that are counted together, as small tensors cost as much each as a thousand elements."""
+    """Pieces of one device that are counted together, with their places in the table."""
     open_: dict[torch.device, tuple[list[int], list[torch.Tensor]]] = {}
     sizes: dict[torch.device, int] = {}
     for row, piece in pieces:
-        device, size = piece.device, len(piece)
-        if device in open_ and sizes[device] + size > _batch(device):
-            yield open_.pop(device)
+        device = piece.device
         rows, batch = open_.setdefault(device, ([], []))
-        sizes[device] = size + (sizes[device] if rows else 0)
         rows.append(row)
         batch.append(piece)
+        sizes[device] = sizes.get(device, 0) + len(piece)
+        if sizes[device] >= _BATCH:
+            del open_[device], sizes[device]
+            yield rows, batch
     yield from open_.values()
 
 
@@ -296,31 +295,25 @@ class _Scratch:
     """Buffers that are used again and again: to touch new memory costs more than to count what lies in it."""
 
     def __init__(self) -> None:
-        self._buffers: dict[tuple[torch.device, str], torch.Tensor] = {}
+        self._buffers: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
 
-    def take(self, purpose: str, size: int, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """A buffer of ``size`` elements, whose last contents for that purpose are gone."""
-        buffer = self._buffers.get((like.device, purpose))
-        if buffer is None or len(buffer) < size:
-            buffer = self._buffers[like.device, purpose] = torch.empty(size, dtype=dtype, device=like.device)
-        return buffer[:size]
+    def take(self, dtype: torch.dtype, part: torch.Tensor) -> torch.Tensor:
+        """A buffer as large as a part, whose last contents are gone."""
+        buffer = self._buffers.get((part.device, dtype))
+        if buffer is None:
+            buffer = self._buffers[part.device, dtype] = torch.empty(_PIECE, dtype=dtype, device=part.device)
+        return buffer[: len(part)]
 
 
 def _before_and_after(pieces: Sequence[torch.Tensor], before: float, after: float, scratch: _Scratch) -> torch.Tensor:
     """Two rows of counts for each of several tensors on one device: of it times ``before``, and times ``after``."""
-    values = pieces[0]
-    if len(pieces) > 1:
-        size = sum(len(piece) for piece in pieces)
-        values = torch.cat(list(pieces), out=scratch.take("values", size, values, torch.float32))
-    sizes = [len(piece) for piece in pieces]
-    # By a power of two only exponents move. The other factor, 0.5 < fraction < 1, can neither overflow nor vanish.
     read: dict[float, _Bits] = {}
     sides = []
     for factor in (before, after):
+        # By a power of two only exponents move. The other factor, 0.5 < fraction < 1, can neither overflow nor vanish.
         fraction, shift = _split(factor)
         if fraction not in read:
-            factored = values if fraction == 1.0 else values * fraction
-            read[fraction] = _Bits(factored, sizes, scratch, f"side {len(read)}")
+            read[fraction] = _Bits(pieces if fraction == 1.0 else [piece * fraction for piece in pieces], scratch)
         sides.append(read[fraction].count(shift))
     fraction, shift = _split(after)
     read[fraction].count_flushed(shift, sides[1], power_of_two=fraction == 1.0)
@@ -334,55 +327,70 @@ def _split(factor: float) -> tuple[float, int]:
 
 
 class _Bits:
-    """float32 numbers as integers, whose order without the sign is that of the magnitudes.
+    """Several tensors of float32 as integers, whose order without the sign is that of the magnitudes.
 
-    ``values`` has several tensors one after the other, ``sizes`` elements each. Subnormal numbers are read as integers
-    too, as a process may be set to flush them. Comparisons of all elements cost most, so they wait until it is known
-    that there is something to find.
+    Subnormal numbers are read as integers too, as a process may be set to flush them. What looks for single values
+    waits until it is known that there are some near.
     """
 
-    def __init__(self, values: torch.Tensor, sizes: list[int], scratch: _Scratch, purpose: str) -> None:
-        signed = values.view(torch.int32)
-        self._signless = scratch.take(purpose, len(signed), signed, torch.int32)
-        torch.bitwise_and(signed, _SIGNLESS, out=self._signless)
+    def __init__(self, pieces: Sequence[torch.Tensor], scratch: _Scratch) -> None:
+        self._parts = [piece.view(torch.int32) for piece in pieces]
+        self._sizes = torch.tensor([len(part) for part in self._parts], device="cpu")
         self._scratch = scratch
-        self._parts = torch.split(self._signless, sizes)
-        self._sizes = torch.tensor(sizes, device="cpu")
-        # Eight bits are the exponent's field, without the sign.
-        shifted = torch.bitwise_right_shift(
-            self._signless, 23, out=scratch.take("shifted", len(signed), signed, torch.int32)
-        )
-        exponents = torch.split(scratch.take("exponents", len(signed), signed, torch.uint8).copy_(shifted), sizes)
+        fields: list[torch.Tensor | None] = [None] * len(self._parts)
+        few: list[int] = []
+        filled = 0
+        for row, part in enumerate(self._parts):
+            if len(part) > _SMALL:
+                fields[row] = torch.bincount(self._exponents(part), minlength=256)
+                continue
+            if filled + len(part) > _PIECE:
+                self._read_few(few, fields)
+                few, filled = [], 0
+            few.append(row)
+            filled += len(part)
+        if few:
+            self._read_few(few, fields)
         #: How many elements of each tensor have each of the 256 values of the exponent's field, on the CPU.
-        self._fields = torch.stack([torch.bincount(part, minlength=256) for part in exponents]).cpu()
+        self._fields = torch.stack([field for field in fields if field is not None]).cpu()
+
+    def _exponents(self, part: torch.Tensor) -> torch.Tensor:
+        """The eight bits of the exponent's field, which the conversion to eight bits parts from the sign."""
+        shifted = self._scratch.take(torch.int32, part)
+        torch.bitwise_right_shift(part, 23, out=shifted)
+        return self._scratch.take(torch.uint8, part).copy_(shifted)
+
+    def _read_few(self, rows: Sequence[int], fields: list[torch.Tensor | None]) -> None:
+        """Reads small parts together."""
+        parts = [self._parts[row] for row in rows]
+        exponents = torch.split(self._exponents(torch.cat(parts)), [len(part) for part in parts])
+        for row, part in zip(rows, exponents, strict=True):
+            fields[row] = torch.bincount(part, minlength=256)
+
+    def _differ(self, row: int, bits: int) -> torch.Tensor:
+        """How many elements of a tensor have other bits, but for the sign."""
+        part = self._parts[row]
+        out = self._scratch.take(torch.int32, part)
+        torch.bitwise_xor(part, bits, out=out)
+        # A shift to the left drops the sign.
+        return torch.count_nonzero(out.bitwise_left_shift_(1))
 
     def _equal(self, bits: int, where: torch.Tensor) -> torch.Tensor:
         """How many elements have these bits, on the CPU, for each tensor ``where`` a condition holds, 0 elsewhere."""
         counts = torch.zeros(len(self._parts), dtype=torch.int64, device="cpu")
         rows = where.nonzero().flatten()
         if len(rows):
-            parts = [self._parts[row] for row in rows.tolist()]
-            others = torch.stack([torch.count_nonzero(self._other(part, bits) if bits else part) for part in parts])
+            others = torch.stack([self._differ(row, bits) for row in rows.tolist()])
             counts[rows] = self._sizes[rows] - others.cpu()
         return counts
 
-    def _other(self, part: torch.Tensor, bits: int) -> torch.Tensor:
-        """Zero where a part has these bits."""
-        out = self._scratch.take("shifted", len(part), part, torch.int32)
-        torch.bitwise_xor(part, bits, out=out)
-        return out
-
-    def _places(self, low: int, high: int) -> torch.Tensor:
-        """Where elements from the bits ``low`` to below ``high`` stand."""
-        return ((self._signless >= low) & (self._signless < high)).nonzero().flatten()
-
-    def _owners(self, places: torch.Tensor) -> torch.Tensor:
-        """In which tensors some places lie."""
-        return torch.bucketize(places, self._sizes.cumsum(0).to(places.device), right=True)
-
-    def _between(self, low: int, high: int) -> torch.Tensor:
-        """How many elements of each tensor have bits from ``low`` to below ``high``, on the CPU."""
-        return torch.bincount(self._owners(self._places(low, high)), minlength=len(self._parts)).cpu()
+    def _between(self, low: int, high: int, where: torch.Tensor) -> torch.Tensor:
+        """As :meth:`_equal`, for bits from ``low`` to below ``high``."""
+        counts = torch.zeros(len(self._parts), dtype=torch.int64, device="cpu")
+        for row in where.nonzero().flatten().tolist():
+            signless = self._parts[row] & _SIGNLESS
+            counts[row] = torch.count_nonzero((signless >= low) & (signless < high))
+        return counts
 
     def count(self, shift: int) -> torch.Tensor:
         """Rows of counts, on the CPU, for each tensor times two to the power of ``shift``."""
@@ -391,24 +399,24 @@ class _Bits:
         target = (torch.arange(1, 255, device="cpu") - 127 + shift).clamp_(_LEAST, _MOST) - _LEAST
         counts.index_add_(1, target, fields[:, 1:255])
         counts[:, _ZERO] = self._equal(0, fields[:, 0] > 0)
-        if not torch.equal(counts[:, _ZERO], fields[:, 0]):
-            self._count_tiny(shift, counts)
+        for row in (counts[:, _ZERO] < fields[:, 0]).nonzero().flatten().tolist():
+            counts[row, :_BINS] += self._tiny(row, shift)
         counts[:, _INF] = self._equal(255 << 23, fields[:, 255] > 0)
         counts[:, _NAN] = fields[:, 255] - counts[:, _INF]
         tie = _TIE_EXPONENT - shift + 127
         if 0 < tie < 255:
             counts[:, _TIE] = self._equal(tie << 23, fields[:, tie] > 0)
         last = _LAST_EXPONENT - shift + 127
-        if 0 < last < 255 and fields[:, last].any():
-            counts[:, _OVER] = self._between(last << 23 | _OVER_FRACTION, (last + 1) << 23)
+        if 0 < last < 255:
+            counts[:, _OVER] = self._between(last << 23 | _OVER_FRACTION, (last + 1) << 23, fields[:, last] > 0)
         return counts
 
-    def _count_tiny(self, shift: int, counts: torch.Tensor) -> None:
-        """Counts float32's subnormal numbers, which have no exponent of their own."""
-        places = self._places(1, 1 << 23)
-        exponents = torch.frexp(self._signless[places].double()).exponent - 1 - 149 + shift
-        keys = self._owners(places) * _BINS + exponents.clamp_(_LEAST, _MOST) - _LEAST
-        counts[:, :_BINS] += torch.bincount(keys, minlength=len(counts) * _BINS).view(-1, _BINS).cpu()
+    def _tiny(self, row: int, shift: int) -> torch.Tensor:
+        """The bins of float32's subnormal numbers, which have no exponent of their own, on the CPU."""
+        signless = self._parts[row] & _SIGNLESS
+        tiny = signless[(signless > 0) & (signless < 1 << 23)].double()
+        exponents = torch.frexp(tiny).exponent - 1 - 149 + shift
+        return torch.bincount(exponents.clamp_(_LEAST, _MOST) - _LEAST, minlength=_BINS).cpu()
 
     def count_flushed(self, shift: int, counts: torch.Tensor, *, power_of_two: bool) -> None:
         """Counts the zeros that float16 made, at least, where a gradient came through float16 before it was stored.
@@ -424,7 +432,7 @@ class _Bits:
         if not (0 < field < 255 and came.any()):
             return
         low = field << 23
-        exact = self._equal(low, came) if power_of_two else self._between(low - _PLACES, low + _PLACES)
+        exact = self._equal(low, came) if power_of_two else self._between(low - _PLACES, low + _PLACES, came)
         came &= exact >= smallest
         counts[:, _FLUSHED] = torch.where(came, torch.minimum(counts[:, _ZERO], smallest // 2), 0)
 

@@ -66,6 +66,18 @@ def _here(device: Any) -> Any:
     return _CPU
 
 
+class _Thread(threading.local):
+    """What is different in each thread."""
+
+    #: Autocast on the CPU as the thread's own code has set it, while it is on for the emulated device.
+    cpu_enabled = False
+    #: A method of tensors that was replaced is running.
+    inside = False
+
+
+_thread = _Thread()
+
+
 class _Places:
     """On which side tensors are known to be, by storage.
 
@@ -147,10 +159,36 @@ def _factory(function: Callable[..., Any], *, shares: bool = False) -> Callable[
     return redirected
 
 
+def _method(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A method of tensors that does something else in the region.
+
+    A function mode or a subclass that sees the call of the original calls what the class has under its name, which is
+    this again; the device was dealt with then.
+    """
+
+    def replace(replacement: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return replacement(self, *args, **kwargs)
+            if _thread.inside:
+                return original(self, *args, **kwargs)
+            _thread.inside = True
+            try:
+                return replacement(self, *args, **kwargs)
+            finally:
+                _thread.inside = False
+
+        return method
+
+    return replace
+
+
 def _move(self: torch.Tensor, result: torch.Tensor, where: str) -> torch.Tensor:
     return result if torch.compiler.is_compiling() else PLACES.moved(self, result, where)
 
 
+@_method(_Tensor.to)
 def _to(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     device = args[0] if args else kwargs.get("device")
     side = _side(device)
@@ -163,6 +201,7 @@ def _to(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return _move(self, _Tensor.to(self, *args, **kwargs), side)
 
 
+@_method(_Tensor.cuda)
 def _cuda(
     self: torch.Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format
 ) -> torch.Tensor:
@@ -170,6 +209,7 @@ def _cuda(
     return _move(self, _Tensor.to(self, device=_CPU, memory_format=memory_format), "cuda")
 
 
+@_method(_Tensor.cpu)
 def _cpu(self: torch.Tensor, memory_format: Any = torch.preserve_format) -> torch.Tensor:
     return _move(self, _Tensor.cpu(self, memory_format=memory_format), "cpu")
 
@@ -262,13 +302,6 @@ def _packed_sequence_args(data: Any, batch_sizes: Any = None, sorted_indices: An
     return data, batch_sizes, sorted_indices, unsorted
 
 
-class _Thread(threading.local):
-    """Autocast on the CPU as the thread's own code has set it, while it is on for the emulated device."""
-
-    cpu_enabled = False
-
-
-_thread = _Thread()
 _is_enabled = torch.is_autocast_enabled
 _set_enabled = torch.set_autocast_enabled
 _clear_cache = torch.clear_autocast_cache

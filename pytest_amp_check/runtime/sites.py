@@ -1,8 +1,7 @@
-"""Where in the user's source a call comes from, and the user's own words for what is called."""
+"""Where in the user's source a call comes from."""
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import linecache
 import os
@@ -12,7 +11,6 @@ from types import CodeType, FrameType
 import torch
 
 from ..protocol.events import Site
-from ..protocol.words import Words
 
 #: Calls that are kept of the chain that leads to a place.
 DEPTH = 12
@@ -134,63 +132,3 @@ def _line_of(code: CodeType, lasti: int) -> int:
 def _characters(code: CodeType, line: int, column: int) -> int:
     text = linecache.getline(code.co_filename, line)
     return column if text.isascii() else len(text.encode("utf-8")[:column].decode("utf-8", "replace"))
-
-
-class Spoken:
-    """The user's own words for the call at a place, or for a part of it. The source is read when they are asked for.
-
-    ``part`` is ``call`` (what is called), ``receiver`` (what the method belongs to), ``argument`` (the first one, or
-    the one named ``keyword``), ``inner argument`` or ``inner receiver`` (the same of the call that is the receiver).
-    """
-
-    __slots__ = ("keyword", "part", "site")
-
-    def __init__(self, site: Site, part: str = "call", keyword: str = "") -> None:
-        self.site = site
-        self.part = part
-        self.keyword = keyword
-
-    def __str__(self) -> str:
-        call = _expression(self.site)
-        if isinstance(call, ast.AugAssign):
-            return str(Words(call)) if self.part == "call" else ""
-        if not isinstance(call, ast.Call):
-            return ""
-        if self.part.startswith("inner "):
-            inner = call.func.value if isinstance(call.func, ast.Attribute) else None
-            if not isinstance(inner, ast.Call):
-                return str(_part(call, "receiver", "") or "") if self.part == "inner argument" else ""
-            return str(_part(inner, self.part.removeprefix("inner "), self.keyword) or "")
-        return str(_part(call, self.part, self.keyword) or "")
-
-
-def _part(call: ast.Call, part: str, keyword: str) -> Words | None:
-    if part == "call":
-        return Words(call.func)
-    if part == "receiver":
-        return Words(call.func.value) if isinstance(call.func, ast.Attribute) else None
-    if call.args:
-        return Words(call.args[0])
-    named = next((k.value for k in call.keywords if k.arg == keyword), None)
-    return Words(named) if named is not None else None
-
-
-def _expression(site: Site) -> ast.AST | None:
-    """The syntax of what stands at a place, or None where the source cannot be had."""
-    lines = linecache.getlines(site.path)[site.line - 1 : site.end_line]
-    if not lines:
-        return None
-    if (site.line, site.column) == (site.end_line, site.end_column):
-        # Before Python 3.11 only the line is known: the whole of it may be the call.
-        text = lines[0].strip()
-    else:
-        lines[-1] = lines[-1][: site.end_column]
-        lines[0] = lines[0][site.column :]
-        text = "".join(lines).strip()
-    with contextlib.suppress(SyntaxError, ValueError):
-        return ast.parse(f"({text})", mode="eval").body
-    with contextlib.suppress(SyntaxError, ValueError):
-        found = ast.parse(text).body
-        if len(found) == 1:
-            return found[0].value if isinstance(found[0], (ast.Expr, ast.Assign)) else found[0]
-    return None

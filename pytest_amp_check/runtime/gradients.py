@@ -1,0 +1,195 @@
+"""Gradients that are clipped, cleared or edited outside of torch's own steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..protocol import events as e
+from ..protocol.events import Site
+from .known import Known, Loss, Scaler
+from .recording import told
+from .regions import Regions
+from .spoken import Spoken, caught
+from .tape import holds, is_number, storage
+
+
+class Gradients(Regions):
+    """Told of what happens to gradients."""
+
+    @told
+    def tensor_changed(self, tensor: torch.Tensor, effect: str, args: tuple[Any, ...]) -> None:
+        if self._passes:
+            return
+        if self._regions and (isinstance(tensor, torch.nn.Parameter) or id(tensor) in self.owners):
+            site = self.sites.here()
+            self._written.add(id(tensor))
+            self._emit(e.PARAM_WRITE, site, names={"call": Spoken(site)})
+            self._hook_forwards()
+            return
+        if not any(k.under_scale or k.unscaled for k in self.optimizers.values()):
+            return
+        key = self._owner_of_grad(tensor)
+        known = None if key is None else self._by_key(key)
+        if known is None:
+            return
+        site = self.sites.here()
+        number = args[0] if args else None
+        self._edit(known, site, effect, number)
+
+    def _edit(self, known: Known, site: Site, effect: str, number: Any) -> None:
+        known.edited = site
+        key = known.thing.key
+        names = {"params": "p.grad", "call": Spoken(site), "optimizer": known.said or ""}
+        if known.scaler is not None or known.backward is not None:
+            holder = self._holder(known)
+            names["scaler"] = holder.said if holder is not None and holder.said is not None else ""
+        if effect == "zero":
+            return  # found when all are
+        known.looked_at = []
+        if not known.under_scale:
+            return
+        scale = self._scale_for(known)
+        if effect in ("divide", "multiply") and is_number(number):
+            factor = 1 / float(number) if effect == "divide" and float(number) else float(number)
+            divides = math.isclose(factor * scale, 1.0, rel_tol=1e-3)
+            if divides and scale != 1.0:
+                known.under_scale = False
+            self._emit(e.GRAD_DIVIDE if divides else e.GRAD_NORMALISE, site, owners=(key,), names=names)
+        elif effect == "replace":
+            self._emit(e.HANDOFF, site, things=(key,))
+        elif effect in ("edit", "divide", "multiply"):
+            self._emit(e.GRAD_EDIT, site, owners=(key,), names=names)
+
+    def _holder(self, known: Known) -> Scaler | None:
+        subject = known.backward.subject if known.backward is not None else None
+        return next((s for s in self.scalers.values() if s.thing.key == subject), known.scaler)
+
+    def _scale_for(self, known: Known) -> float:
+        holder = self._holder(known)
+        return 1.0 if holder is None else holder.scale
+
+    @told
+    def grad_set(self, param: torch.Tensor, value: Any) -> None:
+        keys = self.owners.get(id(param))
+        if not keys or self._passes:
+            return
+        self._grad_storages = None
+        site = self.sites.here()
+        for key in keys:
+            known = self._by_key(key)
+            if known is None:
+                continue
+            known.edited = site
+            if value is None or not known.under_scale or param.grad is None:
+                continue
+            known.looked_at = []
+            scale = self._scale_for(known)
+            old, new = param.grad.detach().norm(), value.detach().norm()
+            names = {"params": "p.grad", "call": "this assignment", "optimizer": known.said or ""}
+            if scale != 1.0 and math.isclose(float(new) * scale, float(old), rel_tol=1e-2):
+                self._emit(e.GRAD_DIVIDE, site, owners=(key,), names=names)
+            else:
+                self._emit(e.HANDOFF, site, things=(key,))
+
+    def _owner_of_grad(self, tensor: torch.Tensor) -> int | None:
+        """The optimizer whose parameter has this tensor, or a view of it, as its gradient."""
+        storages = self._grad_storages
+        if storages is None:
+            storages = self._grad_storages = {
+                storage(p.grad): known.thing.key
+                for known in self.optimizers.values()
+                for p in known.params
+                if p.grad is not None
+            }
+        return storages.get(storage(tensor))
+
+    def _look(self, known: Known) -> None:
+        """Find what has happened to gradients unseen: all cleared one by one, or edited by code that is not patched."""
+        marks = known.sentinel_marks()
+        if known.edited is not None and not any(identity for identity, _ in marks):
+            if all(p.grad is None for p in known.params):
+                self._emit(e.ZERO_GRAD, known.edited, owners=(known.thing.key,), names={"call": Spoken(known.edited)})
+                known.under_scale = known.unscaled = False
+        elif known.edited is not None and known.under_scale and all(not holds(p.grad) for p in known.sentinels):
+            if all(not holds(p.grad) for p in known.params):
+                self._emit(e.ZERO_GRAD, known.edited, owners=(known.thing.key,), names={"call": Spoken(known.edited)})
+        elif known.looked_at and marks != known.looked_at:
+            site = self.sites.here()
+            self._edit(known, site, "edit", None)
+            known.edited = site
+        known.looked_at = marks
+
+    @told
+    def zero_grad(self, optimizer: Any) -> None:
+        known = self._known(optimizer)
+        site = self.sites.here()
+        if known.said is None:
+            known.said = Spoken(site, "receiver")
+        self._cleared([known], site, {"optimizer": Spoken(site, "receiver"), "call": Spoken(site)})
+
+    @told
+    def module_zero_grad(self, module: torch.nn.Module) -> None:
+        ids = {id(p) for p in module.parameters()}
+        cleared = [k for k in self.optimizers.values() if k.params and all(id(p) in ids for p in k.params)]
+        if cleared:
+            site = self.sites.here()
+            self._cleared(cleared, site, {"call": Spoken(site)})
+
+    def _cleared(self, cleared: list[Known], site: Site, names: dict[str, object]) -> None:
+        keys = {k.thing.key for k in cleared}
+        for known in cleared:
+            shares: set[int] = known.thing.facts["shares"]
+            keys.update(key for key in shares if self._inside(key, known))
+            known.under_scale = known.unscaled = False
+            known.edited = None
+            known.looked_at = []
+        self._grad_storages = None
+        self._emit(e.ZERO_GRAD, site, owners=tuple(sorted(keys)), names=names)
+        self._watch()
+
+    def _inside(self, key: int, known: Known) -> bool:
+        """Whether another optimizer holds no parameter that this one does not."""
+        other = self._by_key(key)
+        ids = {id(p) for p in known.params}
+        return other is not None and all(id(p) in ids for p in other.params)
+
+    @told
+    def clip(
+        self, params: Sequence[torch.Tensor], limit: Any, *, grads: Sequence[torch.Tensor] = (), nonfinite_error: bool
+    ) -> None:
+        owners = self._keys_of(params)
+        owners.update(key for grad in grads if (key := self._owner_of_grad(grad)) is not None)
+        if not owners:
+            return
+        site = self.sites.here()
+        for key in owners:
+            known = self._by_key(key)
+            if known is not None:
+                self._look(known)
+                known.looked_at = []
+        number = float(limit) if is_number(limit) else 1.0
+        holders = [h for key in owners if (k := self._by_key(key)) is not None and (h := self._holder(k)) is not None]
+        if any(h.asked and number >= h.scale * 1e-3 for h in holders):
+            return  # the limit was multiplied by the scale, as the gradients are
+        if nonfinite_error and caught(site):
+            nonfinite_error = False
+        self._emit(
+            e.CLIP,
+            site,
+            owners=tuple(sorted(owners)),
+            nonfinite_error=nonfinite_error,
+            measures_only=math.isinf(number),
+            undone=math.isinf(number),
+            names={"call": Spoken(site), "params": Spoken(site, "argument", "parameters")},
+        )
+
+    @told
+    def norm_known(self, norm: Any) -> None:
+        if isinstance(norm, torch.Tensor):
+            for known in self.optimizers.values():
+                if known.unscaled or known.under_scale:
+                    known.norm = Loss(norm.detach(), 1.0 if known.unscaled else self._scale_for(known))

@@ -1,0 +1,148 @@
+"""Backward passes: what they run from, and which optimizers they feed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..protocol import events as e
+from ..protocol.events import Event, Site
+from .gradients import Gradients
+from .known import Known, Loss, Pass, Penalty, Scaler
+from .recording import told
+from .spoken import Spoken
+from .tape import FAR, NEAR, divides, leaves, nodes, tensors
+
+if TYPE_CHECKING:
+    import torch
+
+#: The mark on the graph node of a scaled loss.
+MARK = "pytest_amp_check"
+
+
+class Passes(Gradients):
+    """Told of backward passes."""
+
+    @told
+    def before_backward(self, outputs: Any) -> Pass | None:
+        self._passes += 1
+        if self._passes > 1:
+            return None  # a checkpoint computes its part anew inside the pass
+        for known in self.optimizers.values():
+            if known.edited is not None:
+                self._look(known)
+        site = self.sites.here()
+        roots = tensors(outputs)
+        holder, scale = self._scale_below(roots)
+        if self._penalties and holder is not None:
+            self._judge_penalties(roots)
+        facts: dict[str, Any] = {
+            "feeds": set(),
+            "divided": True,
+            "scaled": holder is not None,
+            "dtypes": set(self._dtypes),
+        }
+        if id(site) not in self._seen_backwards:
+            self._seen_backwards.add(id(site))
+            facts["leaves"] = frozenset(leaves(roots))
+        subject = None if holder is None else holder.thing.key
+        event = self._emit(e.BACKWARD, site, subject, names=_backward_names(site), **facts)
+        self._dtypes = set()
+        before = [(k, k.sentinel_marks()) for k in self.optimizers.values()]
+        made = Pass(event, before, scale)
+        made.loss = roots[0].detach() if roots else None
+        return made
+
+    @told
+    def after_backward(self, token: Pass | None, *, done: bool) -> None:
+        self._passes -= 1
+        if token is None:
+            return
+        suspects, self._suspects = self._suspects, []
+        for penalty in suspects:
+            if penalty.counts():
+                self.chain.add(penalty.event)
+        event = token.event
+        feeds: set[int] = event.facts["feeds"]
+        fed: list[torch.optim.Optimizer] = []
+        leaves = event.facts.get("leaves")
+        for known, marks in token.before:
+            if known.thing.key in feeds or known.sentinel_marks() != marks or self._fed(known, leaves):
+                feeds.add(known.thing.key)
+                self._was_fed(known, event, token)
+                optimizer = known.optimizer()
+                if optimizer is not None:
+                    fed.append(optimizer)
+        for known in self.optimizers.values():
+            if known.thing.key in feeds and known.backward is not event:
+                self._was_fed(known, event, token)
+        self._grad_storages = None
+        self._watch()
+        holder = next((s for s in self.scalers.values() if s.thing.key == event.subject), None)
+        scaler = holder.scaler() if holder is not None else None
+        for collector in self.collectors:
+            saw_loss = getattr(collector, "saw_loss", None)
+            if saw_loss is not None and token.loss is not None:
+                saw_loss(token.loss)
+            collector.after_backward(scaler, token.scale, fed)
+
+    def _was_fed(self, known: Known, event: Event, token: Pass) -> None:
+        known.backward = event
+        known.backwards_since += 1
+        known.looked_at = known.sentinel_marks()
+        known.under_scale = event.subject is not None
+        if token.loss is not None:
+            known.loss = Loss(token.loss, token.scale)
+
+    def _fed(self, known: Known, leaves: frozenset[int] | None) -> bool:
+        """Whether a backward fed an optimizer of whose parameters the few that were looked at did not change."""
+        if leaves is not None:
+            return any(id(p) in leaves for p in known.params)
+        marks = known.marks()
+        changed = marks != getattr(known, "all_marks", marks)
+        known.all_marks = marks  # type: ignore[attr-defined]
+        return changed
+
+    def _scale_below(self, roots: Sequence[torch.Tensor]) -> tuple[Scaler | None, float]:
+        """The scaler that scaled what runs backward, and its scale at that time."""
+        if not self._scaled:
+            return None, 1.0
+        for tensor, holder, scale in reversed(self._scaled):
+            if any(tensor() is root for root in roots):
+                return holder, scale
+        for node in nodes(roots, NEAR):
+            found = node.metadata.get(MARK)
+            if found is not None and found[0]() is self:
+                return found[1], found[2]
+        return None, 1.0
+
+    @told
+    def autograd_grad(self, outputs: Any, grads: Any, *, create_graph: bool) -> None:
+        if not create_graph or self._passes:
+            return
+        holder, scale = self._scale_below(tensors(outputs))
+        if holder is None:
+            return
+        site = self.sites.here()
+        names: dict[str, object] = {"scaler": holder.said or "", "call": Spoken(site)}
+        event = Event(e.PENALTY, site, None, None, {}, names)
+        self._penalties.append(Penalty(event, [g for g in tensors(grads) if g.grad_fn is not None], scale))
+
+    def _judge_penalties(self, roots: Sequence[torch.Tensor]) -> None:
+        """Find those whose gradients run backward now without having been divided by the scale."""
+        penalties, self._penalties = self._penalties, []
+        for penalty in penalties:
+            sources = {id(grad.grad_fn) for grad in penalty.grads}
+            for node in nodes(roots, FAR):
+                if any(id(f) in sources for f, _ in node.next_functions) and not divides(node, penalty.scale):
+                    penalty.watch()
+                    self._suspects.append(penalty)
+                    break
+
+
+def _backward_names(site: Site) -> dict[str, object]:
+    return {
+        "loss": Spoken(site, "inner argument", "outputs"),
+        "scaler": Spoken(site, "inner receiver"),
+        "call": Spoken(site),
+    }

@@ -1,0 +1,181 @@
+"""The core of a recording: the things it knows, and the chain of events it makes."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import torch
+
+from ..protocol import events as e
+from ..protocol import surface
+from ..protocol.chain import Chain
+from ..protocol.events import Event, Program, Site, Symbol
+from ..protocol.finding import Finding
+from . import patches
+from .collector import Collector
+from .known import Known, Penalty, Scaler
+from .sites import Sites
+from .steps import Steps
+
+#: Tensors that came out of ``scaler.scale`` and are remembered.
+SCALED_KEPT = 64
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def told(method: Method) -> Method:
+    """A method that is told of an event. Its own errors must not reach the program that is recorded."""
+
+    @functools.wraps(method)
+    def told(self: Recording, *args: Any, **kwargs: Any) -> Any:
+        if self.failure is not None or self._busy:
+            return None
+        self._busy = True
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on; it is reported at the end
+            self.failure = error
+            return None
+        finally:
+            self._busy = False
+
+    return told  # type: ignore[return-value]
+
+
+class Recording:
+    """One recording, in the thread that began it."""
+
+    def __init__(self, *, automatic: bool = False, outermost: Any = None) -> None:
+        self.automatic = automatic
+        self.outer: tuple[Any, ...] = ()
+        self.failure: Exception | None = None
+        self._busy = False
+        self.sites = Sites(outermost)
+        self.program = Program()
+        self.chain = Chain(self.program)
+        self.steps = Steps()
+        self.collectors: list[Collector] = []
+        self.optimizers: dict[int, Known] = {}
+        self.scalers: dict[int, Scaler] = {}
+        #: id of a parameter -> keys of the optimizers that hold it.
+        self.owners: dict[int, tuple[int, ...]] = {}
+        self._scaled: deque[tuple[weakref.ref[torch.Tensor], Scaler, float]] = deque(maxlen=SCALED_KEPT)
+        self._penalties: list[Penalty] = []
+        self._suspects: list[Penalty] = []
+        self._passes = 0
+        self._in_scaler_step = 0
+        self._dtypes: set[str] = set()
+        self._seen_backwards: set[int] = set()
+        self._casts: dict[int, Event] = {}
+        self._regions: list[tuple[int, bool]] = []
+        self._grad_storages: dict[int, int] | None = None
+        self._hook: Any = None
+        self._written: set[int] = set()
+        self._told_disabled = False
+        self._scalers_made = False
+        self._live: set[int] = set()
+        self._poison: set[int] = set()
+        self._keys = itertools.count()
+        #: Whether in-place changes of tensors may concern the protocol now.
+        self.watches_tensors = False
+        self.program.facts["live_scalers"] = []
+        self.program.facts["trained_modules"] = set()
+        self.program.facts["scaler_dtypes"] = set()
+
+    def findings(self, select: frozenset[str] | None = None) -> list[Finding]:
+        """What has been found so far."""
+        return self.chain.findings(select)
+
+    def _known(self, optimizer: Any) -> Known:
+        known = self.optimizers.get(id(optimizer))
+        if known is not None and known.optimizer() is optimizer:
+            return known
+        thing = self.program.thing("optimizer", "the optimizer", None, constructed=False)
+        known = self.optimizers[id(optimizer)] = Known(optimizer, thing)
+        weakref.finalize(optimizer, self._gone, id(optimizer), thing.key)
+        self._own(known)
+        ids = {id(p) for p in known.params}
+        for event in self.chain.pending:
+            leaves = event.facts.get("leaves")
+            if leaves and not ids.isdisjoint(leaves):
+                event.facts["feeds"].add(thing.key)
+                known.backward = event
+                known.under_scale = bool(event.facts.get("scaled"))
+        return known
+
+    def _own(self, known: Known) -> None:
+        key = known.thing.key
+        shares: set[int] = known.thing.facts.setdefault("shares", set())
+        for p in known.params:
+            others = self.owners.get(id(p), ())
+            for other in others:
+                if other != key:
+                    shares.add(other)
+                    self.program.things[other].facts.setdefault("shares", set()).add(key)
+            if key not in others:
+                self.owners[id(p)] = (*others, key)
+
+    def _gone(self, identity: int, key: int) -> None:
+        known = self.optimizers.get(identity)
+        if known is None or known.thing.key != key:
+            return
+        del self.optimizers[identity]
+        for p in known.params:
+            left = tuple(k for k in self.owners.get(id(p), ()) if k != key)
+            if left:
+                self.owners[id(p)] = left
+            else:
+                self.owners.pop(id(p), None)
+        if self.failure is None:
+            self.chain.forget(key)
+
+    def _scaler(self, scaler: Any) -> Scaler:
+        known = self.scalers.get(id(scaler))
+        if known is not None and known.scaler() is scaler:
+            return known
+        thing = self.program.thing("scaler", "the scaler", None, constructed=True, enabled=True)
+        known = self.scalers[id(scaler)] = Scaler(scaler, thing)
+        known.scale = scale_of(scaler)
+        return known
+
+    def _emit(
+        self, kind: str, site: Site, subject: int | None = None, target: int | None = None, **facts: Any
+    ) -> Event:
+        names = facts.pop("names", {})
+        event = Event(kind, site, subject, target, facts, names)
+        self.chain.add(event)
+        if self.chain.full and not self._passes:
+            self.chain.settle()
+        return event
+
+    def _keys_of(self, params: Iterable[torch.Tensor]) -> set[int]:
+        owners = self.owners
+        return {key for p in params for key in owners.get(id(p), ())}
+
+    def _by_key(self, key: int) -> Known | None:
+        return next((k for k in self.optimizers.values() if k.thing.key == key), None)
+
+    def _watch(self) -> None:
+        self.watches_tensors = bool(self._regions) or any(k.under_scale or k.unscaled for k in self.optimizers.values())
+        patches.watch()
+
+
+def plain(value: Any) -> object:
+    """An argument as the protocol's facts hold it."""
+    if isinstance(value, torch.dtype):
+        return Symbol(surface.canonical(str(value)))
+    if isinstance(value, torch.device):
+        return Symbol("torch.device()")
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return e.UNKNOWN
+
+
+def scale_of(scaler: Any) -> float:
+    value = scaler._scale
+    return float(scaler._init_scale) if value is None else float(value.item())

@@ -1,0 +1,139 @@
+"""Autocast regions, and the parameters that change while one is open."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from ..protocol import events as e
+from ..protocol import surface
+from ..protocol.events import Event
+from . import patches
+from .known import Known
+from .recording import Recording, plain, told
+from .spoken import Entered, Spoken
+
+#: Low-precision dtypes that autocast and master weights can have.
+LOW = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
+
+
+class Regions(Recording):
+    """Told of autocast and of parameters."""
+
+    @told
+    def autocast_new(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        entry = surface.SURFACE[name]
+        bound = dict(zip(entry.parameters, args, strict=False))
+        bound.update(kwargs)
+        site = self.sites.here()
+        excess = max(0, len(args) - len(entry.parameters))
+        arguments = {key: plain(value) for key, value in bound.items()}
+        names = {"context": Spoken(site), "call": Spoken(site)}
+        self._emit(e.AUTOCAST_NEW, site, callable=name, arguments=arguments, excess=excess, names=names)
+
+    @told
+    def autocast_enter(self, region: Any) -> None:
+        if self._passes:
+            return  # torch restores autocast to compute a checkpoint again
+        enabled = bool(region._enabled)
+        dtype = LOW.get(region.fast_dtype, str(region.fast_dtype).removeprefix("torch."))
+        if enabled:
+            self._dtypes.add(dtype)
+        frame = sys._getframe(3)
+        decorated = frame.f_code.co_name == "decorate_autocast"
+        site = self.sites.definition(frame.f_locals["func"].__code__) if decorated else self.sites.here()
+        self._regions.append((id(region), enabled))
+        self._watch()
+        self._emit(
+            e.AUTOCAST_ENTER,
+            site,
+            None,
+            instance=id(region),
+            enabled=enabled,
+            device=region.device,
+            dtype=dtype,
+            cache=bool(region._cache_enabled),
+            names={"context": Entered(site, decorated=decorated)},
+        )
+
+    @told
+    def autocast_exit(self, region: Any) -> None:
+        if self._passes or not self._regions:
+            return
+        self._regions.pop()
+        site = self.sites.here()
+        self._emit(e.AUTOCAST_EXIT, site)
+        if not self._regions:
+            self._unhook()
+            self._written.clear()
+            self._poison.clear()
+            self._watch()
+
+    @told
+    def cache_cleared(self) -> None:
+        self._unhook()
+        self._emit(e.AUTOCAST_CACHE_CLEAR, self.sites.here())
+
+    @told
+    def loss(self, function: str) -> None:
+        if not self._passes:
+            site = self.sites.here()
+            self._emit(e.LOSS, site, function=function, names={"call": Spoken(site), "loss": Spoken(site, "argument")})
+
+    def _hook_forwards(self) -> None:
+        if self._hook is None and self._regions:
+            self._hook = torch.nn.modules.module.register_module_forward_pre_hook(self._forward)
+
+    def _unhook(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    def _forward(self, module: torch.nn.Module, args: Any) -> None:
+        if self not in patches.active():
+            return
+        self._forward_seen(module)
+
+    @told
+    def _forward_seen(self, module: torch.nn.Module) -> None:
+        if self._passes or not any(id(p) in self._written for p in module.parameters()):
+            return
+        self._unhook()
+        site = self.sites.here()
+        self._emit(e.FORWARD, site, cached=True, names={"module": Spoken(site)})
+
+    @told
+    def params_written(self, target: Any) -> None:
+        if not self._regions or self._passes:
+            return
+        params = list(target.parameters()) if isinstance(target, torch.nn.Module) else [target]
+        if not any(isinstance(p, torch.nn.Parameter) or id(p) in self.owners for p in params):
+            return
+        self._written.update(id(p) for p in params)
+        site = self.sites.here()
+        self._emit(e.PARAM_WRITE, site, names={"call": Spoken(site)})
+        self._hook_forwards()
+
+    @told
+    def module_cast(self, module: torch.nn.Module, dtype: str) -> None:
+        site = self.sites.here()
+        thing = self.program.thing("module", "the model")
+        names: dict[str, object] = {"module": Spoken(site, "receiver"), "call": Spoken(site)}
+        event = Event(e.MODULE_CAST, site, thing.key, None, {"dtype": dtype}, names)
+        for p in module.parameters():
+            self._casts[id(p)] = event
+
+    def _trains(self, known: Known) -> None:
+        """Blame a cast of parameters to a low precision once they are stepped."""
+        if not self._casts:
+            return
+        for p in known.params:
+            event = self._casts.get(id(p))
+            if event is not None and p.dtype in LOW:
+                trained: set[int] = self.program.facts["trained_modules"]
+                if event.subject not in trained:
+                    assert event.subject is not None
+                    trained.add(event.subject)
+                    self.chain.add(event)

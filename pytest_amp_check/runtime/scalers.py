@@ -1,0 +1,206 @@
+"""GradScalers: what they scale, unscale, step and update."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from ..protocol import events as e
+from ..protocol import surface
+from ..protocol.events import Event, Site
+from .known import Known, Scaler
+from .optimizers import Optimizers
+from .passes import MARK
+from .recording import plain, scale_of, told
+from .spoken import Spoken
+from .tape import tensors, values
+
+
+class Scalers(Optimizers):
+    """Told of what GradScalers do."""
+
+    @told
+    def scaler_new(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Event:
+        self._scalers_made = True
+        entry = surface.SURFACE[name]
+        bound = dict(zip(entry.parameters, args, strict=False))
+        bound.update(kwargs)
+        site = self.sites.here()
+        return self._emit(
+            e.SCALER_NEW,
+            site,
+            None,
+            callable=name,
+            arguments={key: plain(value) for key, value in bound.items()},
+            excess=max(0, len(args) - len(entry.parameters)),
+            names={"call": Spoken(site), "scaler": "the scaler"},
+        )
+
+    @told
+    def scaler_made(self, scaler: Any, event: Event) -> None:
+        asked = event.facts["arguments"].get("enabled", True)
+        if asked is True and not scaler.is_enabled() and not self._told_disabled:
+            self._told_disabled = event.facts["disabled_itself"] = True
+            # It may be judged already.
+            self.chain.judge(event)
+
+    @told
+    def scaled(self, scaler: Any, outputs: Any, result: Any) -> None:
+        self._scalers_made = True
+        if not scaler.is_enabled():
+            return
+        known = self._scaler(scaler)
+        known.scale = scale_of(scaler)
+        site = self.sites.here()
+        known.said = Spoken(site, "receiver")
+        for tensor in tensors(result):
+            self._scaled.append((weakref.ref(tensor), known, known.scale))
+            if tensor.grad_fn is not None:
+                metadata: Any = tensor.grad_fn.metadata
+                metadata[MARK] = (weakref.ref(self), known, known.scale)
+        dtypes = frozenset(self._dtypes)
+        names = {"scaler": known.said, "call": Spoken(site), "loss": Spoken(site, "argument", "outputs")}
+        self._emit(e.SCALE, site, known.thing.key, dtypes=dtypes, names=names)
+        self.program.facts["scaler_dtypes"].update(dtypes)
+        self._goes_live(known)
+
+    def _goes_live(self, known: Scaler) -> None:
+        if known.thing.key not in self._live:
+            self._live.add(known.thing.key)
+            self.program.facts["live_scalers"].append(known.thing)
+
+    @told
+    def scale_asked(self, scaler: Any) -> None:
+        if scaler.is_enabled():
+            self._scaler(scaler).asked = True
+
+    @told
+    def before_unscale(self, scaler: Any, optimizer: Any) -> None:
+        if not scaler.is_enabled():
+            return
+        known, holder = self._known(optimizer), self._scaler(scaler)
+        self._look(known)
+        site = self.sites.here()
+        known.said = Spoken(site, "argument", "optimizer")
+        holder.said = Spoken(site, "receiver")
+        names = {"scaler": holder.said, "call": Spoken(site), "optimizer": known.said}
+        self._emit(e.UNSCALE, site, holder.thing.key, known.thing.key, names=names)
+
+    @told
+    def after_unscale(self, scaler: Any, optimizer: Any) -> None:
+        if not scaler.is_enabled():
+            return
+        known = self._known(optimizer)
+        known.under_scale, known.unscaled, known.edited = False, True, None
+        known.looked_at = known.sentinel_marks()
+        self._grad_storages = None
+        self._watch()
+        for collector in self.collectors:
+            collector.after_unscale(scaler, optimizer)
+
+    @told
+    def before_scaler_step(self, scaler: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not scaler.is_enabled():
+            return
+        known, holder = self._known(optimizer), self._scaler(scaler)
+        self._look(known)
+        site = self.sites.here()
+        known.said = Spoken(site, "argument", "optimizer")
+        holder.said = Spoken(site, "receiver")
+        closure = any(callable(x) for x in (*args, kwargs.get("closure")))
+        self._trains(known)
+        if known.unscaled and known.edited is not None:
+            self._invalid(scaler, optimizer, known, site)
+        names = {"scaler": holder.said, "call": Spoken(site), "optimizer": known.said}
+        self._emit(e.SCALER_STEP, site, holder.thing.key, known.thing.key, closure=closure, names=names)
+        self._in_scaler_step += 1
+        scale = 1.0 if known.unscaled else holder.scale
+        self.steps.begin(known.said, holder.said, holder.scale, known.loss, known.norm, site)
+        for collector in self.collectors:
+            collector.before_step(optimizer, scaler, scale)
+
+    def _invalid(self, scaler: Any, optimizer: Any, known: Known, site: Site) -> None:
+        """Gradients were edited after unscale_: whatever is not finite now was not before."""
+        found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        if any(value.item() for value in found.values()):
+            return
+        for p in known.params:
+            if p.grad is not None and not bool(torch.isfinite(values(p.grad)).all()):
+                names = {"optimizer": known.said or "", "call": Spoken(known.edited or site)}
+                self._emit(e.GRAD_INVALID, known.edited or site, None, known.thing.key, names=names)
+                return
+
+    @told
+    def after_scaler_step(self, scaler: Any, optimizer: Any, *, done: bool) -> None:
+        if not scaler.is_enabled():
+            return
+        self._in_scaler_step -= 1
+        record = self.steps.pending
+        if not done or record is None:
+            self.steps.drop()
+            # torch has refused: what the gradients are now is not known.
+            self._emit(e.HANDOFF, self.sites.here(), things=(self._known(optimizer).thing.key,))
+            return
+        known, holder = self._known(optimizer), self._scaler(scaler)
+        found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        skipped = any(bool(value.item()) for value in found.values())
+        self.steps.done(skipped=skipped, found_inf=skipped)
+        holder.waiting.append(record)
+        holder.steps += 1
+        holder.skips += skipped
+        holder.skips_in_a_row = holder.skips_in_a_row + 1 if skipped else 0
+        holder.stepped = True
+        known.scaler = holder
+        self._stepped(known, skipped=skipped)
+        for collector in self.collectors:
+            collector.after_step(optimizer, scaler, skipped=skipped)
+
+    @told
+    def before_update(self, scaler: Any, new_scale: Any) -> None:
+        if not scaler.is_enabled():
+            return
+        holder = self._scaler(scaler)
+        site = self.sites.here()
+        holder.said = Spoken(site, "receiver")
+        names = {"scaler": holder.said, "call": Spoken(site)}
+        self._update = self._emit(e.UPDATE, site, holder.thing.key, new_scale=new_scale is not None, names=names)
+
+    @told
+    def after_update(self, scaler: Any) -> None:
+        if not scaler.is_enabled():
+            return
+        holder = self._scaler(scaler)
+        holder.scale = scale_of(scaler)
+        holder.asked = False
+        tracker = scaler._growth_tracker
+        number = None if tracker is None else int(tracker.item())
+        for record in holder.waiting:
+            record.scale_after = holder.scale
+            record.growth_tracker = number
+        if holder.waiting:
+            self.steps.scaled(holder.waiting[-1].index, holder.scale)
+        holder.waiting.clear()
+        self._update.facts.update(
+            scale=holder.scale,
+            skips_in_a_row=holder.skips_in_a_row,
+            skips=holder.skips,
+            steps=holder.steps,
+            growth_interval=scaler.get_growth_interval(),
+        )
+
+    @told
+    def scaler_state(self, scaler: Any) -> None:
+        if scaler.is_enabled():
+            site = self.sites.here()
+            holder = self._scaler(scaler)
+            holder.said = holder.said or Spoken(site, "receiver")
+            self._emit(e.SCALER_STATE, site, holder.thing.key, names={"scaler": Spoken(site, "receiver")})
+
+    @told
+    def scaler_load(self, scaler: Any) -> None:
+        if scaler.is_enabled():
+            holder = self._scaler(scaler)
+            holder.scale = scale_of(scaler)
+            self._emit(e.SCALER_LOAD, self.sites.here(), holder.thing.key)

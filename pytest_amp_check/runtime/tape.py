@@ -1,0 +1,82 @@
+"""The autograd graph, as far as the recorder looks at it."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+#: Nodes of a graph that are looked at to find the scaled loss below what runs backward.
+NEAR = 64
+#: Nodes of a graph that are looked at to find the parameters it leads to.
+FAR = 200_000
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [x for item in value for x in tensors(item)]
+    return []
+
+
+def values(grad: torch.Tensor) -> torch.Tensor:
+    return grad._values() if grad.is_sparse else grad
+
+
+def holds(grad: torch.Tensor | None) -> bool:
+    return grad is not None and bool(values(grad).any())
+
+
+def storage(tensor: torch.Tensor) -> int:
+    dense = values(tensor) if tensor.layout == torch.sparse_coo else tensor
+    return dense.untyped_storage().data_ptr()
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) or (isinstance(value, torch.Tensor) and value.numel() == 1)
+
+
+def nodes(roots: Iterable[torch.Tensor], limit: int) -> Iterator[Any]:
+    """The nodes of the graph below some tensors, nearest first."""
+    work: deque[Any] = deque(root.grad_fn for root in roots if root.grad_fn is not None)
+    seen = {id(node) for node in work}
+    kept = list(work)
+    while work and limit:
+        limit -= 1
+        node = work.popleft()
+        yield node
+        for onward, _ in node.next_functions:
+            if onward is not None and id(onward) not in seen:
+                seen.add(id(onward))
+                kept.append(onward)
+                work.append(onward)
+
+
+def leaves(roots: Sequence[torch.Tensor]) -> Iterator[int]:
+    """Identities of the parameters that a backward of these tensors reaches."""
+    for node in nodes(roots, FAR):
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            yield id(variable)
+
+
+def divides(node: Any, scale: float) -> bool:
+    """Whether a graph node divides what it is given by the loss scale, or multiplies by its inverse."""
+    name = type(node).__name__
+    for attribute in ("_saved_other", "_saved_self", "_saved_scalar"):
+        try:
+            number = getattr(node, attribute, None)
+        except RuntimeError:
+            continue
+        if number is None or not is_number(number):
+            continue
+        factor = float(number)
+        if name.startswith("Mul") and math.isclose(factor * scale, 1.0, rel_tol=1e-3):
+            return True
+        if name.startswith("Div") and attribute == "_saved_other" and math.isclose(factor, scale, rel_tol=1e-3):
+            return True
+    return False
