@@ -330,11 +330,12 @@ TOUCHED = (
         shows="moved() > 1e30",
     ),
     edited(
-        "nan_to_num of a gradient that is set again",
-        "S03",
+        "a clamped gradient is set",
+        "S20",
         """\
     for p in model.parameters():
-        p.grad = torch.nan_to_num(p.grad, 0.0, 0.0, 0.0)  # AMP202""",
+        p.grad = p.grad.clamp(-0.01, 0.01)  # AMP202""",
+        shows="moved() < 1e-6",
     ),
     edited(
         "weight decay by hand",
@@ -1557,6 +1558,14 @@ for x, y in batches:
         """\
     for p in model.parameters():
         p.grad.data.mul_(0.9)""",
+    ),
+    edited(
+        "gradients that are set to copies of themselves",
+        "AMP202",
+        """\
+    for p in model.parameters():
+        p.grad = p.grad.clone()""",
+        shows="1e-3 < moved() < 5e-2",
     ),
     Program(
         "two losses of one batch",

@@ -70,7 +70,7 @@ def cases(programs: tuple[Program, ...]) -> list[Any]:
         for program in programs
         for turns in program.turns
         for start, suffix in ((1, ""), (program.starts, ", recorded late"))
-        if start == 1 or program.late
+        if start == 1 or (program.late and turns == program.turns[-1])
     ]
 
 

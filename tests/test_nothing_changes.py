@@ -724,7 +724,7 @@ def test_what_a_run_holds_does_not_grow(mistaken: bool, monkeypatch: pytest.Monk
     x, inf = torch.ones(1, 1), torch.full((1, 1), float("inf"))
     counts = []
     with record() as run:
-        for step in range(1, 8_001):
+        for step in range(1, 4_001):
             optimizer.zero_grad()
             with half():
                 # The scale moves up and down all the time.
@@ -734,15 +734,15 @@ def test_what_a_run_holds_does_not_grow(mistaken: bool, monkeypatch: pytest.Monk
                 nn.utils.clip_grad_norm_(model.parameters(), 0.1)
             scaler.step(optimizer)
             scaler.update()
-            if step % 4_000 == 0:
+            if step % 2_000 == 0:
                 counts.append(held())
     assert run.failure is None
-    assert run.steps_total == 8_000
+    assert run.steps_total == 4_000
     assert len(run.steps) <= 500
-    assert len(run.scale_history) > 100
+    assert len(run.scale_history) > 50
     assert {finding.code for finding in run.findings} == ({"AMP201"} if mistaken else set())
-    # A step that left one object behind would leave 4,000.
-    assert counts[1] - counts[0] < 1_000
+    # A step that left one object behind would leave 2,000.
+    assert counts[1] - counts[0] < 500
 
 
 def test_a_run_does_not_keep_what_it_saw_alive() -> None:

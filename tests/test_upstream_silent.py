@@ -394,7 +394,7 @@ def test_clipping_to_a_scaled_norm_that_was_read_before() -> None:
     model, scaler = two_layers(), scaler_of_upstream()
     optimizer = made("SGD", "plain", model.parameters())
     with record() as run:
-        scale = 128.0
+        scale = scaler.get_scale()
         for x, y in four_batches():
             limit = 0.2 * scale
             optimizer.zero_grad()

@@ -180,15 +180,13 @@ def amp(request: pytest.FixtureRequest) -> Iterator[Session]:
     marked = _amp(item)
     named = table.dtype(getattr(request, "param", None) or marked.get("dtype", given.dtype))
     try:
-        import torch
+        from ..runtime.session import session
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         pytest.fail("the fixture amp needs torch: pip install 'pytest-amp-check[torch]'", pytrace=False)
-    from ..runtime.session import session
-
     rules = settings(config).select - allowed(item)
-    with session(marked.get("device", given.device), getattr(torch, named), rules=rules) as made:
+    with session(marked.get("device", given.device), named, rules=rules) as made:
         item.stash[_session] = made
         yield made
 

@@ -123,7 +123,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         counts = text.count(record["severity"] for record in records)
         sentences.insert(0, text.tally(counts, len(check.reported)))
     if not sentences:
-        sentences.append("No file was checked." if recording is None else "No file was checked, and no test trained.")
+        halves = [said for half, said in ((check, "no file was checked"), (recording, "no test trained")) if half]
+        sentences.append(f"{', and '.join(halves).capitalize()}.")
     terminalreporter.write_sep("=", NAME)
     for line in (*lines, *sentences):
         terminalreporter.write_line(line.rstrip("\n"))

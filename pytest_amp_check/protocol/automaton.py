@@ -238,7 +238,7 @@ def move(
         lost = opt.grads in PENDING
         if lost and opt.held:
             faults = ("zero@window",)
-        discarded = opt.grads in UNDER_SCALE and not opt.held
+        discarded = (opt.grads in UNDER_SCALE or opt.grads == UNSCALED) and not opt.held
         return opt._replace(
             grads=grads,
             clipped=False,

@@ -13,7 +13,18 @@ from . import automaton as a
 from . import events as e
 from .events import Event, Graph, Node, Program
 from .finding import Finding, Step
-from .judge import ESTABLISHING, YIELDS_TO, Here, Judge, State, describe, judge_event, make_finding, place
+from .judge import (
+    ESTABLISHING,
+    ON_EVERY_PATH,
+    YIELDS_TO,
+    Here,
+    Judge,
+    State,
+    describe,
+    judge_event,
+    make_finding,
+    place,
+)
 from .rules import RULES
 
 #: Latest events that are kept, so that the path to a fault can be shown.
@@ -43,6 +54,9 @@ class Chain(Judge):
         self.pending: list[Event] = []
         self.distinct: dict[Identity, Event] = {}
         self.found: dict[tuple[str, Identity], Finding] = {}
+        #: How often faults that count only when they are committed each time were, and the event that settles them.
+        self.often: dict[tuple[str, Identity], tuple[int, Identity]] = {}
+        self.visits: dict[Identity, int] = {}
         self.judged: dict[tuple[str, str, int, int], Finding] = {}
         #: For each optimizer, the place of the latest backward that fed it.
         self.fed_at: dict[int, object] = {}
@@ -64,11 +78,11 @@ class Chain(Judge):
         """Whether so much is pending that it is time to settle."""
         return len(self.pending) >= PENDING
 
-    def close(self) -> None:
-        """The run has ended."""
+    def close(self, *, broken: bool = False) -> None:
+        """The run has ended; one that an exception has broken off leaves nothing undone."""
         self.settle()
         last = self.recent[-1] if self.recent else None
-        if last is not None:
+        if last is not None and not broken:
             self._go(Event(e.END, last.site))
 
     def forget(self, optimizer: int) -> None:
@@ -95,6 +109,10 @@ class Chain(Judge):
         for (label, identity), finding in self.found.items():
             if label == "step@region" and entered:
                 continue
+            if label in ON_EVERY_PATH:
+                times, settled = self.often[label, identity]
+                if times < self.visits[settled]:
+                    continue
             if any((stronger, identity) in self.found for stronger in YIELDS_TO.get(label, ())):
                 continue
             found.setdefault(_place_of(finding), finding)
@@ -127,6 +145,8 @@ class Chain(Judge):
         identity = _identity(event)
         if identity not in self.distinct and len(self.distinct) < DISTINCT:
             self.distinct[identity] = event
+        if event.kind in (e.SCALER_STEP, e.UNSCALE, e.UPDATE):
+            self.visits[identity] = self.visits.get(identity, 0) + 1
         if event.kind == e.UPDATE:
             self.updated.add(event.subject)
         elif event.kind == e.ZERO_GRAD:
@@ -175,6 +195,8 @@ class Chain(Judge):
         if event is None or partner is None:
             return
         key = (label, _identity(event))
+        if label in ON_EVERY_PATH:
+            self.often[key] = (self.often.get(key, (0,))[0] + 1, _identity(partner))
         if key in self.found:
             return
         path = self._witness(label, here, blamed, settled)

@@ -13,7 +13,19 @@ from . import automaton as a
 from . import events as e
 from .events import Event, Graph, Program, Site, Test
 from .finding import Finding, Step
-from .judge import ESTABLISHING, SECOND_TURN, YIELDS_TO, Blame, Judge, State, describe, judge_event, make_finding, place
+from .judge import (
+    ESTABLISHING,
+    ON_EVERY_PATH,
+    SECOND_TURN,
+    YIELDS_TO,
+    Blame,
+    Judge,
+    State,
+    describe,
+    judge_event,
+    make_finding,
+    place,
+)
 from .rules import RULES
 
 __all__ = ["check", "judge_event"]
@@ -54,8 +66,6 @@ MINOR = frozenset(
         e.END,
     }
 )
-#: Faults that only count when every path that reaches the place commits them.
-ON_EVERY_PATH = frozenset({"step@discarded", "update@nothing"})
 
 #: (node, state) pairs; the value is the pair it was reached from.
 Trail = dict[tuple[int, State], tuple[int, State] | None]

@@ -21,6 +21,8 @@ DEPTH = 64
 #: The instance of a context that stands where a region could, and opens none (``nullcontext()``).
 NULL = -2
 
+#: Faults that only count when every path that reaches the place commits them.
+ON_EVERY_PATH = frozenset({"step@discarded", "update@nothing"})
 #: Kinds after which a thing is known to be an optimizer; ``step`` alone could be a scheduler's.
 ESTABLISHING = frozenset({e.OPTIMIZER_NEW, e.SCALER_STEP, e.UNSCALE, e.ZERO_GRAD})
 OPTIMIZER_KINDS = frozenset({e.OPTIMIZER_NEW, e.SCALER_STEP, e.UNSCALE, e.STEP, e.ZERO_GRAD})

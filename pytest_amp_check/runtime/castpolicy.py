@@ -50,7 +50,8 @@ _CUDNN_RNN = frozenset(
 #: CUDA runs these in the dtype that they are given and has kernels for low ones, which the CPU lacks for some.
 _AS_GIVEN = frozenset(
     "adaptive_avg_pool3d adaptive_max_pool3d avg_pool3d fractional_max_pool2d fractional_max_pool3d max_pool3d "
-    "max_unpool2d max_unpool3d reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d replication_pad3d trace".split()
+    "max_unpool2d max_unpool3d reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d replication_pad3d "
+    "trace".split()
 )
 #: Registered in CUDA builds, and never reached by a CPU tensor.
 _UNREACHABLE = frozenset({"_cudnn_rnn", "miopen_rnn"})

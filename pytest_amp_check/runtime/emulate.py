@@ -126,9 +126,12 @@ def emulate_cuda() -> Iterator[None]:
     In the region every tensor says ``device="cuda:0"`` and ``is_cuda``, moved or not: with one device nothing can be on
     the wrong one. As on CUDA, a move to "cuda" or to "cpu" makes a copy unless the tensor is known to be there.
     ``torch.autocast("cpu")`` keeps the CPU's op lists while autocast is off for "cuda". LSTM, GRU and RNN give the
-    autocast dtype, as cuDNN's do. Not emulated: more than one device, CUDA graphs, memory statistics (all zero),
-    tensor types such as ``torch.cuda.FloatTensor``, ``torch.Generator`` imported by name, processes started in the
-    region (workers of a DataLoader are on the host, as they are with CUDA).
+    autocast dtype, as cuDNN's do. Random numbers of the device come from the CPU's generator.
+
+    Not emulated: more than one device, CUDA graphs, memory statistics (all zero), tensor types such as
+    ``torch.cuda.FloatTensor``, a ``torch.Generator`` imported by name. An op for which the CPU has no kernel in a low
+    dtype raises. Inside compiled functions, and in fake tensors, a tensor says that it is on the CPU. Processes started
+    in the region are on the host, as the workers of a DataLoader are with CUDA.
 
     Regions may be nested and entered by several threads; the last that is left restores everything.
     """

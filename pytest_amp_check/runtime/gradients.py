@@ -13,7 +13,7 @@ from ..protocol.events import Site
 from .known import Known, Loss, Scaler
 from .recording import told
 from .regions import Regions
-from .spoken import Spoken, caught
+from .spoken import Spoken, caught, mentions_scale
 from .tape import holds, is_number, storage
 
 
@@ -37,8 +37,7 @@ class Gradients(Regions):
         if known is None:
             return
         site = self.sites.here()
-        number = args[0] if args else None
-        self._edit(known, site, effect, number)
+        self._edit(known, site, effect, args[-1] if args else None)
 
     def _edit(self, known: Known, site: Site, effect: str, number: Any) -> None:
         known.edited = site
@@ -50,18 +49,24 @@ class Gradients(Regions):
         if effect == "zero":
             return  # found when all are
         known.looked_at = []
-        if not known.under_scale:
-            return
         scale = self._scale_for(known)
+        if not known.under_scale and effect not in ("divide", "multiply"):
+            return
+        if effect == "fill":
+            if _is_infinite(number):
+                return  # an overflow that is made on purpose
+            effect = "edit"
         if effect in ("divide", "multiply") and is_number(number):
             factor = 1 / float(number) if effect == "divide" and float(number) else float(number)
             divides = math.isclose(factor * scale, 1.0, rel_tol=1e-3)
-            if divides and scale != 1.0:
+            divides = divides and scale != 1.0
+            if divides:
                 known.under_scale = False
-            self._emit(e.GRAD_DIVIDE if divides else e.GRAD_NORMALISE, site, owners=(key,), names=names)
+            if divides or not known.unscaled:
+                self._emit(e.GRAD_DIVIDE if divides else e.GRAD_NORMALISE, site, owners=(key,), names=names)
         elif effect == "replace":
             self._emit(e.HANDOFF, site, things=(key,))
-        elif effect in ("edit", "divide", "multiply"):
+        elif known.under_scale:
             self._emit(e.GRAD_EDIT, site, owners=(key,), names=names)
 
     def _holder(self, known: Known) -> Scaler | None:
@@ -92,6 +97,8 @@ class Gradients(Regions):
             names = {"params": "p.grad", "call": "this assignment", "optimizer": known.said or ""}
             if scale != 1.0 and math.isclose(float(new) * scale, float(old), rel_tol=1e-2):
                 self._emit(e.GRAD_DIVIDE, site, owners=(key,), names=names)
+            elif _is_edited(param.grad, value):
+                self._emit(e.GRAD_EDIT, site, owners=(key,), names=names)
             else:
                 self._emit(e.HANDOFF, site, things=(key,))
 
@@ -175,6 +182,12 @@ class Gradients(Regions):
         holders = [h for key in owners if (k := self._by_key(key)) is not None and (h := self._holder(k)) is not None]
         if any(h.asked and number >= h.scale * 1e-3 for h in holders):
             return  # the limit was multiplied by the scale, as the gradients are
+        if math.isinf(number) and mentions_scale(site):
+            return  # measured, and divided by the scale
+        for key in owners if math.isnan(number) else ():
+            known = self._by_key(key)
+            if known is not None:
+                known.edited = site
         if nonfinite_error and caught(site):
             nonfinite_error = False
         self._emit(
@@ -183,9 +196,16 @@ class Gradients(Regions):
             owners=tuple(sorted(owners)),
             nonfinite_error=nonfinite_error,
             measures_only=math.isinf(number),
-            undone=math.isinf(number),
             names={"call": Spoken(site), "params": Spoken(site, "argument", "parameters")},
         )
+
+    @told
+    def norm_read(self, tensors: Any) -> None:
+        owners = {key for tensor in tensors or () if (key := self._owner_of_grad(tensor)) is not None}
+        site = self.sites.here()
+        if owners and not mentions_scale(site):
+            names = {"params": "the gradients", "call": Spoken(site)}
+            self._emit(e.GRAD_READ, site, owners=tuple(sorted(owners)), names=names)
 
     @told
     def norm_known(self, norm: Any) -> None:
@@ -193,3 +213,16 @@ class Gradients(Regions):
             for known in self.optimizers.values():
                 if known.unscaled or known.under_scale:
                     known.norm = Loss(norm.detach(), 1.0 if known.unscaled else self._scale_for(known))
+
+
+def _is_infinite(value: Any) -> bool:
+    return is_number(value) and not math.isfinite(float(value))
+
+
+def _is_edited(old: torch.Tensor, new: torch.Tensor) -> bool:
+    """Whether a gradient was made from another by changing some of its values, as clamp and nan_to_num do."""
+    if old.shape != new.shape or old.is_sparse or new.is_sparse:
+        return False
+    kept = old.detach() == new.detach()
+    hides = not bool(torch.isfinite(old).all()) and bool(torch.isfinite(new).all())
+    return hides or (bool(kept.any()) and not bool(kept.all()))

@@ -37,6 +37,7 @@ class Known:
         self.loss: Loss | None = None
         self.norm: Any = None
         self.skipped = False
+        self.skips_in_a_row = 0
         self.scaler: Scaler | None = None
         #: Whether its gradients are multiplied by a scale now, were unscaled by the user, were edited since then.
         self.under_scale = False
@@ -130,4 +131,4 @@ class Penalty:
         for hook in self._hooks:
             hook.remove()
         self.grads = []
-        return abs(self._sum) > 1e-3 * self._size
+        return not abs(self._sum) <= 1e-3 * self._size

@@ -284,7 +284,7 @@ def _batches(pieces: Iterable[tuple[int, torch.Tensor]]) -> Iterator[tuple[list[
         rows, batch = open_.setdefault(device, ([], []))
         rows.append(row)
         batch.append(piece)
-        sizes[device] = sizes.get(device, 0) + len(piece)
+        sizes[device] = sizes.get(device, 0) + piece.numel()
         if sizes[device] >= _BATCH:
             del open_[device], sizes[device]
             yield rows, batch
@@ -302,7 +302,7 @@ class _Scratch:
         buffer = self._buffers.get((part.device, dtype))
         if buffer is None:
             buffer = self._buffers[part.device, dtype] = torch.empty(_PIECE, dtype=dtype, device=part.device)
-        return buffer[: len(part)]
+        return buffer[: part.numel()]
 
 
 def _before_and_after(pieces: Sequence[torch.Tensor], before: float, after: float, scratch: _Scratch) -> torch.Tensor:
@@ -335,20 +335,20 @@ class _Bits:
 
     def __init__(self, pieces: Sequence[torch.Tensor], scratch: _Scratch) -> None:
         self._parts = [piece.view(torch.int32) for piece in pieces]
-        self._sizes = torch.tensor([len(part) for part in self._parts], device="cpu")
+        self._sizes = torch.tensor([part.numel() for part in self._parts], device="cpu")
         self._scratch = scratch
         fields: list[torch.Tensor | None] = [None] * len(self._parts)
         few: list[int] = []
         filled = 0
         for row, part in enumerate(self._parts):
-            if len(part) > _SMALL:
+            if part.numel() > _SMALL:
                 fields[row] = torch.bincount(self._exponents(part), minlength=256)
                 continue
-            if filled + len(part) > _PIECE:
+            if filled + part.numel() > _PIECE:
                 self._read_few(few, fields)
                 few, filled = [], 0
             few.append(row)
-            filled += len(part)
+            filled += part.numel()
         if few:
             self._read_few(few, fields)
         #: How many elements of each tensor have each of the 256 values of the exponent's field, on the CPU.
@@ -363,7 +363,7 @@ class _Bits:
     def _read_few(self, rows: Sequence[int], fields: list[torch.Tensor | None]) -> None:
         """Reads small parts together."""
         parts = [self._parts[row] for row in rows]
-        exponents = torch.split(self._exponents(torch.cat(parts)), [len(part) for part in parts])
+        exponents = torch.split(self._exponents(torch.cat(parts)), [part.numel() for part in parts])
         for row, part in zip(rows, exponents, strict=True):
             fields[row] = torch.bincount(part, minlength=256)
 
@@ -371,9 +371,10 @@ class _Bits:
         """How many elements of a tensor have other bits, but for the sign."""
         part = self._parts[row]
         out = self._scratch.take(torch.int32, part)
-        torch.bitwise_xor(part, bits, out=out)
+        if bits:
+            part = torch.bitwise_xor(part, bits, out=out)
         # A shift to the left drops the sign.
-        return torch.count_nonzero(out.bitwise_left_shift_(1))
+        return torch.count_nonzero(torch.bitwise_left_shift(part, 1, out=out))
 
     def _equal(self, bits: int, where: torch.Tensor) -> torch.Tensor:
         """How many elements have these bits, on the CPU, for each tensor ``where`` a condition holds, 0 elsewhere."""

@@ -58,7 +58,7 @@ class Optimizers(Passes):
         backward = known.backward
         if (
             backward is not None
-            and not self._scalers_made
+            and not self._scaled_off
             and not backward.facts["scaled"]
             and backward.facts["dtypes"] == {"float16"}
             and not backward.facts.get("alone")

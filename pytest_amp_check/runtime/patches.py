@@ -453,14 +453,23 @@ IN_PLACE = {
     "multiply_": "multiply",
     "__imul__": "multiply",
     "copy_": "replace",
-    "__setitem__": "edit",
+    "__setitem__": "fill",
+    "fill_": "fill",
     **dict.fromkeys(
         (
-            "add_ sub_ clamp_ clamp_min_ clamp_max_ clip_ nan_to_num_ fill_ masked_fill_ index_fill_ pow_ sign_ "
+            "add_ sub_ clamp_ clamp_min_ clamp_max_ clip_ nan_to_num_ masked_fill_ index_fill_ pow_ sign_ "
             "__iadd__ __isub__ normal_ uniform_ renorm_ round_"
         ).split(),
         "edit",
     ),
+}
+#: The same for functions of torch that take a list of tensors.
+ALL_IN_PLACE = {
+    "_foreach_zero_": "zero",
+    "_foreach_div_": "divide",
+    "_foreach_mul_": "multiply",
+    "_foreach_copy_": "replace",
+    **{f"_foreach_{name}_": "edit" for name in "add sub clamp_min clamp_max maximum minimum pow sqrt neg abs".split()},
 }
 
 
@@ -479,6 +488,22 @@ def _install_gradients() -> None:
 
     for name, effect in IN_PLACE.items():
         _wrap(torch.Tensor, name, in_place(effect))
+
+    def foreach(effect: str) -> Callable[[Any], Any]:
+        def make(original: Any) -> Any:
+            def changed(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+                if _LOCAL.watching and not torch.compiler.is_compiling() and not _from_torch():
+                    for recorder in _LOCAL.active:
+                        for tensor in tensors[:1]:
+                            recorder.tensor_changed(tensor, effect, args)
+                return original(tensors, *args, **kwargs)
+
+            return changed
+
+        return make
+
+    for name, effect in ALL_IN_PLACE.items():
+        _wrap(torch, name, foreach(effect))
 
     grad = torch._C.TensorBase.__dict__["grad"]
 
@@ -543,8 +568,12 @@ def _clips(frame: Any) -> None:
                 return
             frame, name = caller, "clip_grad_norm_"
     values = frame.f_locals
+    if name == "_get_total_norm":
+        for recorder in _LOCAL.active:
+            recorder.norm_read(values.get("tensors"))
+        return
     limit = values.get("clip_value" if name == "clip_grad_value_" else "max_norm")
-    if limit is None or name == "_get_total_norm":
+    if limit is None:
         return
     parameters = values.get("parameters")
     if isinstance(parameters, torch.Tensor):

@@ -20,7 +20,8 @@ class Recorder(Scalers):
         for collector in self.collectors:
             collector.start()
 
-    def end(self) -> None:
+    def end(self, *, broken: bool = False) -> None:
+        """The recording ends; ``broken`` says that an exception ends it."""
         try:
             for collector in reversed(self.collectors):
                 collector.stop()
@@ -28,7 +29,7 @@ class Recorder(Scalers):
             patches.end(self)
             self._unhook()
             self._busy = True
-            self.chain.close()
+            self.chain.close(broken=broken)
             self.steps.settle()
 
     @told

@@ -77,7 +77,8 @@ class Recording:
         self._hook: Any = None
         self._written: set[int] = set()
         self._told_disabled = False
-        self._scalers_made = False
+        #: Whether a scaler that is switched off has scaled: what trains unscaled beside it does so on purpose.
+        self._scaled_off = False
         self._live: set[int] = set()
         self._poison: set[int] = set()
         self._keys = itertools.count()

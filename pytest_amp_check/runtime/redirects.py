@@ -313,8 +313,10 @@ def _autocast_device(device: str) -> str:
 
 def _set_autocast_enabled(*args: Any, **kwargs: Any) -> None:
     # torch's own takes (device_type, enabled), or enabled alone for CUDA.
-    given = dict(zip(("enabled",) if len(args) + len(kwargs) == 1 else ("device_type", "enabled"), args), **kwargs)
-    device, enabled = _autocast_device(given.get("device_type", "cuda")), given["enabled"]
+    if len(args) + len(kwargs) == 1:
+        args = ("cuda", *args)
+    device = _autocast_device(kwargs.get("device_type", args[0] if args else "cuda"))
+    enabled = kwargs["enabled"] if "enabled" in kwargs else args[1]
     on_cuda = _is_enabled("cuda")
     if device == "cpu" and on_cuda:
         _thread.cpu_enabled = enabled

@@ -308,4 +308,4 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._recorder.end()
+        self._recorder.end(broken=kind is not None)

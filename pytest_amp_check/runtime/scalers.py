@@ -23,7 +23,6 @@ class Scalers(Optimizers):
 
     @told
     def scaler_new(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Event:
-        self._scalers_made = True
         entry = surface.SURFACE[name]
         bound = dict(zip(entry.parameters, args, strict=False))
         bound.update(kwargs)
@@ -48,8 +47,8 @@ class Scalers(Optimizers):
 
     @told
     def scaled(self, scaler: Any, outputs: Any, result: Any) -> None:
-        self._scalers_made = True
         if not scaler.is_enabled():
+            self._off(scaler)
             return
         known = self._scaler(scaler)
         known.scale = scale_of(scaler)
@@ -65,6 +64,16 @@ class Scalers(Optimizers):
         self._emit(e.SCALE, site, known.thing.key, dtypes=dtypes, names=names)
         self.program.facts["scaler_dtypes"].update(dtypes)
         self._goes_live(known)
+
+    def _off(self, scaler: Any) -> None:
+        """Tell, once, of a scaler for CUDA that is off where there is no CUDA; it may have been made before this."""
+        self._scaled_off = True
+        if self._told_disabled or scaler._device != "cuda" or torch.cuda.is_available():
+            return
+        self._told_disabled = True
+        site = self.sites.here()
+        names = {"call": Spoken(site), "scaler": Spoken(site, "receiver")}
+        self._emit(e.SCALER_NEW, site, None, callable="", arguments={}, disabled_itself=True, names=names)
 
     def _goes_live(self, known: Scaler) -> None:
         if known.thing.key not in self._live:
@@ -150,7 +159,9 @@ class Scalers(Optimizers):
         holder.waiting.append(record)
         holder.steps += 1
         holder.skips += skipped
-        holder.skips_in_a_row = holder.skips_in_a_row + 1 if skipped else 0
+        # Counted for the optimizer: a loop may make a new scaler in every turn.
+        known.skips_in_a_row = known.skips_in_a_row + 1 if skipped else 0
+        holder.skips_in_a_row = known.skips_in_a_row
         holder.stepped = True
         known.scaler = holder
         self._stepped(known, skipped=skipped)

@@ -155,7 +155,7 @@ def missing(device: str) -> str:
 
 @contextlib.contextmanager
 def session(
-    device: str = "auto", dtype: torch.dtype = torch.float16, *, seed: int = SEED, rules: Iterable[str] | None = None
+    device: str = "auto", dtype: torch.dtype | str = torch.float16, *, seed: int = SEED, rules: Iterable[str] | None = None
 ) -> Iterator[Session]:
     """A region in which the random generators of torch, Python and NumPy are seeded, and restored after it.
 
@@ -173,7 +173,8 @@ def session(
             leaving.enter_context(emulate_cuda())
         seed_all(seed)
         place = torch.device("cuda" if emulated or device == "auto" else device)
-        yield Session(place, dtype, emulated=emulated, seed=seed, rules=rules)
+        named = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+        yield Session(place, named, emulated=emulated, seed=seed, rules=rules)
 
 
 def seed_all(seed: int) -> None:

@@ -97,6 +97,28 @@ def conditional(site: Site) -> bool:
     return any(isinstance(node, ast.If) for node in _around(site))
 
 
+def mentions_scale(site: Site) -> bool:
+    """Whether the function in which a place lies asks for the scale, as one does that divides what it reads by it."""
+    lines = linecache.getlines(site.path)
+    function = _function(site)
+    first, last = (function.lineno, function.end_lineno) if function is not None else (1, len(lines))
+    return any("get_scale" in line for line in lines[first - 1 : last])
+
+
+def _function(site: Site) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    try:
+        tree = ast.parse("".join(linecache.getlines(site.path)))
+    except (SyntaxError, ValueError):
+        return None
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.lineno <= site.line <= (node.end_lineno or node.lineno)
+    ]
+    return around[-1] if around else None
+
+
 def _around(site: Site) -> Iterator[ast.AST]:
     """The statements whose body holds a place, within the function it stands in."""
     try:
