@@ -124,7 +124,7 @@ def test_what_the_judge_of_graphs_knows_of_labels_are_labels() -> None:
     assert set(judge.BLAMED) <= set(LABELS)
     assert set(judge.WITNESS) <= set(LABELS)
     assert judge.SECOND_TURN.issubset(LABELS)
-    assert judging.ON_EVERY_PATH.issubset(LABELS)
+    assert judge.ON_EVERY_PATH.issubset(LABELS)
     kinds = {value for name, value in vars(e).items() if name.isupper() and isinstance(value, str)}
     for table in (judge.BLAMED, judge.WITNESS):
         assert all(table.values())

@@ -241,7 +241,7 @@ def judged(
     """Labels that a rule's judge gives one event, with the messages they render to."""
     rule = RULES[code]
     judge: Callable[..., Any] = rule.on[kind]
-    names = {"scaler": "scaler", "optimizer": "opt", "call": "GradScaler", "module": "model"}
+    names: dict[str, object] = {"scaler": "scaler", "optimizer": "opt", "call": "GradScaler", "module": "model"}
     event = Event(kind, site, facts=facts, names=names)
     found = {}
     for label, values in judge(event, program or Program()):

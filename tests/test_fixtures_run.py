@@ -35,7 +35,8 @@ COVERED = {
 }
 
 CODES = r"AMP\d{3}(?: AMP\d{3})*"
-MARK = re.compile(rf"  # (?:{CODES}|(?:static-only|runtime-only): {CODES} [a-z].*[^.\s])$")
+ONE_SIDED = rf"(?:static-only|runtime-only): {CODES} [a-z][^#]*[^.\s#]"
+MARK = re.compile(rf"  # (?:{CODES}|{ONE_SIDED}(?:  # {ONE_SIDED})?)$")
 MENTION = re.compile(r"AMP\d|static-only|runtime-only")
 
 

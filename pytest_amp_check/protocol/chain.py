@@ -85,6 +85,16 @@ class Chain(Judge):
         if last is not None and not broken:
             self._go(Event(e.END, last.site))
 
+    def adopt(self, optimizer: int, event: Event) -> None:
+        """An optimizer is found that a backward has fed which is settled already."""
+        self._establish(Event(e.STEP, event.site, None, optimizer))
+        i = self.index[optimizer]
+        opts = list(self.state.opts)
+        if opts[i] == a.Opt():
+            kind = a.BACKWARD_RAW if event.subject is None else a.BACKWARD_SCALED
+            opts[i], _ = a.move(opts[i], kind, by=-1 if event.subject is None else event.subject)
+            self.state = self.state._replace(opts=tuple(opts))
+
     def forget(self, optimizer: int) -> None:
         """An optimizer is gone."""
         self.settle()

@@ -265,7 +265,8 @@ class Judge:
                 used, renewed = used | bit, renewed & ~bit
                 self._step_counts(event, opts)
             move(i, a.UNSCALE if kind == e.UNSCALE else a.SCALER_STEP, by=scaler)
-            for key in self.program.things[self.opts[i]].facts.get("shares", ()):
+            shares = self.program.things[self.opts[i]].facts.get("shares", ())
+            for key in shares if event.facts.get("unscales", True) else ():
                 if key in self.index:
                     move(self.index[key], a.BORROW)
         elif kind == e.STEP and event.object in self.index:
@@ -413,8 +414,29 @@ class Judge:
             return index
         return here[0]
 
+    def _clips(self, here: Here, i: int) -> list[int]:
+        """The nodes that clipped the gradients of optimizer ``i`` since they were last unscaled, used or cleared."""
+        key = self.opts[i]
+        found: list[int] = []
+        for index, _ in list(self._path(here))[1:]:
+            event = self._event(index)
+            if event is None:
+                continue
+            owners = event.facts.get("owners")
+            if event.kind in (e.UNSCALE, e.SCALER_STEP, e.STEP) and event.object == key:
+                break
+            if event.kind == e.ZERO_GRAD and (owners is None or key in owners):
+                break
+            if event.kind == e.CLIP and (owners is None or key in owners) and index not in found:
+                found.append(index)
+        return found or [here[0]]
+
     def _settle(self, label: str, index: int, i: int, here: Here) -> None:
         """Find the event to blame for a fault that was settled at node ``index``."""
+        if label in EACH_CLIP:
+            for clip in self._clips(here, i):
+                self._blame(label, clip, index, here)
+            return
         blamed = index
         kinds = BLAMED.get(label)
         if kinds is not None:
@@ -454,10 +476,10 @@ def _other(event: Event, about: set[int]) -> bool:
     return bool(about) and key is not None and key not in about
 
 
+#: Labels that blame each clip of the window.
+EACH_CLIP = frozenset({"clip@scaled", "clip@partly"})
 #: label -> kinds of the event to blame, where that is not the event that settles the fault.
 BLAMED: dict[str, tuple[str, ...]] = {
-    "clip@scaled": (e.CLIP,),
-    "clip@partly": (e.CLIP,),
     "step@raw": (e.BACKWARD,),
     "step@stepped": (e.SCALER_STEP,),
     "unscale@step-pending": (e.SCALER_STEP,),

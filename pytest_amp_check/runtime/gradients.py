@@ -14,7 +14,7 @@ from .known import Known, Loss, Scaler
 from .recording import told
 from .regions import Regions
 from .spoken import Spoken, caught, mentions_scale
-from .tape import holds, is_number, storage
+from .tape import holds, is_number, plain_number, storage
 
 
 class Gradients(Regions):
@@ -46,9 +46,9 @@ class Gradients(Regions):
         if known.scaler is not None or known.backward is not None:
             holder = self._holder(known)
             names["scaler"] = holder.said if holder is not None and holder.said is not None else ""
+        known.looked_at = []
         if effect == "zero":
             return  # found when all are
-        known.looked_at = []
         scale = self._scale_for(known)
         if not known.under_scale and effect not in ("divide", "multiply"):
             return
@@ -57,7 +57,8 @@ class Gradients(Regions):
                 return  # an overflow that is made on purpose
             effect = "edit"
         if effect in ("divide", "multiply") and is_number(number):
-            factor = 1 / float(number) if effect == "divide" and float(number) else float(number)
+            value = plain_number(number)
+            factor = 1 / value if effect == "divide" and value else value
             divides = math.isclose(factor * scale, 1.0, rel_tol=1e-3)
             divides = divides and scale != 1.0
             if divides:
@@ -89,9 +90,9 @@ class Gradients(Regions):
             if known is None:
                 continue
             known.edited = site
+            known.looked_at = []
             if value is None or not known.under_scale or param.grad is None:
                 continue
-            known.looked_at = []
             scale = self._scale_for(known)
             old, new = param.grad.detach().norm(), value.detach().norm()
             names = {"params": "p.grad", "call": "this assignment", "optimizer": known.said or ""}
@@ -151,7 +152,7 @@ class Gradients(Regions):
         for known in cleared:
             shares: set[int] = known.thing.facts["shares"]
             keys.update(key for key in shares if self._inside(key, known))
-            known.under_scale = known.unscaled = False
+            known.under_scale = known.unscaled = known.used = False
             known.edited = None
             known.looked_at = []
         self._grad_storages = None
@@ -178,7 +179,7 @@ class Gradients(Regions):
             if known is not None:
                 self._look(known)
                 known.looked_at = []
-        number = float(limit) if is_number(limit) else 1.0
+        number = plain_number(limit) if is_number(limit) else 1.0
         holders = [h for key in owners if (k := self._by_key(key)) is not None and (h := self._holder(k)) is not None]
         if any(h.asked and number >= h.scale * 1e-3 for h in holders):
             return  # the limit was multiplied by the scale, as the gradients are
@@ -216,13 +217,17 @@ class Gradients(Regions):
 
 
 def _is_infinite(value: Any) -> bool:
-    return is_number(value) and not math.isfinite(float(value))
+    return is_number(value) and not math.isfinite(plain_number(value))
 
 
 def _is_edited(old: torch.Tensor, new: torch.Tensor) -> bool:
     """Whether a gradient was made from another by changing some of its values, as clamp and nan_to_num do."""
     if old.shape != new.shape or old.is_sparse or new.is_sparse:
         return False
-    kept = old.detach() == new.detach()
-    hides = not bool(torch.isfinite(old).all()) and bool(torch.isfinite(new).all())
-    return hides or (bool(kept.any()) and not bool(kept.all()))
+    before, after = old.detach(), new.detach()
+    if not bool(torch.isfinite(before).all()) and bool(torch.isfinite(after).all()):
+        return True
+    ratio = (after / before)[before != 0]
+    if not ratio.numel() or bool((ratio - ratio[0]).abs().max() <= 1e-3 * ratio[0].abs()):
+        return False  # multiplied by a number, as averages are
+    return bool((before.sign() == after.sign()).all())

@@ -38,6 +38,9 @@ class Known:
         self.norm: Any = None
         self.skipped = False
         self.skips_in_a_row = 0
+        self.steps = 0
+        #: Whether its gradients have been used by a step, and not cleared since.
+        self.used = False
         self.scaler: Scaler | None = None
         #: Whether its gradients are multiplied by a scale now, were unscaled by the user, were edited since then.
         self.under_scale = False
@@ -60,8 +63,9 @@ class Known:
     def sentinel_marks(self) -> list[tuple[int, int]]:
         return [mark(p) for p in self.sentinels]
 
-    def marks(self) -> list[tuple[int, int]]:
-        return [mark(p) for p in self.params]
+    def holds(self, leaves: frozenset[int]) -> bool:
+        """Whether one of its parameters is among those that a backward reaches."""
+        return any(id(p) in leaves for p in self.params)
 
 
 class Scaler:
@@ -93,8 +97,11 @@ class Loss:
 class Pass:
     """A backward pass that is running."""
 
-    def __init__(self, event: Event, before: list[tuple[Known, list[tuple[int, int]]]], scale: float) -> None:
+    def __init__(
+        self, event: Event, before: list[tuple[Known, list[tuple[int, int]]]], scale: float, leaves: frozenset[int]
+    ) -> None:
         self.event = event
+        self.leaves = leaves
         self.before = before
         self.scale = scale
         self.loss: torch.Tensor | None = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .collector import Collector
-from .recorder import Loss
+from .known import Loss
 
 if TYPE_CHECKING:
     from .steps import Steps

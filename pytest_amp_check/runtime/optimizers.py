@@ -40,8 +40,9 @@ class Optimizers(Passes):
             return
         known = self._known(optimizer)
         site = self.sites.here()
-        self._look(known)
-        known.said = Spoken(site, "receiver")
+        if not self._passes:
+            self._look(known)
+        known.said = self._through or Spoken(site, "receiver")
         self._trains(known)
         if self._passes and self.chain.pending:
             # A hook steps while the pass still runs, and clears the gradient that shows it.
@@ -90,6 +91,7 @@ class Optimizers(Passes):
 
     def _stepped(self, known: Known, *, skipped: bool) -> None:
         known.skipped = skipped
+        known.used = True
         known.steps_since += 1
         known.under_scale = known.unscaled = False
         known.edited = None

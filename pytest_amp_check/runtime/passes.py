@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from .gradients import Gradients
 from .known import Known, Loss, Pass, Penalty, Scaler
 from .recording import told
 from .spoken import Spoken
-from .tape import FAR, NEAR, divides, leaves, nodes, tensors
+from .tape import FAR, NEAR, divides, holds, leaves, nodes, tensors
 
 if TYPE_CHECKING:
     import torch
@@ -28,10 +29,14 @@ class Passes(Gradients):
         self._passes += 1
         if self._passes > 1:
             return None  # a checkpoint computes its part anew inside the pass
+        site = self.sites.here()
         for known in self.optimizers.values():
             if known.edited is not None:
                 self._look(known)
-        site = self.sites.here()
+            if known.used and not any(holds(p.grad) for p in known.sentinels):
+                # Cleared in a way that was not seen.
+                self._emit(e.ZERO_GRAD, site, owners=(known.thing.key,))
+            known.used = False
         roots = tensors(outputs)
         holder, scale = self._scale_below(roots)
         if self._penalties and holder is not None:
@@ -42,14 +47,14 @@ class Passes(Gradients):
             "scaled": holder is not None,
             "dtypes": set(self._dtypes),
         }
-        if id(site) not in self._seen_backwards:
-            self._seen_backwards.add(id(site))
-            facts["leaves"] = frozenset(leaves(roots))
+        reached = self._leaves.get(id(site))
+        if reached is None:
+            reached = self._leaves[id(site)] = facts["leaves"] = frozenset(leaves(roots))
         subject = None if holder is None else holder.thing.key
         event = self._emit(e.BACKWARD, site, subject, names=_backward_names(site), **facts)
         self._dtypes = set()
         before = [(k, k.sentinel_marks()) for k in self.optimizers.values()]
-        made = Pass(event, before, scale)
+        made = Pass(event, before, scale, reached)
         made.loss = roots[0].detach() if roots else None
         return made
 
@@ -65,9 +70,8 @@ class Passes(Gradients):
         event = token.event
         feeds: set[int] = event.facts["feeds"]
         fed: list[torch.optim.Optimizer] = []
-        leaves = event.facts.get("leaves")
         for known, marks in token.before:
-            if known.thing.key in feeds or known.sentinel_marks() != marks or self._fed(known, leaves):
+            if known.thing.key in feeds or known.sentinel_marks() != marks or known.holds(token.leaves):
                 feeds.add(known.thing.key)
                 self._was_fed(known, event, token)
                 optimizer = known.optimizer()
@@ -93,15 +97,6 @@ class Passes(Gradients):
         known.under_scale = event.subject is not None
         if token.loss is not None:
             known.loss = Loss(token.loss, token.scale)
-
-    def _fed(self, known: Known, leaves: frozenset[int] | None) -> bool:
-        """Whether a backward fed an optimizer of whose parameters the few that were looked at did not change."""
-        if leaves is not None:
-            return any(id(p) in leaves for p in known.params)
-        marks = known.marks()
-        changed = marks != getattr(known, "all_marks", marks)
-        known.all_marks = marks  # type: ignore[attr-defined]
-        return changed
 
     def _scale_below(self, roots: Sequence[torch.Tensor]) -> tuple[Scaler | None, float]:
         """The scaler that scaled what runs backward, and its scale at that time."""
@@ -133,11 +128,10 @@ class Passes(Gradients):
         penalties, self._penalties = self._penalties, []
         for penalty in penalties:
             sources = {id(grad.grad_fn) for grad in penalty.grads}
-            for node in nodes(roots, FAR):
-                if any(id(f) in sources for f, _ in node.next_functions) and not divides(node, penalty.scale):
-                    penalty.watch()
-                    self._suspects.append(penalty)
-                    break
+            # Whatever lies below a division by the scale is right.
+            if any(id(node) in sources for node in nodes(roots, FAR, functools.partial(divides, scale=penalty.scale))):
+                penalty.watch()
+                self._suspects.append(penalty)
 
 
 def _backward_names(site: Site) -> dict[str, object]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..protocol import events as e
 from ..protocol import surface
@@ -20,6 +21,7 @@ from . import patches
 from .collector import Collector
 from .known import Known, Penalty, Scaler
 from .sites import Sites
+from .spoken import Spoken
 from .steps import Steps
 
 #: Tensors that came out of ``scaler.scale`` and are remembered.
@@ -37,6 +39,10 @@ def told(method: Method) -> Method:
             return None
         self._busy = True
         try:
+            if self.undispatched:
+                # What the recorder computes is no part of what dispatch modes watch.
+                with _disable_current_modes():
+                    return method(self, *args, **kwargs)
             return method(self, *args, **kwargs)
         except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on; it is reported at the end
             self.failure = error
@@ -55,6 +61,8 @@ class Recording:
         self.outer: tuple[Any, ...] = ()
         self.failure: Exception | None = None
         self._busy = False
+        #: Whether a collector watches ops by a dispatch mode.
+        self.undispatched = False
         self.sites = Sites(outermost)
         self.program = Program()
         self.chain = Chain(self.program)
@@ -70,13 +78,16 @@ class Recording:
         self._passes = 0
         self._in_scaler_step = 0
         self._dtypes: set[str] = set()
-        self._seen_backwards: set[int] = set()
+        #: id of a backward's site -> the parameters that it reached at first.
+        self._leaves: dict[int, frozenset[int]] = {}
         self._casts: dict[int, Event] = {}
         self._regions: list[tuple[int, bool]] = []
         self._grad_storages: dict[int, int] | None = None
         self._hook: Any = None
         self._written: set[int] = set()
         self._told_disabled = False
+        #: The optimizer that a scaler steps which is switched off, in the user's words.
+        self._through: Spoken | None = None
         #: Whether a scaler that is switched off has scaled: what trains unscaled beside it does so on purpose.
         self._scaled_off = False
         self._live: set[int] = set()
@@ -96,17 +107,20 @@ class Recording:
         known = self.optimizers.get(id(optimizer))
         if known is not None and known.optimizer() is optimizer:
             return known
-        thing = self.program.thing("optimizer", "the optimizer", None, constructed=False)
+        thing = self.program.thing("optimizer", "the optimizer", None, constructed=True)
         known = self.optimizers[id(optimizer)] = Known(optimizer, thing)
         weakref.finalize(optimizer, self._gone, id(optimizer), thing.key)
         self._own(known)
         ids = {id(p) for p in known.params}
-        for event in self.chain.pending:
+        pending = self.chain.pending
+        for event in (*self.chain.recent, *pending):
             leaves = event.facts.get("leaves")
             if leaves and not ids.isdisjoint(leaves):
                 event.facts["feeds"].add(thing.key)
                 known.backward = event
                 known.under_scale = bool(event.facts.get("scaled"))
+        if known.backward is not None and known.backward not in pending:
+            self.chain.adopt(thing.key, known.backward)
         return known
 
     def _own(self, known: Known) -> None:

@@ -280,6 +280,7 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
         self._recorder = Recorder(automatic=automatic, outermost=frame)
         self.run = Run(self._recorder, title=title)
         collectors = self._recorder.collectors
+        self._recorder.undispatched = ops or memory
         if dtypes or ops:
             from .dtypes import Dtypes
 

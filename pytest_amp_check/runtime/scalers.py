@@ -112,6 +112,7 @@ class Scalers(Optimizers):
     @told
     def before_scaler_step(self, scaler: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not scaler.is_enabled():
+            self._through = Spoken(self.sites.here(), "argument", "optimizer")
             return
         known, holder = self._known(optimizer), self._scaler(scaler)
         self._look(known)
@@ -123,7 +124,15 @@ class Scalers(Optimizers):
         if known.unscaled and known.edited is not None:
             self._invalid(scaler, optimizer, known, site)
         names = {"scaler": holder.said, "call": Spoken(site), "optimizer": known.said}
-        self._emit(e.SCALER_STEP, site, holder.thing.key, known.thing.key, closure=closure, names=names)
+        self._emit(
+            e.SCALER_STEP,
+            site,
+            holder.thing.key,
+            known.thing.key,
+            closure=closure,
+            unscales=_unscales(optimizer),
+            names=names,
+        )
         self._in_scaler_step += 1
         scale = 1.0 if known.unscaled else holder.scale
         self.steps.begin(known.said, holder.said, holder.scale, known.loss, known.norm, site)
@@ -143,6 +152,7 @@ class Scalers(Optimizers):
 
     @told
     def after_scaler_step(self, scaler: Any, optimizer: Any, *, done: bool) -> None:
+        self._through = None
         if not scaler.is_enabled():
             return
         self._in_scaler_step -= 1
@@ -161,7 +171,8 @@ class Scalers(Optimizers):
         holder.skips += skipped
         # Counted for the optimizer: a loop may make a new scaler in every turn.
         known.skips_in_a_row = known.skips_in_a_row + 1 if skipped else 0
-        holder.skips_in_a_row = known.skips_in_a_row
+        known.steps += 1
+        holder.skips_in_a_row, holder.steps = known.skips_in_a_row, max(holder.steps, known.steps)
         holder.stepped = True
         known.scaler = holder
         self._stepped(known, skipped=skipped)
@@ -215,3 +226,9 @@ class Scalers(Optimizers):
             holder = self._scaler(scaler)
             holder.scale = scale_of(scaler)
             self._emit(e.SCALER_LOAD, self.sites.here(), holder.thing.key)
+
+
+def _unscales(optimizer: Any) -> bool:
+    """Whether a step of the scaler leaves the gradients unscaled; an optimizer that divides by itself may not."""
+    own = getattr(optimizer, "_step_supports_amp_scaling", False)
+    return not own or type(optimizer).__module__.startswith("torch.")

@@ -105,11 +105,21 @@ def mentions_scale(site: Site) -> bool:
     return any("get_scale" in line for line in lines[first - 1 : last])
 
 
+def _module(path: str) -> ast.Module:
+    """The syntax of a file; that of an empty one where it cannot be had."""
+    # A SystemError is a fault of CPython 3.11, deep in the stack: the same text parses afterwards.
+    for _ in range(2):
+        try:
+            return ast.parse("".join(linecache.getlines(path)))
+        except (SyntaxError, ValueError, RecursionError):
+            break
+        except SystemError:
+            continue
+    return ast.Module([], [])
+
+
 def _function(site: Site) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    try:
-        tree = ast.parse("".join(linecache.getlines(site.path)))
-    except (SyntaxError, ValueError):
-        return None
+    tree = _module(site.path)
     around = [
         node
         for node in ast.walk(tree)
@@ -121,10 +131,7 @@ def _function(site: Site) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
 
 def _around(site: Site) -> Iterator[ast.AST]:
     """The statements whose body holds a place, within the function it stands in."""
-    try:
-        node: ast.AST = ast.parse("".join(linecache.getlines(site.path)))
-    except (SyntaxError, ValueError):
-        return
+    node: ast.AST = _module(site.path)
     held: list[ast.AST] = []
     while True:
         inner = None

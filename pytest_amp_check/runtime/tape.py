@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -40,8 +40,13 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) or (isinstance(value, torch.Tensor) and value.numel() == 1)
 
 
-def nodes(roots: Iterable[torch.Tensor], limit: int) -> Iterator[Any]:
-    """The nodes of the graph below some tensors, nearest first."""
+def plain_number(value: Any) -> float:
+    """The value of a number, or of a tensor with one element."""
+    return float(value.detach()) if isinstance(value, torch.Tensor) else float(value)
+
+
+def nodes(roots: Iterable[torch.Tensor], limit: int, stop: Callable[[Any], bool] = lambda node: False) -> Iterator[Any]:
+    """The nodes of the graph below some tensors, nearest first; not those that lie below a node to stop at."""
     work: deque[Any] = deque(root.grad_fn for root in roots if root.grad_fn is not None)
     seen = {id(node) for node in work}
     kept = list(work)
@@ -49,6 +54,8 @@ def nodes(roots: Iterable[torch.Tensor], limit: int) -> Iterator[Any]:
         limit -= 1
         node = work.popleft()
         yield node
+        if stop(node):
+            continue
         for onward, _ in node.next_functions:
             if onward is not None and id(onward) not in seen:
                 seen.add(id(onward))
@@ -74,7 +81,7 @@ def divides(node: Any, scale: float) -> bool:
             continue
         if number is None or not is_number(number):
             continue
-        factor = float(number)
+        factor = plain_number(number)
         if name.startswith("Mul") and math.isclose(factor * scale, 1.0, rel_tol=1e-3):
             return True
         if name.startswith("Div") and attribute == "_saved_other" and math.isclose(factor, scale, rel_tol=1e-3):

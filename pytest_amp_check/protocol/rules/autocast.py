@@ -1279,9 +1279,8 @@ region takes that copy, and the weight gets no gradient. Since torch 2.11 the ca
 wrong.
 """,
         harm="""\
-On torch 2.4.1 and 2.10 the backward of a network whose weights were all cached so raised RuntimeError `element 0 of
-tensors does not require grad`; where only some were, it ran, and the gradient norms of four parameters were 0.44, 0.07,
-None and None. Reentrant checkpointing of reused weights gave a relative gradient error of 56 % on 2.4.1. On 2.11 and
+On torch 2.4.1 and 2.10 backward raised RuntimeError `element 0 of tensors does not require grad`, or ran and left 0.44,
+0.07, None and None as the gradients of four parameters. Reentrant checkpointing of reused weights gave a relative gradient error of 56 % on 2.4.1. On 2.11 and
 2.13 all is right.
 """,
         bad="""\

@@ -60,8 +60,8 @@ SCALE_COLLAPSE = Rule(
     "The loss scale collapses, or steps are skipped again and again.",
     faults={
         "scale:below-one": Fault(
-            "The loss scale of `{scaler}` has fallen to {scale} after {skips} skipped steps in a row, so smaller scales "
-            "do not help: find the NaN or infinity in the loss, the inputs or gradients that are never cleared"
+            "The loss scale of `{scaler}` has fallen to {scale} after {skips} skipped steps in a row, so a smaller "
+            "scale does not help: find the NaN or infinity in the loss, the inputs or gradients that are never cleared"
         ),
         "scale:skips-in-a-row": Fault(
             "`{scaler}` has skipped {skips} steps in a row long after it had found its scale, which is {scale} now: "
@@ -112,7 +112,7 @@ for _ in range(20):
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Find where the first NaN or infinity comes from; `torch.autograd.set_detect_anomaly(True)` names the operation.",
+    fix="Find the first NaN or infinity; `torch.autograd.set_detect_anomaly(True)` names the operation that made it.",
     sources=(
         "PyTorch docs, torch.amp.GradScaler: the scale factor may fall below 1, which the user may want to watch for",
         "torch/amp/grad_scaler.py: update() halves the scale and never raises",

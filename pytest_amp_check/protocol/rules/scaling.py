@@ -1496,8 +1496,8 @@ DOUBLE_UNSCALE = Rule(
     why="""\
 `scaler.step()` unscales unless `unscale_()` was called for that very optimizer object since the last update. It does
 not notice a division by hand, nor an `unscale_()` that was given another object with the same parameters: the
-optimizer inside a wrapper, or a second optimizer that shares some of them. The gradients then shrink by the square of the scale, to where float32 rounds most of
-them away, and the infinities are looked for after the fact.
+optimizer inside a wrapper, or a second optimizer that shares some of them. The gradients then shrink by the square of
+the scale, to where float32 rounds most of them away, and the infinities are looked for after the fact.
 """,
     harm="""\
 Dividing by `get_scale()` by hand and calling `scaler.step()` made SGD's update 74,000 times too small. Unscaling a
@@ -1739,7 +1739,7 @@ as well. Every optimizer whose parameters the clip covers has to be unscaled fir
 """,
     harm="""\
 With one of two optimizers unscaled the clip saw a norm of 3128 instead of 0.0653, and the updates of both optimizers
-were 3,100 times too small. Nothing is raised, and Adam and AdamW hide most of it.
+were 3,100 times too small. Nothing is raised.
 """,
     bad=_ACTOR_CRITIC
     + """\
@@ -2468,9 +2468,9 @@ the order of its calls. `emulate_cuda()` (in pytest `--amp-device emulate`) runs
 scaler and CUDA's dtypes; `GradScaler("cpu")` is live anywhere.
 """,
     harm="""\
-A loop that clips before `unscale_()`, never calls `update()` and steps the optimizer past the scaler raised nothing and
-trained correctly on a machine without CUDA: `get_scale()` read 1.0 and `state_dict()` was empty throughout. On a GPU
-its first update was 65536 times too large.
+A loop that scales its loss and then calls `optimizer.step()` past the scaler made a right update under a scaler that
+had switched itself off, whose `get_scale()` read 1.0 and whose `state_dict()` was empty. Under a live scaler the first
+update of the same loop was 65536 times as large.
 """,
     bad="""\
 import torch
@@ -2500,7 +2500,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix='Run the test under `emulate_cuda()` or with `--amp-device emulate`, or construct `GradScaler("cpu")` on a CPU.',
+    fix='Run it under `emulate_cuda()` or with `--amp-device emulate`, or construct `GradScaler("cpu")` on a CPU.',
     sources=(
         f"{_SCALER_SOURCE}: enabled, but CUDA is not available",
         "measured: what a disabled scaler returns, and update sizes with it and without it",
@@ -2543,7 +2543,7 @@ GRADS_INVALIDATED = Rule(
     "AMP218",
     "grads-invalidated-after-unscale",
     ERROR,
-    "Values that are not finite appear in gradients after unscale_(), where the scaler does not look for them any more.",
+    "Values that are not finite appear in gradients after unscale_(), where the scaler looks for them no more.",
     faults={
         "grads:invalid": Fault(
             "Gradients of `{optimizer}` become NaN or infinite after `{scaler}.unscale_({optimizer})` has checked them,"
@@ -2558,8 +2558,8 @@ a clip of gradients that another rank has made infinite, noise with a wrong sign
 infinite between the two calls goes straight into the parameters, and from there into everything.
 """,
     harm="""\
-A value that became NaN between `unscale_()` and `step()` left NaN in the parameters after that one step; the loss scale
-did not move, and no step was skipped then or later.
+A value that became NaN between `unscale_()` and `step()` left NaN in the parameters after that one step, while the loss
+scale did not move. Every loss after it was NaN.
 """,
     bad="""\
 import torch
@@ -2608,8 +2608,7 @@ for x, y in batches:
     fix="Keep edits between unscale_ and step finite (clamp a divisor), or check again and leave the step out.",
     sources=(
         f"{_SCALER_SOURCE}: step() uses the found_inf that unscale_() recorded",
-        "PyTorch's own test of it: test/test_torch.py, test_params_invalidated_with_grads_invalidated_between_unscale_"
-        "and_step",
+        "PyTorch's own test: test_params_invalidated_with_grads_invalidated_between_unscale_and_step",
         "measured: parameters and scale after a NaN between unscale_ and step",
     ),
     silent=(
