@@ -220,7 +220,7 @@ def test_brackets_in_the_name_of_a_folder_are_no_pattern(tmp_path: Path) -> None
         ("paths = 'src'", "paths in [tool.amp-check] of {path} must be a list of strings, such as"),
         ("exit-zero = 'yes'", "exit-zero in [tool.amp-check] of {path} must be true or false, such as true"),
         ("statistics = 1", "statistics in [tool.amp-check] of {path} must be true or false, such as true"),
-        ("only = 'source'", "only in [tool.amp-check] of {path} must be one of static, runtime, such as \"static\""),
+        ("only = 'source'", 'only in [tool.amp-check] of {path} must be one of static, runtime, such as "static"'),
         ("device = 'gpu'", "device in [tool.amp-check] of {path} must be auto, cpu, cuda, cuda:N or emulate, such as"),
         ("device = 1", "device in [tool.amp-check] of {path} must be auto, cpu, cuda, cuda:N or emulate, such as"),
         ("dtype = 'float32'", "dtype in [tool.amp-check] of {path} must be float16 or bfloat16, such as"),

@@ -211,12 +211,17 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    if _random in item.stash:
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    if _random in pyfuncitem.stash:
         # Others, such as pytest-randomly, seed generators between setup and call, differently in every run.
         from ..runtime.snapshot import restore_random
 
-        restore_random(item.stash.get(_random, {}))
+        restore_random(pyfuncitem.stash[_random])
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     limit = budget(item) if item.get_closest_marker("amp_memory") else None
     if limit is None:
         return (yield)
@@ -281,7 +286,8 @@ def skip_instead(report: pytest.TestReport, item: pytest.Item, call: pytest.Call
     report.outcome = "skipped"
     report.longrepr = (os.fspath(path), (line or 0) + 1, f"Skipped: {reason}")
     # What is not a skip opens a debugger under --pdb.
-    call.excinfo = pytest.ExceptionInfo.from_exception(pytest.skip.Exception(reason))
+    skipped = pytest.skip.Exception(reason).with_traceback(call.excinfo.value.__traceback__)
+    call.excinfo = pytest.ExceptionInfo.from_exception(skipped)
 
 
 def fail(report: pytest.TestReport, item: pytest.Item, message: str) -> bool:

@@ -473,6 +473,16 @@ ALL_IN_PLACE = {
 }
 
 
+class _Slot(property):
+    """A property in the place of a slot that tensors have in C++; torch asks those for their class and name."""
+
+    __objclass__ = torch._C.TensorBase
+
+    def __init__(self, name: str, *functions: Any) -> None:
+        super().__init__(*functions)
+        self.__name__ = name
+
+
 def _install_gradients() -> None:
     def in_place(effect: str) -> Callable[[Any], Any]:
         def make(original: Any) -> Any:
@@ -514,7 +524,7 @@ def _install_gradients() -> None:
                 recorder.grad_set(self, value)
         grad.__set__(self, value)
 
-    _put(torch.Tensor, "grad", property(grad.__get__, set_grad, grad.__delete__))
+    _put(torch.Tensor, "grad", _Slot("grad", grad.__get__, set_grad, grad.__delete__))
 
     data = torch._C.TensorBase.__dict__["data"]
 
@@ -525,7 +535,7 @@ def _install_gradients() -> None:
                 recorder.params_written(self)
         data.__set__(self, value)
 
-    _put(torch.Tensor, "data", property(data.__get__, set_data))
+    _put(torch.Tensor, "data", _Slot("data", data.__get__, set_data))
 
     def make_group(original: Any) -> Any:
         def _group_tensors_by_device_and_dtype(*args: Any, **kwargs: Any) -> Any:

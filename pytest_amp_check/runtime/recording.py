@@ -86,6 +86,8 @@ class Recording:
         self._hook: Any = None
         self._written: set[int] = set()
         self._told_disabled = False
+        #: Scalers whose construction was seen.
+        self._made: weakref.WeakSet[Any] = weakref.WeakSet()
         #: The optimizer that a scaler steps which is switched off, in the user's words.
         self._through: Spoken | None = None
         #: Whether a scaler that is switched off has scaled: what trains unscaled beside it does so on purpose.

@@ -19,6 +19,10 @@ from .spoken import Entered, Spoken
 LOW = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
+#: Before torch 2.11 the weight cache kept what a forward without gradients had cast, for the next one with them.
+KEEPS_DETACHED = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 11)
+
+
 class Regions(Recording):
     """Told of autocast and of parameters."""
 
@@ -45,6 +49,8 @@ class Regions(Recording):
         decorated = frame.f_code.co_name == "decorate_autocast"
         site = self.sites.definition(frame.f_locals["func"].__code__) if decorated else self.sites.here()
         self._regions.append((id(region), enabled))
+        if KEEPS_DETACHED and enabled and region._cache_enabled:
+            self._hook_forwards()
         self._watch()
         self._emit(
             e.AUTOCAST_ENTER,
@@ -98,11 +104,24 @@ class Regions(Recording):
 
     @told
     def _forward_seen(self, module: torch.nn.Module) -> None:
-        if self._passes or not any(id(p) in self._written for p in module.parameters()):
+        if self._passes:
+            return
+        if KEEPS_DETACHED:
+            self._cast(module)
+        if not any(id(p) in self._written for p in module.parameters()):
             return
         self._unhook()
         site = self.sites.here()
         self._emit(e.FORWARD, site, cached=True, names={"module": Spoken(site)})
+
+    def _cast(self, module: torch.nn.Module) -> None:
+        """Find a module whose weights were cast in this region while gradients were off, and are used with them now."""
+        if not torch.is_grad_enabled():
+            self._poison.add(id(module))
+        elif id(module) in self._poison and any(p.requires_grad for p in module.parameters()):
+            self._poison.clear()
+            site = self.sites.here()
+            self._emit(e.FORWARD, site, cached=False, poisoned=True, names={"module": Spoken(site)})
 
     @told
     def params_written(self, target: Any) -> None:

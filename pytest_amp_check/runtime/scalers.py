@@ -39,6 +39,7 @@ class Scalers(Optimizers):
 
     @told
     def scaler_made(self, scaler: Any, event: Event) -> None:
+        self._made.add(scaler)
         asked = event.facts["arguments"].get("enabled", True)
         if asked is True and not scaler.is_enabled() and not self._told_disabled:
             self._told_disabled = event.facts["disabled_itself"] = True
@@ -68,7 +69,7 @@ class Scalers(Optimizers):
     def _off(self, scaler: Any) -> None:
         """Tell, once, of a scaler for CUDA that is off where there is no CUDA; it may have been made before this."""
         self._scaled_off = True
-        if self._told_disabled or scaler._device != "cuda" or torch.cuda.is_available():
+        if self._told_disabled or scaler in self._made or scaler._device != "cuda" or torch.cuda.is_available():
             return
         self._told_disabled = True
         site = self.sites.here()

@@ -155,7 +155,11 @@ def missing(device: str) -> str:
 
 @contextlib.contextmanager
 def session(
-    device: str = "auto", dtype: torch.dtype | str = torch.float16, *, seed: int = SEED, rules: Iterable[str] | None = None
+    device: str = "auto",
+    dtype: torch.dtype | str = torch.float16,
+    *,
+    seed: int = SEED,
+    rules: Iterable[str] | None = None,
 ) -> Iterator[Session]:
     """A region in which the random generators of torch, Python and NumPy are seeded, and restored after it.
 

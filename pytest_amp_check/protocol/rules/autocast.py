@@ -1280,8 +1280,8 @@ wrong.
 """,
         harm="""\
 On torch 2.4.1 and 2.10 backward raised RuntimeError `element 0 of tensors does not require grad`, or ran and left 0.44,
-0.07, None and None as the gradients of four parameters. Reentrant checkpointing of reused weights gave a relative gradient error of 56 % on 2.4.1. On 2.11 and
-2.13 all is right.
+0.07, None and None as the gradients of four parameters. Reentrant checkpointing of reused weights gave a relative
+gradient error of 56 % on 2.4.1. On 2.11 and 2.13 all is right.
 """,
         bad="""\
 import torch
