@@ -12,6 +12,7 @@ import torch
 
 # These are loaded here, so that runs inside this process do not load them anew each time.
 import torch._dynamo
+
 from pytest_amp_check.faces import html
 from pytest_amp_check.runtime import compare, memory, numerics, patches, session
 from pytest_amp_check.runtime.run import Run
@@ -502,7 +503,7 @@ def test_seeds_of_the_fixture_hold_against_those_of_randomly(project: pytest.Pyt
 @pytest.mark.parametrize(
     ("plugin", "mark"),
     [
-        pytest.param("pytest_asyncio", "pytest.mark.asyncio", marks=needs("pytest_asyncio")),
+        pytest.param("pytest_asyncio.plugin", "pytest.mark.asyncio", marks=needs("pytest_asyncio")),
         pytest.param("anyio.pytest_plugin", "pytest.mark.anyio", marks=needs("anyio")),
     ],
 )
@@ -531,7 +532,7 @@ def test_async_tests(project: pytest.Pytester, plugin: str, mark: str) -> None:
 
 
 def python(project: pytest.Pytester, first: str, *arguments: str) -> pytest.RunResult:
-    """pytest in a process of its own that runs a line first."""
+    """A run in a process of its own that runs a line first."""
     program = f"import sys; {first}; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
     return project.run(sys.executable, "-c", program, "-p", "no:cacheprovider", "-W", "error", *arguments)
 

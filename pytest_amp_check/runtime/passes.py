@@ -127,7 +127,9 @@ class Passes(Gradients):
         """Find those whose gradients run backward now without having been divided by the scale."""
         penalties, self._penalties = self._penalties, []
         for penalty in penalties:
-            sources = {id(grad.grad_fn) for grad in penalty.grads}
+            # A node is known by its identity as long as it is held.
+            made = [grad.grad_fn for grad in penalty.grads]
+            sources = {id(node) for node in made}
             # Whatever lies below a division by the scale is right.
             if any(id(node) in sources for node in nodes(roots, FAR, functools.partial(divides, scale=penalty.scale))):
                 penalty.watch()
