@@ -14,7 +14,7 @@ import torch
 import torch._dynamo
 
 from pytest_amp_check.faces import html
-from pytest_amp_check.runtime import compare, memory, numerics, patches, session
+from pytest_amp_check.runtime import compare, memory, numerics, patches, session  # noqa: F401
 from pytest_amp_check.runtime.run import Run
 
 pytest_plugins = ["pytester"]
@@ -475,6 +475,25 @@ def test_workers(project: pytest.Pytester) -> None:
     assert "test_a.py::test_bad[3]" in (project.path / "amp.html").read_text()
 
 
+@needs("xdist")
+def test_workers_say_what_cannot_be_meant(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        test_a="import pytest\n"
+        "@pytest.mark.amp_memory('1 gig')\ndef test_size():\n    pass\n"
+        "def test_fixture(amp):\n    pass\n"
+        "def test_other():\n    pass\n"
+    )
+    project.makeini("[pytest]\namp_dtype = float8\n")
+    result = project.runpytest_subprocess("-W", "error", "-p", "xdist", "-n", "2", "test_a.py")
+    result.assert_outcomes(errors=2, passed=1)
+    result.stdout.fnmatch_lines_random(
+        [
+            "amp-check: @pytest.mark.amp_memory of test_a.py::test_size: '1 gig' is not a size: *",
+            "amp-check: amp_dtype in *pytest*ini must be float16 or bfloat16, not 'float8'",
+        ]
+    )
+
+
 @needs("pytest_rerunfailures")
 def test_reruns_are_judged_anew(project: pytest.Pytester) -> None:
     tests = "tries = []\ndef test_flaky():\n    tries.append(1)\n    train('clip' if len(tries) == 1 else '')\n"
@@ -657,10 +676,3 @@ def test_wrong_flags_are_one_sentence(project: pytest.Pytester, flags: tuple[str
     result = project.runpytest_inprocess(*flags)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert result.errlines == [f"ERROR: amp-check: {said}", ""]
-
-
-# All that is imported above is used by the runs inside, not here.
-assert compare
-assert memory
-assert numerics
-assert session

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 NAME = "amp-check"
 MARKERS = (
     (
-        "amp(device=, dtype=): device (auto, cpu, cuda, cuda:1, emulate) and dtype (float16, bfloat16, or a list to run "
+        "amp(device=, dtype=): device (auto, cpu, cuda, cuda:1, emulate) and dtype (float16, bfloat16, or a list: run "
         "the test with each) of the fixture amp."
     ),
     'amp_memory(limit): fail the test where its memory is more than a size such as "1.5 GiB" (or bytes) at its peak.',
@@ -30,6 +30,7 @@ _resolved = pytest.StashKey[table.Options]()
 _session = pytest.StashKey["Session"]()
 _random = pytest.StashKey[dict[str, Any]]()
 _excess = pytest.StashKey[str]()
+_refused = pytest.StashKey[str]()
 #: What a test with a budget needed.
 measured = pytest.StashKey[Any]()
 
@@ -143,24 +144,39 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 try:
                     read(item)
                 except ValueError as error:
-                    raise wrong(f"@pytest.mark.{name} of {item.nodeid}: {error}") from None
+                    _refuse([item], wrong(f"@pytest.mark.{name} of {item.nodeid}: {error}"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Says before the first test what would keep the fixture from working in all of them."""
     config = session.config
-    users = [item for item in session.items if "amp" in getattr(item, "fixturenames", ())]
+    users = [
+        item for item in session.items if "amp" in getattr(item, "fixturenames", ()) and _refused not in item.stash
+    ]
     if not users or config.getoption("collectonly"):
         return
-    given = options(config)
-    settings(config)
-    if given.device.startswith("cuda") and any("device" not in _amp(item) for item in users):
+    try:
+        given = options(config)
+        settings(config)
+    except pytest.UsageError as error:
+        _refuse(users, error)
+        return
+    unmarked = [item for item in users if "device" not in _amp(item)]
+    if given.device.startswith("cuda") and unmarked:
         # It was asked for by name: tests that are skipped all would look like tests that passed.
         from ..runtime.session import missing
 
         reason = missing(given.device)
         if reason:
-            raise wrong(f"{given.origin['device']}: {reason}")
+            _refuse(unmarked, wrong(f"{given.origin['device']}: {reason}"))
+
+
+def _refuse(items: list[pytest.Item], error: pytest.UsageError) -> None:
+    """Ends the run before its first test. A worker that ended would not say why: there each of these tests does."""
+    for item in items:
+        if not hasattr(item.config, "workerinput"):
+            raise error
+        item.stash[_refused] = str(error)
 
 
 # The fixture.
@@ -202,6 +218,8 @@ def runs(item: pytest.Item) -> list[Any]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    if _refused in item.stash:
+        pytest.fail(item.stash[_refused], pytrace=False)
     result = yield
     if _session in item.stash:
         from ..runtime.snapshot import random_state

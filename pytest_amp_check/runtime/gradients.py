@@ -151,7 +151,8 @@ class Gradients(Regions):
         keys = {k.thing.key for k in cleared}
         for known in cleared:
             shares: set[int] = known.thing.facts["shares"]
-            keys.update(key for key in shares if self._inside(key, known))
+            if shares:
+                keys.update(key for key in shares if self._inside(key, known))
             known.under_scale = known.unscaled = known.used = False
             known.edited = None
             known.looked_at = []

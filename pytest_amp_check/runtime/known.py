@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .steps import StepRecord
 
 #: Parameters of an optimizer that are looked at to see whether a backward fed it, before all are.
-SENTINELS = 8
+SENTINELS = 4
 
 
 def mark(p: torch.Tensor) -> tuple[int, int]:

@@ -71,15 +71,16 @@ class Passes(Gradients):
         feeds: set[int] = event.facts["feeds"]
         fed: list[torch.optim.Optimizer] = []
         for known, marks in token.before:
-            if known.thing.key in feeds or known.sentinel_marks() != marks or known.holds(token.leaves):
+            now = known.sentinel_marks()
+            if now != marks or known.thing.key in feeds or known.holds(token.leaves):
                 feeds.add(known.thing.key)
-                self._was_fed(known, event, token)
+                self._was_fed(known, event, token, now)
                 optimizer = known.optimizer()
                 if optimizer is not None:
                     fed.append(optimizer)
         for known in self.optimizers.values():
             if known.thing.key in feeds and known.backward is not event:
-                self._was_fed(known, event, token)
+                self._was_fed(known, event, token, known.sentinel_marks())
         self._grad_storages = None
         self._watch()
         holder = next((s for s in self.scalers.values() if s.thing.key == event.subject), None)
@@ -90,10 +91,10 @@ class Passes(Gradients):
                 saw_loss(token.loss)
             collector.after_backward(scaler, token.scale, fed)
 
-    def _was_fed(self, known: Known, event: Event, token: Pass) -> None:
+    def _was_fed(self, known: Known, event: Event, token: Pass, marks: list[tuple[int, int]]) -> None:
         known.backward = event
         known.backwards_since += 1
-        known.looked_at = known.sentinel_marks()
+        known.looked_at = marks
         known.under_scale = event.subject is not None
         if token.loss is not None:
             known.loss = Loss(token.loss, token.scale)

@@ -178,8 +178,12 @@ class Recording:
         return next((k for k in self.optimizers.values() if k.thing.key == key), None)
 
     def _watch(self) -> None:
-        self.watches_tensors = bool(self._regions) or any(k.under_scale or k.unscaled for k in self.optimizers.values())
-        patches.watch()
+        watches = bool(self._regions)
+        for known in self.optimizers.values() if not watches else ():
+            watches = watches or known.under_scale or known.unscaled
+        if watches != self.watches_tensors:
+            self.watches_tensors = watches
+            patches.watch()
 
 
 def plain(value: Any) -> object:

@@ -42,7 +42,7 @@ class Regions(Recording):
         if self._passes:
             return  # torch restores autocast to compute a checkpoint again
         enabled = bool(region._enabled)
-        dtype = LOW.get(region.fast_dtype, str(region.fast_dtype).removeprefix("torch."))
+        dtype = LOW.get(region.fast_dtype) or str(region.fast_dtype).removeprefix("torch.")
         if enabled:
             self._dtypes.add(dtype)
         frame = sys._getframe(3)

@@ -52,7 +52,6 @@ class Scalers(Optimizers):
             self._off(scaler)
             return
         known = self._scaler(scaler)
-        known.scale = scale_of(scaler)
         site = self.sites.here()
         known.said = Spoken(site, "receiver")
         for tensor in tensors(result):

@@ -30,17 +30,17 @@ class StepRecord:
         "_norm",
         "_optimizer",
         "_scaler",
+        "_site",
         "found_inf",
         "growth_tracker",
         "index",
         "scale_after",
         "scale_before",
-        "site",
         "skipped",
     )
 
     def __init__(
-        self, index: int, optimizer: Any, scaler: Any, scale: float | None, loss: Any, norm: Any, site: str
+        self, index: int, optimizer: Any, scaler: Any, scale: float | None, loss: Any, norm: Any, site: Any
     ) -> None:
         self.index = index
         self._optimizer = optimizer
@@ -50,7 +50,7 @@ class StepRecord:
         self.growth_tracker: int | None = None
         self.skipped = False
         self.found_inf = False
-        self.site = site
+        self._site = site
         self._loss = loss
         self._norm = norm
 
@@ -63,6 +63,11 @@ class StepRecord:
     def scaler(self) -> str | None:
         """What the program calls the scaler, None for a step without one."""
         return None if self._scaler is None else str(self._scaler) or "the scaler"
+
+    @property
+    def site(self) -> str:
+        """Where the program steps: ``train.py:31``."""
+        return f"{self._site.path}:{self._site.line}"
 
     @property
     def loss(self) -> float | None:
@@ -120,7 +125,7 @@ class Steps:
 
     def begin(self, optimizer: Any, scaler: Any, scale: float | None, loss: Any, norm: Any, site: Any) -> None:
         """A step is about to be made."""
-        self.pending = StepRecord(self.total, optimizer, scaler, scale, loss, norm, f"{site.path}:{site.line}")
+        self.pending = StepRecord(self.total, optimizer, scaler, scale, loss, norm, site)
         if scale is not None and not self.history:
             self.scaled(self.total, scale)
 
