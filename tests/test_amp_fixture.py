@@ -448,7 +448,7 @@ def test_steps_run_and_can_run_again() -> None:
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-        return float(loss)
+        return float(loss.detach())
 
     batches = [torch.ones(8, 4)]
     run = session.run_steps(step, batches, steps=4, numerics=True, title="four steps")

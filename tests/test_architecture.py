@@ -111,9 +111,11 @@ def may(name: str, found: Import) -> bool:
         if top == "tomli":
             # What tomllib was before it was part of Python.
             return file == "options.py" and found.lazy
+        if top == "plotly":
+            return file == "html.py" and found.lazy
         if top == "rich":
             return file == "text.py"
-        return standard or (top == "pytest" and file in ("plugin.py", "fixtures.py"))
+        return standard or (top == "pytest" and file in ("plugin.py", "fixtures.py", "recording.py"))
     return False
 
 

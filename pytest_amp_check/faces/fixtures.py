@@ -150,10 +150,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Says before the first test what would keep the fixture from working in all of them."""
     config = session.config
-    users = [
-        item for item in session.items if "amp" in getattr(item, "fixturenames", ()) and _refused not in item.stash
-    ]
-    if not users or config.getoption("collectonly"):
+    refused = [item for item in session.items if _refused in item.stash]
+    users = [item for item in session.items if "amp" in getattr(item, "fixturenames", ()) and item not in refused]
+    ending = refused and not _is_worker(config)
+    if not users or ending or config.getoption("collectonly"):
         return
     try:
         given = options(config)
@@ -174,9 +174,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def _refuse(items: list[pytest.Item], error: pytest.UsageError) -> None:
     """Ends the run before its first test. A worker that ended would not say why: there each of these tests does."""
     for item in items:
-        if not hasattr(item.config, "workerinput"):
-            raise error
         item.stash[_refused] = str(error)
+        if not _is_worker(item.config):
+            raise error
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
 
 
 # The fixture.
@@ -216,7 +220,7 @@ def runs(item: pytest.Item) -> list[Any]:
 # Around the call of a test.
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
+@pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
     if _refused in item.stash:
         pytest.fail(item.stash[_refused], pytrace=False)

@@ -137,7 +137,8 @@ class Recording:
     def _carried(self, run: Run, report: pytest.TestReport, item: pytest.Item) -> dict[str, Any] | None:
         from .judged import settle
 
-        findings = settle(run.findings, self.settings, fixtures.allowed(item), self.folder)
+        # Rules may be chosen that are off by default.
+        findings = settle(run.select(*self.settings.select).findings, self.settings, fixtures.allowed(item), self.folder)
         records = [] if report.skipped else self._records(findings)
         worse = [record for record in records if record["severity"] != "info"]
         if worse:

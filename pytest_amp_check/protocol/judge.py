@@ -458,7 +458,7 @@ class Judge:
                 last = event
             if len(chosen) >= 6:
                 break
-            if index == blamed and not any(k in kinds for k in (e.BACKWARD, e.AUTOCAST_ENTER)):
+            if index == blamed != settled and not any(k in kinds for k in (e.BACKWARD, e.AUTOCAST_ENTER)):
                 break
             if kinds and event.kind == kinds[0] and len(chosen) > 1 and any(x is self._event(blamed) for x in chosen):
                 break

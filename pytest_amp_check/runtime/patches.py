@@ -9,6 +9,7 @@ that do not record.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -36,6 +37,7 @@ class _Local(threading.local):
 _LOCAL = _Local()
 _LOCK = threading.Lock()
 _MISSING = object()
+_REDIRECTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "redirects.py")
 #: What is patched now: (object, name, what stood there).
 _installed: list[tuple[Any, str, Any]] = []
 _hooks: list[Any] = []
@@ -113,8 +115,11 @@ def _install() -> None:
 
 
 def _from_torch() -> bool:
-    """Whether the patched function was called by torch itself."""
-    return is_inner(sys._getframe(2).f_code.co_filename)
+    """Whether the patched function was called by torch itself; what an emulation puts around it does not count."""
+    frame = sys._getframe(2)
+    if frame.f_code.co_filename == _REDIRECTS and frame.f_back is not None:
+        frame = frame.f_back
+    return is_inner(frame.f_code.co_filename)
 
 
 # Autocast.
@@ -246,13 +251,31 @@ def _make_scale(original: Any) -> Any:
     return scale
 
 
+class _refusals:  # noqa: N801 - used like a function; contextlib's generators are too slow for it
+    """Tells recorders that torch has raised what it was asked to do back at the program."""
+
+    __slots__ = ("recorders",)
+
+    def __init__(self, recorders: tuple[Recorder, ...]) -> None:
+        self.recorders = recorders
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if kind is not None:
+            for recorder in self.recorders:
+                recorder.refused()
+
+
 def _make_unscale(original: Any) -> Any:
     def unscale_(self: Any, optimizer: Any) -> Any:
         # step() unscales by itself where the user has not.
         recorders = () if _from_torch() else _LOCAL.active
         for recorder in recorders:
             recorder.before_unscale(self, optimizer)
-        result = original(self, optimizer)
+        with _refusals(recorders):
+            result = original(self, optimizer)
         for recorder in recorders:
             recorder.after_unscale(self, optimizer)
         return result
@@ -282,7 +305,8 @@ def _make_update(original: Any) -> Any:
         recorders = _LOCAL.active
         for recorder in recorders:
             recorder.before_update(self, new_scale)
-        result = original(self, new_scale)
+        with _refusals(recorders):
+            result = original(self, new_scale)
         for recorder in recorders:
             recorder.after_update(self)
         return result

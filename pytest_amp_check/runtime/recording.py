@@ -155,7 +155,8 @@ class Recording:
         known = self.scalers.get(id(scaler))
         if known is not None and known.scaler() is scaler:
             return known
-        thing = self.program.thing("scaler", "the scaler", None, constructed=True, enabled=True)
+        arguments = {"init_scale": scaler._init_scale}
+        thing = self.program.thing("scaler", "the scaler", None, constructed=True, enabled=True, arguments=arguments)
         known = self.scalers[id(scaler)] = Scaler(scaler, thing)
         known.scale = scale_of(scaler)
         return known

@@ -304,7 +304,6 @@ def _packed_sequence_args(data: Any, batch_sizes: Any = None, sorted_indices: An
 
 _is_enabled = torch.is_autocast_enabled
 _set_enabled = torch.set_autocast_enabled
-_clear_cache = torch.clear_autocast_cache
 
 
 def _autocast_device(device: str) -> str:
@@ -356,9 +355,12 @@ def _is_autocast_cpu_enabled() -> bool:
     return _is_autocast_enabled("cpu")
 
 
-def _clear_autocast_cache() -> None:
-    _clear_cache()
-    castpolicy.forget_casts()
+def _clearing(clear: Callable[[], None]) -> Callable[[], None]:
+    def clear_autocast_cache() -> None:
+        castpolicy.forget_casts()
+        clear()
+
+    return clear_autocast_cache
 
 
 class Redirect(TorchFunctionMode):
@@ -385,7 +387,7 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     yield torch_, "is_autocast_enabled", _is_autocast_enabled
     yield torch_, "set_autocast_cpu_enabled", _set_autocast_cpu_enabled
     yield torch_, "is_autocast_cpu_enabled", _is_autocast_cpu_enabled
-    yield torch_, "clear_autocast_cache", _clear_autocast_cache
+    yield torch_, "clear_autocast_cache", _clearing(torch_.clear_autocast_cache)
     for name in _METHODS:
         yield torch.Tensor, name, _factory(getattr(_Tensor, name))
     yield torch.Tensor, "to", _to

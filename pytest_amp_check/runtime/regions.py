@@ -106,6 +106,12 @@ class Regions(Recording):
     def _forward_seen(self, module: torch.nn.Module) -> None:
         if self._passes:
             return
+        dynamo = sys.modules.get("torch._dynamo")
+        if dynamo is not None and isinstance(module, dynamo.OptimizedModule):
+            # A compiled forward casts its weights anew; the module in it would be seen as well.
+            self._unhook()
+            self._written.clear()
+            return
         if KEEPS_DETACHED:
             self._cast(module)
         if not any(id(p) in self._written for p in module.parameters()):

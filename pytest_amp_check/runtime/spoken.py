@@ -8,7 +8,7 @@ import linecache
 from collections.abc import Iterator
 
 from ..protocol.events import Site
-from ..protocol.words import Words
+from ..protocol.words import Words, chain
 
 
 class Spoken:
@@ -80,16 +80,31 @@ class Entered:
 
     def __str__(self) -> str:
         line = linecache.getline(self.site.path, self.site.line)
-        if self.decorated:
-            text = line.strip().removeprefix("@")
-        else:
-            text = line[self.site.column : self.site.end_column] if self.site.end_line == self.site.line else ""
+        text = line.strip().removeprefix("@") if self.decorated else self._item(line)
         return text.partition("(")[0].strip()
+
+    def _item(self, line: str) -> str:
+        """The one context of a ``with`` statement, whose span some versions of Python give as a whole."""
+        entered = _expression(self.site)
+        if isinstance(entered, ast.With):
+            return ast.unparse(entered.items[0].context_expr) if len(entered.items) == 1 else ""
+        return line[self.site.column : self.site.end_column] if self.site.end_line == self.site.line else ""
 
 
 def caught(site: Site) -> bool:
     """Whether the call at a place stands in the body of a ``try`` that handles errors."""
     return any(isinstance(node, ast.Try) and node.handlers for node in _around(site))
+
+
+def expected(site: Site) -> bool:
+    """Whether the call at a place stands where a test expects it to raise."""
+    return any(
+        isinstance(item.context_expr, ast.Call)
+        and (chain(item.context_expr.func) or "").rpartition(".")[2] in ("raises", "assertRaises", "assertRaisesRegex")
+        for node in _around(site)
+        if isinstance(node, (ast.With, ast.AsyncWith))
+        for item in node.items
+    )
 
 
 def conditional(site: Site) -> bool:

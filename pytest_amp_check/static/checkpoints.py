@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+
+from ..protocol.words import Words
 from .values import Choice, Mapping, Opaque, Ref, Sequence, StateDict, Value
 
 
@@ -21,7 +24,7 @@ class Contents:
             return
         if isinstance(value, StateDict):
             known = len(self.optimizers)
-            self._state_of(value.of, key)
+            self._state_of(value, key)
             if self.place is None and len(self.optimizers) > known:
                 self.place = value
         elif isinstance(value, Ref):
@@ -45,10 +48,12 @@ class Contents:
             if depth == 0 or "scal" in words or "amp" in words:
                 self.open = True
 
-    def _state_of(self, owner: Value, key: str) -> None:
+    def _state_of(self, state: StateDict, key: str) -> None:
+        owner = state.of
         role = owner.role if isinstance(owner, Ref) else ""
         words = f"{key} {owner.text}".lower() if isinstance(owner, Opaque) else ""
         if role == "scaler" or "scaler" in words or "amp" in words.split():
             self.scalers.append(key)
         elif role == "optimizer":
-            self.optimizers.append(key)
+            taken = state.node.func if isinstance(state.node, ast.Call) else None
+            self.optimizers.append(str(Words(taken.value)) if isinstance(taken, ast.Attribute) else key)

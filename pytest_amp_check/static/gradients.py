@@ -38,7 +38,7 @@ class Gradients(Losses):
 
     def _grad_method(self, grad: Grad, name: str, args: list[Value], node: ast.AST) -> Value:
         owners = self._owners(grad.params)
-        names = {"call": self.words(node), "params": self.receiver_words(node)}
+        names = {"call": self.words(node), "params": self.receiver_words(node), **self._owner_name(owners)}
         if name in ("zero_", "detach_"):
             if name == "zero_":
                 self.emit(e.ZERO_GRAD, node, None, None, owners=owners if owners is not None else (), names=names)
@@ -57,6 +57,10 @@ class Gradients(Losses):
             return self._read_grad(grad, node, name)
         return self.fresh(node, name)
 
+    def _owner_name(self, owners: tuple[int, ...] | None) -> dict[str, object]:
+        """What the user calls the one optimizer that holds some gradients."""
+        return {"optimizer": self.program.things[owners[0]].name} if owners is not None and len(owners) == 1 else {}
+
     def _read_grad(self, grad: Grad, node: ast.AST, name: str) -> Value:
         """A number computed from gradients; dividing it by the scale puts the reading right."""
         reading = self.grad_used(grad, node)
@@ -68,7 +72,8 @@ class Gradients(Losses):
     def grad_written(self, target: Grad, value: Value, node: ast.AST) -> None:
         """An assignment to ``p.grad``, or an edit of it in place."""
         owners = self._owners(target.params)
-        names = {"params": "p.grad", "call": self.words(node) if isinstance(node, ast.expr) else "this assignment"}
+        call = self.words(node) if isinstance(node, ast.expr) else "this assignment"
+        names = {"params": "p.grad", "call": call, **self._owner_name(owners)}
         if isinstance(value, Const) and value.value is None:
             self.emit(
                 e.ZERO_GRAD,
@@ -106,7 +111,7 @@ class Gradients(Losses):
             None,
             None,
             owners=self._owners(grad.params),
-            names={"params": "p.grad", "call": self.words(node)},
+            names={"params": "p.grad", "call": self.words(node), **self._owner_name(self._owners(grad.params))},
         )
 
     def _clip(self, params: Value | None, rest: list[Value], bound: dict[str, Value], node: ast.AST) -> Value:

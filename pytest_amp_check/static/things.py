@@ -226,7 +226,8 @@ class Things(Classes):
                 thing.facts["upcast"] = True
             return receiver
         if name == "load_state_dict":
-            self.emit(e.PARAM_WRITE, node, thing.key, None, names={"module": self.receiver_words(node)})
+            names = {"module": self.receiver_words(node), "call": self.words(node)}
+            self.emit(e.PARAM_WRITE, node, thing.key, None, names=names)
             return self.fresh(node, name)
         if name in ("state_dict", "modules", "named_modules", "children", "named_children", "buffers"):
             return self._state(receiver, node) if name == "state_dict" else self.fresh(node, name)
