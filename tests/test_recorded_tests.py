@@ -243,6 +243,14 @@ def test_info_does_not_fail_and_is_told_at_the_end(project: pytest.Pytester) -> 
     run(project, bfloat16, "--amp-select=AMP201").assert_outcomes(passed=1)
 
 
+def test_rules_that_are_off_by_default_can_be_chosen(project: pytest.Pytester) -> None:
+    scheduled = TRAIN.replace("    for step", "    plan = torch.optim.lr_scheduler.StepLR(optimizer, 1)\n    for step")
+    project.makepyfile(train=scheduled.replace("    return", "        plan.step()\n    return"))
+    test = "def test_it():\n    train(skip=True)\n"
+    assert "AMP403" not in run(project, test).stdout.str()
+    assert summary(run(project, test, "--amp-select=AMP403"))[0] == "1  AMP403  [info]  scheduler-cadence"
+
+
 @pytest.mark.parametrize(
     ("path", "text"),
     [

@@ -42,6 +42,9 @@ def run() -> NoReturn:
     except OSError:
         # Whoever read the output is gone, or the disk is full; main has said so by its exit code where it could tell.
         code = code or PIPE_CLOSED
+    if sys.argv[1:2] == ["run"]:
+        # A script's own threads are waited for, and what it wants done at exit is done.
+        sys.exit(code)
     # Taking the interpreter apart, object by object, takes longer than checking a small file.
     os._exit(code)
 
@@ -110,7 +113,7 @@ class _Paths:
 
 
 def _parser() -> ArgumentParser:
-    from argparse import ArgumentParser, HelpFormatter
+    from argparse import REMAINDER, ArgumentParser, HelpFormatter
 
     from .. import __version__
 
@@ -138,6 +141,18 @@ def _parser() -> ArgumentParser:
     check.add_argument("paths", nargs="*", metavar="PATH", help="files and folders; - reads standard input")
     check.add_argument("--stdin-filename", metavar="PATH", help="what standard input is called in findings")
     table.add_flags(check.add_argument, table.CLI)
+    recorded = commands.add_parser(
+        "run",
+        help="run a script and record what it trains",
+        usage="amp-check run [OPTION ...] [-m] SCRIPT [ARGUMENT ...]",
+        epilog="exit codes: the script's own where that is not 0; else 1 where errors or warnings were found, or 0",
+    )
+    table.add_flags(recorded.add_argument, table.RUN)
+    recorded.add_argument(
+        "-m", dest="module", action="store_true", help="SCRIPT is the name of a module, as for python -m"
+    )
+    recorded.add_argument("script", metavar="SCRIPT", help="the script that trains")
+    recorded.add_argument("arguments", nargs=REMAINDER, metavar="ARGUMENT", help="what the script is given")
     explain = commands.add_parser("explain", help="say everything about a rule")
     explain.add_argument("rule", metavar="RULE", help="code or name, such as AMP201 or clip-before-unscale")
     rules = commands.add_parser("rules", help="list the rules")
@@ -184,6 +199,29 @@ def _check(given: Any) -> int:
     counts = text.count(finding.severity for finding in findings)
     _show(findings, text.tally(counts, files), options, text.Sources(texts))
     return FOUND if counts["error"] + counts["warning"] and not options.exit_zero else CLEAN
+
+
+def _record(given: Any) -> int:
+    from . import script
+
+    options = table.resolve(table.flags(given, table.RUN), start=os.curdir, face=table.RUN)
+    settings = table.settings(options)
+    if options.statistics and options.output_format in ("github", "sarif"):
+        raise ConfigError(f"--statistics counts as full, concise or json, not as {options.output_format}")
+    try:
+        target = script.prepare(given.script, module=given.module)
+        recorded = script.Recorded(target, given.arguments, module=given.module)
+        code = recorded.run(options.device, options.report)
+    except script.Unrunnable as error:
+        raise InputFailure(str(error)) from None
+    findings = recorded.findings(settings)
+    counts = text.count(finding.severity for finding in findings)
+    if options.output_format == "full" and not options.statistics:
+        recorded.show(sys.stdout)
+    _show(findings, recorded.summary(counts), options, text.Sources())
+    if recorded.wrong:
+        return _fail(recorded.wrong)
+    return code or (FOUND if counts["error"] + counts["warning"] and not options.exit_zero else CLEAN)
 
 
 def _standard_input() -> str:
@@ -250,4 +288,4 @@ def _rules(given: Any) -> int:
     return CLEAN
 
 
-COMMANDS: dict[str, Callable[[Any], int]] = {"check": _check, "explain": _explain, "rules": _rules}
+COMMANDS: dict[str, Callable[[Any], int]] = {"check": _check, "run": _record, "explain": _explain, "rules": _rules}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..static.engine import Settings
 
 TABLE = "[tool.amp-check]"
-CLI, PYTEST = "cli", "pytest"
+CLI, RUN, PYTEST = "cli", "run", "pytest"
 FORMATS = ("full", "concise", "json", "github", "sarif")
 #: The two halves of --amp-check.
 STATIC, RUNTIME = "static", "runtime"
@@ -175,9 +175,13 @@ PATH = Kind('"amp-report.html"', "string", lambda v, b: _path(v[-1], b), _path)
 
 
 class Option:
-    """One option: ``key`` in [tool.amp-check], ``flag`` of amp-check, ``pytest_flag`` and ``ini`` of pytest."""
+    """One option.
 
-    __slots__ = ("default", "flag", "help", "ini", "key", "kind", "metavar", "name", "pytest_flag")
+    ``key`` is its name in [tool.amp-check], ``flag`` the flag of amp-check check, ``run_flag`` that of amp-check run
+    (the same, unless it says otherwise), ``pytest_flag`` and ``ini`` what pytest has for it.
+    """
+
+    __slots__ = ("default", "flag", "help", "ini", "key", "kind", "metavar", "name", "pytest_flag", "run_flag")
 
     def __init__(
         self,
@@ -188,6 +192,7 @@ class Option:
         *,
         metavar: str = "",
         flag: str = "",
+        run_flag: str | None = None,
         pytest_flag: str = "",
         ini: str = "",
     ) -> None:
@@ -198,6 +203,7 @@ class Option:
         self.help = help
         self.metavar = metavar
         self.flag = flag
+        self.run_flag = flag if run_flag is None else run_flag
         self.pytest_flag = pytest_flag
         self.ini = ini
 
@@ -239,6 +245,7 @@ OPTIONS = (
         "files and folders that are not looked at when a folder is read",
         metavar="PATTERNS",
         flag="--exclude",
+        run_flag="",
         ini="amp_exclude",
     ),
     Option(
@@ -274,8 +281,10 @@ OPTIONS = (
         "device",
         DEVICE,
         "auto",
-        "device of the fixture amp: auto is CUDA where there is one, else the CPU with CUDA's dtypes (emulate)",
+        "device of the fixture amp: auto is CUDA where there is one, else the CPU with CUDA's dtypes (emulate); "
+        "for amp-check run auto changes nothing, emulate does the same and cpu hides the GPUs",
         metavar="auto|cpu|cuda|cuda:N|emulate",
+        run_flag="--device",
         pytest_flag="--amp-device",
         ini="amp_device",
     ),
@@ -292,8 +301,9 @@ OPTIONS = (
         "report",
         PATH,
         None,
-        "HTML file for what the recorded tests look like: loss scale, gradients, memory, dtypes, findings",
+        "HTML file for what recorded tests or scripts look like: loss scale, gradients, memory, dtypes, findings",
         metavar="FILE",
+        run_flag="--report",
         pytest_flag="--amp-report",
         ini="amp_report",
     ),
@@ -342,7 +352,7 @@ def resolve(
         given = flags.get(option.name)
         configured = (ini or {}).get(option.name)
         if given is not None:
-            where = option.flag if face == CLI else option.pytest_flag
+            where = _flag(option, face)
             value = _from_words(option, given, os.getcwd(), where)
             door = 0
         elif configured is not None:
@@ -471,7 +481,7 @@ def settings(options: Options) -> Settings:
 def add_flags(add: Callable[..., Any], face: str) -> None:
     """Declares the flags of a face: ``add`` is ``add_argument`` of argparse or ``addoption`` of pytest."""
     for option in OPTIONS:
-        flag = option.flag if face == CLI else option.pytest_flag
+        flag = _flag(option, face)
         if not flag:
             continue
         # None until resolved: a default here would hide what the configuration says.
@@ -485,8 +495,12 @@ def add_flags(add: Callable[..., Any], face: str) -> None:
             add(flag, action="append", metavar=option.metavar, **more)
 
 
+def _flag(option: Option, face: str) -> str:
+    return {CLI: option.flag, RUN: option.run_flag, PYTEST: option.pytest_flag}[face]
+
+
 def destination(option: Option, face: str) -> str:
-    return option.name if face == CLI else f"amp_{option.name}"
+    return f"amp_{option.name}" if face == PYTEST else option.name
 
 
 def flags(namespace: Any, face: str) -> dict[str, Any]:

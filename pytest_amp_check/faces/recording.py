@@ -138,7 +138,9 @@ class Recording:
         from .judged import settle
 
         # Rules may be chosen that are off by default.
-        findings = settle(run.select(*self.settings.select).findings, self.settings, fixtures.allowed(item), self.folder)
+        findings = settle(
+            run.select(*self.settings.select).findings, self.settings, fixtures.allowed(item), self.folder
+        )
         records = [] if report.skipped else self._records(findings)
         worse = [record for record in records if record["severity"] != "info"]
         if worse:

@@ -7,12 +7,20 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from contextlib import ExitStack
     from types import TracebackType
+    from typing import TextIO
+
+    from ..protocol.finding import Finding
+    from ..runtime.run import Run
+    from ..static.engine import Settings
 
 #: The exit code of a Python program that an exception has ended.
 RAISED = 1
 INTERRUPTED = 130
+#: Of how many steps a report looks at the gradients of one.
+EVERY = 10
 
 
 class Unrunnable(Exception):
@@ -38,6 +46,108 @@ def prepare(target: str, *, module: bool) -> str:
     if os.path.isdir(target):
         raise Unrunnable(f"{target!r} is a folder: name the script that trains")
     return target
+
+
+class Recorded:
+    """A script or module that is run under the recorder."""
+
+    def __init__(self, target: str, arguments: Sequence[str], *, module: bool) -> None:
+        self.target = target
+        self.arguments = arguments
+        self.module = module
+        #: Why a part of the recording is missing, one sentence.
+        self.wrong = ""
+        self._run: Run | None = None
+
+    def run(self, device: str, report: str | None) -> int:
+        """Run it on a device, and write a report where one is wanted; gives the exit code of the script."""
+        from contextlib import ExitStack
+        from importlib.util import find_spec
+
+        if find_spec("torch") is None:
+            raise Unrunnable("amp-check run needs torch: install the build you train with, or pytest-amp-check[torch]")
+        from . import html
+
+        try:
+            if report:
+                html.ready(report)
+        except html.ReportUnavailable as error:
+            raise Unrunnable(str(error)) from None
+        with ExitStack() as stack:
+            _prepare_device(device, stack)
+            from ..runtime.run import record
+
+            # What costs little enough to be looked at in passing.
+            name = " ".join([self.target, *self.arguments])
+            wanted = bool(report)
+            self._run = stack.enter_context(
+                record(title=name, dtypes=wanted, numerics=EVERY if wanted else 0, norms=wanted)
+            )
+            self._run.select("ALL")
+            code = execute(self.target, self.arguments, module=self.module)
+        if self._run.failure is not None:
+            error_name = type(self._run.failure).__name__
+            self.wrong = (
+                f"the recorder failed ({error_name}: {self._run.failure}), so the script was not recorded to its end: "
+                "please report it"
+            )
+        if report:
+            try:
+                html.write([self._run.as_dict()], report, title=f"amp-check run {name}")
+            except html.ReportUnavailable as error:
+                self.wrong = str(error)
+        sys.stdout.flush()
+        return code
+
+    def findings(self, settings: Settings) -> list[Finding]:
+        """What was found, as the configuration wants it."""
+        from .judged import settle
+
+        assert self._run is not None
+        return settle(self._run.findings, settings, folder=os.path.join(os.getcwd(), ""))
+
+    def show(self, stream: TextIO) -> None:
+        """What the run looked like, in a few lines."""
+        import shutil
+
+        from . import charts, text
+
+        assert self._run is not None
+        if not self._run.steps_total:
+            return
+        width = shutil.get_terminal_size((80, 24)).columns
+        lines = charts.lines(self._run.as_dict(), width, stream.encoding)
+        if lines:
+            text.write([[("", "")], *lines, [("", "")]], stream, text.colour_wanted(stream))
+
+    def summary(self, counts: Mapping[str, int]) -> str:
+        """The last line: how much was found, in how many steps."""
+        from . import text
+
+        assert self._run is not None
+        steps = self._run.steps_total
+        if not steps:
+            return "No training step was recorded: nothing stepped an optimizer in this process and thread."
+        if not sum(counts.values()):
+            return f"No mistakes found in {steps} training steps."
+        return f"{text.tally(counts, 1).partition(' in ')[0]} in {steps} training steps."
+
+
+def _prepare_device(device: str, stack: ExitStack) -> None:
+    """Make the process look as the device wants it; ``auto`` leaves it as it is."""
+    if device == "cpu":
+        # Read by torch when it first asks for its devices.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    elif device == "emulate":
+        from ..runtime.emulate import emulate_cuda
+
+        stack.enter_context(emulate_cuda())
+    elif device != "auto":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise Unrunnable(f"--device {device} needs a GPU, and torch sees none: try --device emulate")
+        torch.cuda.set_device(torch.device(device))
 
 
 def execute(target: str, arguments: Sequence[str], *, module: bool) -> int:

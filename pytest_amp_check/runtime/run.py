@@ -259,7 +259,7 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
     ``model`` names parameters and modules in what is collected. ``dtypes``, ``ops``, ``numerics``, ``memory`` and
     ``norms`` are parts that cost time, and are made only when asked for: the dtypes of module outputs, parameters,
     gradients and optimizer state; those of every op; histograms of gradient magnitudes; memory by category; the
-    unscaled gradient norm of every step.
+    unscaled gradient norm of every step. ``numerics=10`` looks at every tenth step.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
         *,
         dtypes: bool = False,
         ops: bool = False,
-        numerics: bool = False,
+        numerics: bool | int = False,
         memory: bool = False,
         norms: bool = False,
         title: str = "",
@@ -289,7 +289,7 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
         if numerics:
             from .numerics import Numerics
 
-            self.run.numerics = Numerics(model)
+            self.run.numerics = Numerics(model, every=1 if numerics is True else numerics)
             collectors.append(self.run.numerics)
         if norms:
             from .norms import Norms

@@ -1,0 +1,213 @@
+"""``amp-check run``: a script runs as Python would run it, and is recorded meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+ROOT = Path(__file__).resolve().parents[1]
+
+TRAINS = """\
+import sys
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+for _ in range(3):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = model(torch.randn(8, 4)).square().mean()
+    scaler.scale(loss).backward()
+    clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+print("trained", *sys.argv[1:])
+"""
+CLIPS = 15
+
+
+def run(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    settings = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest_amp_check", "run", *arguments],
+        cwd=folder,
+        env={**settings, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(TRAINS, encoding="utf-8")
+    return tmp_path
+
+
+def test_findings_stand_after_the_scripts_own_output(folder: Path) -> None:
+    done = run("--output-format", "concise", "train.py", "--epochs", "3", folder=folder)
+    assert done.returncode == 1, done.stderr
+    own, finding, summary = done.stdout.splitlines()
+    assert own == "trained --epochs 3"
+    assert finding.startswith(f"train.py:{CLIPS}:5: AMP201 [error] clip-before-unscale: `clip_grad_norm_` clips")
+    assert summary == "Found 1 error in 3 training steps."
+
+
+def test_the_run_is_drawn_above_the_findings(folder: Path) -> None:
+    done = run("train.py", folder=folder)
+    assert "1024, 0 of 3 steps skipped" in done.stdout
+    assert done.stdout.index("steps skipped") < done.stdout.index("AMP201")
+
+
+def test_json_follows_the_output(folder: Path) -> None:
+    done = run("--output-format", "json", "train.py", folder=folder)
+    (finding,) = json.loads(done.stdout.removeprefix("trained\n"))
+    assert (finding["code"], finding["filename"], finding["location"]["row"]) == ("AMP201", "train.py", CLIPS)
+    assert [step["location"]["row"] for step in finding["witness"]] == [14, 15, 16]
+
+
+@pytest.mark.parametrize(
+    ("more", "code"), [(("--exit-zero",), 0), (("--ignore", "AMP201"), 0), (("--severity", "AMP201=info"), 0), ((), 1)]
+)
+def test_what_decides_the_exit_code(folder: Path, more: tuple[str, ...], code: int) -> None:
+    assert run(*more, "train.py", folder=folder).returncode == code
+
+
+def test_a_suppressing_comment_counts(folder: Path) -> None:
+    silenced = TRAINS.replace(
+        "1.0)\n    scaler.step", "1.0)  # amp: ignore[AMP201] the scale is a stub\n    scaler.step"
+    )
+    (folder / "train.py").write_text(silenced, encoding="utf-8")
+    done = run("--output-format", "concise", "train.py", folder=folder)
+    assert (done.returncode, done.stdout) == (0, "trained\nNo mistakes found in 3 training steps.\n")
+
+
+def test_the_scripts_own_exit_code_is_kept(folder: Path) -> None:
+    (folder / "train.py").write_text(TRAINS + "sys.exit(7)\n", encoding="utf-8")
+    done = run("--output-format", "concise", "train.py", folder=folder)
+    assert done.returncode == 7
+    assert "AMP201" in done.stdout
+
+
+def test_a_message_as_exit_code_goes_to_standard_error(folder: Path) -> None:
+    (folder / "train.py").write_text("import sys\nsys.exit('no data')\n", encoding="utf-8")
+    done = run("train.py", folder=folder)
+    assert (done.returncode, done.stderr) == (1, "no data\n")
+
+
+def test_a_traceback_is_the_scripts_own_and_the_findings_follow(folder: Path) -> None:
+    (folder / "train.py").write_text(TRAINS + "raise ValueError('diverged')\n", encoding="utf-8")
+    done = run("--output-format", "concise", "train.py", folder=folder)
+    assert done.returncode == 1
+    head, place, *_ = done.stderr.splitlines()
+    assert head == "Traceback (most recent call last):"
+    assert place.startswith('  File "') and 'train.py", line 19' in place
+    assert done.stderr.endswith("ValueError: diverged\n")
+    assert "AMP201" in done.stdout
+
+
+def test_a_syntax_error_is_told_as_python_tells_it(folder: Path) -> None:
+    (folder / "train.py").write_text("for x in\n", encoding="utf-8")
+    done = run("train.py", folder=folder)
+    assert done.returncode == 1
+    assert "SyntaxError" in done.stderr and "amp-check: error" not in done.stderr
+
+
+def test_a_module_is_run_by_name(folder: Path) -> None:
+    (folder / "package").mkdir()
+    (folder / "package" / "__init__.py").write_text("", encoding="utf-8")
+    (folder / "package" / "data.py").write_text("NAME = 'digits'\n", encoding="utf-8")
+    (folder / "package" / "train.py").write_text("from .data import NAME\n" + TRAINS, encoding="utf-8")
+    done = run("--output-format", "concise", "-m", "package.train", "x", folder=folder)
+    assert done.returncode == 1
+    assert done.stdout.startswith("trained x\n")
+    assert os.path.join("package", "train.py") + f":{CLIPS + 1}:5: AMP201" in done.stdout
+
+
+def test_what_the_script_defines_is_its_main_module(folder: Path) -> None:
+    source = (
+        "import atexit, os, pickle, sys\n"
+        "class Config: pass\n"
+        "print(__name__, os.path.basename(__file__), os.path.basename(sys.argv[0]), Config.__module__)\n"
+        "print(type(pickle.loads(pickle.dumps(Config()))) is Config, os.path.basename(sys.path[0]))\n"
+        "atexit.register(print, 'at exit')\n"
+    )
+    (folder / "train.py").write_text(source, encoding="utf-8")
+    done = run("train.py", folder=folder)
+    assert done.stdout.splitlines() == [
+        "__main__ train.py train.py __main__",
+        f"True {folder.name}",
+        "No training step was recorded: nothing stepped an optimizer in this process and thread.",
+        "at exit",
+    ]
+    assert done.returncode == 0
+
+
+def test_a_cuda_recipe_runs_under_emulation(folder: Path) -> None:
+    source = TRAINS.replace('"cpu"', '"cuda"').replace("nn.Linear(4, 1)", "nn.Linear(4, 1).cuda()")
+    source = source.replace("torch.randn(8, 4)", 'torch.randn(8, 4, device="cuda")')
+    (folder / "train.py").write_text(source + "print(scaler.get_scale())\n", encoding="utf-8")
+    done = run("--device", "emulate", "--output-format", "concise", "train.py", folder=folder)
+    assert done.stdout.splitlines()[:2] == ["trained", "1024.0"], done.stderr
+    assert f"train.py:{CLIPS}:5: AMP201" in done.stdout
+
+
+def test_a_report_is_written(folder: Path) -> None:
+    pytest.importorskip("plotly")
+    done = run("--report", "out/report.html", "--output-format", "concise", "train.py", folder=folder)
+    page = (folder / "out" / "report.html").read_text(encoding="utf-8")
+    assert done.returncode == 1
+    assert "amp-check run train.py" in page and "AMP201" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("missing.py",), "there is no file 'missing.py': for a module, write -m"),
+        (("-m", "no_such_module"), "there is no module 'no_such_module': for a file, leave out -m"),
+        (("-m", "os.nothing.here"), "module 'os.nothing.here' cannot be found"),
+        (("sub",), "'sub' is a folder: name the script that trains"),
+        (("--select", "AMP999", "train.py"), "AMP999"),
+        (("--device", "tpu", "train.py"), "tpu"),
+        ((), "the following arguments are required: SCRIPT"),
+    ],
+)
+def test_what_cannot_be_run_is_one_sentence(folder: Path, arguments: tuple[str, ...], message: str) -> None:
+    (folder / "sub").mkdir()
+    done = run(*arguments, folder=folder)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert message in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_a_gpu_that_is_not_there(folder: Path) -> None:
+    done = run("--device", "cuda", "train.py", folder=folder)
+    assert done.returncode == 2
+    assert done.stderr == "amp-check: error: --device cuda needs a GPU, and torch sees none: try --device emulate\n"
+
+
+def test_without_torch_it_says_what_to_install(folder: Path) -> None:
+    # A module that stands first on the path and cannot be found by its own finder is as good as none.
+    code = (
+        "import sys, importlib.util\n"
+        "find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *more: None if name == 'torch' else find(name, *more)\n"
+        "from pytest_amp_check.faces.cli import main\n"
+        "sys.exit(main(['run', 'train.py']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, encoding="utf-8")
+    assert done.returncode == 2
+    assert "amp-check run needs torch" in done.stderr and "pytest-amp-check[torch]" in done.stderr
