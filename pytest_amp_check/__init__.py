@@ -8,33 +8,50 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .protocol.finding import Finding
+    from .runtime.budget import estimate_memory
     from .runtime.emulate import emulate_cuda
+    from .runtime.memory import assert_memory, measure_memory
     from .runtime.run import Run, record
+    from .runtime.session import run_steps
     from .static.engine import check_paths, check_source
 
 __version__ = "0.1.0"
-__all__ = ["Finding", "Run", "__version__", "check_paths", "check_source", "emulate_cuda", "record"]
+__all__ = [
+    "Finding",
+    "Run",
+    "__version__",
+    "assert_memory",
+    "check_paths",
+    "check_source",
+    "emulate_cuda",
+    "estimate_memory",
+    "measure_memory",
+    "record",
+    "run_steps",
+]
+
+#: Where each name is. Loaded on first use: pytest imports this package in every run of every project that has it.
+_HOMES = {
+    "Finding": "protocol.finding",
+    "Run": "runtime.run",
+    "assert_memory": "runtime.memory",
+    "check_paths": "static.engine",
+    "check_source": "static.engine",
+    "emulate_cuda": "runtime.emulate",
+    "estimate_memory": "runtime.budget",
+    "measure_memory": "runtime.memory",
+    "record": "runtime.run",
+    "run_steps": "runtime.session",
+}
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on first use: pytest imports this package in every run of every project that has it installed.
-    if name == "Finding":
-        from .protocol.finding import Finding
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return Finding
-    if name in ("check_paths", "check_source"):
-        from .static import engine
-
-        return getattr(engine, name)
-    if name in ("Run", "record"):
-        from .runtime import run
-
-        return getattr(run, name)
-    if name == "emulate_cuda":
-        from .runtime.emulate import emulate_cuda
-
-        return emulate_cuda
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)
 
 
 def __dir__() -> list[str]:

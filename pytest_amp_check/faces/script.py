@@ -143,11 +143,10 @@ def _prepare_device(device: str, stack: ExitStack) -> None:
 
         stack.enter_context(emulate_cuda())
     elif device != "auto":
-        import torch
+        from ..runtime.device import choose
 
-        if not torch.cuda.is_available():
-            raise Unrunnable(f"--device {device} needs a GPU, and torch sees none: try --device emulate")
-        torch.cuda.set_device(torch.device(device))
+        if not choose(device):
+            raise Unrunnable(f"--device {device} needs a GPU, and torch does not see it: try --device emulate")
 
 
 def execute(target: str, arguments: Sequence[str], *, module: bool) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -182,40 +182,88 @@ class Run:
 
         assert_underflow(_needs(self.numerics, "numerics"), below=below, without_scaling=without_scaling)
 
-    def assert_memory(self, **limits: str | int | None) -> None:
-        """Fail if memory exceeds a limit; see :func:`.memory.assert_memory`. Needs ``record(memory=True)``."""
+    def assert_memory(
+        self,
+        *,
+        peak: str | int | None = None,
+        parameters: str | int | None = None,
+        gradients: str | int | None = None,
+        optimizer_state: str | int | None = None,
+        activations: str | int | None = None,
+        inputs: str | int | None = None,
+        temporaries: str | int | None = None,
+        autocast_cache: str | int | None = None,
+        workspace: str | int | None = None,
+        other: str | int | None = None,
+    ) -> None:
+        """Fail if memory exceeds a limit, in bytes or as ``"1.5 GiB"``; see :func:`.memory.assert_memory`.
+
+        Needs ``record(memory=True)``.
+        """
         __tracebackhide__ = True
         from .memory import assert_memory
 
-        assert_memory(_needs(self.memory, "memory"), **limits)
+        assert_memory(
+            _needs(self.memory, "memory"),
+            peak=peak,
+            parameters=parameters,
+            gradients=gradients,
+            optimizer_state=optimizer_state,
+            activations=activations,
+            inputs=inputs,
+            temporaries=temporaries,
+            autocast_cache=autocast_cache,
+            workspace=workspace,
+            other=other,
+        )
 
-    def assert_matches_fp32(self, **how: Any) -> None:
+    def assert_matches_fp32(
+        self,
+        *,
+        rtol: float,
+        atol: float = 1e-6,
+        updates: float = 0.2,
+        what: Literal["both", "loss", "parameters"] = "both",
+    ) -> None:
         """Fail unless the same steps in float32 train the same; see :func:`.compare.assert_matches_fp32`."""
         __tracebackhide__ = True
         from .compare import assert_matches_fp32
 
-        assert_matches_fp32(self._again("assert_matches_fp32"), **how)
+        assert_matches_fp32(self._again("assert_matches_fp32"), rtol=rtol, atol=atol, updates=updates, what=what)
 
-    def assert_accumulation_equivalent(self, k: int, **how: Any) -> None:
-        """Fail unless k micro-batches do what one batch of them does."""
+    def assert_accumulation_equivalent(
+        self, k: int, *, whole: Callable[[Any], object] | None = None, rtol: float = 0.02
+    ) -> None:
+        """Fail unless k micro-batches do what one batch of them does.
+
+        See :func:`.compare.assert_accumulation_equivalent`.
+        """
         __tracebackhide__ = True
         from .compare import assert_accumulation_equivalent
 
-        assert_accumulation_equivalent(self._again("assert_accumulation_equivalent"), k, **how)
+        assert_accumulation_equivalent(self._again("assert_accumulation_equivalent"), k, whole=whole, rtol=rtol)
 
-    def assert_resumes(self, save: Any, load: Any, **how: Any) -> None:
-        """Fail unless training goes on from a checkpoint as if it had not stopped."""
+    def assert_resumes(
+        self, save: Callable[..., Any], load: Callable[[Any], object], *, at: int | None = None, rtol: float = 0.0
+    ) -> None:
+        """Fail unless training goes on from a checkpoint as if it had not stopped; names what is missing from it.
+
+        See :func:`.compare.assert_resumes`.
+        """
         __tracebackhide__ = True
         from .compare import assert_resumes
 
-        assert_resumes(self._again("assert_resumes"), save, load, **how)
+        assert_resumes(self._again("assert_resumes"), save, load, at=at, rtol=rtol)
 
-    def assert_speedup(self, *, over_fp32: float) -> None:
-        """Fail unless the steps are faster than in float32 by this factor. Needs a GPU."""
+    def assert_speedup(self, *, over_fp32: float, pairs: int = 9) -> float:
+        """Fail unless the steps are faster than in float32 by this factor; gives the factor. Needs a GPU.
+
+        See :func:`.compare.assert_speedup`.
+        """
         __tracebackhide__ = True
         from .compare import assert_speedup
 
-        assert_speedup(self._again("assert_speedup"), over_fp32=over_fp32)
+        return assert_speedup(self._again("assert_speedup"), over_fp32=over_fp32, pairs=pairs)
 
     def _again(self, what: str) -> Replay:
         __tracebackhide__ = True
