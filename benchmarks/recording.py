@@ -8,10 +8,10 @@ Prints the median of the paired ratios. The step is the same, on the same data, 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,9 +30,9 @@ def trainer(width: int, layers: int = 12) -> Callable[[], None]:
 
     def step() -> None:
         optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.float16):
             loss = nn.functional.cross_entropy(model(x), y)
-        scaler.scale(loss).backward()
+        torch.autograd.backward(scaler.scale(loss))
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
@@ -49,11 +49,6 @@ def seconds(step: Callable[[], None], times: int) -> float:
     return (time.perf_counter() - start) / times
 
 
-@contextlib.contextmanager
-def plain() -> Iterator[None]:
-    yield
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--milliseconds", type=float, default=20.0, help="how long a step lasts at least")
@@ -68,13 +63,14 @@ def main() -> None:
     model = step.model  # type: ignore[attr-defined]
     params = sum(1 for _ in model.parameters())
     print(f"torch {torch.__version__}, {torch.get_num_threads()} thread, {params} parameters of width {width}")
-    for name, parts in (
+    kinds: tuple[tuple[str, dict[str, Any]], ...] = (
         ("recorded", {}),
         ("with norms", {"norms": True}),
         ("with dtypes", {"dtypes": True}),
         ("with numerics", {"numerics": True}),
         ("with memory", {"memory": True}),
-    ):
+    )
+    for name, parts in kinds:
         ratios, bare = [], []
         with record(model, **parts):
             step()  # What is seen for the first time costs more.

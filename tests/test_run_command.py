@@ -196,7 +196,7 @@ def test_what_cannot_be_run_is_one_sentence(folder: Path, arguments: tuple[str, 
 def test_a_gpu_that_is_not_there(folder: Path) -> None:
     done = run("--device", "cuda", "train.py", folder=folder)
     assert done.returncode == 2
-    assert done.stderr == "amp-check: error: --device cuda needs a GPU, and torch does not see it: try --device emulate\n"
+    assert "cuda was asked for, and this machine has no CUDA device: use emulate" in done.stderr
 
 
 def test_without_torch_it_says_what_to_install(folder: Path) -> None:

@@ -98,11 +98,11 @@ class Recording:
             self._release = None
 
     def _begin(self, nodeid: str) -> None:
+        from ..runtime import patches
         from ..runtime.run import record
-        from ..runtime.session import keep_patches
 
         if self._release is None:
-            self._release = keep_patches()
+            self._release = patches.keep()
         # A report is asked for to be looked at: what costs time and changes nothing is recorded for it too.
         self.open = record(title=nodeid, automatic=True, dtypes=bool(self.report), numerics=bool(self.report))
         self.open.__enter__()

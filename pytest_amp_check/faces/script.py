@@ -143,10 +143,11 @@ def _prepare_device(device: str, stack: ExitStack) -> None:
 
         stack.enter_context(emulate_cuda())
     elif device != "auto":
-        from ..runtime.device import choose
+        from ..runtime.session import choose, missing
 
-        if not choose(device):
-            raise Unrunnable(f"--device {device} needs a GPU, and torch does not see it: try --device emulate")
+        if why := missing(device):
+            raise Unrunnable(why)
+        choose(device)
 
 
 def execute(target: str, arguments: Sequence[str], *, module: bool) -> int:

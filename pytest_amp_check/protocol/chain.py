@@ -14,14 +14,15 @@ from . import events as e
 from .events import Event, Graph, Node, Program
 from .finding import Finding, Step
 from .judge import (
+    ALONE,
     ESTABLISHING,
     ON_EVERY_PATH,
     YIELDS_TO,
     Here,
     Judge,
     State,
+    alone,
     describe,
-    judge_event,
     make_finding,
     place,
 )
@@ -57,7 +58,7 @@ class Chain(Judge):
         #: How often faults that count only when they are committed each time were, and the event that settles them.
         self.often: dict[tuple[str, Identity], tuple[int, Identity]] = {}
         self.visits: dict[Identity, int] = {}
-        self.judged: dict[tuple[str, str, int, int], Finding] = {}
+        self.judged: dict[tuple[str, Identity], Finding] = {}
         #: For each optimizer, the place of the latest backward that fed it.
         self.fed_at: dict[int, object] = {}
 
@@ -133,8 +134,10 @@ class Chain(Judge):
 
     def judge(self, event: Event) -> None:
         """Judge one event by itself, once more: its facts have been completed after it was settled."""
-        for finding in judge_event(event, self.program):
-            self.judged.setdefault(_place_of(finding), finding)
+        for label, values in alone(event, self.program):
+            key = (label, _identity(event))
+            if key not in self.judged:
+                self.judged[key] = make_finding(label, event.site, [event], values, ())
 
     # One event after the other.
 
@@ -161,8 +164,8 @@ class Chain(Judge):
             self.updated.add(event.subject)
         elif event.kind == e.ZERO_GRAD:
             self.zeroed.update(self._owners(event))
-        for finding in judge_event(event, self.program):
-            self.judged.setdefault(_place_of(finding), finding)
+        if event.kind in ALONE:
+            self.judge(event)
         here = (index, self.state)
         if event.kind == e.AUTOCAST_ENTER:
             self.pinned[index] = event

@@ -23,6 +23,22 @@ NULL = -2
 
 #: Faults that only count when every path that reaches the place commits them.
 ON_EVERY_PATH = frozenset({"step@discarded", "update@nothing"})
+#: Kinds that no state depends on.
+IDLE = frozenset(
+    {
+        e.AUTOCAST_NEW,
+        e.SCOPE_LOST,
+        e.DEPRECATED,
+        e.SAVE,
+        e.FILL,
+        e.SCALE,
+        e.MODULE_CAST,
+        e.PENALTY,
+        e.AUTOGRAD_GRAD,
+        e.SCHEDULER_STEP,
+        e.GRAD_INVALID,
+    }
+)
 #: Kinds after which a thing is known to be an optimizer; ``step`` alone could be a scheduler's.
 ESTABLISHING = frozenset({e.OPTIMIZER_NEW, e.SCALER_STEP, e.UNSCALE, e.ZERO_GRAD})
 OPTIMIZER_KINDS = frozenset({e.OPTIMIZER_NEW, e.SCALER_STEP, e.UNSCALE, e.STEP, e.ZERO_GRAD})
@@ -76,17 +92,22 @@ Here = tuple[int, State]
 
 
 #: Kind of event -> judges of one such event by itself.
-_ALONE: dict[str, list[FactJudge]] = {}
+ALONE: dict[str, list[FactJudge]] = {}
 for _rule in RULES.values():
     for _kind, _judge in _rule.on.items():
-        _ALONE.setdefault(_kind, []).append(_judge)
+        ALONE.setdefault(_kind, []).append(_judge)
+
+
+def alone(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Labels of the faults of one event by itself, with values for their messages."""
+    for judge in ALONE.get(event.kind, ()):
+        yield from judge(event, program)
 
 
 def judge_event(event: Event, program: Program) -> Iterator[Finding]:
     """Findings of the rules that judge one event by itself."""
-    for judge in _ALONE.get(event.kind, ()):
-        for label, values in judge(event, program):
-            yield make_finding(label, event.site, [event], values, (), certain=not event.facts.get("possible"))
+    for label, values in alone(event, program):
+        yield make_finding(label, event.site, [event], values, (), certain=not event.facts.get("possible"))
 
 
 def make_finding(
@@ -160,6 +181,8 @@ class Judge:
 
     def _apply(self, index: int, event: Event, state: State, here: Here) -> State:
         kind = event.kind
+        if kind in IDLE:
+            return state
         if kind == e.AUTOCAST_ENTER:
             return self._enter(index, event, state, here)
         if kind == e.AUTOCAST_EXIT:

@@ -172,7 +172,9 @@ class Gradients(Regions):
     ) -> None:
         owners = self._keys_of(params)
         owners.update(key for grad in grads if (key := self._owner_of_grad(grad)) is not None)
-        if not owners:
+        known_params = self.owners
+        unknown = frozenset([id(p) for p in params if id(p) not in known_params and p.grad is not None])
+        if not owners and not unknown:
             return
         site = self.sites.here()
         for key in owners:
@@ -195,7 +197,8 @@ class Gradients(Regions):
         self._emit(
             e.CLIP,
             site,
-            owners=tuple(sorted(owners)),
+            owners=owners,
+            touches=unknown,
             nonfinite_error=nonfinite_error,
             measures_only=math.isinf(number),
             names={"call": Spoken(site), "params": Spoken(site, "argument", "parameters")},

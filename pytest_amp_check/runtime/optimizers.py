@@ -36,8 +36,6 @@ class Optimizers(Passes):
 
     @told
     def before_step(self, optimizer: Any) -> None:
-        if self._in_scaler_step:
-            return
         known = self._known(optimizer)
         site = self.sites.here()
         if not self._passes:
@@ -81,8 +79,6 @@ class Optimizers(Passes):
 
     @told
     def after_step(self, optimizer: Any) -> None:
-        if self._in_scaler_step:
-            return
         known = self._known(optimizer)
         self.steps.done(skipped=False, found_inf=False)
         self._stepped(known, skipped=False)

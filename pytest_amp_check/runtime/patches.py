@@ -8,11 +8,12 @@ that do not record.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,9 +30,13 @@ if TYPE_CHECKING:
 
 
 class _Local(threading.local):
+    #: The recordings of this thread, and those of them that see what it does now.
+    open: tuple[Recorder, ...] = ()
     active: tuple[Recorder, ...] = ()
     #: Whether changes of tensors in place may concern one of them now.
     watching: bool = False
+    #: Whether torch is clearing gradients.
+    clearing: bool = False
 
 
 _LOCAL = _Local()
@@ -42,20 +47,79 @@ _REDIRECTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "redirects
 _installed: list[tuple[Any, str, Any]] = []
 _hooks: list[Any] = []
 _users = 0
+#: Threads that watch tensors.
+_watchers = 0
 
 
 def active() -> tuple[Recorder, ...]:
-    """The recordings of this thread, outermost first; automatic ones only where nobody records for themselves."""
+    """The recordings that see what this thread does, outermost first."""
     return _LOCAL.active
 
 
 def watch() -> None:
     """Take note of whether the recordings of this thread watch tensors."""
-    _LOCAL.watching = any(recorder.watches_tensors for recorder in _LOCAL.active)
+    watching = False
+    for recorder in _LOCAL.active:
+        watching = watching or recorder.watches_tensors
+    _pause(watching=watching)
+
+
+def _pause(*, watching: bool) -> None:
+    global _watchers  # noqa: PLW0603 - one number for all threads is looked up faster than one for each
+    if watching != _LOCAL.watching:
+        with _LOCK:
+            _watchers += 1 if watching else -1
+        _LOCAL.watching = watching
 
 
 def begin(recorder: Recorder) -> None:
     """Let a recording see what this thread does."""
+    _use()
+    _LOCAL.open = (*_LOCAL.open, recorder)
+    _choose()
+
+
+def end(recorder: Recorder) -> None:
+    """Let it see no more. Recordings need not end in the order in which they began."""
+    _LOCAL.open = tuple(other for other in _LOCAL.open if other is not recorder)
+    _choose()
+    _release()
+
+
+def _choose() -> None:
+    """An automatic recording sees nothing while somebody records for themselves."""
+    recordings = _LOCAL.open
+    _LOCAL.active = tuple(
+        recorder
+        for number, recorder in enumerate(recordings)
+        if not recorder.automatic or all(later.automatic for later in recordings[number + 1 :])
+    )
+    watch()
+
+
+@contextlib.contextmanager
+def hidden() -> Iterator[None]:
+    """What this thread does in the ``with`` block is seen by no recording that is open."""
+    recordings, _LOCAL.open = _LOCAL.open, ()
+    _choose()
+    try:
+        yield
+    finally:
+        _LOCAL.open = recordings
+        _choose()
+
+
+def keep() -> Callable[[], None]:
+    """Patch torch now and until the function that is returned is called, whatever recordings begin and end between.
+
+    A test session patches once, below everything that its fixtures patch, such as ``monkeypatch`` or an emulation:
+    those come and go in their own order, and would put back what they found.
+    """
+    _use()
+    return _release
+
+
+def _use() -> None:
     global _users  # noqa: PLW0603 - the process has one set of patches
     with _LOCK:
         if _users == 0:
@@ -65,16 +129,10 @@ def begin(recorder: Recorder) -> None:
                 _remove()
                 raise
         _users += 1
-    recorder.outer = _LOCAL.active
-    kept = _LOCAL.active if recorder.automatic else tuple(r for r in _LOCAL.active if not r.automatic)
-    _LOCAL.active = (*kept, recorder)
 
 
-def end(recorder: Recorder) -> None:
-    """Let it see no more."""
+def _release() -> None:
     global _users  # noqa: PLW0603
-    _LOCAL.active = recorder.outer
-    watch()
     with _LOCK:
         _users -= 1
         if _users == 0:
@@ -125,6 +183,20 @@ def _from_torch() -> bool:
 # Autocast.
 
 
+def _plain_autocast(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether autocast is constructed as nearly always: a device, a low-precision dtype, nothing to be judged."""
+    device = args[0] if args else kwargs.get("device_type")
+    dtype = kwargs.get("dtype", torch.float16)
+    return (
+        len(args) < 2
+        and device in ("cuda", "cpu")
+        and (dtype is torch.float16 or dtype is torch.bfloat16)
+        and type(kwargs.get("enabled", True)) is bool
+        and type(kwargs.get("cache_enabled", True)) is bool
+        and kwargs.keys() <= {"device_type", "dtype", "enabled", "cache_enabled"}
+    )
+
+
 def _install_autocast() -> None:
     base = autocast_mode.autocast
 
@@ -132,8 +204,9 @@ def _install_autocast() -> None:
         def make(original: Any) -> Any:
             def init(self: Any, *args: Any, **kwargs: Any) -> None:
                 # A subclass calls the constructor of its base: the outer one is the user's.
-                for recorder in _LOCAL.active if type(self) is cls else ():
-                    recorder.autocast_new(name, args, kwargs)
+                if type(self) is cls and not _plain_autocast(args, kwargs):
+                    for recorder in _LOCAL.active:
+                        recorder.autocast_new(name, args, kwargs)
                 original(self, *args, **kwargs)
 
             return init
@@ -392,12 +465,14 @@ def _install_optimizers() -> None:
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         for recorder in _LOCAL.active:
-            recorder.before_step(optimizer)
-        _LOCAL.watching = False
+            if not recorder.in_scaler_step:
+                recorder.before_step(optimizer)
+        _pause(watching=False)
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         for recorder in _LOCAL.active:
-            recorder.after_step(optimizer)
+            if not recorder.in_scaler_step:
+                recorder.after_step(optimizer)
         watch()
 
     _hooks.append(register_optimizer_step_pre_hook(before))
@@ -413,10 +488,15 @@ def _install_optimizers() -> None:
 
     def make_zero(original: Any) -> Any:
         def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, *args, **kwargs)
-            if not torch.compiler.is_compiling():
-                for recorder in _LOCAL.active:
-                    recorder.zero_grad(self)
+            if not _LOCAL.active or torch.compiler.is_compiling():
+                return original(self, *args, **kwargs)
+            _LOCAL.clearing = True
+            try:
+                result = original(self, *args, **kwargs)
+            finally:
+                _LOCAL.clearing = False
+            for recorder in _LOCAL.active:
+                recorder.zero_grad(self)
             return result
 
         return zero_grad
@@ -511,7 +591,7 @@ def _install_gradients() -> None:
     def in_place(effect: str) -> Callable[[Any], Any]:
         def make(original: Any) -> Any:
             def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
-                if _LOCAL.watching and not torch.compiler.is_compiling() and not _from_torch():
+                if _watchers and _LOCAL.watching and not torch.compiler.is_compiling() and not _from_torch():
                     for recorder in _LOCAL.active:
                         recorder.tensor_changed(self, effect, args)
                 return original(self, *args, **kwargs)
@@ -526,7 +606,7 @@ def _install_gradients() -> None:
     def foreach(effect: str) -> Callable[[Any], Any]:
         def make(original: Any) -> Any:
             def changed(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-                if _LOCAL.watching and not torch.compiler.is_compiling() and not _from_torch():
+                if _watchers and _LOCAL.watching and not torch.compiler.is_compiling() and not _from_torch():
                     for recorder in _LOCAL.active:
                         for tensor in tensors[:1]:
                             recorder.tensor_changed(tensor, effect, args)
@@ -543,7 +623,7 @@ def _install_gradients() -> None:
 
     def set_grad(self: Any, value: Any) -> None:
         recorders = _LOCAL.active
-        if recorders and not _from_torch():
+        if recorders and not _LOCAL.clearing and not _from_torch():
             for recorder in recorders:
                 recorder.grad_set(self, value)
         grad.__set__(self, value)

@@ -58,7 +58,6 @@ class Recording:
 
     def __init__(self, *, automatic: bool = False, outermost: Any = None) -> None:
         self.automatic = automatic
-        self.outer: tuple[Any, ...] = ()
         self.failure: Exception | None = None
         self._busy = False
         #: Whether a collector watches ops by a dispatch mode.
@@ -76,12 +75,17 @@ class Recording:
         self._penalties: list[Penalty] = []
         self._suspects: list[Penalty] = []
         self._passes = 0
-        self._in_scaler_step = 0
+        self.in_scaler_step = 0
         self._dtypes: set[str] = set()
         #: id of a backward's site -> the parameters that it reached at first.
         self._leaves: dict[int, frozenset[int]] = {}
         self._casts: dict[int, Event] = {}
-        self._regions: list[tuple[int, bool]] = []
+        #: Where the regions that are open were entered.
+        self._regions: list[Site] = []
+        #: Places that scaled, with the dtypes of the regions before.
+        self._scales: set[tuple[int, frozenset[str]]] = set()
+        #: Places where an autocast was constructed.
+        self._constructed: set[int] = set()
         self._grad_storages: dict[int, int] | None = None
         self._hook: Any = None
         self._written: set[int] = set()
@@ -117,6 +121,9 @@ class Recording:
         pending = self.chain.pending
         for event in (*self.chain.recent, *pending):
             leaves = event.facts.get("leaves")
+            touches = event.facts.get("touches")
+            if touches and not ids.isdisjoint(touches):
+                event.facts["owners"].add(thing.key)
             if leaves and not ids.isdisjoint(leaves):
                 event.facts["feeds"].add(thing.key)
                 known.backward = event

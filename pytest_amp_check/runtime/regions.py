@@ -32,6 +32,9 @@ class Regions(Recording):
         bound = dict(zip(entry.parameters, args, strict=False))
         bound.update(kwargs)
         site = self.sites.here()
+        if id(site) in self._constructed:
+            return
+        self._constructed.add(id(site))
         excess = max(0, len(args) - len(entry.parameters))
         arguments = {key: plain(value) for key, value in bound.items()}
         names = {"context": Spoken(site), "call": Spoken(site)}
@@ -48,7 +51,7 @@ class Regions(Recording):
         frame = sys._getframe(3)
         decorated = frame.f_code.co_name == "decorate_autocast"
         site = self.sites.definition(frame.f_locals["func"].__code__) if decorated else self.sites.here()
-        self._regions.append((id(region), enabled))
+        self._regions.append(site)
         if KEEPS_DETACHED and enabled and region._cache_enabled:
             self._hook_forwards()
         self._watch()
@@ -68,9 +71,7 @@ class Regions(Recording):
     def autocast_exit(self, region: Any) -> None:
         if self._passes or not self._regions:
             return
-        self._regions.pop()
-        site = self.sites.here()
-        self._emit(e.AUTOCAST_EXIT, site)
+        self._emit(e.AUTOCAST_EXIT, self._regions.pop())
         if not self._regions:
             self._unhook()
             self._written.clear()

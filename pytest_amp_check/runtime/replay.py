@@ -17,6 +17,7 @@ from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
+from .patches import hidden
 from .snapshot import Bare, Found, Named, Snapshot, followed, reachable
 
 
@@ -99,7 +100,9 @@ class Replay:
         now = self.snapshot()
         try:
             self.start.restore()
-            yield
+            # Steps that run again to be compared are not what a program trains.
+            with hidden():
+                yield
         finally:
             now.restore()
 

@@ -63,6 +63,9 @@ class Scalers(Optimizers):
                 metadata: Any = tensor.grad_fn.metadata
                 metadata[MARK] = (weakref.ref(self), known, known.scale)
         dtypes = frozenset(self._dtypes)
+        if (id(site), dtypes) in self._scales:
+            return
+        self._scales.add((id(site), dtypes))
         names = {"scaler": known.said, "call": Spoken(site), "loss": Spoken(site, "argument", "outputs")}
         self._emit(e.SCALE, site, known.thing.key, dtypes=dtypes, names=names)
         self.program.facts["scaler_dtypes"].update(dtypes)
@@ -136,7 +139,7 @@ class Scalers(Optimizers):
             unscales=_unscales(optimizer),
             names=names,
         )
-        self._in_scaler_step += 1
+        self.in_scaler_step += 1
         scale = 1.0 if known.unscaled else holder.scale
         self.steps.begin(known.said, holder.said, holder.scale, known.loss, known.norm, site)
         for collector in self.collectors:
@@ -158,7 +161,7 @@ class Scalers(Optimizers):
         self._through = None
         if not scaler.is_enabled():
             return
-        self._in_scaler_step -= 1
+        self.in_scaler_step -= 1
         record = self.steps.pending
         if not done or record is None:
             self.steps.drop()

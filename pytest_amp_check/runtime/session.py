@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from . import patches
 from .compare import Unavailable
 from .emulate import emulate_cuda
 from .replay import Replay
@@ -44,22 +43,6 @@ def run_steps(
     return run
 
 
-class _Unseen(Replay):
-    """Steps that run again to be compared are not what a program trains: recordings that are open do not see them."""
-
-    @contextlib.contextmanager
-    def rewound(self) -> Iterator[None]:
-        active = patches._LOCAL.active
-        patches._LOCAL.active = ()
-        patches.watch()
-        try:
-            with super().rewound():
-                yield
-        finally:
-            patches._LOCAL.active = active
-            patches.watch()
-
-
 def _prepared(
     step: Callable[[Any], Any],
     batches: Iterable[Any],
@@ -69,7 +52,7 @@ def _prepared(
     model: torch.nn.Module | None,
     parts: dict[str, Any],
 ) -> tuple[Replay, record]:
-    replay = _Unseen(step, batches, steps, state, also)
+    replay = Replay(step, batches, steps, state, also)
     models = list(replay.found().models.values())
     if model is None and len(models) == 1:
         model = models[0]
@@ -153,6 +136,11 @@ def missing(device: str) -> str:
     return f"{device} was asked for, and this machine {has}: use emulate for CUDA's dtypes on the CPU, or auto"
 
 
+def choose(device: str) -> None:
+    """Make ``cuda`` or ``cuda:1``, which this machine has, the current device."""
+    torch.cuda.set_device(torch.device(device).index or 0)
+
+
 @contextlib.contextmanager
 def session(
     device: str = "auto",
@@ -187,27 +175,3 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed)
-
-
-def keep_patches() -> Callable[[], None]:
-    """Patch torch now and until the function that is returned is called, whatever recordings begin and end between.
-
-    A test session patches once, below everything that its fixtures patch, such as ``monkeypatch`` or an emulation:
-    those come and go in their own order, and would put back what they found.
-    """
-    with patches._LOCK:
-        if patches._users == 0:
-            try:
-                patches._install()
-            except BaseException:
-                patches._remove()
-                raise
-        patches._users += 1
-
-    def release() -> None:
-        with patches._LOCK:
-            patches._users -= 1
-            if patches._users == 0:
-                patches._remove()
-
-    return release

@@ -55,7 +55,9 @@ class Sites:
     def here(self) -> Site:
         """The user's place that is running now."""
         inner = _known_inner
-        frame: FrameType | None = sys._getframe(1)
+        # The three frames above are always ours: the method that asks, its guard, and the patch.
+        frame: FrameType | None = sys._getframe(3)
+        outermost = self._outermost
         key: list[int] = []
         codes: list[CodeType] = []
         while frame is not None:
@@ -70,7 +72,7 @@ class Sites:
                 codes.append(code)
                 if len(key) >= 2 * DEPTH:
                     break
-            if code is self._outermost:
+            if code is outermost:
                 break
             frame = frame.f_back
         site = self._known.get(tuple(key))
