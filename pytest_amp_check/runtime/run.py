@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import linecache
 import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ import torch
 from ..protocol.finding import ERROR, INFO, WARNING, Finding
 from ..protocol.rules import RULES
 from ..protocol.selection import resolve
+from ..protocol.suppress import Suppressions
 from .recorder import Recorder
 from .steps import StepRecord
 
@@ -40,11 +42,19 @@ class Run:
         #: Set by ``amp.run``: how to run the same steps again.
         self.replay: Replay | None = None
         self._select: frozenset[str] = resolve(None, (), RULES)
+        self._suppressions: dict[str, Suppressions] = {}
 
     @property
     def findings(self) -> list[Finding]:
-        """The mistakes found so far, by the rules that are on, sorted by place."""
-        return self._recorder.findings(self._select)
+        """The mistakes found so far, by the rules that are on and without those that a comment silences, by place."""
+        found = self._recorder.findings(self._select)
+        return [finding for finding in found if not self._silences(finding)]
+
+    def _silences(self, finding: Finding) -> bool:
+        path = finding.filename
+        if path not in self._suppressions:
+            self._suppressions[path] = Suppressions.of("".join(linecache.getlines(path)))
+        return self._suppressions[path].silences(finding)
 
     def select(self, *words: str) -> Run:
         """Choose the rules that are on: codes, prefixes, names or ALL. An unknown word raises ``UnknownRule``."""
@@ -91,6 +101,7 @@ class Run:
             "memory": None if self.memory is None else self.memory.as_dict(),
             "dtypes": None if self.dtypes is None else self.dtypes.as_dict(),
             "findings": [finding.as_dict() for finding in self.findings],
+            "failure": None if self.failure is None else f"{type(self.failure).__name__}: {self.failure}",
         }
 
     # Assertions.

@@ -1,0 +1,282 @@
+"""What a run knows and asserts, through ``record()``."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pytest_amp_check import Run, record  # noqa: E402
+from pytest_amp_check.protocol.selection import UnknownRule  # noqa: E402
+
+
+class Trainer:
+    """A linear model; ``blow`` makes the gradients of a step overflow."""
+
+    def __init__(self, scale: float = 2.0**10, growth_interval: int = 2000) -> None:
+        torch.manual_seed(0)
+        self.model = torch.nn.Linear(4, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=growth_interval)
+
+    def step(self, *, blow: bool = False, clip: bool = False) -> float:
+        self.optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = self.model(torch.ones(8, 4)).square().mean()
+        scaled = self.scaler.scale(loss * float("inf") if blow else loss)
+        torch.autograd.backward(scaled)
+        if clip:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return float(loss.detach())
+
+
+def recorded(blows: list[bool], **how: Any) -> Run:
+    trainer = Trainer(**how)
+    with record() as run:
+        for blow in blows:
+            trainer.step(blow=blow)
+    return run
+
+
+def test_a_step_knows_what_it_did() -> None:
+    trainer = Trainer()
+    with record(norms=True) as run:
+        loss = trainer.step()
+        weight = trainer.model.weight.detach().clone()
+        trainer.step(blow=True)
+    taken, skipped = run.steps
+    assert (taken.index, taken.optimizer, taken.scaler) == (0, "self.optimizer", "self.scaler")
+    assert taken.loss == pytest.approx(loss, rel=1e-3)
+    assert (taken.scale_before, taken.scale_after, taken.growth_tracker) == (1024.0, 1024.0, 1)
+    assert (taken.skipped, taken.found_inf, skipped.skipped, skipped.found_inf) == (False, False, True, True)
+    assert (skipped.scale_before, skipped.scale_after, skipped.growth_tracker) == (1024.0, 512.0, 0)
+    assert torch.equal(trainer.model.weight, weight)
+    assert taken.site.startswith(__file__)
+    assert taken.grad_norm is not None
+    before = Trainer()
+    torch.autograd.backward(before.model(torch.ones(8, 4)).square().mean())
+    grads = [p.grad for p in before.model.parameters() if p.grad is not None]
+    assert taken.grad_norm == pytest.approx(float(torch.cat([g.flatten() for g in grads]).norm()), rel=1e-2)
+
+
+def test_totals_and_history() -> None:
+    run = recorded([False, True, True, False])
+    assert (run.steps_total, run.skipped_total) == (4, 2)
+    assert run.scale_history == [(0, 1024.0), (1, 512.0), (2, 256.0)]
+
+
+def test_everything_is_plain_data() -> None:
+    run = recorded([False, True])
+    data = json.loads(json.dumps(run.as_dict()))
+    assert [step["skipped"] for step in data["steps"]] == [False, True]
+    assert (data["numerics"], data["memory"], data["dtypes"], data["findings"], data["failure"]) == (None,) * 3 + (
+        [],
+        None,
+    )
+
+
+def test_nothing_is_seen_outside() -> None:
+    trainer = Trainer()
+    trainer.step(clip=True)
+    with record() as run:
+        pass
+    trainer.step(clip=True)
+    assert (run.findings, run.steps_total) == ([], 0)
+
+
+def test_findings_stay_after_an_exception() -> None:
+    trainer = Trainer()
+    context = record()
+
+    def diverge() -> None:
+        with context:
+            trainer.step(clip=True)
+            raise ValueError("diverged")
+
+    with pytest.raises(ValueError, match="diverged"):
+        diverge()
+    assert [finding.code for finding in context.run.findings] == ["AMP201"]
+
+
+def test_nested_recordings_see_the_same() -> None:
+    trainer = Trainer()
+    with record() as outer:
+        trainer.step()
+        with record() as inner:
+            trainer.step(clip=True)
+        trainer.step()
+    assert [run.steps_total for run in (outer, inner)] == [3, 1]
+    assert [[f.code for f in run.findings] for run in (outer, inner)] == [["AMP201"], ["AMP201"]]
+
+
+def test_recordings_may_end_in_any_order() -> None:
+    trainer = Trainer()
+    first, second = record(), record()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    trainer.step()
+    second.__exit__(None, None, None)
+    trainer.step()
+    assert [run.run.steps_total for run in (first, second)] == [0, 1]
+
+
+def test_an_automatic_recording_gives_way() -> None:
+    trainer = Trainer()
+    with record(automatic=True) as automatic:
+        trainer.step()
+        with record() as explicit:
+            trainer.step(clip=True)
+        trainer.step()
+    assert [run.steps_total for run in (automatic, explicit)] == [2, 1]
+    assert automatic.findings == []
+
+
+def test_another_thread_is_not_recorded() -> None:
+    trainer = Trainer()
+    with record() as run:
+        thread = threading.Thread(target=trainer.step, kwargs={"clip": True})
+        thread.start()
+        thread.join()
+    assert (run.findings, run.steps_total) == ([], 0)
+
+
+def test_rules_are_chosen() -> None:
+    trainer = Trainer()
+    with record() as run:
+        trainer.step(clip=True)
+    assert run.select("AMP1").findings == []
+    assert [finding.code for finding in run.select("clip-before-unscale").findings] == ["AMP201"]
+    with pytest.raises(UnknownRule):
+        run.select("AMP999")
+
+
+def test_a_comment_silences() -> None:
+    trainer = Trainer()
+    with record() as run:
+        trainer.optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = trainer.model(torch.ones(8, 4)).square().mean()
+        torch.autograd.backward(trainer.scaler.scale(loss))
+        torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), 1.0)  # amp: ignore[AMP201] that is the test
+        trainer.scaler.step(trainer.optimizer)
+        trainer.scaler.update()
+    assert run.findings == []
+
+
+def test_what_is_found_is_told_with_its_way_out() -> None:
+    trainer = Trainer()
+    with record() as run:
+        trainer.step(clip=True)
+    with pytest.raises(AssertionError) as caught:
+        run.assert_no_findings()
+    head, finding, *witness, explain = str(caught.value).splitlines()
+    assert head == "1 mistake in mixed-precision training:"
+    assert "AMP201 [error] clip-before-unscale" in finding
+    assert len(witness) == 3
+    assert explain.strip() == "amp-check explain AMP201"
+    run.assert_no_findings(allow=["AMP201"])
+    run.assert_no_findings(allow="clip-before-unscale")
+    with pytest.raises(UnknownRule):
+        run.assert_no_findings(allow=["AMP2O1"])
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"minimum": 1024}, "the scale fell to 256, below 1024"),
+        ({"maximum": 512}, "the scale rose to 1024, above 512"),
+        ({"max_skipped": 1}, "2 of 4 steps were skipped, more than 1"),
+        ({"recovers_within": 1}, "2 steps in a row were skipped, more than 1"),
+        ({"grows": True}, "the scale never grew: run longer than growth_interval"),
+    ],
+)
+def test_a_scale_that_misbehaves(how: dict[str, Any], message: str) -> None:
+    run = recorded([False, True, True, False])
+    with pytest.raises(AssertionError) as caught:
+        run.assert_scale(**how)
+    assert message in str(caught.value)
+    assert "1024 from step 0, 512 from step 1, 256 from step 2" in str(caught.value)
+
+
+def test_a_scale_that_behaves() -> None:
+    run = recorded([False, True, True, False])
+    run.assert_scale(minimum=256, maximum=1024, max_skipped=2, recovers_within=2, grows=False)
+    grown = recorded([False, False, False], growth_interval=2)
+    grown.assert_scale(grows=True)
+    with pytest.raises(AssertionError, match="the scale grew"):
+        grown.assert_scale(grows=False)
+
+
+def test_a_scale_that_was_never_used_is_no_success() -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    with record() as run:
+        torch.autograd.backward(scaler.scale(model(torch.ones(1, 2)).sum()))
+        scaler.step(optimizer)
+        scaler.update()
+    with pytest.raises(AssertionError, match="No enabled GradScaler made a step"):
+        run.assert_scale(max_skipped=0)
+    with pytest.raises(ValueError, match="nothing to check"):
+        run.assert_scale()
+
+
+@pytest.mark.parametrize(
+    ("ask", "part"),
+    [
+        (lambda run: run.assert_dtypes({"loss": "float32"}), "dtypes"),
+        (lambda run: run.assert_underflow(below=0.1), "numerics"),
+        (lambda run: run.assert_memory(peak="1 GiB"), "memory"),
+    ],
+)
+def test_a_part_that_was_not_recorded(ask: Any, part: str) -> None:
+    run = recorded([False])
+    with pytest.raises(ValueError, match=rf"recorded without its {part}: pass {part}=True to record\(\)"):
+        ask(run)
+
+
+def test_what_has_to_run_again_says_how() -> None:
+    run = recorded([False])
+    with pytest.raises(ValueError, match=r"amp\.run\(step, batches\)"):
+        run.assert_matches_fp32(rtol=0.1)
+
+
+def test_the_parts_of_a_recording() -> None:
+    trainer = Trainer()
+    with record(trainer.model, dtypes=True, numerics=True, memory=True) as run:
+        trainer.step()
+        trainer.step()
+    run.assert_dtypes({"": "float16", "parameters": "float32", "gradients": "float32"})
+    run.assert_underflow(below=0.5)
+    # Four weights and a bias, in float32.
+    run.assert_memory(parameters=20, gradients=20)
+    with pytest.raises(AssertionError, match="parameters"):
+        run.assert_memory(parameters=19)
+
+
+def test_a_model_has_to_be_one() -> None:
+    not_a_model: Any = "model"
+    with pytest.raises(TypeError, match=r"takes a torch\.nn\.Module, not str"):
+        record(not_a_model)
+
+
+def test_an_error_of_the_recorder_is_kept_from_the_program_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer()
+    with record() as run:
+        trainer.step()
+
+        def breaks() -> None:
+            raise RuntimeError("a bug of ours")
+
+        monkeypatch.setattr(run._recorder.sites, "here", breaks)
+        trainer.step()
+    assert isinstance(run.failure, RuntimeError)
+    with pytest.raises(AssertionError, match=r"The recorder failed .*a bug of ours"):
+        run.assert_no_findings()
