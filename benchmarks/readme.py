@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pytest_amp_check.faces.options import OPTIONS
+from pytest_amp_check.faces.options import OPTIONS, Option
 from pytest_amp_check.protocol.rules import RULES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,7 +26,7 @@ PACKAGE = ROOT / "pytest_amp_check"
 EXAMPLE, SHOWN = "fixtures/headline.py", "AMP201"
 LEFT_OUT = "   [...]"
 #: The folders of the package, from what judges to what shows.
-FOLDERS = ("protocol", "protocol/rules", "static", "faces", "")
+FOLDERS = ("protocol", "protocol/rules", "static", "runtime", "faces", "")
 READERS = {"static": "source", "runtime": "runs", "both": "source, runs"}
 
 
@@ -73,13 +73,21 @@ def option_table() -> str:
         rows.append(
             (
                 f"`{option.key}`",
-                f"`{option.flag}`" if option.flag else "",
+                _flags(option),
                 ", ".join(f"`{name}`" for name in pytest),
                 "every rule that is on by default" if option.default is None else f"`{json.dumps(option.default)}`",
                 f"{option.help}; for example `{option.kind.example}`",
             )
         )
-    return _table(("`[tool.amp-check]`", "`amp-check check`", "pytest: flag, ini", "Default", "Meaning"), rows)
+    return _table(("`[tool.amp-check]`", "`amp-check` check, run", "pytest: flag, ini", "Default", "Meaning"), rows)
+
+
+def _flags(option: Option) -> str:
+    """The flag of both commands, or which of them has it."""
+    if option.flag == option.run_flag:
+        return f"`{option.flag}`" if option.flag else ""
+    named = ((option.flag, "check"), (option.run_flag, "run"))
+    return ", ".join(f"`{flag}` ({command})" for flag, command in named if flag)
 
 
 def modules() -> str:

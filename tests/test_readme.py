@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from marks import marks
 from pytest_amp_check.faces import cli
 from pytest_amp_check.faces.options import CLI, FORMATS, OPTIONS, resolve
 from pytest_amp_check.protocol.rules import RULES
+
+pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -89,12 +92,34 @@ def test_every_command_of_the_readme_is_one(
 
 
 def test_every_flag_and_format_is_spoken_of_and_none_is_invented() -> None:
-    known = {name for option in OPTIONS for name in (option.flag, option.pytest_flag) if name}
+    known = {name for option in OPTIONS for name in (option.flag, option.run_flag, option.pytest_flag) if name}
     spoken = set(re.findall(r"(?<=`)--[a-z][a-z-]+", README))
     assert known <= spoken
     others = {"--amp-check", "--stdin-filename", "--co", "--lf", "--junit-xml", "--no-", "--no-statistics", "--fix"}
     assert spoken <= known | others
     assert all(f"`{form}`" in README for form in FORMATS)
+
+
+TRAINING = [block for block in fenced("python") if "import torch" in block]
+
+
+def test_there_are_examples_that_train() -> None:
+    assert [("def test_" in block, "record(" in block, "estimate_memory" in block) for block in TRAINING] == [
+        (False, True, False),
+        (False, False, True),
+        (True, False, False),
+    ]
+
+
+@pytest.mark.parametrize("block", TRAINING, ids=["record", "estimate", "fixture"])
+def test_the_examples_do_what_is_said(block: str, pytester: pytest.Pytester) -> None:
+    pytest.importorskip("torch")
+    pytester.makepyfile(test_example=block)
+    if "def test_" in block:
+        pytester.runpytest_subprocess("-p", "no:randomly", "-p", "no:asyncio").assert_outcomes(passed=1)
+    else:
+        done = pytester.run(sys.executable, "test_example.py")
+        assert done.ret == 0, done.stderr.str()
 
 
 def test_every_code_that_is_spoken_of_is_a_rule() -> None:
