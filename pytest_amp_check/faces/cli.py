@@ -35,6 +35,8 @@ def run() -> NoReturn:
 
     # A run makes many objects and few cycles: it looks for them less often.
     gc.set_threshold(YOUNG)
+    # The script that is run gets arguments of its own in their place.
+    recorded = sys.argv[1:2] == ["run"]
     code = main()
     try:
         sys.stdout.flush()
@@ -42,7 +44,7 @@ def run() -> NoReturn:
     except OSError:
         # Whoever read the output is gone, or the disk is full; main has said so by its exit code where it could tell.
         code = code or PIPE_CLOSED
-    if sys.argv[1:2] == ["run"]:
+    if recorded:
         # A script's own threads are waited for, and what it wants done at exit is done.
         sys.exit(code)
     # Taking the interpreter apart, object by object, takes longer than checking a small file.

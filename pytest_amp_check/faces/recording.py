@@ -103,8 +103,9 @@ class Recording:
 
         if self._release is None:
             self._release = patches.keep()
+        wanted = bool(self.report)
         # A report is asked for to be looked at: what costs time and changes nothing is recorded for it too.
-        self.open = record(title=nodeid, automatic=True, dtypes=bool(self.report), numerics=bool(self.report))
+        self.open = record(title=nodeid, automatic=True, dtypes=wanted, numerics=10 if wanted else 0, search=wanted)
         self.open.__enter__()
 
     def _end(self) -> Run | None:

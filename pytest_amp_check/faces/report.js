@@ -41,7 +41,8 @@
 
   const show = () => {
     const wanted = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    const section = wanted?.closest("main > section") ?? sections[0];
+    // Who made a page of one run wants to see that run.
+    const section = wanted?.closest("main > section") ?? sections[sections.length === 2 ? 1 : 0];
     for (const each of sections) each.hidden = each !== section;
     for (const link of links) {
       if (link.hash === `#${section.id}`) link.setAttribute("aria-current", "page");

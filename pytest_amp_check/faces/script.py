@@ -81,7 +81,7 @@ class Recorded:
             name = " ".join([self.target, *self.arguments])
             wanted = bool(report)
             self._run = stack.enter_context(
-                record(title=name, dtypes=wanted, numerics=EVERY if wanted else 0, norms=wanted)
+                record(title=name, dtypes=wanted, numerics=EVERY if wanted else 0, norms=wanted, search=wanted)
             )
             self._run.select("ALL")
             code = execute(self.target, self.arguments, module=self.module)

@@ -19,6 +19,9 @@ class Collector:
     def start(self) -> None:
         """The recording begins."""
 
+    def adopt(self, model: torch.nn.Module) -> None:
+        """The model that is trained has been found; the recording was begun without one."""
+
     def stop(self) -> None:
         """The recording ends, also after an exception; whatever was patched or hooked is restored here."""
 

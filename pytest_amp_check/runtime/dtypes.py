@@ -210,6 +210,23 @@ class Dtypes(Collector):
 
     def start(self) -> None:
         """Puts up the hook for module outputs and, for ops, the dispatch mode of this thread."""
+        self._hook_model()
+        self._read_model()
+        if self._mode is not None:
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
+        self._running = True
+
+    def adopt(self, model: nn.Module) -> None:
+        """What was seen of parameters under other names is forgotten; outputs are seen from now on."""
+        self._unhook_model()
+        self._model, self._names = model, ParameterNames(model)
+        self._parameters.clear()
+        self._gradients.clear()
+        self._met.clear()
+        self._hook_model()
+        self._read_model()
+
+    def _hook_model(self) -> None:
         if self._model is not None:
             for name, module in self._model.named_modules(remove_duplicate=False):
                 plain = _plain(name)
@@ -221,21 +238,20 @@ class Dtypes(Collector):
             self._filter = ("ignore", _TWICE, UserWarning, None, 0)
             warnings.filters.insert(0, self._filter)  # type: ignore[attr-defined]
             self._handle = register_module_forward_hook(self._saw_output)
-        self._read_model()
-        if self._mode is not None:
-            self._mode.__enter__()  # type: ignore[no-untyped-call]
-        self._running = True
+
+    def _unhook_model(self) -> None:
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+            warnings.filters[:] = [f for f in warnings.filters if f is not self._filter]  # type: ignore[index]
+        self._hooked.clear()
 
     def stop(self) -> None:
         """Takes hook and mode down again, and reads what stands then."""
         if self._running and self._mode is not None:
             self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self._running = False
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
-            warnings.filters[:] = [f for f in warnings.filters if f is not self._filter]  # type: ignore[index]
-        self._hooked.clear()
+        self._unhook_model()
         self._read_model()
         self._watched.clear()
         for optimizer in list(self._stepped):

@@ -123,6 +123,10 @@ class Numerics(Collector):
 
     # Events.
 
+    def adopt(self, model: nn.Module) -> None:
+        """Parameters are called as in the model from now on."""
+        self._names = ParameterNames(model)
+
     def after_backward(
         self, scaler: torch.amp.GradScaler | None, scale: float, fed: Sequence[torch.optim.Optimizer]
     ) -> None:

@@ -315,7 +315,8 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
     The results of the training do not change: every call is handed on as it is, nothing draws random numbers, and all
     that was patched is restored at the end, also after an exception. Recordings can be nested.
 
-    ``model`` names parameters and modules in what is collected. ``dtypes``, ``ops``, ``numerics``, ``memory`` and
+    ``model`` names parameters and modules in what is collected; with ``search`` it is looked for among all objects, as
+    what holds the parameters of the optimizers. ``dtypes``, ``ops``, ``numerics``, ``memory`` and
     ``norms`` are parts that cost time, and are made only when asked for: the dtypes of module outputs, parameters,
     gradients and optimizer state; those of every op; histograms of gradient magnitudes; memory by category; the
     unscaled gradient norm of every step. ``numerics=10`` looks at every tenth step.
@@ -330,6 +331,7 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
         numerics: bool | int = False,
         memory: bool = False,
         norms: bool = False,
+        search: bool = False,
         title: str = "",
         automatic: bool = False,
     ) -> None:
@@ -354,6 +356,11 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
             from .norms import Norms
 
             collectors.append(Norms(self._recorder.steps))
+        if search and model is None:
+            from .discovery import Discovery
+
+            # It names what the others see.
+            collectors.insert(0, Discovery(collectors))
         if memory:
             from .memory import Memory
 
