@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -259,6 +261,40 @@ def test_the_parts_of_a_recording() -> None:
     run.assert_memory(parameters=20, gradients=20)
     with pytest.raises(AssertionError, match="parameters"):
         run.assert_memory(parameters=19)
+
+
+def test_objects_that_are_gone_do_not_pile_up() -> None:
+    with record() as run:
+        for _ in range(100):
+            Trainer().step()
+    assert run.steps_total == 100
+    assert len(run._recorder.program.things) <= 8
+    assert (len(run._recorder.optimizers), len(run._recorder.scalers), len(run._recorder.owners)) == (0, 0, 0)
+    assert run.findings == []
+
+
+def test_an_optimizer_that_is_gone_without_an_update_is_told() -> None:
+    def once() -> None:
+        trainer = Trainer()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = trainer.model(torch.ones(8, 4)).square().mean()
+        torch.autograd.backward(trainer.scaler.scale(loss))
+        trainer.scaler.step(trainer.optimizer)
+
+    with record() as run:
+        once()
+        Trainer().step()
+    assert [finding.code for finding in run.findings] == ["AMP206"]
+
+
+def test_a_recording_is_not_kept_by_what_it_has_seen() -> None:
+    trainer = Trainer()
+    with record() as run:
+        trainer.step()
+    seen = weakref.ref(run._recorder)
+    del run
+    gc.collect()
+    assert seen() is None
 
 
 def test_a_model_has_to_be_one() -> None:

@@ -29,6 +29,7 @@ class Recorder(Scalers):
             patches.end(self)
             self._unhook()
             self._busy = True
+            self.bury()
             self.chain.close(broken=broken)
             self.steps.settle()
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..protocol import events as e
 from ..protocol import surface
 from ..protocol.chain import Chain
-from ..protocol.events import Event, Program, Site, Symbol
+from ..protocol.events import Event, Program, Site, Symbol, Thing
 from ..protocol.finding import Finding
 from . import patches
 from .collector import Collector
@@ -39,6 +39,8 @@ def told(method: Method) -> Method:
             return None
         self._busy = True
         try:
+            if self._dead:
+                self.bury()
             if self.undispatched:
                 # What the recorder computes is no part of what dispatch modes watch.
                 with _disable_current_modes():
@@ -69,6 +71,9 @@ class Recording:
         self.collectors: list[Collector] = []
         self.optimizers: dict[int, Known] = {}
         self.scalers: dict[int, Scaler] = {}
+        #: What is gone and not forgotten yet, and the things of what is.
+        self._dead: deque[tuple[int, Thing]] = deque()
+        self._spare: dict[str, list[Thing]] = {"optimizer": [], "scaler": []}
         #: id of a parameter -> keys of the optimizers that hold it.
         self.owners: dict[int, tuple[int, ...]] = {}
         self._scaled: deque[tuple[weakref.ref[torch.Tensor], Scaler, float]] = deque(maxlen=SCALED_KEPT)
@@ -113,9 +118,9 @@ class Recording:
         known = self.optimizers.get(id(optimizer))
         if known is not None and known.optimizer() is optimizer:
             return known
-        thing = self.program.thing("optimizer", "the optimizer", None, constructed=True)
+        thing = self._thing("optimizer", constructed=True)
         known = self.optimizers[id(optimizer)] = Known(optimizer, thing)
-        weakref.finalize(optimizer, self._gone, id(optimizer), thing.key)
+        known.optimizer = weakref.ref(optimizer, self._noting(id(optimizer), thing))
         self._own(known)
         ids = {id(p) for p in known.params}
         pending = self.chain.pending
@@ -144,27 +149,50 @@ class Recording:
             if key not in others:
                 self.owners[id(p)] = (*others, key)
 
-    def _gone(self, identity: int, key: int) -> None:
-        known = self.optimizers.get(identity)
-        if known is None or known.thing.key != key:
-            return
-        del self.optimizers[identity]
+    def _thing(self, role: str, **facts: Any) -> Thing:
+        """A thing for a new object; those of objects that are gone are used again, so that they do not pile up."""
+        spare = self._spare[role]
+        if not spare:
+            return self.program.thing(role, f"the {role}", None, **facts)
+        thing = spare.pop()
+        thing.name, thing.facts = f"the {role}", facts
+        return thing
+
+    def _noting(self, identity: int, thing: Thing) -> Callable[[object], None]:
+        """What takes note that an object is gone. It may be called at any time, so it does no more."""
+        gone = self._dead.append
+        return lambda _: gone((identity, thing))
+
+    def bury(self) -> None:
+        """Forget what is gone."""
+        while self._dead:
+            identity, thing = self._dead.popleft()
+            if thing.role == "optimizer":
+                self._forget(self.optimizers.pop(identity))
+            else:
+                del self.scalers[identity]
+            self._spare[thing.role].append(thing)
+
+    def _forget(self, known: Known) -> None:
+        key = known.thing.key
         for p in known.params:
             left = tuple(k for k in self.owners.get(id(p), ()) if k != key)
             if left:
                 self.owners[id(p)] = left
             else:
                 self.owners.pop(id(p), None)
-        if self.failure is None:
-            self.chain.forget(key)
+        for other in known.thing.facts.get("shares", ()):
+            self.program.things[other].facts["shares"].discard(key)
+        self.chain.forget(key)
 
     def _scaler(self, scaler: Any) -> Scaler:
         known = self.scalers.get(id(scaler))
         if known is not None and known.scaler() is scaler:
             return known
         arguments = {"init_scale": scaler._init_scale}
-        thing = self.program.thing("scaler", "the scaler", None, constructed=True, enabled=True, arguments=arguments)
+        thing = self._thing("scaler", constructed=True, enabled=True, arguments=arguments)
         known = self.scalers[id(scaler)] = Scaler(scaler, thing)
+        known.scaler = weakref.ref(scaler, self._noting(id(scaler), thing))
         known.scale = scale_of(scaler)
         return known
 
