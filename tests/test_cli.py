@@ -132,7 +132,7 @@ def test_standard_input_finds_the_configuration_of_the_file_it_stands_for() -> N
         ),
         (("train.py",), "'train.py' is not a command: to check it, run amp-check check train.py"),
         (("chek", "train.py"), "'chek' is not a command: did you mean 'check'?"),
-        (("zzz",), "'zzz' is not a command: the commands are check, explain, rules"),
+        (("zzz",), "'zzz' is not a command: the commands are check, run, explain, rules"),
         (("explain", "AMP2O1"), "unknown rule 'AMP2O1': did you mean 'AMP201'?"),
         (("explain", "AMP30"), "'AMP30' stands for AMP301, AMP303, AMP304"),
         (("explain",), "the following arguments are required: RULE"),
