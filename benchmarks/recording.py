@@ -1,6 +1,6 @@
 """What recording costs: training steps with and without the recorder, in turns, and with each costly part.
 
-    python benchmarks/recording.py [--milliseconds 20] [--pairs 60]
+    python benchmarks/recording.py [--milliseconds 20] [--pairs 20]
 
 Prints the median of the paired ratios. The step is the same, on the same data, and is made long enough for the machine.
 """
@@ -17,6 +17,10 @@ import torch
 from torch import nn
 
 from pytest_amp_check import record
+
+#: Steps before each timing, and steps of one: events are judged in bulk, once in about that many steps.
+WARM = 4
+TIMED = 32
 
 
 def trainer(width: int, layers: int = 12) -> Callable[[], None]:
@@ -52,7 +56,7 @@ def seconds(step: Callable[[], None], times: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--milliseconds", type=float, default=20.0, help="how long a step lasts at least")
-    parser.add_argument("--pairs", type=int, default=60, help="how often both are timed")
+    parser.add_argument("--pairs", type=int, default=20, help="how often both are timed; a quarter as often with parts")
     options = parser.parse_args()
     torch.set_num_threads(1)
     width = 64
@@ -72,14 +76,14 @@ def main() -> None:
     )
     for name, parts in kinds:
         ratios, bare = [], []
-        with record(model, **parts):
-            step()  # What is seen for the first time costs more.
         pairs = options.pairs if not parts else options.pairs // 4
         for _ in range(pairs):
-            without = seconds(step, 2)
+            # What is seen for the first time costs more, and Python adapts anew to what was patched or put back.
+            seconds(step, WARM)
+            without = seconds(step, TIMED)
             with record(model, **parts):
-                step()
-                ratios.append(seconds(step, 2) / without)
+                seconds(step, WARM)
+                ratios.append(seconds(step, TIMED) / without)
             bare.append(without)
         low, high = statistics.quantiles(ratios, n=4)[0], statistics.quantiles(ratios, n=4)[2]
         print(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
+import linecache
 import threading
 import weakref
 from typing import Any
@@ -295,6 +297,33 @@ def test_a_recording_is_not_kept_by_what_it_has_seen() -> None:
     del run
     gc.collect()
     assert seen() is None
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_scaler_may_be_saved_in_a_file_of_its_own(saved: bool) -> None:
+    trainer = Trainer()
+    with record() as run:
+        trainer.step()
+        torch.save(trainer.optimizer.state_dict(), io.BytesIO())
+        if saved:
+            torch.save(trainer.scaler.state_dict(), io.BytesIO())
+    assert [finding.code for finding in run.findings] == ([] if saved else ["AMP401"])
+
+
+@pytest.mark.parametrize("depth", [0, 10, 100])
+def test_a_mistake_stands_on_its_line_however_deep_the_calls(depth: int) -> None:
+    trainer = Trainer()
+
+    def below(levels: int) -> None:
+        if levels:
+            below(levels - 1)
+        else:
+            trainer.step(clip=True)
+
+    with record() as run:
+        below(depth)
+    (finding,) = run.findings
+    assert "clip_grad_norm_" in linecache.getline(finding.filename, finding.line)
 
 
 def test_a_model_has_to_be_one() -> None:

@@ -30,13 +30,26 @@ from .rules import RULES
 
 #: Latest events that are kept, so that the path to a fault can be shown.
 RECENT = 512
-#: Events that may wait to be judged: what the first iteration leaves open, the next ones tell.
+#: Pending events after which it is time to settle: what the first iteration leaves open, the next ones tell.
 PENDING = 256
 #: Different events (kind, place, things) that are kept for the rules that judge a run as a whole.
 DISTINCT = 4096
 
+#: Kind -> facts that decide, with its things, what an event does to a state without regions.
+TELLING: dict[str, tuple[str, ...]] = {
+    e.BACKWARD: ("feeds", "divided", "opaque"),
+    e.UNSCALE: ("unscales",),
+    e.CLIP: ("owners", "measures_only", "nonfinite_error", "undone"),
+    e.SCALER_STEP: ("unscales",),
+    e.STEP: ("checked",),
+    e.UPDATE: ("new_scale",),
+    e.ZERO_GRAD: ("owners",),
+}
+
 #: Kind, place and things of an event: what makes it the same event again.
 Identity = tuple[str, int, int | None, int | None]
+#: The same in the same state, with the facts that tell.
+Repeat = tuple[Identity, State, tuple[object, ...]]
 
 
 class Chain(Judge):
@@ -61,6 +74,8 @@ class Chain(Judge):
         self.judged: dict[tuple[str, Identity], Finding] = {}
         #: For each optimizer, the place of the latest backward that fed it.
         self.fed_at: dict[int, object] = {}
+        #: Where events have led that came near no fault. A loop turns in a few states: its events are looked up here.
+        self.onward: dict[Repeat, State] = {}
 
     def add(self, event: Event) -> None:
         """Take note of an event. Its facts may still be completed until the chain is settled."""
@@ -73,11 +88,6 @@ class Chain(Judge):
             self._establish(event)
         for event in pending:
             self._go(event)
-
-    @property
-    def full(self) -> bool:
-        """Whether so much is pending that it is time to settle."""
-        return len(self.pending) >= PENDING
 
     def close(self, *, broken: bool = False) -> None:
         """The run has ended; one that an exception has broken off leaves nothing undone."""
@@ -111,6 +121,7 @@ class Chain(Judge):
         for known in (self.zeroed, self.handed):
             known.discard(optimizer)
         self.fed_at.pop(optimizer, None)
+        self.onward.clear()
 
     def findings(self, select: frozenset[str] | None = None) -> list[Finding]:
         """All findings so far, sorted; only of the rules in ``select`` where that is given."""
@@ -166,14 +177,43 @@ class Chain(Judge):
             self.zeroed.update(self._owners(event))
         if event.kind in ALONE:
             self.judge(event)
+        repeat = self._repeat(event, identity)
+        onward = self.onward.get(repeat) if repeat is not None else None
+        if onward is not None:
+            self.state = onward
+            return
         here = (index, self.state)
         if event.kind == e.AUTOCAST_ENTER:
             self.pinned[index] = event
+        self.faulted = False
         self.state = self._apply(index, event, self.state, here)
+        if repeat is not None and not self.faulted:
+            if len(self.onward) >= DISTINCT:
+                self.onward.clear()
+            self.onward[repeat] = self.state
         if self.pinned and not self.state.regions and self.state.stale < 0:
             self.pinned.clear()
         elif self.state.stale == index:
             self.pinned[index] = event
+
+    def _repeat(self, event: Event, identity: Identity) -> Repeat | None:
+        """What decides where an event leads; None where more does."""
+        names = TELLING.get(event.kind)
+        state = self.state
+        if names is None or state.regions or state.stale >= 0:
+            return None
+        facts = event.facts
+        if event.kind == e.BACKWARD:
+            for key in facts.get("feeds") or ():
+                if self.fed_at.get(key) is not event.site:
+                    return None
+        elif event.object is not None and self.program.things[event.object].facts.get("shares"):
+            return None
+        told: list[object] = []
+        for name in names:
+            fact = facts.get(name)
+            told.append(frozenset(fact) if isinstance(fact, set) else fact)
+        return identity, state, tuple(told)
 
     def _backward(self, event: Event, opts: list[a.Opt], scaler: int, move: Callable[..., None], held: bool) -> None:
         # The same backward again, and no step in between: an accumulation window is open.

@@ -156,6 +156,8 @@ class Judge:
         self.updated: set[int | None] = set()
         self.zeroed: set[int] = set()
         self.handed: set[int] = set()
+        #: Whether an event has come near a fault, committed or excused.
+        self.faulted = False
         #: Tests that decide whether an iteration ends an accumulation window, and the truth that ends it.
         self.windows: dict[int, bool] = {}
         #: Window tests under which gradients of more than one backward are stepped.
@@ -188,7 +190,8 @@ class Judge:
         if kind == e.AUTOCAST_EXIT:
             regions = state.regions[: event.facts.get("depth", len(state.regions) - 1)]
             nested = any(region.instance != NULL for region in regions)
-            return state._replace(regions=regions, stale=state.stale if nested else -1)
+            known, truth, _, opts, used, renewed, stale = state
+            return State(known, truth, regions, opts, used, renewed, stale if nested else -1)
         if kind == e.AUTOCAST_CACHE_CLEAR:
             return state._replace(stale=-1)
         if kind == e.FORWARD:
@@ -224,7 +227,10 @@ class Judge:
         if instance >= 0 and any(region.instance == instance for region in state.regions):
             self._blame("enter@entered", index, index, here)
         region = Region(instance, facts["enabled"], facts["device"], facts["dtype"], facts["cache"], index)
-        return state._replace(regions=(*state.regions, region)) if len(state.regions) < DEPTH else state
+        if len(state.regions) >= DEPTH:
+            return state
+        known, truth, regions, opts, used, renewed, stale = state
+        return State(known, truth, (*regions, region), opts, used, renewed, stale)
 
     def _in_region(self, index: int, event: Event, state: State, here: Here) -> State:
         if not state.regions:
@@ -263,6 +269,8 @@ class Judge:
 
         def move(i: int, name: str, **how: object) -> None:
             opts[i], faults = a.move(opts[i], name, **how)  # type: ignore[arg-type]
+            if faults:
+                self.faulted = True
             for label in faults:
                 facts = self.program.things[self.opts[i]].facts
                 if label == "backward@stale":
@@ -456,6 +464,7 @@ class Judge:
 
     def _settle(self, label: str, index: int, i: int, here: Here) -> None:
         """Find the event to blame for a fault that was settled at node ``index``."""
+        self.faulted = True
         if label in EACH_CLIP:
             for clip in self._clips(here, i):
                 self._blame(label, clip, index, here)
@@ -608,7 +617,8 @@ def place(label: str, blamed: Site, partner: Site) -> Site:
     That is a helper in another file than the event that makes it wrong, or one that only reads.
     """
     mine, theirs = blamed.frames(), partner.frames()
-    if blamed.path == partner.path and label != "read@scaled":
+    if (blamed.path == partner.path and label != "read@scaled") or mine[0] is not theirs[0]:
+        # Of a chain of calls that is too long, the outermost ones are not known.
         return blamed
     depth = 0
     while depth < len(mine) - 1 and depth < len(theirs) - 1 and mine[depth] is theirs[depth]:

@@ -11,10 +11,10 @@ import torch
 from ..protocol import events as e
 from ..protocol.events import Site
 from .known import Known, Loss, Scaler
-from .recording import told
+from .recording import CLIPPED_KEPT, told
 from .regions import Regions
 from .spoken import Spoken, caught, mentions_scale
-from .tape import holds, is_number, plain_number, storage
+from .tape import bare, holds, is_number, plain_number, storage
 
 
 class Gradients(Regions):
@@ -72,7 +72,10 @@ class Gradients(Regions):
 
     def _holder(self, known: Known) -> Scaler | None:
         subject = known.backward.subject if known.backward is not None else None
-        return next((s for s in self.scalers.values() if s.thing.key == subject), known.scaler)
+        for scaler in self.scalers.values():
+            if scaler.thing.key == subject:
+                return scaler
+        return known.scaler
 
     def _scale_for(self, known: Known) -> float:
         holder = self._holder(known)
@@ -137,7 +140,7 @@ class Gradients(Regions):
         site = self.sites.here()
         if known.said is None:
             known.said = Spoken(site, "receiver")
-        self._cleared([known], site, {"optimizer": Spoken(site, "receiver"), "call": Spoken(site)})
+        self._cleared([known], site, self._at(site, _clearing))
 
     @told
     def module_zero_grad(self, module: torch.nn.Module) -> None:
@@ -170,10 +173,8 @@ class Gradients(Regions):
     def clip(
         self, params: Sequence[torch.Tensor], limit: Any, *, grads: Sequence[torch.Tensor] = (), nonfinite_error: bool
     ) -> None:
-        owners = self._keys_of(params)
-        owners.update(key for grad in grads if (key := self._owner_of_grad(grad)) is not None)
-        known_params = self.owners
-        unknown = frozenset([id(p) for p in params if id(p) not in known_params and p.grad is not None])
+        owners, unknown = self._owners_of(params)
+        owners.update([key for grad in grads if (key := self._owner_of_grad(grad)) is not None])
         if not owners and not unknown:
             return
         site = self.sites.here()
@@ -186,13 +187,14 @@ class Gradients(Regions):
         holders = [h for key in owners if (k := self._by_key(key)) is not None and (h := self._holder(k)) is not None]
         if any(h.asked and number >= h.scale * 1e-3 for h in holders):
             return  # the limit was multiplied by the scale, as the gradients are
-        if math.isinf(number) and mentions_scale(site):
+        measures_only = math.isinf(number)
+        if measures_only and self._at(site, mentions_scale):
             return  # measured, and divided by the scale
         for key in owners if math.isnan(number) else ():
             known = self._by_key(key)
             if known is not None:
                 known.edited = site
-        if nonfinite_error and caught(site):
+        if nonfinite_error and self._at(site, caught):
             nonfinite_error = False
         self._emit(
             e.CLIP,
@@ -200,15 +202,29 @@ class Gradients(Regions):
             owners=owners,
             touches=unknown,
             nonfinite_error=nonfinite_error,
-            measures_only=math.isinf(number),
-            names={"call": Spoken(site), "params": Spoken(site, "argument", "parameters")},
+            measures_only=measures_only,
+            names=self._at(site, _clipping),
         )
+
+    def _owners_of(self, params: Sequence[torch.Tensor]) -> tuple[set[int], frozenset[int]]:
+        """Keys of the optimizers that hold parameters, and those with a gradient that none holds."""
+        ids = frozenset(map(id, params))
+        known = self._clipped.get(ids)
+        if known is not None:
+            return set(known), frozenset()
+        holders = self.owners
+        owners = {key for identity in ids for key in holders.get(identity, ())}
+        if ids <= holders.keys():
+            if len(self._clipped) >= CLIPPED_KEPT:
+                self._clipped.clear()
+            self._clipped[ids] = frozenset(owners)
+        return owners, frozenset([id(p) for p in params if id(p) not in holders and p.grad is not None])
 
     @told
     def norm_read(self, tensors: Any) -> None:
         owners = {key for tensor in tensors or () if (key := self._owner_of_grad(tensor)) is not None}
         site = self.sites.here()
-        if owners and not mentions_scale(site):
+        if owners and not self._at(site, mentions_scale):
             names = {"params": "the gradients", "call": Spoken(site)}
             self._emit(e.GRAD_READ, site, owners=tuple(sorted(owners)), names=names)
 
@@ -217,7 +233,15 @@ class Gradients(Regions):
         if isinstance(norm, torch.Tensor):
             for known in self.optimizers.values():
                 if known.unscaled or known.under_scale:
-                    known.norm = Loss(norm.detach(), 1.0 if known.unscaled else self._scale_for(known))
+                    known.norm = Loss(bare(norm), 1.0 if known.unscaled else self._scale_for(known))
+
+
+def _clearing(site: Site) -> dict[str, object]:
+    return {"optimizer": Spoken(site, "receiver"), "call": Spoken(site)}
+
+
+def _clipping(site: Site) -> dict[str, object]:
+    return {"call": Spoken(site), "params": Spoken(site, "argument", "parameters")}
 
 
 def _is_infinite(value: Any) -> bool:

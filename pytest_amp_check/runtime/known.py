@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 SENTINELS = 4
 
 
-def mark(p: torch.Tensor) -> tuple[int, int]:
-    """What changes when a gradient is replaced or edited in place."""
-    grad = p.grad
-    return (0, 0) if grad is None else (id(grad), grad._version)
-
-
 class Known:
     """What is remembered of an optimizer."""
 
@@ -61,7 +55,12 @@ class Known:
         self.sentinels = [*self.params[::step], *self.params[-1:]]
 
     def sentinel_marks(self) -> list[tuple[int, int]]:
-        return [mark(p) for p in self.sentinels]
+        """What changes when a gradient is replaced or edited in place."""
+        marks = []
+        for p in self.sentinels:
+            grad = p._grad  # the same as p.grad, which is patched
+            marks.append((0, 0) if grad is None else (id(grad), grad._version))
+        return marks
 
     def holds(self, leaves: frozenset[int]) -> bool:
         """Whether one of its parameters is among those that a backward reaches."""

@@ -52,7 +52,7 @@ class Optimizers(Passes):
         holder = self._holder(known)
         if holder is not None and holder.said is not None:
             names["scaler"] = holder.said
-        checked = known.unscaled and not self._overflowed(optimizer, holder) and conditional(site)
+        checked = known.unscaled and not self._overflowed(optimizer, holder) and self._at(site, conditional)
         self._emit(e.STEP, site, None, known.thing.key, checked=checked, names=names)
         backward = known.backward
         if (

@@ -12,7 +12,7 @@ from .gradients import Gradients
 from .known import Known, Loss, Pass, Penalty, Scaler
 from .recording import told
 from .spoken import Spoken
-from .tape import FAR, NEAR, divides, holds, leaves, nodes, tensors
+from .tape import FAR, NEAR, bare, divides, holds, leaves, nodes, tensors
 
 if TYPE_CHECKING:
     import torch
@@ -51,11 +51,11 @@ class Passes(Gradients):
         if reached is None:
             reached = self._leaves[id(site)] = facts["leaves"] = frozenset(leaves(roots))
         subject = None if holder is None else holder.thing.key
-        event = self._emit(e.BACKWARD, site, subject, names=_backward_names(site), **facts)
+        event = self._emit(e.BACKWARD, site, subject, names=self._at(site, _backward_names), **facts)
         self._dtypes = set()
         before = [(k, k.sentinel_marks()) for k in self.optimizers.values()]
         made = Pass(event, before, scale, reached)
-        made.loss = roots[0].detach() if roots else None
+        made.loss = bare(roots[0]) if roots else None
         return made
 
     @told
@@ -83,7 +83,11 @@ class Passes(Gradients):
                 self._was_fed(known, event, token, known.sentinel_marks())
         self._grad_storages = None
         self._watch()
-        holder = next((s for s in self.scalers.values() if s.thing.key == event.subject), None)
+        if self.collectors:
+            self._collect(token, fed)
+
+    def _collect(self, token: Pass, fed: Sequence[torch.optim.Optimizer]) -> None:
+        holder = next((s for s in self.scalers.values() if s.thing.key == token.event.subject), None)
         scaler = holder.scaler() if holder is not None else None
         for collector in self.collectors:
             saw_loss = getattr(collector, "saw_loss", None)
@@ -104,8 +108,10 @@ class Passes(Gradients):
         if not self._scaled:
             return None, 1.0
         for tensor, holder, scale in reversed(self._scaled):
-            if any(tensor() is root for root in roots):
-                return holder, scale
+            scaled = tensor()
+            for root in roots:
+                if scaled is root:
+                    return holder, scale
         for node in nodes(roots, NEAR):
             found = node.metadata.get(MARK)
             if found is not None and found[0]() is self:

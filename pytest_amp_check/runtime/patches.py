@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import os
 import sys
 import threading
@@ -27,14 +28,13 @@ from .sites import is_inner
 
 if TYPE_CHECKING:
     from .recorder import Recorder
+    from .recording import Recording
 
 
 class _Local(threading.local):
     #: The recordings of this thread, and those of them that see what it does now.
     open: tuple[Recorder, ...] = ()
     active: tuple[Recorder, ...] = ()
-    #: Whether changes of tensors in place may concern one of them now.
-    watching: bool = False
     #: Whether torch is clearing gradients.
     clearing: bool = False
 
@@ -47,8 +47,8 @@ _REDIRECTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "redirects
 _installed: list[tuple[Any, str, Any]] = []
 _hooks: list[Any] = []
 _users = 0
-#: Threads that watch tensors.
-_watchers = 0
+#: The recordings that changes of tensors in place may concern now.
+_watching: set[Recording] = set()
 
 
 def active() -> tuple[Recorder, ...]:
@@ -56,20 +56,12 @@ def active() -> tuple[Recorder, ...]:
     return _LOCAL.active
 
 
-def watch() -> None:
-    """Take note of whether the recordings of this thread watch tensors."""
-    watching = False
-    for recorder in _LOCAL.active:
-        watching = watching or recorder.watches_tensors
-    _pause(watching=watching)
-
-
-def _pause(*, watching: bool) -> None:
-    global _watchers  # noqa: PLW0603 - one number for all threads is looked up faster than one for each
-    if watching != _LOCAL.watching:
-        with _LOCK:
-            _watchers += 1 if watching else -1
-        _LOCAL.watching = watching
+def watch(recorder: Recording) -> None:
+    """Take note of whether a recording watches tensors."""
+    if recorder.watches_tensors:
+        _watching.add(recorder)
+    else:
+        _watching.discard(recorder)
 
 
 def begin(recorder: Recorder) -> None:
@@ -83,6 +75,7 @@ def end(recorder: Recorder) -> None:
     """Let it see no more. Recordings need not end in the order in which they began."""
     _LOCAL.open = tuple(other for other in _LOCAL.open if other is not recorder)
     _choose()
+    _watching.discard(recorder)
     _release()
 
 
@@ -94,7 +87,6 @@ def _choose() -> None:
         for number, recorder in enumerate(recordings)
         if not recorder.automatic or all(later.automatic for later in recordings[number + 1 :])
     )
-    watch()
 
 
 @contextlib.contextmanager
@@ -467,13 +459,13 @@ def _install_optimizers() -> None:
         for recorder in _LOCAL.active:
             if not recorder.in_scaler_step:
                 recorder.before_step(optimizer)
-        _pause(watching=False)
+            _watching.discard(recorder)
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         for recorder in _LOCAL.active:
             if not recorder.in_scaler_step:
                 recorder.after_step(optimizer)
-        watch()
+            watch(recorder)
 
     _hooks.append(register_optimizer_step_pre_hook(before))
     _hooks.append(register_optimizer_step_post_hook(after))
@@ -587,11 +579,21 @@ class _Slot(property):
         self.__name__ = name
 
 
+def _watched() -> bool:
+    """Whether a change of a tensor in place may concern a recording of this thread now."""
+    return bool(_watching) and not _watching.isdisjoint(_LOCAL.active) and not torch.compiler.is_compiling()
+
+
 def _install_gradients() -> None:
     def in_place(effect: str) -> Callable[[Any], Any]:
         def make(original: Any) -> Any:
-            def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
-                if _watchers and _LOCAL.watching and not torch.compiler.is_compiling() and not _from_torch():
+            def changed(self: Any, operand: Any = _MISSING, /, *args: Any, **kwargs: Any) -> Any:
+                # An optimizer comes by for each of its parameters, with one operand and nobody watching.
+                if not _watching and not args and not kwargs and operand is not _MISSING:
+                    return original(self, operand)
+                if operand is not _MISSING:
+                    args = (operand, *args)
+                if _watched() and not _from_torch():
                     for recorder in _LOCAL.active:
                         recorder.tensor_changed(self, effect, args)
                 return original(self, *args, **kwargs)
@@ -606,7 +608,7 @@ def _install_gradients() -> None:
     def foreach(effect: str) -> Callable[[Any], Any]:
         def make(original: Any) -> Any:
             def changed(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-                if _watchers and _LOCAL.watching and not torch.compiler.is_compiling() and not _from_torch():
+                if _watched() and not _from_torch():
                     for recorder in _LOCAL.active:
                         for tensor in tensors[:1]:
                             recorder.tensor_changed(tensor, effect, args)
@@ -620,15 +622,18 @@ def _install_gradients() -> None:
         _wrap(torch, name, foreach(effect))
 
     grad = torch._C.TensorBase.__dict__["grad"]
+    assign = grad.__set__
 
     def set_grad(self: Any, value: Any) -> None:
         recorders = _LOCAL.active
         if recorders and not _LOCAL.clearing and not _from_torch():
             for recorder in recorders:
                 recorder.grad_set(self, value)
-        grad.__set__(self, value)
+        assign(self, value)
 
-    _put(torch.Tensor, "grad", _Slot("grad", grad.__get__, set_grad, grad.__delete__))
+    # Tensors have the same slot twice. Asking for the other one is twice as fast as calling the one that is covered,
+    # and torch reads gradients many times a step.
+    _put(torch.Tensor, "grad", _Slot("grad", operator.attrgetter("_grad"), set_grad, grad.__delete__))
 
     data = torch._C.TensorBase.__dict__["data"]
 

@@ -16,6 +16,7 @@ class Recorder(Scalers):
     """One recording, in the thread that began it, told of everything."""
 
     def begin(self) -> None:
+        self.program.facts["recorded"] = True
         patches.begin(self)
         for collector in self.collectors:
             collector.start()
@@ -44,23 +45,19 @@ class Recorder(Scalers):
     def saved(self, obj: Any) -> None:
         contents = look_into(obj)
         site = self.sites.here()
-        owners = [k for k in self.optimizers.values() if k.state_id in contents.states]
+        owners = [k for k in self.optimizers.values() if k.state_id in contents.states and k.scaler is not None]
         live = [k.scaler for k in owners if k.scaler is not None and k.scaler.scaler() is not None]
-        for known in owners:
-            known.thing.name = str(known.said or "") or known.thing.name
-        for holder in (*live, *(self._scaler(s) for s in contents.scalers)):
-            holder.thing.name = str(holder.said or "") or holder.thing.name
-        place = next((k.state_site for k in owners if k.state_site is not None and k.scaler is not None), None)
+        place = next((k.state_site for k in owners if k.state_site is not None), None)
+        # Names, since the things may be gone when the run is judged as a whole.
         self._emit(
             e.SAVE,
             place or site,
-            optimizers=tuple(k.thing.key for k in owners if k.scaler is not None),
+            optimizers=tuple(str(k.said or "") or "the optimizer" for k in owners),
             scalers=(True,) if contents.scaler_states or contents.scalers else (),
             whole_scalers=(),
-            scope_scalers=tuple(h.thing.key for h in live),
+            scope_scalers=tuple(str(holder.said or "") or "the scaler" for holder in live),
             open=False,
-            names={},
         )
         if contents.scalers:
-            whole = tuple(self._scaler(s).thing.key for s in contents.scalers)
+            whole = tuple(str(self._scaler(s).said or "") or "the scaler" for s in contents.scalers)
             self._emit(e.SAVE, site, optimizers=(), scalers=(), whole_scalers=whole, scope_scalers=(), open=False)

@@ -6,7 +6,7 @@ import functools
 import itertools
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..protocol import events as e
 from ..protocol import surface
-from ..protocol.chain import Chain
+from ..protocol.chain import PENDING, Chain
 from ..protocol.events import Event, Program, Site, Symbol, Thing
 from ..protocol.finding import Finding
 from . import patches
@@ -26,8 +26,11 @@ from .steps import Steps
 
 #: Tensors that came out of ``scaler.scale`` and are remembered.
 SCALED_KEPT = 64
+#: Different sets of parameters that were clipped and are remembered.
+CLIPPED_KEPT = 64
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+Read = TypeVar("Read")
 
 
 def told(method: Method) -> Method:
@@ -39,7 +42,7 @@ def told(method: Method) -> Method:
             return None
         self._busy = True
         try:
-            if self._dead:
+            if self._dead and not self._passes:
                 self.bury()
             if self.undispatched:
                 # What the recorder computes is no part of what dispatch modes watch.
@@ -76,6 +79,10 @@ class Recording:
         self._spare: dict[str, list[Thing]] = {"optimizer": [], "scaler": []}
         #: id of a parameter -> keys of the optimizers that hold it.
         self.owners: dict[int, tuple[int, ...]] = {}
+        #: ids of parameters that belong to optimizers, all of them -> keys of those optimizers.
+        self._clipped: dict[frozenset[int], frozenset[int]] = {}
+        #: What was read in the source at a place.
+        self._read: dict[tuple[Callable[[Site], object], Site], Any] = {}
         self._scaled: deque[tuple[weakref.ref[torch.Tensor], Scaler, float]] = deque(maxlen=SCALED_KEPT)
         self._penalties: list[Penalty] = []
         self._suspects: list[Penalty] = []
@@ -148,6 +155,7 @@ class Recording:
                     self.program.things[other].facts.setdefault("shares", set()).add(key)
             if key not in others:
                 self.owners[id(p)] = (*others, key)
+        self._clipped.clear()
 
     def _thing(self, role: str, **facts: Any) -> Thing:
         """A thing for a new object; those of objects that are gone are used again, so that they do not pile up."""
@@ -164,7 +172,8 @@ class Recording:
         return lambda _: gone((identity, thing))
 
     def bury(self) -> None:
-        """Forget what is gone."""
+        """Forget what is gone, once all that it has done is judged."""
+        self.chain.settle()
         while self._dead:
             identity, thing = self._dead.popleft()
             if thing.role == "optimizer":
@@ -181,6 +190,7 @@ class Recording:
                 self.owners[id(p)] = left
             else:
                 self.owners.pop(id(p), None)
+        self._clipped.clear()
         for other in known.thing.facts.get("shares", ()):
             self.program.things[other].facts["shares"].discard(key)
         self.chain.forget(key)
@@ -197,29 +207,46 @@ class Recording:
         return known
 
     def _emit(
-        self, kind: str, site: Site, subject: int | None = None, target: int | None = None, **facts: Any
+        self,
+        kind: str,
+        site: Site,
+        subject: int | None = None,
+        target: int | None = None,
+        *,
+        names: dict[str, Any] | None = None,
+        **facts: Any,
     ) -> Event:
-        names = facts.pop("names", {})
         event = Event(kind, site, subject, target, facts, names)
-        self.chain.add(event)
-        if self.chain.full and not self._passes:
-            self.chain.settle()
+        chain = self.chain
+        chain.add(event)
+        if len(chain.pending) >= PENDING and not self._passes:
+            chain.settle()
         return event
 
-    def _keys_of(self, params: Iterable[torch.Tensor]) -> set[int]:
-        owners = self.owners
-        return {key for p in params for key in owners.get(id(p), ())}
+    def _at(self, site: Site, read: Callable[[Site], Read]) -> Read:
+        """What the source says at a place. It is read once, so nobody may change what is returned."""
+        known = self._read.get((read, site))
+        if known is None:
+            known = self._read[read, site] = read(site)
+        found: Read = known
+        return found
 
     def _by_key(self, key: int) -> Known | None:
-        return next((k for k in self.optimizers.values() if k.thing.key == key), None)
+        for known in self.optimizers.values():
+            if known.thing.key == key:
+                return known
+        return None
 
     def _watch(self) -> None:
         watches = bool(self._regions)
-        for known in self.optimizers.values() if not watches else ():
-            watches = watches or known.under_scale or known.unscaled
+        if not watches:
+            for known in self.optimizers.values():
+                if known.under_scale or known.unscaled:
+                    watches = True
+                    break
         if watches != self.watches_tensors:
             self.watches_tensors = watches
-            patches.watch()
+            patches.watch(self)
 
 
 def plain(value: Any) -> object:

@@ -9,7 +9,7 @@ import torch
 
 from ..protocol import events as e
 from ..protocol import surface
-from ..protocol.events import Event
+from ..protocol.events import Event, Site
 from . import patches
 from .known import Known
 from .recording import Recording, plain, told
@@ -52,7 +52,8 @@ class Regions(Recording):
         decorated = frame.f_code.co_name == "decorate_autocast"
         site = self.sites.definition(frame.f_locals["func"].__code__) if decorated else self.sites.here()
         self._regions.append(site)
-        if KEEPS_DETACHED and enabled and region._cache_enabled:
+        cache = bool(region._cache_enabled)
+        if KEEPS_DETACHED and enabled and cache:
             self._hook_forwards()
         self._watch()
         self._emit(
@@ -63,8 +64,8 @@ class Regions(Recording):
             enabled=enabled,
             device=region.device,
             dtype=dtype,
-            cache=bool(region._cache_enabled),
-            names={"context": Entered(site, decorated=decorated)},
+            cache=cache,
+            names=self._at(site, _decorating if decorated else _entering),
         )
 
     @told
@@ -163,3 +164,11 @@ class Regions(Recording):
                     assert event.subject is not None
                     trained.add(event.subject)
                     self.chain.add(event)
+
+
+def _entering(site: Site) -> dict[str, object]:
+    return {"context": Entered(site, decorated=False)}
+
+
+def _decorating(site: Site) -> dict[str, object]:
+    return {"context": Entered(site, decorated=True)}

@@ -56,7 +56,8 @@ class Scalers(Optimizers):
             return
         known = self._scaler(scaler)
         site = self.sites.here()
-        known.said = Spoken(site, "receiver")
+        names = self._at(site, _scaling)
+        known.said = names["scaler"]
         for tensor in tensors(result):
             self._scaled.append((weakref.ref(tensor), known, known.scale))
             if tensor.grad_fn is not None:
@@ -66,7 +67,6 @@ class Scalers(Optimizers):
         if (id(site), dtypes) in self._scales:
             return
         self._scales.add((id(site), dtypes))
-        names = {"scaler": known.said, "call": Spoken(site), "loss": Spoken(site, "argument", "outputs")}
         self._emit(e.SCALE, site, known.thing.key, dtypes=dtypes, names=names)
         self.program.facts["scaler_dtypes"].update(dtypes)
         self._goes_live(known)
@@ -98,9 +98,8 @@ class Scalers(Optimizers):
         known, holder = self._known(optimizer), self._scaler(scaler)
         self._look(known)
         site = self.sites.here()
-        known.said = Spoken(site, "argument", "optimizer")
-        holder.said = Spoken(site, "receiver")
-        names = {"scaler": holder.said, "call": Spoken(site), "optimizer": known.said}
+        names = self._at(site, _handling)
+        known.said, holder.said = names["optimizer"], names["scaler"]
         self._asked = self._emit(e.UNSCALE, site, holder.thing.key, known.thing.key, names=names)
 
     @told
@@ -123,13 +122,12 @@ class Scalers(Optimizers):
         known, holder = self._known(optimizer), self._scaler(scaler)
         self._look(known)
         site = self.sites.here()
-        known.said = Spoken(site, "argument", "optimizer")
-        holder.said = Spoken(site, "receiver")
-        closure = any(callable(x) for x in (*args, kwargs.get("closure")))
+        names = self._at(site, _handling)
+        known.said, holder.said = names["optimizer"], names["scaler"]
+        closure = bool(args or kwargs) and any(callable(x) for x in (*args, kwargs.get("closure")))
         self._trains(known)
         if known.unscaled and known.edited is not None:
             self._invalid(scaler, optimizer, known, site)
-        names = {"scaler": holder.said, "call": Spoken(site), "optimizer": known.said}
         self._asked = self._emit(
             e.SCALER_STEP,
             site,
@@ -201,8 +199,8 @@ class Scalers(Optimizers):
             return
         holder = self._scaler(scaler)
         site = self.sites.here()
-        holder.said = Spoken(site, "receiver")
-        names = {"scaler": holder.said, "call": Spoken(site)}
+        names = self._at(site, _updating)
+        holder.said = names["scaler"]
         self._asked = self._emit(e.UPDATE, site, holder.thing.key, new_scale=new_scale is not None, names=names)
 
     @told
@@ -242,6 +240,18 @@ class Scalers(Optimizers):
             holder = self._scaler(scaler)
             holder.scale = scale_of(scaler)
             self._emit(e.SCALER_LOAD, self.sites.here(), holder.thing.key)
+
+
+def _scaling(site: Site) -> dict[str, Spoken]:
+    return {**_updating(site), "loss": Spoken(site, "argument", "outputs")}
+
+
+def _handling(site: Site) -> dict[str, Spoken]:
+    return {**_updating(site), "optimizer": Spoken(site, "argument", "optimizer")}
+
+
+def _updating(site: Site) -> dict[str, Spoken]:
+    return {"scaler": Spoken(site, "receiver"), "call": Spoken(site)}
 
 
 def _unscales(optimizer: Any) -> bool:

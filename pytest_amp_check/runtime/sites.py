@@ -13,7 +13,7 @@ import torch
 from ..protocol.events import Site
 
 #: Calls that are kept of the chain that leads to a place.
-DEPTH = 12
+DEPTH = 40
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep

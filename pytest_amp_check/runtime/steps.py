@@ -104,7 +104,7 @@ def _number(value: Any) -> float | None:
     if value is None or isinstance(value, float):
         return value
     tensor: torch.Tensor = value.tensor
-    number = tensor.detach().double().sum().item() if tensor.numel() != 1 else float(tensor)
+    number = float(tensor.detach().double().sum().item() if tensor.numel() != 1 else tensor.item())
     return number / float(value.scale)
 
 

@@ -23,6 +23,11 @@ def tensors(value: Any) -> list[torch.Tensor]:
     return []
 
 
+def bare(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor without its graph."""
+    return tensor.detach() if tensor.requires_grad else tensor
+
+
 def values(grad: torch.Tensor) -> torch.Tensor:
     return grad._values() if grad.is_sparse else grad
 

@@ -17,10 +17,16 @@ def _name(program: Program, what: Any) -> str:
     return program.things[what].name if isinstance(what, int) else str(what)
 
 
+def _events(program: Program) -> Iterator[Event]:
+    return (node.event for graph in program.graphs for node in graph.nodes if node.event is not None)
+
+
 def _without_scaler(program: Program) -> Iterator[tuple[str, Event, Mapping[str, str], tuple[Event, ...]]]:
     dtypes = frozenset(program.facts.get("scaler_dtypes", ()))
     if dtypes and dtypes <= {"bfloat16"}:
         return  # a scaler over bfloat16 only has nothing to remember
+    if program.facts.get("recorded") and any(x.kind == SAVE and x.facts.get("scalers") for x in _events(program)):
+        return  # a run shows everything: the scaler's state is saved in a file of its own
     seen: set[tuple[str, int, int]] = set()
     for graph in program.graphs:
         for node in graph.nodes:
