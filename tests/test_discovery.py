@@ -92,3 +92,12 @@ def test_parameters_without_a_module_keep_their_places() -> None:
         optimizer.step()
     assert run.dtypes is not None
     assert run.dtypes.as_dict()["parameters"] == {"group 0.param 0": "float32"}
+
+
+def test_modules_that_are_made_by_halves_do_no_harm() -> None:
+    half = Net.__new__(Net)
+    run = train([Net()])
+    assert run.failure is None
+    assert run.dtypes is not None
+    assert set(run.dtypes.as_dict()["modules"]) == {"", "encoder", "head"}
+    assert isinstance(half, Net)

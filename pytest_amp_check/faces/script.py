@@ -128,9 +128,10 @@ class Recorded:
         steps = self._run.steps_total
         if not steps:
             return "No training step was recorded: nothing stepped an optimizer in this process and thread."
+        trained = f"{steps} training step{'s' if steps > 1 else ''}"
         if not sum(counts.values()):
-            return f"No mistakes found in {steps} training steps."
-        return f"{text.tally(counts, 1).partition(' in ')[0]} in {steps} training steps."
+            return f"No mistakes found in {trained}."
+        return f"{text.tally(counts, 1).partition(' in ')[0]} in {trained}."
 
 
 def _prepare_device(device: str, stack: ExitStack) -> None:

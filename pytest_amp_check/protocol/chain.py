@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from . import automaton as a
 from . import events as e
-from .events import Event, Graph, Node, Program
+from .events import Event, Graph, Node, Program, Site
 from .finding import Finding, Step
 from .judge import (
     ALONE,
@@ -58,8 +58,10 @@ class Chain(Judge):
     Memory is bounded by the number of different places in the program, not by the length of the run.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, own: Callable[[Site], Site] = lambda site: site) -> None:
         super().__init__(program, [])
+        #: The place where a finding stands that is made at another: the program's own, where a library called torch.
+        self.own = own
         self.state = State(0, 0, (), (), 0, 0, -1)
         self.count = 0
         self.recent: deque[Event] = deque(maxlen=RECENT)
@@ -148,7 +150,7 @@ class Chain(Judge):
         for label, values in alone(event, self.program):
             key = (label, _identity(event))
             if key not in self.judged:
-                self.judged[key] = make_finding(label, event.site, [event], values, ())
+                self.judged[key] = make_finding(label, self.own(event.site), [event], values, ())
 
     # One event after the other.
 
@@ -255,7 +257,7 @@ class Chain(Judge):
         path = self._witness(label, here, blamed, settled)
         involved = [event] if partner is event else [event, partner]
         other = partner if partner is not event else next((x for x in reversed(path) if x is not event), event)
-        site = place(label, event.site, other.site)
+        site = self.own(place(label, event.site, other.site))
         steps = tuple(Step(x.site, describe(x)) for x in path)
         self.found[key] = make_finding(label, site, [*involved, *reversed(path)], {}, steps)
 
@@ -270,7 +272,7 @@ class Chain(Judge):
             if rule.whole is not None:
                 for label, event, values, others in rule.whole(whole):
                     witness = tuple(Step(other.site, describe(other)) for other in others)
-                    yield make_finding(label, event.site, [event, *others], values, witness)
+                    yield make_finding(label, self.own(event.site), [event, *others], values, witness)
 
 
 def _identity(event: Event) -> Identity:

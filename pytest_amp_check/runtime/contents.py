@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,8 @@ class Contents:
 
     def __init__(self) -> None:
         self.states: set[int] = set()
+        #: For each of them how many parameters each group has, by which a copy is recognised.
+        self.shapes: set[tuple[int, ...]] = set()
         self.scaler_states = False
         self.scalers: list[Any] = []
 
@@ -45,6 +48,8 @@ def _look(value: Any, found: Contents, seen: set[int], depth: int) -> None:
         keys = value.keys()
         if "param_groups" in keys and "state" in keys:
             found.states.add(id(value))
+            with contextlib.suppress(TypeError, KeyError):
+                found.shapes.add(tuple(len(group["params"]) for group in value["param_groups"]))
         elif keys >= _SCALER_KEYS:
             found.scaler_states = True
         else:

@@ -44,16 +44,20 @@ class Discovery(Collector):
 
 def _models(params: set[int]) -> list[nn.Module]:
     """The outermost modules that hold any of these parameters."""
-    holders = [
-        each
-        for each in gc.get_objects()
-        # Objects that only pretend to be modules may run code when they are asked.
-        if issubclass(type(each), nn.Module)
-        and type(each) is not _Together
-        and any(id(p) in params for p in each.parameters())
-    ]
+    holders = [each for each in gc.get_objects() if _holds(each, params)]
     inner = {id(child) for holder in holders for child in holder.modules() if child is not holder}
     return [holder for holder in holders if id(holder) not in inner]
+
+
+def _holds(each: object, params: set[int]) -> bool:
+    # Objects that only pretend to be modules may run code when they are asked for their class.
+    if not issubclass(type(each), nn.Module) or type(each) is _Together:
+        return False
+    assert isinstance(each, nn.Module)
+    try:
+        return any(id(p) in params for p in each.parameters())
+    except Exception:  # noqa: BLE001 - any module of the process is asked, also one that is made by halves
+        return False
 
 
 def _named(models: list[nn.Module]) -> dict[str, nn.Module]:

@@ -32,12 +32,11 @@ class Gradients(Regions):
             return
         if not any(k.under_scale or k.unscaled for k in self.optimizers.values()):
             return
-        key = self._owner_of_grad(tensor)
-        known = None if key is None else self._by_key(key)
-        if known is None:
-            return
         site = self.sites.here()
-        self._edit(known, site, effect, args[-1] if args else None)
+        for key in self._owners_of_grad(tensor):
+            known = self._by_key(key)
+            if known is not None:
+                self._edit(known, site, effect, args[-1] if args else None)
 
     def _edit(self, known: Known, site: Site, effect: str, number: Any) -> None:
         known.edited = site
@@ -106,17 +105,17 @@ class Gradients(Regions):
             else:
                 self._emit(e.HANDOFF, site, things=(key,))
 
-    def _owner_of_grad(self, tensor: torch.Tensor) -> int | None:
-        """The optimizer whose parameter has this tensor, or a view of it, as its gradient."""
+    def _owners_of_grad(self, tensor: torch.Tensor) -> tuple[int, ...]:
+        """The optimizers whose parameter has this tensor, or a view of it, as its gradient."""
         storages = self._grad_storages
         if storages is None:
             storages = self._grad_storages = {
-                storage(p.grad): known.thing.key
+                storage(p.grad): self.owners[id(p)]
                 for known in self.optimizers.values()
                 for p in known.params
                 if p.grad is not None
             }
-        return storages.get(storage(tensor))
+        return storages.get(storage(tensor), ())
 
     def _look(self, known: Known) -> None:
         """Find what has happened to gradients unseen: all cleared one by one, or edited by code that is not patched."""
@@ -174,7 +173,7 @@ class Gradients(Regions):
         self, params: Sequence[torch.Tensor], limit: Any, *, grads: Sequence[torch.Tensor] = (), nonfinite_error: bool
     ) -> None:
         owners, unknown = self._owners_of(params)
-        owners.update([key for grad in grads if (key := self._owner_of_grad(grad)) is not None])
+        owners.update([key for grad in grads for key in self._owners_of_grad(grad)])
         if not owners and not unknown:
             return
         site = self.sites.here()
@@ -222,7 +221,7 @@ class Gradients(Regions):
 
     @told
     def norm_read(self, tensors: Any) -> None:
-        owners = {key for tensor in tensors or () if (key := self._owner_of_grad(tensor)) is not None}
+        owners = {key for tensor in tensors or () for key in self._owners_of_grad(tensor)}
         site = self.sites.here()
         if owners and not self._at(site, mentions_scale):
             names = {"params": "the gradients", "call": Spoken(site)}

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import torch
 
     from ..protocol.events import Event, Site, Thing
+    from .contents import Contents
     from .spoken import Spoken
     from .steps import StepRecord
 
@@ -53,6 +54,15 @@ class Known:
         self.params = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         step = max(1, len(self.params) // SENTINELS)
         self.sentinels = [*self.params[::step], *self.params[-1:]]
+
+    def saved_in(self, contents: Contents) -> bool:
+        """Whether its state, or a copy of it, is among what is saved."""
+        if self.state_id in contents.states:
+            return True
+        optimizer = self.optimizer()
+        if not self.state_id or optimizer is None:
+            return False
+        return tuple(len(group["params"]) for group in optimizer.param_groups) in contents.shapes
 
     def sentinel_marks(self) -> list[tuple[int, int]]:
         """What changes when a gradient is replaced or edited in place."""

@@ -164,9 +164,9 @@ def _install() -> None:
     _install_checkpoints()
 
 
-def _from_torch() -> bool:
+def _from_torch(depth: int = 2) -> bool:
     """Whether the patched function was called by torch itself; what an emulation puts around it does not count."""
-    frame = sys._getframe(2)
+    frame = sys._getframe(depth)
     if frame.f_code.co_filename == _REDIRECTS and frame.f_back is not None:
         frame = frame.f_back
     return is_inner(frame.f_code.co_filename)
@@ -559,6 +559,8 @@ IN_PLACE = {
         "edit",
     ),
 }
+#: Those that take one operand and nothing else: Python calls a function with fixed arguments faster.
+ONE_OPERAND = frozenset({"mul_", "multiply_", "__imul__"})
 #: The same for functions of torch that take a list of tensors.
 ALL_IN_PLACE = {
     "_foreach_zero_": "zero",
@@ -579,9 +581,11 @@ class _Slot(property):
         self.__name__ = name
 
 
-def _watched() -> bool:
-    """Whether a change of a tensor in place may concern a recording of this thread now."""
-    return bool(_watching) and not _watching.isdisjoint(_LOCAL.active) and not torch.compiler.is_compiling()
+def _tell_changed(tensor: Any, effect: str, args: tuple[Any, ...]) -> None:
+    """Tell of a tensor that a patched function is about to change in place."""
+    if not _watching.isdisjoint(_LOCAL.active) and not torch.compiler.is_compiling() and not _from_torch(3):
+        for recorder in _LOCAL.active:
+            recorder.tensor_changed(tensor, effect, args)
 
 
 def _install_gradients() -> None:
@@ -593,12 +597,15 @@ def _install_gradients() -> None:
                     return original(self, operand)
                 if operand is not _MISSING:
                     args = (operand, *args)
-                if _watched() and not _from_torch():
-                    for recorder in _LOCAL.active:
-                        recorder.tensor_changed(self, effect, args)
+                _tell_changed(self, effect, args)
                 return original(self, *args, **kwargs)
 
-            return changed
+            def changed_by(self: Any, other: Any) -> Any:
+                if _watching:
+                    _tell_changed(self, effect, (other,))
+                return original(self, other)
+
+            return changed_by if original.__name__ in ONE_OPERAND else changed
 
         return make
 
@@ -608,10 +615,8 @@ def _install_gradients() -> None:
     def foreach(effect: str) -> Callable[[Any], Any]:
         def make(original: Any) -> Any:
             def changed(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-                if _watched() and not _from_torch():
-                    for recorder in _LOCAL.active:
-                        for tensor in tensors[:1]:
-                            recorder.tensor_changed(tensor, effect, args)
+                for tensor in tensors[:1] if _watching else ():
+                    _tell_changed(tensor, effect, args)
                 return original(tensors, *args, **kwargs)
 
             return changed

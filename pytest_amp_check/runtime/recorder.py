@@ -45,7 +45,7 @@ class Recorder(Scalers):
     def saved(self, obj: Any) -> None:
         contents = look_into(obj)
         site = self.sites.here()
-        owners = [k for k in self.optimizers.values() if k.state_id in contents.states and k.scaler is not None]
+        owners = [k for k in self.optimizers.values() if k.scaler is not None and k.saved_in(contents)]
         live = [k.scaler for k in owners if k.scaler is not None and k.scaler.scaler() is not None]
         place = next((k.state_site for k in owners if k.state_site is not None), None)
         # Names, since the things may be gone when the run is judged as a whole.

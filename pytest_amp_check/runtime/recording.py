@@ -20,7 +20,7 @@ from ..protocol.finding import Finding
 from . import patches
 from .collector import Collector
 from .known import Known, Penalty, Scaler
-from .sites import Sites
+from .sites import Sites, own
 from .spoken import Spoken
 from .steps import Steps
 
@@ -69,7 +69,7 @@ class Recording:
         self.undispatched = False
         self.sites = Sites(outermost)
         self.program = Program()
-        self.chain = Chain(self.program)
+        self.chain = Chain(self.program, own)
         self.steps = Steps()
         self.collectors: list[Collector] = []
         self.optimizers: dict[int, Known] = {}
@@ -98,7 +98,7 @@ class Recording:
         self._scales: set[tuple[int, frozenset[str]]] = set()
         #: Places where an autocast was constructed.
         self._constructed: set[int] = set()
-        self._grad_storages: dict[int, int] | None = None
+        self._grad_storages: dict[int, tuple[int, ...]] | None = None
         self._hook: Any = None
         self._written: set[int] = set()
         self._told_disabled = False

@@ -363,10 +363,20 @@ def _clearing(clear: Callable[[], None]) -> Callable[[], None]:
     return clear_autocast_cache
 
 
+#: What torch.cuda has from torch.cuda.random, where programs look for it too.
+_RANDOM = (
+    "get_rng_state get_rng_state_all initial_seed manual_seed manual_seed_all seed seed_all set_rng_state "
+    "set_rng_state_all"
+).split()
+
+
 class Redirect(TorchFunctionMode):
     """Sees calls of functions that were imported by name before the region, in the thread that has entered it."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if args and type(args[0]) is int and getattr(func, "__name__", "") in ("_parse_to", "device"):
+            # The index of a device, which torch refuses where there is none.
+            args = (torch.device("cuda", args[0]), *args[1:])
         if not kwargs:
             return func(*args)
         if kwargs.get("device") is not None:
@@ -388,6 +398,8 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     yield torch_, "set_autocast_cpu_enabled", _set_autocast_cpu_enabled
     yield torch_, "is_autocast_cpu_enabled", _is_autocast_cpu_enabled
     yield torch_, "clear_autocast_cache", _clearing(torch_.clear_autocast_cache)
+    for name in _RANDOM:
+        yield torch.cuda.random, name, CUDA[name]
     for name in _METHODS:
         yield torch.Tensor, name, _factory(getattr(_Tensor, name))
     yield torch.Tensor, "to", _to

@@ -39,6 +39,20 @@ def is_inner(path: str) -> bool:
     return known
 
 
+def own(site: Site) -> Site:
+    """The innermost place of a chain of calls that is not in an installed library; the place itself where all are."""
+    each: Site | None = site
+    while each is not None:
+        if not _is_library(each.path):
+            return each
+        each = each.caller
+    return site
+
+
+def _is_library(path: str) -> bool:
+    return f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
+
+
 class Sites:
     """Finds the place of the running call. The same place, reached by the same calls, is the same object.
 
