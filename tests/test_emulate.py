@@ -851,6 +851,7 @@ def snapshot() -> dict[tuple[str, str], object]:
         "torch": torch_,
         "cuda": torch.cuda,
         "nvtx": torch.cuda.nvtx,
+        "random": torch.cuda.random,
         "amp": torch.amp,
         "cuda.amp": torch.cuda.amp,
         **({"accelerator": torch_.accelerator} if hasattr(torch_, "accelerator") else {}),
@@ -963,3 +964,21 @@ def test_random_numbers_are_those_of_the_cpu() -> None:
     with emulate_cuda():
         assert torch.equal(torch.get_rng_state(), state)
         assert torch.equal(torch.randn(3, device="cuda"), expected)
+
+
+def test_a_device_may_be_given_by_its_index() -> None:
+    with emulate_cuda():
+        model = torch.nn.Linear(2, 2).to(0)
+        assert torch.device(0) == torch.device("cuda:0")
+        assert model.weight.is_cuda
+        assert model(torch.ones(1, 2).to(0)).device.type == "cuda"
+
+
+def test_random_states_are_found_in_their_own_module_too() -> None:
+    with emulate_cuda():
+        state = torch.cuda.random.get_rng_state()
+        drawn = torch.rand(3)
+        torch.cuda.random.set_rng_state(state)
+        assert torch.equal(torch.rand(3), drawn)
+        torch.cuda.random.manual_seed_all(1)
+        assert len(torch.cuda.random.get_rng_state_all()) == 1

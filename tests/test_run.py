@@ -8,6 +8,7 @@ import json
 import linecache
 import threading
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -324,6 +325,51 @@ def test_a_mistake_stands_on_its_line_however_deep_the_calls(depth: int) -> None
         below(depth)
     (finding,) = run.findings
     assert "clip_grad_norm_" in linecache.getline(finding.filename, finding.line)
+
+
+def test_a_mistake_in_a_library_stands_where_the_program_calls_it(tmp_path: Path) -> None:
+    folder = tmp_path / "site-packages" / "trainer"
+    folder.mkdir(parents=True)
+    source = "def fit(trainer):\n    trainer.step(clip=True)\n\n\ndef clip(f, *given):\n    f(*given)\n"
+    names: dict[str, Any] = {}
+    exec(compile(source, str(folder / "loop.py"), "exec"), names)  # noqa: S102 - a library of our own making
+    trainer = Trainer()
+    with record() as run:
+        trainer.optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = trainer.model(torch.ones(8, 4)).square().mean()
+        torch.autograd.backward(trainer.scaler.scale(loss))
+        names["clip"](torch.nn.utils.clip_grad_norm_, trainer.model.parameters(), 1.0)
+        trainer.scaler.step(trainer.optimizer)
+        trainer.scaler.update()
+    (finding,) = run.findings
+    assert finding.filename == __file__
+    assert 'names["clip"](torch.nn.utils.clip_grad_norm_' in linecache.getline(__file__, finding.line)
+
+
+def test_gradients_that_two_optimizers_hold_are_clipped_for_both() -> None:
+    optimizers: Any = torch.optim
+
+    class Wrapper(optimizers.Optimizer):  # type: ignore[misc]
+        def __init__(self, inner: Any) -> None:
+            self.__dict__.update(inner.__dict__)
+            self.inner = inner
+
+        def step(self, closure: Any = None) -> Any:
+            return self.inner.step()
+
+    trainer = Trainer()
+    wrapper = Wrapper(trainer.optimizer)
+    with record() as run:
+        for _ in range(3):
+            wrapper.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = trainer.model(torch.ones(8, 4)).square().mean()
+            torch.autograd.backward(trainer.scaler.scale(loss))
+            torch.nn.utils.clip_grad_value_((p for p in trainer.model.parameters()), 1.0)
+            trainer.scaler.step(wrapper)
+            trainer.scaler.update()
+    assert [finding.code for finding in run.findings] == ["AMP201"]
 
 
 def test_a_model_has_to_be_one() -> None:
