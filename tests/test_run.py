@@ -372,6 +372,32 @@ def test_gradients_that_two_optimizers_hold_are_clipped_for_both() -> None:
     assert [finding.code for finding in run.findings] == ["AMP201"]
 
 
+def test_an_error_at_the_end_is_kept_from_the_program_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer()
+    with record() as run:
+        trainer.step()
+
+        def breaks(**how: bool) -> None:
+            raise RuntimeError("a bug of ours")
+
+        monkeypatch.setattr(run._recorder.chain, "close", breaks)
+    with pytest.raises(AssertionError, match=r"The recorder failed .*a bug of ours"):
+        run.assert_no_findings()
+
+
+def test_a_part_that_cannot_begin_leaves_torch_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.amp.GradScaler.step, torch.Tensor.mul_
+    context = record(dtypes=True)
+
+    def breaks() -> None:
+        raise RuntimeError("no hooks today")
+
+    monkeypatch.setattr(context.run.dtypes, "start", breaks)
+    with pytest.raises(RuntimeError, match="no hooks today"):
+        context.__enter__()
+    assert (torch.amp.GradScaler.step, torch.Tensor.mul_) == before
+
+
 def test_a_model_has_to_be_one() -> None:
     not_a_model: Any = "model"
     with pytest.raises(TypeError, match=r"takes a torch\.nn\.Module, not str"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 from ..protocol import events as e
@@ -18,21 +19,33 @@ class Recorder(Scalers):
     def begin(self) -> None:
         self.program.facts["recorded"] = True
         patches.begin(self)
-        for collector in self.collectors:
-            collector.start()
+        try:
+            for collector in self.collectors:
+                collector.start()
+        except BaseException:
+            self.end(broken=True)
+            raise
 
     def end(self, *, broken: bool = False) -> None:
         """The recording ends; ``broken`` says that an exception ends it."""
+        with ExitStack() as stack:
+            # Whatever fails, all that was patched is put back, and what the recorder gets wrong is its own affair.
+            stack.callback(self._conclude, broken=broken)
+            stack.callback(self._unhook)
+            stack.callback(patches.end, self)
+            for collector in self.collectors:
+                stack.callback(collector.stop)
+
+    def _conclude(self, *, broken: bool) -> None:
+        if self.failure is not None:
+            return
+        self._busy = True
         try:
-            for collector in reversed(self.collectors):
-                collector.stop()
-        finally:
-            patches.end(self)
-            self._unhook()
-            self._busy = True
             self.bury()
             self.chain.close(broken=broken)
             self.steps.settle()
+        except Exception as error:  # noqa: BLE001 - as while it lasted: the program goes on, and it is reported
+            self.failure = error
 
     @told
     def optimizer_state(self, optimizer: Any, state: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -110,7 +109,6 @@ class Recording:
         self._scaled_off = False
         self._live: set[int] = set()
         self._poison: set[int] = set()
-        self._keys = itertools.count()
         #: Whether in-place changes of tensors may concern the protocol now.
         self.watches_tensors = False
         self.program.facts["live_scalers"] = []

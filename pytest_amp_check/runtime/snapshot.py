@@ -90,15 +90,6 @@ class Found:
             names.update({f"{optimizer_name}, parameter {number}": p for number, p in enumerate(loose)})
         return names
 
-    def buffers(self) -> dict[str, Tensor]:
-        """The buffers of every model, by name."""
-        several = len(self.models) > 1
-        return {
-            f"{model_name}.{name}" if several else name: buffer
-            for model_name, model in self.models.items()
-            for name, buffer in model.named_buffers()
-        }
-
 
 class Snapshot:
     """A training state, kept exactly: the objects stay the same ones, and :meth:`restore` puts their contents back.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -157,6 +156,3 @@ class Steps:
     def settle(self) -> None:
         for record in self.kept:
             record.settle()
-
-    def __iter__(self) -> Iterator[StepRecord]:
-        return iter(self.kept)
