@@ -186,12 +186,16 @@ class Node:
 
 
 class Graph:
-    """Events in the order in which a program may perform them. Node 0 is the entry."""
+    """Events in the order in which a program may perform them. Node 0 is the entry.
 
-    __slots__ = ("name", "nodes", "tests")
+    ``entry`` is the path and line of the function that was read on its own, line 0 for a module's body.
+    """
 
-    def __init__(self, name: str) -> None:
+    __slots__ = ("entry", "name", "nodes", "tests")
+
+    def __init__(self, name: str, entry: tuple[str, int] = ("", 0)) -> None:
         self.name = name
+        self.entry = entry
         self.nodes: list[Node] = []
         self.tests: list[Test] = []
 

@@ -284,3 +284,9 @@ def canonical(name: str) -> str:
 def lookup(name: str) -> Entry | None:
     """What the table knows of a dotted name, at whatever place of torch it stands."""
     return SURFACE.get(canonical(name))
+
+
+def known(name: str) -> bool:
+    """Whether a dotted name is torch's, or one that the table speaks of."""
+    name = canonical(name)
+    return name == "torch" or name.startswith("torch.") or name in SURFACE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ..protocol import events as e
 from ..protocol.words import chain
@@ -22,6 +22,7 @@ from .values import (
     HelperContext,
     Instance,
     Mapping,
+    ModuleValue,
     Named,
     NullContext,
     Opaque,
@@ -34,7 +35,6 @@ from .values import (
     SuperValue,
     Tensor,
     Value,
-    collect_things,
     tensors_of,
 )
 
@@ -53,9 +53,13 @@ class Reader(TorchCalls):
             receiver = self.evaluate(func.value)
             if isinstance(receiver, Named):
                 return self._call_named(receiver.name + "." + func.attr, node, receiver.shim)
+            if isinstance(receiver, ModuleValue):
+                return self._call_value_at(self.attribute(receiver, func.attr, func), node)
             args, keywords = self.arguments(node)
             return self.on_each(receiver, lambda r: self.method(r, func.attr, args, keywords, node))
-        callee = self.evaluate(func)
+        return self._call_value_at(self.evaluate(func), node)
+
+    def _call_value_at(self, callee: Value, node: ast.Call) -> Value:
         if isinstance(callee, Named):
             return self._call_named(callee.name, node, callee.shim)
         args, keywords = self.arguments(node)
@@ -290,8 +294,29 @@ class Reader(TorchCalls):
 
     def hand_off(self, given: list[Value], node: ast.AST) -> None:
         """Tell the protocol that unknown code was given scalers or optimizers."""
-        things: list[int] = []
+        things: dict[int, None] = {}
+        held: set[int] = set()
         for value in given:
-            collect_things(value, self.heap, things, 0)
+            self._collect(value, things, held, 0)
         if things:
-            self.emit(e.HANDOFF, node, things=tuple(dict.fromkeys(things)))
+            self.emit(e.HANDOFF, node, things=tuple(things))
+
+    def _collect(self, value: Value, things: dict[int, None], held: set[int], depth: int) -> None:
+        """Keys of the scalers and optimizers that a value is or holds; ``held`` are the objects looked into."""
+        if isinstance(value, Ref):
+            if value.role in ("scaler", "optimizer"):
+                things[value.thing.key] = None
+            return
+        inner: Iterable[Value] = ()
+        if isinstance(value, Sequence):
+            inner = value.items
+        elif isinstance(value, Mapping):
+            inner = value.items.values()
+        elif isinstance(value, Choice):
+            inner = [option for _, option in value.options]
+        elif isinstance(value, Instance) and value.key not in held:
+            held.add(value.key)
+            inner = self.fields_of(value.key)
+        if depth < 4:
+            for item in inner:
+                self._collect(item, things, held, depth + 1)

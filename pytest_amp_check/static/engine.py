@@ -11,15 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from ..protocol import events as e
-from ..protocol.check import check
+from ..protocol.check import check, merge
 from ..protocol.events import Event, Graph, Program, Site
 from ..protocol.finding import Finding
 from ..protocol.rules import LABELS, RULES
 from ..protocol.suppress import Suppressions
 from . import sources
 from .project import Module
-from .roots import read_module
+from .roots import Reached, read_module
 from .sources import InputError
+from .tree import Tree
 from .work import shared, spread
 
 __all__ = ["InputError", "Report", "Settings", "check_paths", "check_source"]
@@ -60,36 +61,13 @@ class Report:
         self.files = files
 
 
-class Tree:
-    """What is known of all the files of a run before any is parsed.
-
-    ``autocast`` are the files that may enter autocast, ``float16`` says whether any file speaks of float16.
-    """
-
-    __slots__ = ("autocast", "float16")
-
-    def __init__(self) -> None:
-        self.autocast: set[str] = set()
-        self.float16 = False
-
-    def look(self, path: str, data: bytes) -> None:
-        if b"autocast" in data:
-            self.autocast.add(path)
-            self.float16 = True
-        elif not self.float16 and (b"GradScaler" in data or b".half()" in data or b"float16" in data):
-            self.float16 = True
-
-    def add(self, other: Tree) -> None:
-        """Know what another look has shown, too."""
-        self.autocast |= other.autocast
-        self.float16 = self.float16 or other.float16
-
-
 def check_source(text: str, filename: str = "<string>", settings: Settings | None = None) -> list[Finding]:
     """Findings in one source text."""
     tree = Tree()
-    tree.look(filename, text.encode("utf-8", "replace"))
-    return _check_text(text, filename, settings or Settings(), tree)
+    data = text.encode("utf-8", "replace")
+    tree.look(filename, data)
+    reading = analyse(text, filename, tree)
+    return _suppressed(_kept([reading]), text, filename, settings or Settings())
 
 
 def check_paths(
@@ -114,16 +92,35 @@ def check_paths(
         tree.add(looked.tree)
         findings.extend(looked.findings)
         todo.extend(looked.todo)
+    tree.grow(files, list(paths))
     # The largest first, so that no process is left with a large one at the end.
     todo.sort(reverse=True)
     enough = sum(size for size, _ in todo) > WORTH_PROCESSES
     work = [path for _, path in todo]
-    for done, found in enumerate(spread(_check, work, jobs if enough else 1, (settings, tree))):
-        findings.extend(found)
+    readings: list[Reading] = []
+    for reading in spread(_check, work, jobs if enough else 1, tree):
+        readings.append(reading)
         if progress is not None:
-            progress(done + 1, len(todo))
+            progress(len(readings), len(todo))
+    findings.extend(_settled(readings, files, settings))
     findings.sort(key=Finding.order)
     return Report(findings, len(files))
+
+
+class Reading:
+    """What reading one file has shown, in it and in those that it calls.
+
+    ``reached`` tells of what was read on its own which functions it called, ``ours`` whether the file has comments
+    that are meant for this tool.
+    """
+
+    __slots__ = ("findings", "ours", "path", "reached")
+
+    def __init__(self, path: str, findings: list[Finding], reached: Reached, *, ours: bool = False) -> None:
+        self.path = path
+        self.findings = findings
+        self.reached = reached
+        self.ours = ours
 
 
 class _Looked:
@@ -152,13 +149,54 @@ def _look(paths: list[str]) -> _Looked:
     return looked
 
 
-def _check(path: str) -> list[Finding]:
-    settings, tree = cast("tuple[Settings, Tree]", shared())
+def _check(path: str) -> Reading:
+    tree = cast("Tree", shared())
     try:
         text = sources.decode(sources.load(path))
     except sources.Unreadable as error:
-        return _settle([_unreadable(path, error.line, str(error))], path, settings)
-    return _check_text(text, path, settings, tree)
+        return Reading(path, [_unreadable(path, error.line, str(error))], {})
+    return analyse(text, path, tree)
+
+
+def _kept(readings: Sequence[Reading]) -> list[Finding]:
+    """The findings of readings: of a function that another one calls, those that were made where it is called.
+
+    Which of two that call each other is read for both, the order of paths and lines says.
+    """
+    reached: Reached = {}
+    for reading in readings:
+        for entry, functions in reading.reached.items():
+            reached.setdefault(entry, set()).update(functions)
+    called = {function for entry, functions in reached.items() for function in functions if function != entry}
+    covered: set[tuple[str, int]] = set()
+    kept: set[tuple[str, int]] = set()
+    for entry in sorted(reached, key=lambda entry: (entry in called, entry)):
+        if entry not in covered:
+            kept.add(entry)
+            covered |= reached[entry]
+    found: dict[tuple[str, str, int, int], Finding] = {}
+    for reading in readings:
+        for finding in reading.findings:
+            if not finding.entries or finding.entries & kept:
+                merge(found, finding)
+    return list(found.values())
+
+
+def _settled(readings: list[Reading], files: list[str], settings: Settings) -> list[Finding]:
+    """The findings in each file, suppressed ones removed and unused suppressions added."""
+    by_path: dict[str, list[Finding]] = {reading.path: [] for reading in readings if reading.ours}
+    asked = frozenset(files)
+    for finding in _kept(readings):
+        if finding.site.path in asked:
+            by_path.setdefault(finding.site.path, []).append(finding)
+    settled: list[Finding] = []
+    for path, findings in by_path.items():
+        try:
+            text = sources.decode(sources.load(path))
+        except sources.Unreadable:
+            text = ""
+        settled.extend(_suppressed(findings, text, path, settings))
+    return settled
 
 
 def _settle(findings: list[Finding], path: str, settings: Settings) -> list[Finding]:
@@ -176,9 +214,8 @@ def _unreadable(path: str, line: int, reason: str) -> Finding:
     return Finding(rule.code, rule.name, rule.severity, fault.message.format(reason=reason), Site(path, line))
 
 
-def _check_text(text: str, path: str, settings: Settings, tree: Tree) -> list[Finding]:
+def _suppressed(findings: list[Finding], text: str, path: str, settings: Settings) -> list[Finding]:
     """Findings in one text, suppressed ones removed and unused suppressions added."""
-    findings = analyse(text, path, tree)
     # Without a finding to silence, only a comment of our own can be of no use.
     suppressions = Suppressions.of(text) if findings or Suppressions.ours_in(text) else Suppressions()
     active = settings.select - _ignored(path, settings)
@@ -204,11 +241,12 @@ def _ignored(path: str, settings: Settings) -> frozenset[str]:
     return ignored
 
 
-def analyse(text: str, path: str, tree: Tree) -> list[Finding]:
+def analyse(text: str, path: str, tree: Tree) -> Reading:
     """All findings in one text, whatever is selected or suppressed."""
     limit = sys.getrecursionlimit()
     collecting = gc.isenabled()
     gc.disable()
+    ours = Suppressions.ours_in(text)
     try:
         sys.setrecursionlimit(max(limit, RECURSION))
         with warnings.catch_warnings():
@@ -216,19 +254,22 @@ def analyse(text: str, path: str, tree: Tree) -> list[Finding]:
             try:
                 parsed = ast.parse(text)
             except SyntaxError as error:
-                return [_unreadable(path, error.lineno or 1, f"it is not valid Python {_version()}: {error.msg}")]
+                reason = f"it is not valid Python {_version()}: {error.msg}"
+                return Reading(path, [_unreadable(path, error.lineno or 1, reason)], {}, ours=ours)
             except ValueError as error:
-                return [_unreadable(path, 1, str(error))]
+                return Reading(path, [_unreadable(path, 1, str(error))], {}, ours=ours)
         program = Program()
+        tree.begin()
         module = Module(path, text, parsed)
+        module.link(tree.local_names(module, path))
         own = any("autocast" in name for name in module.identifiers)
         program.facts["enters_autocast"] = own or bool(tree.autocast - {path})
         program.facts["float16"] = tree.float16
-        read_module(module, program)
+        reached = read_module(module, program, tree)
         _survey(program)
-        return check(program)
+        return Reading(path, check(program), reached, ours=ours)
     except (RecursionError, MemoryError):
-        return [_unreadable(path, 1, "its code is nested too deeply to be analysed")]
+        return Reading(path, [_unreadable(path, 1, "its code is nested too deeply to be analysed")], {}, ours=ours)
     finally:
         sys.setrecursionlimit(limit)
         if collecting:

@@ -9,7 +9,7 @@ from ..protocol import surface
 from ..protocol.words import Words
 from .conditions import both
 from .gradients import Gradients
-from .machine import BUDGET, DEPTH, Frame
+from .machine import BUDGET, DEPTH, FOREIGN_BUDGET, Frame
 from .project import Function
 from .syntax import walk
 from .values import (
@@ -46,15 +46,17 @@ class Functions(Gradients):
             self._recursion(func, node)
             return self.fresh(node, "recursive")
         if function.abstract():
-            self.roots_reached.add(function.node)
+            self._reach(function)
             words = Words(node.func) if isinstance(node, ast.Call) else function.name
             return self.unknown(self.opaque(("abstract", id(function.node)), words), args, keywords, node)
-        if not function.words and not func.wrappers and not self._worthwhile(function):
-            self.roots_reached.add(function.node)
+        matters = function.words if self.module.trains else function.contexts
+        if not matters and not func.wrappers and not self._worthwhile(function):
+            self._reach(function)
             return self.unknown(self.opaque(("function", id(function.node)), function.name), args, keywords, node)
-        if len(self.active) >= DEPTH or self.spent > BUDGET:
+        far = function.module is not self.module and self.abroad > FOREIGN_BUDGET
+        if len(self.active) >= DEPTH or self.spent > BUDGET or far:
             return self.unknown(self.opaque(("function", id(function.node)), function.name), args, keywords, node)
-        self.roots_reached.add(function.node)
+        self._reach(function)
         frame = Frame(function, func.frame, self.site(node))
         self._bind(frame, function, args, keywords, node)
         frame.unwind_base = len(self.unwind)
@@ -64,11 +66,16 @@ class Functions(Gradients):
         frame.receiver = func.receiver
         return self.run(frame, function, func.wrappers, node)
 
+    def _reach(self, function: Function) -> None:
+        """A function is read where it is called: not by itself, too."""
+        self.roots_reached.add(function.node)
+        self.reached.add((function.module.path, function.node.lineno))
+
     def _worthwhile(self, function: Function) -> bool:
         """Whether a function that does nothing to the protocol may still make a value that matters: it is short."""
         if isinstance(function.node, ast.Lambda) or len(function.node.body) <= 4:
             return True
-        return function.name == "__init__" and function.module.trains
+        return function.name == "__init__" and self.module.trains
 
     def run(self, frame: Frame, function: Function, wrappers: tuple[Value, ...], node: ast.AST) -> Value:
         outer, loops = self.frame, self.loops
@@ -180,11 +187,13 @@ class Functions(Gradients):
     def bind_unknown(self, frame: Frame, function: Function) -> None:
         """Parameters of a function that nobody calls here: whatever their annotations say they are."""
         spec = function.node.args
+        outer, self.frame = self.frame, frame
         for parameter in [*function.parameters(), *spec.kwonlyargs]:
             if parameter.arg in frame.vars:
                 continue
             value = self.opaque(("parameter", id(parameter)), parameter.arg, self.turning(), parameter=True)
             frame.vars[parameter.arg] = self._annotated(value, parameter)
+        self.frame = outer
         if spec.vararg is not None:
             frame.vars[spec.vararg.arg] = Sequence([], open=True)
         if spec.kwarg is not None:

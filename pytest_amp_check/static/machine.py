@@ -10,6 +10,7 @@ from ..protocol import events as e
 from ..protocol.events import Event, Graph, Node, Program, Site, Thing
 from .conditions import Formula, Tests, both, either, literals, negate
 from .project import Class, Function, Module
+from .tree import Tree
 from .values import (
     NONE,
     BoundMethod,
@@ -43,6 +44,9 @@ BUDGET = 12_000
 #: Statements read in one file before the functions that are left are left out, which is said.
 FILE_BUDGET = 100_000
 
+#: Those of them in other files, before calls into these are no longer followed.
+FOREIGN_BUDGET = 20_000
+
 Vars = dict[str, Value]
 Heap = dict[tuple[int, str], Value]
 
@@ -54,6 +58,7 @@ class Frame:
         "caller",
         "cls",
         "function",
+        "module",
         "of_class",
         "on_yield",
         "parent",
@@ -64,7 +69,12 @@ class Frame:
         "vars",
     )
 
-    def __init__(self, function: Function | None, parent: Frame | None, caller: Site | None) -> None:
+    def __init__(
+        self, function: Function | None, parent: Frame | None, caller: Site | None, module: Module | None = None
+    ) -> None:
+        home = function.module if function is not None else parent.module if parent is not None else module
+        assert home is not None
+        self.module: Module = home
         self.function = function
         self.parent = parent
         self.caller = caller
@@ -119,28 +129,39 @@ class Open:
 class Machine:
     """State shared by everything that reads one graph."""
 
-    def __init__(self, module: Module, program: Program, things: dict[object, Thing]) -> None:
+    def __init__(self, module: Module, program: Program, things: dict[object, Thing], tree: Tree) -> None:
         self.module = module
         self.program = program
         self.things = things
+        self.tree = tree
+        #: Functions whose bodies were read where they are called: all, and in this graph.
         self.roots_reached: set[ast.AST] = set()
+        self.reached: set[tuple[str, int]] = set()
+        #: Globals of other files, by path, and the names in them that are being looked for.
+        self.homes: dict[str, Frame] = {}
+        self.binding: set[tuple[str, str]] = set()
         self.active: list[Function] = []
         #: Assignments of attributes that are being read for the value they give.
         self.looked_up: set[int] = set()
         self.instances: dict[object, Instance] = {}
         self.opaques: dict[object, Opaque] = {}
         self.serial = 0
-        self.total = self.spent = 0
+        self.total = self.spent = self.abroad = 0
         self.defined: dict[ast.AST, FunctionValue] = {}
         self.class_vars: dict[ast.AST, Vars] = {}
-        self.globals = Frame(None, None, None)
+        self.globals = Frame(None, None, None, module)
         self.heap: Heap = {}
+        #: Names of the attributes that each object was ever given.
+        self.fields: dict[int, dict[str, None]] = {}
+        #: Places in the heap in the order in which they were written: what two ways on may differ in.
+        self.written: list[tuple[int, str]] = []
         self.tests = Tests()
         self.begin("<module>")
 
     def begin(self, name: str) -> None:
         """Start a new graph."""
         self.graph = Graph(name)
+        self.reached = set()
         self.graph.tests = self.tests.asked
         self.graph.nodes.append(Node())
         self.cur: int | None = 0
@@ -192,7 +213,7 @@ class Machine:
         column = getattr(node, "col_offset", 0)
         end_line = getattr(node, "end_lineno", None) or line
         end_column = getattr(node, "end_col_offset", None)
-        module = self.frame.function.module if self.frame.function else self.module
+        module = self.frame.module
         return Site(
             module.path,
             line,
@@ -307,7 +328,7 @@ class Machine:
             return (self.cur is not None, False) if formula else (False, self.cur is not None)
         mark = self.mark()
         yes, no = self.lower(formula)
-        before_vars, before_heap = self.frame.vars, self.heap
+        before_vars, before_heap, before = self.frame.vars, self.heap, len(self.written)
         self.frame.vars, self.heap, self.cur = dict(before_vars), dict(before_heap), yes
         self.path.append(formula)
         then()
@@ -318,26 +339,34 @@ class Machine:
         otherwise()
         self.path.pop()
         after_no = (self.cur, self.frame.vars, self.heap)
-        self.meet(formula, after_yes, after_no)
+        self.meet(formula, after_yes, after_no, before)
         if after_yes[0] is not None and after_no[0] is not None:
             self.forget(mark)
         return after_yes[0] is not None, after_no[0] is not None
 
-    def meet(self, formula: Formula, yes: tuple[int | None, Vars, Heap], no: tuple[int | None, Vars, Heap]) -> None:
+    def meet(
+        self, formula: Formula, yes: tuple[int | None, Vars, Heap], no: tuple[int | None, Vars, Heap], before: int
+    ) -> None:
         if yes[0] is None:
             self.cur, self.frame.vars, self.heap = no
         elif no[0] is None:
             self.cur, self.frame.vars, self.heap = yes
         else:
             self.cur = self.join((yes[0], no[0]))
-            self.frame.vars = self.meet_maps(formula, yes[1], no[1])
-            self.heap = self.meet_maps(formula, yes[2], no[2])
+            self.frame.vars = self.meet_maps(formula, yes[1], no[1], yes[1])
+            self.heap = self.meet_maps(formula, yes[2], no[2], dict.fromkeys(self.written[before:]))
 
-    def meet_maps(self, formula: Formula, yes: dict[Any, Value], no: dict[Any, Value]) -> dict[Any, Value]:
-        met = {**yes, **no}
-        for key, value in yes.items():
-            other = met[key]
-            if other is not value:
+    def meet_maps(
+        self, formula: Formula, yes: dict[Any, Value], no: dict[Any, Value], keys: Iterable[Any]
+    ) -> dict[Any, Value]:
+        """What two maps come to where their ways meet; they differ in some keys at most."""
+        met = dict(no)
+        for key in keys:
+            value, other = yes.get(key), no.get(key)
+            if other is None:
+                if value is not None:
+                    met[key] = value
+            elif value is not None and other is not value:
                 met[key] = self.unite(formula, value, other, str(key))
         return met
 
@@ -383,6 +412,18 @@ class Machine:
             # Made anew on one of the arms, as far as is known.
             self.emit_at(e.OPTIMIZER_NEW, a.site, thing.key, found=True)
         return thing
+
+    # Objects.
+
+    def store(self, key: int, name: str, value: Value) -> None:
+        """Give an object an attribute."""
+        self.heap[key, name] = value
+        self.written.append((key, name))
+        self.fields.setdefault(key, {})[name] = None
+
+    def fields_of(self, key: int) -> list[Value]:
+        """What an object holds here."""
+        return [value for name in self.fields.get(key, ()) if (value := self.heap.get((key, name))) is not None]
 
     # Things and unknown values.
 

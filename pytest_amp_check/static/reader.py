@@ -12,6 +12,7 @@ from ..protocol.events import Event
 from ..protocol.words import Words, chain
 from .conditions import Formula, both, either, negate
 from .flow import Flow
+from .modules import BUILTINS
 from .values import (
     NONE,
     Choice,
@@ -33,11 +34,6 @@ from .values import (
     Value,
 )
 
-BUILTINS = frozenset(
-    "abs all any bool callable chain dict enumerate exit filter float format getattr hasattr id int isinstance "
-    "issubclass iter len list map max min next open print quit range repr reversed round set setattr sorted str sum "
-    "super tuple type vars zip".split()
-)
 #: Calls whose answer is another each time they are asked.
 IMPURE = frozenset(
     "rand randn randint random uniform choice next time perf_counter pop popleft get_nowait sample".split()
@@ -125,23 +121,13 @@ class Expressions(Flow):
             value = self._unbound(node.id)
         return self.recognise(value, node)
 
-    def look_up(self, name: str) -> Value | None:
-        frame = self.frame
-        while True:
-            value = frame.vars.get(name)
-            if value is not None:
-                return value
-            if frame.parent is None:
-                break
-            frame = frame.parent
-        return self.globals.vars.get(name)
-
     def _unbound(self, name: str) -> Value:
-        if name in surface.BARE and name not in self.module.named:
+        module = self.frame.module
+        if name in surface.BARE and name not in module.named:
             return Named(surface.BARE[name])
         if name in BUILTINS:
             return Named(f"builtins.{name}")
-        return self.opaque(("global", name), name)
+        return self.opaque(("global", module.path, name), name)
 
     def recognise(self, value: Value, node: ast.expr) -> Value:
         """An unknown value that this file uses as a scaler, an optimizer or a module is one."""
@@ -322,8 +308,7 @@ class Expressions(Flow):
     _enumerated: dict[int, Value]
 
     def _lambda(self, node: ast.Lambda) -> Value:
-        module = self.frame.function.module if self.frame.function else self.module
-        return FunctionValue(module.functions[node], self.frame)
+        return FunctionValue(self.frame.module.functions[node], self.frame)
 
     def _walrus(self, node: ast.NamedExpr) -> Value:
         value = self.evaluate(node.value)
@@ -660,13 +645,14 @@ class Expressions(Flow):
             if isinstance(value, Const) and value.value is None and target.attr in receiver.cls.changed:
                 # Some other method gives it its value.
                 self.heap.pop((receiver.key, target.attr), None)
+                self.written.append((receiver.key, target.attr))
             else:
-                self.heap[receiver.key, target.attr] = self._stored(receiver, target.attr, value)
+                self.store(receiver.key, target.attr, self._stored(receiver, target.attr, value))
             return
         key = self.identity(receiver)
         if isinstance(key, int):
             self.name_it(value, str(_text(target)))
-            self.heap[key, target.attr] = value
+            self.store(key, target.attr, value)
 
     @staticmethod
     def _contain(receiver: Instance, value: Value) -> None:

@@ -64,14 +64,21 @@ def _may_fault(bits: int) -> bool:
     )
 
 
-def mark_relevant(module: Module) -> None:
-    """Say of each function whether it is worth reading by itself (``strong``), and which of its words matter."""
+def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
+    """Say of each function whether it is worth reading by itself (``strong``), and which of its words matter.
+
+    ``words`` are those that matter to a file that trains, ``contexts`` to one that does not. ``foreign`` are the local
+    names of what may matter in other files.
+    """
     trains = module.trains = bool(module.identifiers & TRAINING) or "scaler" in module.uses.values()
     bits = dict(_BITS)
     scalers = {text.rpartition(".")[2] for text, role in module.uses.items() if role == "scaler"}
     bits.update(dict.fromkeys(scalers, _AMP))
     if scalers or module.identifiers & {"GradScaler", "ShardedGradScaler"}:
         bits["state_dict"] = _STATE
+    if trains:
+        for name in foreign:
+            bits.setdefault(name, _BACKWARD | _STEP)
     everywhere = _LARGE if LARGE_NUMBER in module.words else 0
     # Where nothing trains, a region matters to the function that opens it, not to all that call that function.
     found = _bits_of_names(module, bits) if trains else {}
@@ -80,12 +87,17 @@ def mark_relevant(module: Module) -> None:
         for word in function.words:
             does |= bits.get(word, 0) | found.get(word, 0)
         function.strong = _may_fault(does)
-    useful = WORDS if trains else CONTEXTS
-    interesting = useful | _users_of(module, useful) | {word for word, does in bits.items() if does & (_AMP | _OLD)}
+    amp = {word for word, does in bits.items() if does & (_AMP | _OLD)}
+    words, contexts = WORDS | amp | foreign, CONTEXTS | amp
+    words |= _users_of(module, words)
+    contexts |= _users_of(module, contexts)
     for function in module.functions.values():
-        function.words = function.words & interesting
+        names = function.words
+        function.words, function.contexts = names & words, names & contexts
     for cls in module.classes.values():
-        cls.words = (cls.words & interesting).union(*(m.words for m in cls.methods.values()))
+        names = cls.words
+        cls.words = (names & words).union(*(m.words for m in cls.methods.values()))
+        cls.contexts = (names & contexts).union(*(m.contexts for m in cls.methods.values()))
 
 
 def _holders(module: Module) -> dict[str, list[Function]]:

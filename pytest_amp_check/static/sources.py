@@ -331,6 +331,15 @@ def mentions(data: bytes) -> bool:
     return b"\0" in data
 
 
+#: What does something to the protocol, or makes something that does, has one of these.
+_HELP = (b"autocast", b"caler", b"backward(", b"state_dict", b"zero_grad", b"clip_grad", b".step(", b".save(", b"optim")
+
+
+def helps(data: bytes) -> bool:
+    """Whether source may do something to the protocol for a file that imports it."""
+    return any(word in data for word in _HELP)
+
+
 #: Functions of torch that end in the word and enter no region of the program that calls them.
 _NO_REGION = (b"enter_autocast", b"exit_autocast", b"register_autocast")
 

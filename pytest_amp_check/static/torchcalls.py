@@ -100,7 +100,7 @@ class TorchCalls(Things):
         if name in NAMESPACES and not args:
             space = self.fresh(node, name)
             for attribute, value in keywords.items():
-                self.heap[space.key, attribute] = value
+                self.store(space.key, attribute, value)
             return space
         if name.startswith("torch.optim.lr_scheduler."):
             return self.fresh(node, "scheduler")

@@ -11,7 +11,7 @@ from .conditions import Formula
 
 if TYPE_CHECKING:
     from .machine import Frame
-    from .project import Class, Function
+    from .project import Class, Function, Imported, Module
 
 
 class Value:
@@ -80,6 +80,30 @@ class Named(Value):
         super().__init__()
         self.name = name
         self.shim = False
+
+
+class ImportedValue(Value):
+    """What an import in the file at ``importer`` gives a name to, not looked at yet; ``shim`` as in :class:`Named`."""
+
+    __slots__ = ("importer", "origin", "shim")
+
+    def __init__(self, origin: Imported, importer: str, *, shim: bool) -> None:
+        super().__init__()
+        self.origin = origin
+        self.importer = importer
+        self.shim = shim
+
+
+class ModuleValue(Value):
+    """A module of the project at an absolute ``path``, or a package without a file of its own."""
+
+    __slots__ = ("module", "name", "path")
+
+    def __init__(self, path: str, module: Module | None, name: str) -> None:
+        super().__init__()
+        self.path = path
+        self.module = module
+        self.name = name
 
 
 class Ref(Value):
@@ -449,24 +473,3 @@ def modules_of(value: Value | None) -> frozenset[int] | None:
             owned |= inner
         return owned
     return None
-
-
-def collect_things(value: Value, heap: dict[tuple[int, str], Value], things: list[int], depth: int) -> None:
-    """Keys of the scalers and optimizers that a value is or holds."""
-    if depth > 3:
-        return
-    if isinstance(value, Ref) and value.role in ("scaler", "optimizer"):
-        things.append(value.thing.key)
-    elif isinstance(value, Sequence):
-        for item in value.items:
-            collect_things(item, heap, things, depth + 1)
-    elif isinstance(value, Mapping):
-        for item in value.items.values():
-            collect_things(item, heap, things, depth + 1)
-    elif isinstance(value, Choice):
-        for _, option in value.options:
-            collect_things(option, heap, things, depth + 1)
-    elif isinstance(value, Instance):
-        for (key, _), item in list(heap.items()):
-            if key == value.key:
-                collect_things(item, heap, things, depth + 1)
