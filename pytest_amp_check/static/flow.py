@@ -121,7 +121,9 @@ class Flow(Modules):
         if self.cur is not None:
             here = self.path[self.frame.path_base :]
             # Past some depth, which way a function returned is a question of its own.
-            condition = both(*here) if len(here) <= 8 else self.ask(("return", id(node)), "", self.turning())
+            condition = (
+                self.short(both(*here)) if len(here) <= 8 else self.ask(("return", id(node)), "", self.turning())
+            )
             self.frame.returns.append((self.cur, condition, value, self.heap))
             self.returned += 1
         self.cur = None
@@ -631,7 +633,7 @@ class Flow(Modules):
             self.path.append(formula)
             if isinstance(value, Ref) and value.role == "autocast":
                 self._enter_autocast(value, node, remember=False)
-                enabled = either(enabled, both(formula, value.enabled))
+                enabled = self.short(either(enabled, both(formula, value.enabled)))
                 device = device or str(value.thing.facts.get("device", ""))
                 known = str(value.thing.facts.get("dtype", "?"))
                 dtype = known if dtype in ("", known) else "?"

@@ -9,7 +9,7 @@ from ..protocol import surface
 from ..protocol.words import Words
 from .conditions import both
 from .gradients import Gradients
-from .machine import BUDGET, DEPTH, FOREIGN_BUDGET, Frame
+from .machine import ALL_FOREIGN, BUDGET, DEPTH, FOREIGN_BUDGET, Frame
 from .project import Function
 from .syntax import walk
 from .values import (
@@ -53,8 +53,7 @@ class Functions(Gradients):
         if not matters and not func.wrappers and not self._worthwhile(function):
             self._reach(function)
             return self.unknown(self.opaque(("function", id(function.node)), function.name), args, keywords, node)
-        far = function.module is not self.module and self.abroad > FOREIGN_BUDGET
-        if len(self.active) >= DEPTH or self.spent > BUDGET or far:
+        if len(self.active) >= DEPTH or self.spent > BUDGET or self._too_far(function):
             return self.unknown(self.opaque(("function", id(function.node)), function.name), args, keywords, node)
         self._reach(function)
         frame = Frame(function, func.frame, self.site(node))
@@ -65,6 +64,12 @@ class Functions(Gradients):
         frame.cls = function.cls
         frame.receiver = func.receiver
         return self.run(frame, function, func.wrappers, node)
+
+    def _too_far(self, function: Function) -> bool:
+        """Whether enough of other files was read."""
+        if function.module is self.module:
+            return False
+        return self.abroad > FOREIGN_BUDGET or self.all_abroad + self.abroad > ALL_FOREIGN
 
     def _reach(self, function: Function) -> None:
         """A function is read where it is called: not by itself, too."""
@@ -104,7 +109,7 @@ class Functions(Gradients):
             self.read(body)
             del self.loops[marker:]
             if self.cur is not None:
-                frame.returns.append((self.cur, both(*self.path[frame.path_base :]), NONE, self.heap))
+                frame.returns.append((self.cur, self.short(both(*self.path[frame.path_base :])), NONE, self.heap))
         del self.path[base:]
         self.cur = self.join(cur for cur, *_ in frame.returns)
         value = self._returned(frame)

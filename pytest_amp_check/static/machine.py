@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..protocol import events as e
 from ..protocol.events import Event, Graph, Node, Program, Site, Thing
-from .conditions import Formula, Tests, both, either, literals, negate
+from .conditions import Formula, Tests, both, either, literals, negate, weight
 from .project import Class, Function, Module
 from .tree import Tree
 from .values import (
@@ -44,8 +44,12 @@ BUDGET = 12_000
 #: Statements read in one file before the functions that are left are left out, which is said.
 FILE_BUDGET = 100_000
 
-#: Those of them in other files, before calls into these are no longer followed.
-FOREIGN_BUDGET = 20_000
+#: Those of them in other files, in one graph and in all, before calls into these are no longer followed.
+FOREIGN_BUDGET = 4_000
+ALL_FOREIGN = 16_000
+
+#: Tests that a formula may speak of.
+LONG = 24
 
 Vars = dict[str, Value]
 Heap = dict[tuple[int, str], Value]
@@ -146,7 +150,7 @@ class Machine:
         self.instances: dict[object, Instance] = {}
         self.opaques: dict[object, Opaque] = {}
         self.serial = 0
-        self.total = self.spent = self.abroad = 0
+        self.total = self.spent = self.abroad = self.all_abroad = 0
         self.defined: dict[ast.AST, FunctionValue] = {}
         self.class_vars: dict[ast.AST, Vars] = {}
         self.globals = Frame(None, None, None, module)
@@ -175,7 +179,8 @@ class Machine:
         self.no_grad = 0
         #: Statements read: in this graph, and in the whole file before it.
         self.total += self.spent
-        self.spent = 0
+        self.all_abroad += self.abroad
+        self.spent = self.abroad = 0
         self.shims = 0
         self.guarded = 0
         self.depth = 0
@@ -377,7 +382,8 @@ class Machine:
         if isinstance(formula, bool):
             return a if formula else b
         if _is_truth(a) and _is_truth(b):
-            return Truth(either(both(formula, _formula(a)), both(negate(formula), _formula(b))), a.loops | b.loops)
+            met = either(both(formula, _formula(a)), both(negate(formula), _formula(b)))
+            return Truth(self.short(met), a.loops | b.loops)
         if (
             isinstance(a, Ref)
             and isinstance(b, Ref)
@@ -387,16 +393,16 @@ class Machine:
             if a.thing is b.thing:
                 return a
             enabled = either(both(formula, a.enabled), both(negate(formula), b.enabled))
-            return Ref(self.same_thing(a.thing, b.thing), enabled)
+            return Ref(self.same_thing(a.thing, b.thing), self.short(enabled))
         if isinstance(a, Named) and isinstance(b, Named):
             return a
         if isinstance(a, Tensor) and isinstance(b, Tensor) and a.scaler == b.scaler:
-            met = Tensor.merge([a, b])
-            met.divided = a.divided or b.divided
-            return met
+            tensor = Tensor.merge([a, b])
+            tensor.divided = a.divided or b.divided
+            return tensor
         if _matters(a) or _matters(b):
-            options = [(both(formula, f), v) for f, v in _options(a)]
-            options += [(both(negate(formula), f), v) for f, v in _options(b)]
+            options = [(self.short(both(formula, f)), v) for f, v in _options(a)]
+            options += [(self.short(both(negate(formula), f)), v) for f, v in _options(b)]
             options = [(f, v) for f, v in options if f is not False]
             if len(options) <= 8:
                 return Choice(options)
@@ -468,6 +474,12 @@ class Machine:
         test = self.tests.test(question, text, self.site(node) if node is not None else None, loops)
         return ("test", test.key)
 
+    def short(self, formula: Formula) -> Formula:
+        """A formula, or where it speaks of many tests a question of its own, so that formulas do not grow for ever."""
+        if weight(formula, LONG) < LONG:
+            return formula
+        return self.ask(("long", formula), "", self.turning())
+
     def truth(self, value: Value, text: object = "", node: ast.AST | None = None) -> Formula:
         """The condition under which a value is true."""
         if isinstance(value, Const):
@@ -475,7 +487,7 @@ class Machine:
         if isinstance(value, Truth):
             return value.formula
         if isinstance(value, Choice):
-            return either(*(both(f, self.truth(v, text, node)) for f, v in value.options))
+            return self.short(either(*(both(f, self.truth(v, text, node)) for f, v in value.options)))
         if isinstance(value, Ref) and value.source is not None:
             value = value.source
         if isinstance(value, Opaque):
@@ -504,7 +516,7 @@ class Machine:
         if isinstance(value, Const):
             return value.value is None
         if isinstance(value, Choice):
-            return either(*(both(f, self.is_none(v, text, node)) for f, v in value.options))
+            return self.short(either(*(both(f, self.is_none(v, text, node)) for f, v in value.options)))
         if isinstance(value, Ref) and value.source is not None:
             value = value.source
         if isinstance(value, Opaque):

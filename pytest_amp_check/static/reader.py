@@ -351,7 +351,7 @@ class Expressions(Flow):
         loops: frozenset[int] = frozenset()
         for value in values:
             loops |= value.loops
-        return Truth(combine(*formulas), loops)
+        return Truth(self.short(combine(*formulas)), loops)
 
     def _unary(self, node: ast.UnaryOp) -> Value:
         if isinstance(node.op, ast.Not):
@@ -530,7 +530,7 @@ class Expressions(Flow):
         for value, other, side in ((left, right, left_node), (right, left, right_node)):
             if isinstance(value, Choice):
                 parts = [both(f, self._equal(v, other, left_node, right_node, node)) for f, v in value.options]
-                return either(*parts)
+                return self.short(either(*parts))
             if isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod):
                 return self._modulo_equals(value, side, other, node)
             if isinstance(value, Truth) and isinstance(other, Const) and isinstance(other.value, bool):
