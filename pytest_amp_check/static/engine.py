@@ -87,11 +87,17 @@ def check_paths(
     tree = Tree()
     findings: list[Finding] = []
     todo: list[tuple[int, str]] = []
+    heirs: list[tuple[int, str, set[bytes]]] = []
+    classes: set[bytes] = set()
     chunks = [files[at : at + CHUNK] for at in range(0, len(files), CHUNK)]
     for looked in spread(_look, chunks, jobs, (named, settings)):
         tree.add(looked.tree)
         findings.extend(looked.findings)
         todo.extend(looked.todo)
+        heirs.extend(looked.heirs)
+        classes |= looked.classes
+    # What a class inherits may call what it defines.
+    todo.extend((size, path) for size, path, names in heirs if names & classes)
     tree.grow(files, list(paths))
     # The largest first, so that no process is left with a large one at the end.
     todo.sort(reverse=True)
@@ -124,11 +130,16 @@ class Reading:
 
 
 class _Looked:
-    """What a first look at some files has shown: which of them to read, with their sizes."""
+    """What a first look at some files has shown: which of them to read, with their sizes.
 
-    __slots__ = ("findings", "todo", "tree")
+    ``classes`` are those that these define, ``heirs`` the files worth reading if a class of theirs derives from one.
+    """
+
+    __slots__ = ("classes", "findings", "heirs", "todo", "tree")
 
     def __init__(self) -> None:
+        self.classes: set[bytes] = set()
+        self.heirs: list[tuple[int, str, set[bytes]]] = []
         self.tree = Tree()
         self.findings: list[Finding] = []
         self.todo: list[tuple[int, str]] = []
@@ -146,6 +157,9 @@ def _look(paths: list[str]) -> _Looked:
         looked.tree.look(path, data)
         if path in named or sources.mentions(data):
             looked.todo.append((len(data), path))
+            looked.classes |= sources.classes(data)
+        elif names := sources.bases(data):
+            looked.heirs.append((len(data), path, names))
     return looked
 
 

@@ -46,11 +46,12 @@ def _alone(reader: Reader) -> list[tuple[Function, Class | None]]:
         for function in module.functions.values()
         if function.strong and not isinstance(function.node, ast.Lambda) and function.node not in module.shims
     ]
-    if module.trains:
-        # What a class inherits from another file may call what it defines in this one.
-        for cls in module.classes.values():
-            if isinstance(reader.globals.vars.get(cls.name), ClassValue):
-                found += [(method, cls) for method in reader.inherited(cls) if method.strong]
+    # What a class inherits from another file may call what it defines in this one.
+    for cls in module.classes.values():
+        if isinstance(reader.globals.vars.get(cls.name), ClassValue):
+            inherited = [(method, cls) for method in reader.inherited(cls) if method.strong]
+            module.trains = module.trains or bool(inherited)
+            found += inherited
     return found
 
 

@@ -340,6 +340,27 @@ def helps(data: bytes) -> bool:
     return any(word in data for word in _HELP)
 
 
+#: What a method that a class defines for another file's class may do wrong there.
+_HOOKS = (b"clip_grad", b"backward(", b"autocast", b".step(", b"zero_grad")
+_CLASS = rb"^[ \t]*class\s+(\w+)\s*(?:\(([^)]*)\))?"
+
+
+def classes(data: bytes) -> set[bytes]:
+    """Names of the classes that source defines."""
+    return {match.group(1) for match in re.finditer(_CLASS, data, re.MULTILINE)} if b"class" in data else set()
+
+
+def bases(data: bytes) -> set[bytes]:
+    """Last names of what the classes of a source derive from, if a method of theirs may matter to what they inherit."""
+    if not any(word in data for word in _HOOKS):
+        return set()
+    found: set[bytes] = set()
+    for match in re.finditer(_CLASS, data, re.MULTILINE):
+        for base in (match.group(2) or b"").split(b","):
+            found.add(base.partition(b"[")[0].rpartition(b".")[2].strip())
+    return found - {b"", b"Module", b"object"}
+
+
 #: Functions of torch that end in the word and enter no region of the program that calls them.
 _NO_REGION = (b"enter_autocast", b"exit_autocast", b"register_autocast")
 
