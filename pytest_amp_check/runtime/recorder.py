@@ -17,7 +17,6 @@ class Recorder(Scalers):
     """One recording, in the thread that began it, told of everything."""
 
     def begin(self) -> None:
-        self.program.facts["recorded"] = True
         patches.begin(self)
         try:
             for collector in self.collectors:

@@ -35,6 +35,7 @@ from .values import (
     Tensor,
     Value,
     collect_things,
+    merge_into,
     tensors_of,
 )
 
@@ -152,10 +153,11 @@ class Reader(TorchCalls):
         """A call of something that cannot be read."""
         given = [*args, *keywords.values()]
         self.hand_off(given, node)
-        self._may_save(given, node)
         tensors = [t for value in given for t in tensors_of(value)]
         name = func.text if isinstance(func, Opaque) else ""
         last = name.rpartition(".")[2]
+        if last not in TELLING:
+            self._may_save(given, node)
         if tensors and last not in TELLING:
             made = self._computed(tensors)
             made.deps = None
@@ -216,20 +218,27 @@ class Reader(TorchCalls):
         self, receiver: Mapping, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
         if name == "update":
-            for value in args:
-                if isinstance(value, Mapping):
-                    receiver.items.update(value.items)
-                    receiver.open = receiver.open or value.open
-                else:
-                    receiver.open = True
-            receiver.items.update(keywords)
+            for value in (*args, Mapping(keywords, open="**" in keywords)):
+                merge_into(receiver, value)
             return NONE
+        if name == "copy":
+            return Mapping(receiver.items, open=receiver.open)
+        if name == "keys":
+            return Sequence([Const(k) for k in receiver.items], open=receiver.open)
         if name == "values":
             return Sequence(list(receiver.items.values()), open=receiver.open)
         if name == "items":
             return Sequence([Sequence([Const(k), v]) for k, v in receiver.items.items()], open=receiver.open)
+        if name == "clear":
+            receiver.items.clear()
+            return NONE
+        if name == "setdefault" and len(args) == 2 and isinstance(args[0], Const):
+            return receiver.items.setdefault(args[0].value, args[1])
         if name in ("get", "pop", "setdefault") and args:
-            return self.item(receiver, args[0], node)
+            found = self.item(receiver, args[0], node)
+            if name == "pop" and isinstance(args[0], Const):
+                receiver.items.pop(args[0].value, None)
+            return found
         return self.fresh(node, name)
 
     def _sequence_method(self, receiver: Sequence, name: str, args: list[Value], node: ast.AST) -> Value:

@@ -7,6 +7,7 @@ from abc import abstractmethod
 
 from ..protocol import surface
 from ..protocol.events import Site, Thing
+from .checkpoints import as_mapping
 from .functions import Functions, is_static
 from .machine import Frame
 from .project import Class, Function
@@ -223,6 +224,8 @@ class Classes(Functions):
 
     def _instance_attribute(self, receiver: Instance, name: str, node: ast.AST) -> Value:
         value = self.heap.get((receiver.key, name))
+        if name == "__dict__":
+            return as_mapping(receiver, self.heap)
         if value is not None:
             if isinstance(value, Opaque) and name in receiver.cls.changed:
                 value.loops |= self.turning()
@@ -316,6 +319,8 @@ class Classes(Functions):
             return self.call_value(bound, args, keywords, node)
         if receiver.thing is not None:
             return self.module_method(receiver, receiver.thing, name, args, keywords, node)
+        if name == "_asdict":
+            return as_mapping(receiver, self.heap)
         assigned = self._assigned_elsewhere(receiver, name)
         if assigned is not None:
             return self.call_value(assigned, args, keywords, node)

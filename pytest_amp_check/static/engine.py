@@ -12,7 +12,7 @@ from typing import cast
 
 from ..protocol import events as e
 from ..protocol.check import check
-from ..protocol.events import Event, Graph, Program, Site
+from ..protocol.events import Event, Graph, Program, Site, Thing
 from ..protocol.finding import Finding
 from ..protocol.rules import LABELS, RULES
 from ..protocol.suppress import Suppressions
@@ -249,12 +249,25 @@ def _mark_casts(graph: Graph, program: Program) -> None:
             event.facts["trained"] = event.subject in owned or event.site.function.endswith("__init__")
 
 
+def _scalers_beside(save: Event, live: tuple[Thing, ...], steps: Mapping[int, set[int]]) -> tuple[str, ...]:
+    """What the scalers are called that belong to the optimizers in a checkpoint: those that step them.
+
+    Any scaler may, where it is not in view who steps them.
+    """
+    owners = save.facts["owners"]
+    stepping: set[int] = set().union(*(steps.get(key, ()) for key in owners))
+    if not stepping and owners and all(key in steps for key in owners):
+        return ()
+    return tuple(dict.fromkeys(t.name or "the scaler" for t in live if not stepping or t.key in stepping))
+
+
 def _survey(program: Program) -> None:
     """Tell the rules what is true of the program as a whole."""
     used: set[int] = set()
     trained: set[int] = set()
     dtypes: set[str] = set()
     saves: list[Event] = []
+    steps: dict[int, set[int]] = {}
     raw: list[Event] = []
     stepped = False
     for graph in program.graphs:
@@ -269,6 +282,7 @@ def _survey(program: Program) -> None:
                 thing = program.things[event.object]
                 trained |= thing.facts.get("owns") or frozenset()
                 stepped = stepped or bool(thing.facts.get("constructed"))
+                steps.setdefault(thing.key, set()).update([event.subject] if event.subject is not None else [])
             if event.kind == e.SAVE:
                 saves.append(event)
             if event.kind == e.BACKWARD and event.subject is None:
@@ -284,10 +298,9 @@ def _survey(program: Program) -> None:
     program.facts["live_scalers"] = live
     program.facts["scaler_dtypes"] = frozenset(dtypes)
     program.facts["trained_modules"] = frozenset(trained - frozen)
-    names = tuple(dict.fromkeys(t.name or "the scaler" for t in live))
     for graph in program.graphs:
         _mark_casts(graph, program)
     for event in saves:
-        event.facts["scope_scalers"] = names
+        event.facts["scope_scalers"] = _scalers_beside(event, live, steps)
     for event in raw:
         event.facts["alone"] = stepped and not scalers

@@ -23,6 +23,7 @@ from .values import (
     GradMode,
     HelperContext,
     Instance,
+    Mapping,
     Named,
     NullContext,
     Opaque,
@@ -162,6 +163,10 @@ class Flow(Machine):
         for target in node.targets:
             if isinstance(target, ast.Name):
                 self.frame.vars.pop(target.id, None)
+            elif isinstance(target, ast.Subscript):
+                holder, place = self.evaluate(target.value), self.evaluate(target.slice)
+                if isinstance(holder, Mapping) and isinstance(place, Const):
+                    holder.items.pop(place.value, None)
 
     def _assert(self, node: ast.Assert) -> None:
         formula = self.condition(node.test)

@@ -10,7 +10,7 @@ from ..protocol import events as e
 from ..protocol import surface
 from ..protocol.events import Symbol
 from ..protocol.words import Words
-from .checkpoints import Contents
+from .checkpoints import FIELD_FUNCTIONS, STATE_FUNCTIONS, STATES_FUNCTION, WRITERS, Contents, as_mapping
 from .conditions import Formula
 from .functions import has_stars
 from .reader import IMPURE
@@ -35,7 +35,9 @@ from .values import (
     Tensor,
     Truth,
     Value,
+    collect_things,
     grads_of,
+    merge_into,
     merge_params,
     tensors_of,
 )
@@ -57,6 +59,8 @@ HARMLESS = (
     "sys.",
     "random.",
 )
+#: Other names of ``dict``.
+DICTS = frozenset({"collections.OrderedDict"})
 #: Objects that only hold what they are given.
 NAMESPACES = frozenset({"types.SimpleNamespace", "argparse.Namespace"})
 #: Calls that end the program.
@@ -93,6 +97,13 @@ class TorchCalls(Things):
         if name.startswith("torch.nn.") and name.rpartition(".")[2][:1].isupper() and name.count(".") <= 3:
             return self._torch_module(name, args, node)
         given = [*args, *keywords.values()]
+        if name in DICTS:
+            return self._builtin("dict", args, keywords, node)
+        if name in FIELD_FUNCTIONS and args and isinstance(args[0], Instance):
+            return as_mapping(args[0], self.heap)
+        states = self._states(name, given, node)
+        if states is not None:
+            return states
         if name in ENDINGS:
             self.happened += 1
             self.cur = None
@@ -106,6 +117,7 @@ class TorchCalls(Things):
             return self.fresh(node, "scheduler")
         if not name.startswith(HARMLESS):
             self.hand_off(given, node)
+        if not name.startswith(HARMLESS) or name.startswith(WRITERS):
             self._may_save(given, node)
         tensors = [t for value in given for t in tensors_of(value)]
         if tensors:
@@ -145,6 +157,13 @@ class TorchCalls(Things):
         thing.facts["read"] = all(bool(is_read(p)) for p in parts)
         thing.facts["parts"] = {p.thing.key for p in parts if p.thing is not None}
         return Ref(thing)
+
+    def _states(self, name: str, given: list[Value], node: ast.AST) -> Value | None:
+        """The state of an optimizer, or of a module and its optimizers, where a function of torch takes it."""
+        if name == STATES_FUNCTION and len(given) > 1:
+            return Sequence([self._state(given[0], node), self._state(given[1], node)])
+        place = STATE_FUNCTIONS.get(name)
+        return self._state(given[place], node) if place is not None and len(given) > place else None
 
     def _builtin(self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         first = args[0] if args else NONE
@@ -187,11 +206,12 @@ class TorchCalls(Things):
         if name == "getattr" and len(args) >= 2 and isinstance(args[1], Const) and isinstance(args[1].value, str):
             return self.attribute(first, args[1].value, node)
         if name == "dict":
-            if args and not isinstance(first, Mapping):
-                return Mapping(dict(keywords), open=True)
-            items = dict(first.items) if isinstance(first, Mapping) else {}
-            items.update(keywords)
-            return Mapping(items, open="**" in keywords)
+            made_mapping = Mapping({})
+            for value in (*args, Mapping(keywords, open="**" in keywords)):
+                merge_into(made_mapping, value)
+            return made_mapping
+        if name == "vars" and isinstance(first, Instance):
+            return as_mapping(first, self.heap)
         if name in ("filter", "map"):
             return args[1] if len(args) > 1 else first
         if name in ("sum", "max", "min"):
@@ -391,7 +411,7 @@ class TorchCalls(Things):
         return NONE
 
     def _saved(self, value: Value, node: ast.AST) -> None:
-        contents = Contents()
+        contents = Contents(self.heap)
         contents.look(value)
         place = contents.place
         ours = place is not None and place.path == self.site(node).path and not contents.whole_scalers
@@ -400,6 +420,7 @@ class TorchCalls(Things):
             e.SAVE,
             here,
             optimizers=tuple(contents.optimizers),
+            owners=tuple(contents.owners),
             scalers=tuple(contents.scalers),
             whole_scalers=tuple(contents.whole_scalers),
             open=contents.open,
@@ -407,13 +428,27 @@ class TorchCalls(Things):
         )
 
     def _may_save(self, given: list[Value], node: ast.AST) -> None:
-        """A dict with an optimizer's state that is given to code that cannot be read is a checkpoint on its way."""
-        for value in given:
-            if isinstance(value, Mapping):
-                contents = Contents()
-                contents.look(value)
-                if contents.optimizers:
-                    self._saved(value, node)
+        """A dict with an optimizer's state that is given to code that cannot be read is a checkpoint on its way.
+
+        Unless it is given a scaler too, whose state it may add.
+        """
+        inner = [v for value in given if isinstance(value, Sequence) for v in value.items]
+        mappings = [value for value in (*given, *inner) if isinstance(value, Mapping)]
+        if mappings and self._holds_scaler(given):
+            for value in mappings:
+                value.open = True
+            return
+        for value in mappings:
+            contents = Contents(self.heap)
+            contents.look(value)
+            if contents.optimizers:
+                self._saved(value, node)
+
+    def _holds_scaler(self, values: list[Value]) -> bool:
+        things: list[int] = []
+        for value in values:
+            collect_things(value, self.heap, things, 0)
+        return any(self.program.things[key].role == "scaler" for key in things)
 
     def _fill_function(
         self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST

@@ -406,6 +406,21 @@ class Choice(Value):
 NONE = Const(None)
 
 
+def merge_into(mapping: Mapping, value: Value) -> None:
+    """What ``mapping.update(value)`` does: a dict, or pairs, or something that is not known."""
+    if isinstance(value, Mapping):
+        mapping.items.update(value.items)
+        mapping.open = mapping.open or value.open
+        return
+    pairs = value.items if isinstance(value, Sequence) else [value]
+    mapping.open = mapping.open or not isinstance(value, Sequence) or value.open
+    for pair in pairs:
+        if isinstance(pair, Sequence) and len(pair.items) == 2 and isinstance(pair.items[0], Const):
+            mapping.items[pair.items[0].value] = pair.items[1]
+        else:
+            mapping.open = True
+
+
 def tensors_of(value: Value) -> list[Tensor]:
     """The tensors that a value is, or holds."""
     if isinstance(value, Tensor):

@@ -25,8 +25,9 @@ def _without_scaler(program: Program) -> Iterator[tuple[str, Event, Mapping[str,
     dtypes = frozenset(program.facts.get("scaler_dtypes", ()))
     if dtypes and dtypes <= {"bfloat16"}:
         return  # a scaler over bfloat16 only has nothing to remember
-    if program.facts.get("recorded") and any(x.kind == SAVE and x.facts.get("scalers") for x in _events(program)):
-        return  # a run shows everything: the scaler's state is saved in a file of its own
+    saves = (x.facts for x in _events(program) if x.kind == SAVE)
+    if any(facts.get("scalers") and not facts.get("optimizers") for facts in saves):
+        return  # the scaler's state is saved in a file of its own
     seen: set[tuple[str, int, int]] = set()
     for graph in program.graphs:
         for node in graph.nodes:
