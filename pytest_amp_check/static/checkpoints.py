@@ -43,6 +43,9 @@ class Contents:
         self.owners: list[int] = []
         self.scalers: list[str] = []
         self.whole_scalers: list[str] = []
+        #: It holds the state of something else, a model's most likely.
+        self.others = False
+        #: It may hold more.
         self.open = False
         #: Where the first optimizer's state was taken.
         self.place: StateDict | None = None
@@ -54,6 +57,7 @@ class Contents:
         if isinstance(value, StateDict):
             self._state_of(value, key)
         elif isinstance(value, Ref):
+            self.others = self.others or value.role == "module"
             if value.role == "scaler":
                 self.whole_scalers.append(value.thing.name)
             elif value.role == "optimizer":
@@ -62,7 +66,8 @@ class Contents:
         elif isinstance(value, ScaleValue):
             self.scalers.append(key or "")
         elif isinstance(value, Mapping):
-            self.open = self.open or value.open
+            # What a dict under a name of its own holds besides is seldom a state: a configuration, say.
+            self.open = self.open or (value.open and (depth == 0 or key is None or speaks_of_scaling(key)))
             for name, item in value.items.items():
                 self.look(item, None if isinstance(name, tuple) else str(name), depth + 1)
         elif isinstance(value, Sequence):
@@ -70,12 +75,13 @@ class Contents:
                 self.look(item, key, depth + 1)
         elif isinstance(value, Choice):
             for _, option in value.options:
-                self.look(option, key, depth + 1)
+                self.look(option, key, depth)
         elif isinstance(value, Instance):
             self._fields_of(value, key, depth)
-        elif isinstance(value, Opaque) and (depth == 0 or key is None or speaks_of_scaling(f"{key} {value.text}")):
+        elif isinstance(value, Opaque):
             # A scaler's state may have been put together elsewhere.
-            self.open = True
+            unknown = depth == 0 or (key is None and depth == 1)
+            self.open = self.open or unknown or speaks_of_scaling(f"{key or ''} {value.text}")
 
     def _state_of(self, state: StateDict, key: str | None) -> None:
         owner = state.of
@@ -90,15 +96,17 @@ class Contents:
             self.optimizers.append(str(Words(taken.value)) if spoken else owner.thing.name)  # type: ignore[union-attr]
             self.owners.append(owner.thing.key)
             self.place = self.place or state
-        elif isinstance(owner, Opaque):
-            if key is None:
-                self.open = True
-            elif speaks_of_scaling(f"{key} {owner.text}"):
-                self.scalers.append(key)
+        elif isinstance(owner, Opaque) and key is None:
+            self.open = True
+        elif isinstance(owner, Opaque) and speaks_of_scaling(f"{key} {owner.text}"):
+            self.scalers.append(str(key))
+        else:
+            self.others = True
 
     def _fields_of(self, value: Instance, key: str | None, depth: int) -> None:
         """An object that is saved as it is: a record of states, or something that has a scaler among the rest."""
         if value.thing is not None:
+            self.others = True
             return
         record = value.cls.is_record()
         self.open = self.open or (depth == 0 and not record)

@@ -58,6 +58,9 @@ class Flow(Machine):
     def found(self, target: ast.expr, value: Opaque) -> None: ...
 
     @abstractmethod
+    def is_stepped(self, target: ast.expr) -> bool: ...
+
+    @abstractmethod
     def augment(self, node: ast.AugAssign) -> None: ...
 
     #: Texts of expressions that this file uses as scalers, optimizers or modules, and which.
@@ -100,6 +103,9 @@ class Flow(Machine):
     def _assign(self, node: ast.Assign) -> None:
         value = self.evaluate(node.value)
         for target in node.targets:
+            if isinstance(value, Tensor) and self.is_stepped(target):
+                # A method of a module makes optimizers, too.
+                value = self.fresh(node.value)
             self.assign(target, value)
             if isinstance(node.value, ast.Call) and isinstance(value, Opaque):
                 self.found(target, value)

@@ -166,6 +166,10 @@ class Expressions(Flow):
         text = chain(node)
         return self.opaque(("imported", value.name), text) if text and text in self.uses else value
 
+    def is_stepped(self, target: ast.expr) -> bool:
+        """Whether this file uses what is assigned as an optimizer."""
+        return self.uses.get(chain(target) or "") == "optimizer"
+
     def found(self, target: ast.expr, value: Opaque) -> None:
         """An optimizer that code which cannot be read has made, or has found."""
         made = self.recognise(value, target)
@@ -678,7 +682,7 @@ class Expressions(Flow):
             return
         for i, element in enumerate(target.elts):
             part: Value
-            if isinstance(value, Tensor):
+            if isinstance(value, Tensor) and not self.is_stepped(element):
                 part = value.copy()
             elif isinstance(value, (Params, Grad)):
                 part = value if isinstance(element, ast.Name) else self.fresh(element)

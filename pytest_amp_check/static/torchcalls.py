@@ -428,9 +428,9 @@ class TorchCalls(Things):
         )
 
     def _may_save(self, given: list[Value], node: ast.AST) -> None:
-        """A dict with an optimizer's state that is given to code that cannot be read is a checkpoint on its way.
+        """A dict with the states of an optimizer and of more, given to code that cannot be read, is a checkpoint.
 
-        Unless it is given a scaler too, whose state it may add.
+        Unless that code is given a scaler too, whose state it may add.
         """
         inner = [v for value in given if isinstance(value, Sequence) for v in value.items]
         mappings = [value for value in (*given, *inner) if isinstance(value, Mapping)]
@@ -441,7 +441,7 @@ class TorchCalls(Things):
         for value in mappings:
             contents = Contents(self.heap)
             contents.look(value)
-            if contents.optimizers:
+            if contents.optimizers and contents.others:
                 self._saved(value, node)
 
     def _holds_scaler(self, values: list[Value]) -> bool:
