@@ -348,6 +348,8 @@ class Flow(Machine):
         self.read(node.finalbody)
         if self.handlers and self.cur is not None:
             self.handlers[-1].append(self.cur)
+            # The place is needed yet: what leads to it cannot be left out of the graph.
+            self.happened += 1
         self.cur = None
 
     def _in_frame(self, frame: Frame, act: Callable[[], None]) -> None:
