@@ -9,7 +9,7 @@ from ..protocol import events as e
 from ..protocol.words import chain
 from .conditions import Formula
 from .reader import IMPURE
-from .torchcalls import TorchCalls
+from .torchcalls import TorchCalls, compares
 from .values import (
     NONE,
     BoundMethod,
@@ -36,6 +36,7 @@ from .values import (
     Value,
     collect_things,
     merge_into,
+    options_of,
     tensors_of,
 )
 
@@ -156,7 +157,7 @@ class Reader(TorchCalls):
         tensors = [t for value in given for t in tensors_of(value)]
         name = func.text if isinstance(func, Opaque) else ""
         last = name.rpartition(".")[2]
-        if last not in TELLING:
+        if last not in TELLING and not compares(last):
             self._may_save(given, node)
         if tensors and last not in TELLING:
             made = self._computed(tensors)
@@ -181,6 +182,7 @@ class Reader(TorchCalls):
             found = self._super_attribute(receiver, name)
             if isinstance(found, FunctionValue):
                 return self.follow(found, args, keywords, node)
+            self.lend(receiver.receiver, [*args, *keywords.values()])
             return self.unknown(found, args, keywords, node)
         if isinstance(receiver, Ref):
             if receiver.role == "scaler":
@@ -302,5 +304,9 @@ class Reader(TorchCalls):
         things: list[int] = []
         for value in given:
             collect_things(value, self.heap, things, 0)
+        options = [v for value in given for v in options_of(value)]
+        direct = [value.thing for value in options if isinstance(value, Ref) and value.enabled is not False]
+        trainers = {t.role for t in direct} >= {"scaler", "optimizer"}
         if things:
-            self.emit(e.HANDOFF, node, things=tuple(dict.fromkeys(things)))
+            trains = tuple(t.key for t in direct) if trainers else ()
+            self.emit(e.HANDOFF, node, things=tuple(dict.fromkeys(things)), trains=trains)

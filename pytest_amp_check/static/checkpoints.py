@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from ..protocol.words import Words
-from .values import Choice, Instance, Mapping, Opaque, Ref, ScaleValue, Sequence, StateDict, Value
+from .values import Choice, Instance, Mapping, Opaque, Ref, ScaleValue, Sequence, StateDict, Value, options_of
 
 #: Containers within containers that are looked into.
 DEPTH = 5
@@ -25,12 +25,16 @@ FIELD_FUNCTIONS = frozenset({"dataclasses.asdict", "attr.asdict", "attrs.asdict"
 #: Functions of torch that write what they are given, beside ``torch.save``.
 WRITERS = "torch.distributed.checkpoint."
 
+#: Words of names of flags.
+FLAGS = frozenset({"use", "using", "enable", "enabled", "is", "with", "no", "has"})
+
 _WORD = re.compile(r"[a-z0-9]+")
 
 
 def speaks_of_scaling(words: str) -> bool:
-    """Whether words may name a scaler, or what holds one."""
-    return any("scal" in w or "precision" in w or w in ("amp", "fp16") for w in _WORD.findall(words.lower()))
+    """Whether words may name a scaler, or what holds one, rather than a flag that says whether there is one."""
+    found = _WORD.findall(words.lower())
+    return any("scal" in w for w in found) or ("amp" in found and not FLAGS.intersection(found))
 
 
 class Contents:
@@ -43,8 +47,8 @@ class Contents:
         self.owners: list[int] = []
         self.scalers: list[str] = []
         self.whole_scalers: list[str] = []
-        #: It holds the state of something else, a model's most likely.
-        self.others = False
+        #: It holds the state of something else, a model's most likely, or that of a module for certain.
+        self.others = self.modules = False
         #: It may hold more.
         self.open = False
         #: Where the first optimizer's state was taken.
@@ -57,7 +61,7 @@ class Contents:
         if isinstance(value, StateDict):
             self._state_of(value, key)
         elif isinstance(value, Ref):
-            self.others = self.others or value.role == "module"
+            self.modules = self.modules or value.role == "module"
             if value.role == "scaler":
                 self.whole_scalers.append(value.thing.name)
             elif value.role == "optimizer":
@@ -74,7 +78,7 @@ class Contents:
             for item in value.items:
                 self.look(item, key, depth + 1)
         elif isinstance(value, Choice):
-            for _, option in value.options:
+            for option in options_of(value):
                 self.look(option, key, depth)
         elif isinstance(value, Instance):
             self._fields_of(value, key, depth)
@@ -85,8 +89,7 @@ class Contents:
 
     def _state_of(self, state: StateDict, key: str | None) -> None:
         owner = state.of
-        if isinstance(owner, Choice):
-            owner = next((v for _, v in owner.options if isinstance(v, Ref)), owner)
+        owner = next((v for v in options_of(owner) if isinstance(v, Ref)), owner)
         role = owner.role if isinstance(owner, Ref) else ""
         if role == "scaler":
             self.scalers.append(key or "")
@@ -102,11 +105,12 @@ class Contents:
             self.scalers.append(str(key))
         else:
             self.others = True
+            self.modules = self.modules or role == "module" or isinstance(owner, Instance)
 
     def _fields_of(self, value: Instance, key: str | None, depth: int) -> None:
         """An object that is saved as it is: a record of states, or something that has a scaler among the rest."""
         if value.thing is not None:
-            self.others = True
+            self.modules = True
             return
         record = value.cls.is_record()
         self.open = self.open or (depth == 0 and not record)

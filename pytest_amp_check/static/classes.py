@@ -66,6 +66,9 @@ class Classes(Functions):
         self, receiver: Value, thing: Thing, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value: ...
 
+    @abstractmethod
+    def lend(self, receiver: Value, given: list[Value]) -> None: ...
+
     def _role_of(self, cls: Class, seen: int = 0) -> str | None:
         """The role that a class inherits from torch."""
         if seen > 6:
@@ -324,6 +327,7 @@ class Classes(Functions):
         assigned = self._assigned_elsewhere(receiver, name)
         if assigned is not None:
             return self.call_value(assigned, args, keywords, node)
+        self.lend(receiver, [*args, *keywords.values()])
         return self.unknown(self.opaque(("attribute of", receiver.key, name), self.words(node)), args, keywords, node)
 
     def _class_method(

@@ -249,6 +249,10 @@ def _mark_casts(graph: Graph, program: Program) -> None:
             event.facts["trained"] = event.subject in owned or event.site.function.endswith("__init__")
 
 
+def _of_role(program: Program, keys: tuple[int, ...], role: str) -> list[int]:
+    return [key for key in keys if program.things[key].role == role]
+
+
 def _scalers_beside(save: Event, live: tuple[Thing, ...], steps: Mapping[int, set[int]]) -> tuple[str, ...]:
     """What the scalers are called that belong to the optimizers in a checkpoint: those that step them.
 
@@ -283,6 +287,12 @@ def _survey(program: Program) -> None:
                 trained |= thing.facts.get("owns") or frozenset()
                 stepped = stepped or bool(thing.facts.get("constructed"))
                 steps.setdefault(thing.key, set()).update([event.subject] if event.subject is not None else [])
+            if event.kind == e.HANDOFF:
+                # Code that is given both is where they train.
+                for scaler in _of_role(program, event.facts.get("trains", ()), "scaler"):
+                    used.add(scaler)
+                    for optimizer in _of_role(program, event.facts["trains"], "optimizer"):
+                        steps.setdefault(optimizer, set()).add(scaler)
             if event.kind == e.SAVE:
                 saves.append(event)
             if event.kind == e.BACKWARD and event.subject is None:

@@ -31,6 +31,7 @@ from .values import (
     Ref,
     Sequence,
     StackContext,
+    StateDict,
     SuperValue,
     Tensor,
     Truth,
@@ -117,7 +118,7 @@ class TorchCalls(Things):
             return self.fresh(node, "scheduler")
         if not name.startswith(HARMLESS):
             self.hand_off(given, node)
-        if not name.startswith(HARMLESS) or name.startswith(WRITERS):
+        if (not name.startswith(HARMLESS) or name.startswith(WRITERS)) and not compares(name):
             self._may_save(given, node)
         tensors = [t for value in given for t in tensors_of(value)]
         if tensors:
@@ -434,15 +435,26 @@ class TorchCalls(Things):
         """
         inner = [v for value in given if isinstance(value, Sequence) for v in value.items]
         mappings = [value for value in (*given, *inner) if isinstance(value, Mapping)]
-        if mappings and self._holds_scaler(given):
+        states = [value for value in given if isinstance(value, StateDict)]
+        if not (mappings or states):
+            return
+        if self._holds_scaler(given):
             for value in mappings:
                 value.open = True
             return
-        for value in mappings:
+        holders: list[Value] = [*mappings, Sequence(list(states))]
+        for holder in holders:
             contents = Contents(self.heap)
-            contents.look(value)
-            if contents.optimizers and contents.others:
-                self._saved(value, node)
+            contents.look(holder)
+            if contents.optimizers and (contents.modules or (contents.others and isinstance(holder, Mapping))):
+                self._saved(holder, node)
+
+    def lend(self, receiver: Value, given: list[Value]) -> None:
+        """A dict that a method which cannot be read is given: with a scaler at hand it may add its state."""
+        if self._holds_scaler([receiver]):
+            for value in given:
+                if isinstance(value, Mapping):
+                    value.open = True
 
     def _holds_scaler(self, values: list[Value]) -> bool:
         things: list[int] = []
@@ -505,6 +517,11 @@ class TorchCalls(Things):
 
     def _load(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         return self.fresh(node, "loaded")
+
+
+def compares(name: str) -> bool:
+    """Whether a function is one that tests compare with."""
+    return name.rpartition(".")[2].startswith(("assert", "Assert"))
 
 
 _ROLES: dict[str, Callable[..., Value]] = {

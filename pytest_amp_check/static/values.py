@@ -421,6 +421,11 @@ def merge_into(mapping: Mapping, value: Value) -> None:
             mapping.open = True
 
 
+def options_of(value: Value) -> list[Value]:
+    """Each of the values that a value may be."""
+    return [option for _, option in value.options] if isinstance(value, Choice) else [value]
+
+
 def tensors_of(value: Value) -> list[Tensor]:
     """The tensors that a value is, or holds."""
     if isinstance(value, Tensor):
