@@ -265,6 +265,8 @@ class Chain(Judge):
         """Findings of the rules that judge a run as a whole."""
         graph = Graph("run")
         for event in self.distinct.values():
+            if graph.nodes:
+                graph.nodes[-1].ways.append((len(graph.nodes), -1, True))
             graph.nodes.append(Node(event))
         whole = Program()
         whole.graphs, whole.things, whole.facts = [graph], self.program.things, self.program.facts

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from ..protocol import events as e
 from ..protocol.words import chain
 from .conditions import Formula
-from .reader import IMPURE
+from .reader import IMPURE, entry_of
+from .things import first_of
 from .torchcalls import TorchCalls, compares
 from .values import (
     NONE,
@@ -289,12 +290,17 @@ class Reader(TorchCalls):
             return made
         if name == "state_dict":
             return self._state(receiver, node)
+        if name == "load_state_dict":
+            self._loads_unknown(text, first_of(args, keywords, "state_dict"), node)
         if name in ("half", "bfloat16") and not args:
             self.emit(
                 e.MODULE_CAST, node, None, dtype="float16" if name == "half" else "bfloat16", names={"module": text}
             )
         func = self.structural("method", (receiver,), self.words(node), name)
-        return self.unknown(func, args, keywords, node)
+        result = self.unknown(func, args, keywords, node)
+        if name in ("get", "pop") and args and isinstance(result, Opaque):
+            result.entry = entry_of(receiver, args[0])
+        return result
 
     def refs(self, keys: tuple[int, ...]) -> list[Value]:
         return [Ref(self.program.things[key]) for key in keys]
@@ -304,6 +310,8 @@ class Reader(TorchCalls):
         things: list[int] = []
         for value in given:
             collect_things(value, self.heap, things, 0)
+            if isinstance(value, Opaque):
+                self.program.facts.setdefault("handed", set()).add(value.key)
         options = [v for value in given for v in options_of(value)]
         direct = [value.thing for value in options if isinstance(value, Ref) and value.enabled is not False]
         trainers = {t.role for t in direct} >= {"scaler", "optimizer"}

@@ -45,6 +45,9 @@ class Contents:
         #: What the user calls each optimizer whose state it holds, and the keys of those that are known.
         self.optimizers: list[str] = []
         self.owners: list[int] = []
+        #: The names under which it holds the states of optimizers, and those of scalers that are known.
+        self.optimizer_entries: set[str] = set()
+        self.scaler_entries: set[str] = set()
         self.scalers: list[str] = []
         self.whole_scalers: list[str] = []
         #: It holds the state of something else, a model's most likely, or that of a module for certain.
@@ -93,11 +96,11 @@ class Contents:
         role = owner.role if isinstance(owner, Ref) else ""
         if role == "scaler":
             self.scalers.append(key or "")
+            self.scaler_entries.add(key or "")
         elif isinstance(owner, Ref) and role == "optimizer":
-            taken = state.node.func if isinstance(state.node, ast.Call) else None
-            spoken = isinstance(taken, ast.Attribute) and taken.attr == "state_dict"
-            self.optimizers.append(str(Words(taken.value)) if spoken else owner.thing.name)  # type: ignore[union-attr]
+            self.optimizers.append(_said(owner, state.node))
             self.owners.append(owner.thing.key)
+            self.optimizer_entries.add(key or "")
             self.place = self.place or state
         elif isinstance(owner, Opaque) and key is None:
             self.open = True
@@ -119,6 +122,16 @@ class Contents:
                 self.scalers += [name] if item.role == "scaler" else []
             elif record or isinstance(item, Instance):
                 self.look(item, name, depth + 1)
+
+
+def _said(owner: Ref, node: ast.AST) -> str:
+    """What the user calls an optimizer whose state is taken; a name that it goes by elsewhere tells more than ``x``."""
+    taken = node.func if isinstance(node, ast.Call) else None
+    if not isinstance(taken, ast.Attribute) or taken.attr != "state_dict":
+        return owner.thing.name
+    if isinstance(taken.value, ast.Name) and "." in owner.thing.name and owner.thing.facts.get("constructed"):
+        return owner.thing.name
+    return str(Words(taken.value))
 
 
 def fields_of(value: Instance, heap: dict[tuple[int, str], Value]) -> Iterator[tuple[str, Value]]:

@@ -253,12 +253,25 @@ def _of_role(program: Program, keys: tuple[int, ...], role: str) -> list[int]:
     return [key for key in keys if program.things[key].role == role]
 
 
-def _scalers_beside(save: Event, live: tuple[Thing, ...], steps: Mapping[int, set[int]]) -> tuple[str, ...]:
-    """What the scalers are called that belong to the optimizers in a checkpoint: those that step them.
+def _survey_loads(program: Program, saves: list[Event], loads: list[Event]) -> None:
+    """Say of what is loaded whether the same program saves it, with the scaler's state beside the optimizer's."""
+    full = [save.facts for save in saves if save.facts["scaler_entries"] and save.facts["optimizer_entries"]]
+    entries: frozenset[str] = frozenset().union(*(facts["scaler_entries"] for facts in full))
+    handed = program.facts.get("handed", ())
+    for event in loads:
+        entry = event.facts["entry"]
+        if event.kind == e.SCALER_LOAD:
+            event.facts["of_others"] = bool(full) and entry is not None and entry not in entries
+        else:
+            saved = any(entry in facts["optimizer_entries"] for facts in full)
+            event.facts["holds_scaler"] = saved and event.facts["source"] not in handed
+
+
+def _scalers_beside(owners: tuple[int, ...], live: tuple[Thing, ...], steps: Mapping[int, set[int]]) -> tuple[str, ...]:
+    """What the scalers are called that belong to optimizers: those that step them.
 
     Any scaler may, where it is not in view who steps them.
     """
-    owners = save.facts["owners"]
     stepping: set[int] = set().union(*(steps.get(key, ()) for key in owners))
     if not stepping and owners and all(key in steps for key in owners):
         return ()
@@ -271,6 +284,7 @@ def _survey(program: Program) -> None:
     trained: set[int] = set()
     dtypes: set[str] = set()
     saves: list[Event] = []
+    loads: list[Event] = []
     steps: dict[int, set[int]] = {}
     raw: list[Event] = []
     stepped = False
@@ -295,6 +309,8 @@ def _survey(program: Program) -> None:
                         steps.setdefault(optimizer, set()).add(scaler)
             if event.kind == e.SAVE:
                 saves.append(event)
+            if event.kind in (e.OPTIMIZER_LOAD, e.SCALER_LOAD):
+                loads.append(event)
             if event.kind == e.BACKWARD and event.subject is None:
                 raw.append(event)
             if event.kind == e.FILL:
@@ -311,6 +327,10 @@ def _survey(program: Program) -> None:
     for graph in program.graphs:
         _mark_casts(graph, program)
     for event in saves:
-        event.facts["scope_scalers"] = _scalers_beside(event, live, steps)
+        event.facts["scope_scalers"] = _scalers_beside(event.facts["owners"], live, steps)
+    _survey_loads(program, saves, loads)
+    for event in loads:
+        if event.kind == e.OPTIMIZER_LOAD and event.object is not None:
+            event.facts["scope_scalers"] = _scalers_beside((event.object,), live, steps)
     for event in raw:
         event.facts["alone"] = stepped and not scalers

@@ -230,7 +230,9 @@ class Expressions(Flow):
         if isinstance(receiver, Sequence) and len(receiver.items) == 1:
             return receiver.items[0]
         text = _text(node) if isinstance(node, ast.expr) else ""
-        return self.structural("item", (receiver, index), text)
+        made = self.structural("item", (receiver, index), text)
+        made.entry = entry_of(receiver, index)
+        return made
 
     # Compound values.
 
@@ -746,6 +748,13 @@ class Expressions(Flow):
             if part is not None:
                 self.evaluate(part)
         return self.fresh(node, "slice")
+
+
+def entry_of(receiver: Value, index: Value) -> tuple[int, str | None] | None:
+    """Which item of which unknown value an index leads to."""
+    if not isinstance(receiver, Opaque):
+        return None
+    return receiver.key, index.value if isinstance(index, Const) and isinstance(index.value, str) else None
 
 
 def readings_of(value: Value) -> tuple[Event, ...]:

@@ -71,7 +71,7 @@ def mark_relevant(module: Module) -> None:
     scalers = {text.rpartition(".")[2] for text, role in module.uses.items() if role == "scaler"}
     bits.update(dict.fromkeys(scalers, _AMP))
     if scalers or module.identifiers & {"GradScaler", "ShardedGradScaler"}:
-        bits["state_dict"] = _STATE
+        bits["state_dict"] = bits["load_state_dict"] = _STATE
     everywhere = _LARGE if LARGE_NUMBER in module.words else 0
     # Where nothing trains, a region matters to the function that opens it, not to all that call that function.
     found = _bits_of_names(module, bits) if trains else {}

@@ -425,6 +425,8 @@ class TorchCalls(Things):
             scalers=tuple(contents.scalers),
             whole_scalers=tuple(contents.whole_scalers),
             open=contents.open,
+            optimizer_entries=frozenset(contents.optimizer_entries),
+            scaler_entries=frozenset(contents.scaler_entries),
             names={"call": self.words(node)},
         )
 

@@ -44,9 +44,10 @@ class Opaque(Value):
     ``parameter`` says that it came in from outside the code that is read. ``counter`` marks a number that a loop
     counts, with ``first`` its first value where that is known; ``offset`` is what was added to it. ``readings`` are
     the events that read the gradients from which it was computed; ``iterates`` is "range" or "enumerate" for those.
+    ``entry`` is the key of the unknown value that it is an item of, and the name of the item where that is known.
     """
 
-    __slots__ = ("base", "counter", "first", "iterates", "key", "offset", "parameter", "readings", "words")
+    __slots__ = ("base", "counter", "entry", "first", "iterates", "key", "offset", "parameter", "readings", "words")
 
     def __init__(
         self, key: int, words: object, loops: frozenset[int] = frozenset(), *, parameter: bool = False
@@ -61,6 +62,7 @@ class Opaque(Value):
         self.offset = 0
         self.base: Opaque = self
         self.readings: tuple[Event, ...] = ()
+        self.entry: tuple[int, str | None] | None = None
 
     @property
     def text(self) -> str:
