@@ -40,6 +40,7 @@ STILL = frozenset(
         e.SCOPE_LOST,
         e.DEPRECATED,
         e.SAVE,
+        e.OPTIMIZER_LOAD,
         e.FILL,
         e.SCALE,
         e.MODULE_CAST,

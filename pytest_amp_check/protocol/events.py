@@ -37,6 +37,7 @@ FILL = "fill"  # facts: value, tensor
 SCALER_STATE = "scaler-state"  # scaler.state_dict()
 SCALER_LOAD = "scaler-load"  # scaler.load_state_dict()
 SAVE = "save"  # facts: contents
+OPTIMIZER_LOAD = "optimizer-load"  # optimizer.load_state_dict(); facts: holds_scaler (so does what it is loaded from)
 SCHEDULER_STEP = "scheduler-step"  # optimizer whose learning rate moves; facts: skipped, idle
 GRAD_INVALID = "grad-invalid"  # optimizer: values that are not finite appeared in its gradients after unscale_
 PENALTY = "penalty"  # scaled gradients from autograd.grad enter a new loss

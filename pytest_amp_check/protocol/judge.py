@@ -30,6 +30,7 @@ IDLE = frozenset(
         e.SCOPE_LOST,
         e.DEPRECATED,
         e.SAVE,
+        e.OPTIMIZER_LOAD,
         e.FILL,
         e.SCALE,
         e.MODULE_CAST,

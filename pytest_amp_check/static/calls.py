@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from ..protocol import events as e
 from ..protocol.words import chain
 from .conditions import Formula
-from .reader import IMPURE
-from .torchcalls import TorchCalls
+from .reader import IMPURE, entry_of
+from .things import first_of
+from .torchcalls import TorchCalls, compares
 from .values import (
     NONE,
     BoundMethod,
@@ -35,6 +36,8 @@ from .values import (
     SuperValue,
     Tensor,
     Value,
+    merge_into,
+    options_of,
     tensors_of,
 )
 
@@ -156,10 +159,11 @@ class Reader(TorchCalls):
         """A call of something that cannot be read."""
         given = [*args, *keywords.values()]
         self.hand_off(given, node)
-        self._may_save(given, node)
         tensors = [t for value in given for t in tensors_of(value)]
         name = func.text if isinstance(func, Opaque) else ""
         last = name.rpartition(".")[2]
+        if last not in TELLING and not compares(last):
+            self._may_save(given, node)
         if tensors and last not in TELLING:
             made = self._computed(tensors)
             made.deps = None
@@ -183,6 +187,7 @@ class Reader(TorchCalls):
             found = self._super_attribute(receiver, name)
             if isinstance(found, FunctionValue):
                 return self.follow(found, args, keywords, node)
+            self.lend(receiver.receiver, [*args, *keywords.values()])
             return self.unknown(found, args, keywords, node)
         if isinstance(receiver, Ref):
             if receiver.role == "scaler":
@@ -220,20 +225,27 @@ class Reader(TorchCalls):
         self, receiver: Mapping, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
         if name == "update":
-            for value in args:
-                if isinstance(value, Mapping):
-                    receiver.items.update(value.items)
-                    receiver.open = receiver.open or value.open
-                else:
-                    receiver.open = True
-            receiver.items.update(keywords)
+            for value in (*args, Mapping(keywords, open="**" in keywords)):
+                merge_into(receiver, value)
             return NONE
+        if name == "copy":
+            return Mapping(receiver.items, open=receiver.open)
+        if name == "keys":
+            return Sequence([Const(k) for k in receiver.items], open=receiver.open)
         if name == "values":
             return Sequence(list(receiver.items.values()), open=receiver.open)
         if name == "items":
             return Sequence([Sequence([Const(k), v]) for k, v in receiver.items.items()], open=receiver.open)
+        if name == "clear":
+            receiver.items.clear()
+            return NONE
+        if name == "setdefault" and len(args) == 2 and isinstance(args[0], Const):
+            return receiver.items.setdefault(args[0].value, args[1])
         if name in ("get", "pop", "setdefault") and args:
-            return self.item(receiver, args[0], node)
+            found = self.item(receiver, args[0], node)
+            if name == "pop" and isinstance(args[0], Const):
+                receiver.items.pop(args[0].value, None)
+            return found
         return self.fresh(node, name)
 
     def _sequence_method(self, receiver: Sequence, name: str, args: list[Value], node: ast.AST) -> Value:
@@ -282,41 +294,29 @@ class Reader(TorchCalls):
             return made
         if name == "state_dict":
             return self._state(receiver, node)
+        if name == "load_state_dict":
+            self._loads_unknown(text, first_of(args, keywords, "state_dict"), node)
         if name in ("half", "bfloat16") and not args:
             self.emit(
                 e.MODULE_CAST, node, None, dtype="float16" if name == "half" else "bfloat16", names={"module": text}
             )
         func = self.structural("method", (receiver,), self.words(node), name)
-        return self.unknown(func, args, keywords, node)
+        result = self.unknown(func, args, keywords, node)
+        if name in ("get", "pop") and args and isinstance(result, Opaque):
+            result.entry = entry_of(receiver, args[0])
+        return result
 
     def refs(self, keys: tuple[int, ...]) -> list[Value]:
         return [Ref(self.program.things[key]) for key in keys]
 
     def hand_off(self, given: list[Value], node: ast.AST) -> None:
         """Tell the protocol that unknown code was given scalers or optimizers."""
-        things: dict[int, None] = {}
-        held: set[int] = set()
         for value in given:
-            self._collect(value, things, held, 0)
+            if isinstance(value, Opaque):
+                self.program.facts.setdefault("handed", set()).add(value.key)
+        options = [v for value in given for v in options_of(value)]
+        direct = [value.thing for value in options if isinstance(value, Ref) and value.enabled is not False]
+        trainers = {t.role for t in direct} >= {"scaler", "optimizer"}
+        things = tuple(thing.key for thing in self.held(given))
         if things:
-            self.emit(e.HANDOFF, node, things=tuple(things))
-
-    def _collect(self, value: Value, things: dict[int, None], held: set[int], depth: int) -> None:
-        """Keys of the scalers and optimizers that a value is or holds; ``held`` are the objects looked into."""
-        if isinstance(value, Ref):
-            if value.role in ("scaler", "optimizer"):
-                things[value.thing.key] = None
-            return
-        inner: Iterable[Value] = ()
-        if isinstance(value, Sequence):
-            inner = value.items
-        elif isinstance(value, Mapping):
-            inner = value.items.values()
-        elif isinstance(value, Choice):
-            inner = [option for _, option in value.options]
-        elif isinstance(value, Instance) and value.key not in held:
-            held.add(value.key)
-            inner = self.fields_of(value.key)
-        if depth < 4:
-            for item in inner:
-                self._collect(item, things, held, depth + 1)
+            self.emit(e.HANDOFF, node, things=things, trains=tuple(t.key for t in direct) if trainers else ())

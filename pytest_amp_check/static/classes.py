@@ -7,6 +7,7 @@ from abc import abstractmethod
 
 from ..protocol import surface
 from ..protocol.events import Site, Thing
+from .checkpoints import as_mapping
 from .functions import Functions, is_static
 from .machine import Frame
 from .project import Class, Function
@@ -65,6 +66,9 @@ class Classes(Functions):
     def module_method(
         self, receiver: Value, thing: Thing, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value: ...
+
+    @abstractmethod
+    def lend(self, receiver: Value, given: list[Value]) -> None: ...
 
     def _base(self, cls: Class, base: ast.expr) -> Value | None:
         """The value of an expression that a class derives from."""
@@ -243,6 +247,8 @@ class Classes(Functions):
 
     def _instance_attribute(self, receiver: Instance, name: str, node: ast.AST) -> Value:
         value = self.heap.get((receiver.key, name))
+        if name == "__dict__":
+            return as_mapping(receiver, self.attributes)
         if value is not None:
             if isinstance(value, Opaque) and name in receiver.cls.changed:
                 value.loops |= self.turning()
@@ -339,9 +345,12 @@ class Classes(Functions):
             return self.call_value(bound, args, keywords, node)
         if receiver.thing is not None:
             return self.module_method(receiver, receiver.thing, name, args, keywords, node)
+        if name == "_asdict":
+            return as_mapping(receiver, self.attributes)
         assigned = self._assigned_elsewhere(receiver, name)
         if assigned is not None:
             return self.call_value(assigned, args, keywords, node)
+        self.lend(receiver, [*args, *keywords.values()])
         return self.unknown(self.opaque(("attribute of", receiver.key, name), self.words(node)), args, keywords, node)
 
     def _class_method(

@@ -12,7 +12,7 @@ from typing import cast
 
 from ..protocol import events as e
 from ..protocol.check import check, merge
-from ..protocol.events import Event, Graph, Program, Site
+from ..protocol.events import Event, Graph, Program, Site, Thing
 from ..protocol.finding import Finding
 from ..protocol.rules import LABELS, RULES
 from ..protocol.suppress import Suppressions
@@ -87,17 +87,18 @@ def check_paths(
     tree = Tree()
     findings: list[Finding] = []
     todo: list[tuple[int, str]] = []
-    heirs: list[tuple[int, str, set[bytes]]] = []
+    others: list[tuple[int, str, set[bytes], set[bytes]]] = []
     classes: set[bytes] = set()
     chunks = [files[at : at + CHUNK] for at in range(0, len(files), CHUNK)]
     for looked in spread(_look, chunks, jobs, (named, settings)):
         tree.add(looked.tree)
         findings.extend(looked.findings)
         todo.extend(looked.todo)
-        heirs.extend(looked.heirs)
+        others.extend(looked.others)
         classes |= looked.classes
-    # What a class inherits may call what it defines.
-    todo.extend((size, path) for size, path, names in heirs if names & classes)
+    # What a class inherits may call what it defines; what trains elsewhere may be saved here.
+    training = {os.fsencode(_stem(path)) for _, path in todo}
+    todo += [(size, path) for size, path, names, imported in others if names & classes or imported & training]
     tree.grow(files, list(paths))
     # The largest first, so that no process is left with a large one at the end.
     todo.sort(reverse=True)
@@ -111,6 +112,12 @@ def check_paths(
     findings.extend(_settled(readings, files, settings))
     findings.sort(key=Finding.order)
     return Report(findings, len(files))
+
+
+def _stem(path: str) -> str:
+    """The last part of the name that a file is imported by."""
+    stem = os.path.basename(path).removesuffix(".py")
+    return stem if stem != "__init__" else os.path.basename(os.path.dirname(os.path.abspath(path)))
 
 
 class Reading:
@@ -132,14 +139,15 @@ class Reading:
 class _Looked:
     """What a first look at some files has shown: which of them to read, with their sizes.
 
-    ``classes`` are those that these define, ``heirs`` the files worth reading if a class of theirs derives from one.
+    ``classes`` are those that these define. ``others`` are worth reading if a class of theirs derives from one, or if
+    they import one of these files.
     """
 
-    __slots__ = ("classes", "findings", "heirs", "todo", "tree")
+    __slots__ = ("classes", "findings", "others", "todo", "tree")
 
     def __init__(self) -> None:
         self.classes: set[bytes] = set()
-        self.heirs: list[tuple[int, str, set[bytes]]] = []
+        self.others: list[tuple[int, str, set[bytes], set[bytes]]] = []
         self.tree = Tree()
         self.findings: list[Finding] = []
         self.todo: list[tuple[int, str]] = []
@@ -158,8 +166,10 @@ def _look(paths: list[str]) -> _Looked:
         if path in named or sources.mentions(data):
             looked.todo.append((len(data), path))
             looked.classes |= sources.classes(data)
-        elif names := sources.bases(data):
-            looked.heirs.append((len(data), path, names))
+        else:
+            names, imported = sources.bases(data), sources.imports(data)
+            if names or imported:
+                looked.others.append((len(data), path, names, imported))
     return looked
 
 
@@ -304,12 +314,43 @@ def _mark_casts(graph: Graph, program: Program) -> None:
             event.facts["trained"] = event.subject in owned or event.site.function.endswith("__init__")
 
 
+def _of_role(program: Program, keys: tuple[int, ...], role: str) -> list[int]:
+    return [key for key in keys if program.things[key].role == role]
+
+
+def _survey_loads(program: Program, saves: list[Event], loads: list[Event]) -> None:
+    """Say of what is loaded whether the same program saves it, with the scaler's state beside the optimizer's."""
+    full = [save.facts for save in saves if save.facts["scaler_entries"] and save.facts["optimizer_entries"]]
+    entries: frozenset[str] = frozenset().union(*(facts["scaler_entries"] for facts in full))
+    handed = program.facts.get("handed", ())
+    for event in loads:
+        entry = event.facts["entry"]
+        if event.kind == e.SCALER_LOAD:
+            event.facts["of_others"] = bool(full) and entry is not None and entry not in entries
+        else:
+            saved = any(entry in facts["optimizer_entries"] for facts in full)
+            event.facts["holds_scaler"] = saved and event.facts["source"] not in handed
+
+
+def _scalers_beside(owners: tuple[int, ...], live: tuple[Thing, ...], steps: Mapping[int, set[int]]) -> tuple[str, ...]:
+    """What the scalers are called that belong to optimizers: those that step them.
+
+    Any scaler may, where it is not in view who steps them.
+    """
+    stepping: set[int] = set().union(*(steps.get(key, ()) for key in owners))
+    if not stepping and owners and all(key in steps for key in owners):
+        return ()
+    return tuple(dict.fromkeys(t.name or "the scaler" for t in live if not stepping or t.key in stepping))
+
+
 def _survey(program: Program) -> None:
     """Tell the rules what is true of the program as a whole."""
     used: set[int] = set()
     trained: set[int] = set()
     dtypes: set[str] = set()
     saves: list[Event] = []
+    loads: list[Event] = []
+    steps: dict[int, set[int]] = {}
     raw: list[Event] = []
     stepped = False
     for graph in program.graphs:
@@ -324,8 +365,17 @@ def _survey(program: Program) -> None:
                 thing = program.things[event.object]
                 trained |= thing.facts.get("owns") or frozenset()
                 stepped = stepped or bool(thing.facts.get("constructed"))
+                steps.setdefault(thing.key, set()).update([event.subject] if event.subject is not None else [])
+            if event.kind == e.HANDOFF:
+                # Code that is given both is where they train.
+                for scaler in _of_role(program, event.facts.get("trains", ()), "scaler"):
+                    used.add(scaler)
+                    for optimizer in _of_role(program, event.facts["trains"], "optimizer"):
+                        steps.setdefault(optimizer, set()).add(scaler)
             if event.kind == e.SAVE:
                 saves.append(event)
+            if event.kind in (e.OPTIMIZER_LOAD, e.SCALER_LOAD):
+                loads.append(event)
             if event.kind == e.BACKWARD and event.subject is None:
                 raw.append(event)
             if event.kind == e.FILL:
@@ -339,10 +389,13 @@ def _survey(program: Program) -> None:
     program.facts["live_scalers"] = live
     program.facts["scaler_dtypes"] = frozenset(dtypes)
     program.facts["trained_modules"] = frozenset(trained - frozen)
-    names = tuple(dict.fromkeys(t.name or "the scaler" for t in live))
     for graph in program.graphs:
         _mark_casts(graph, program)
     for event in saves:
-        event.facts["scope_scalers"] = names
+        event.facts["scope_scalers"] = _scalers_beside(event.facts["owners"], live, steps)
+    _survey_loads(program, saves, loads)
+    for event in loads:
+        if event.kind == e.OPTIMIZER_LOAD and event.object is not None:
+            event.facts["scope_scalers"] = _scalers_beside((event.object,), live, steps)
     for event in raw:
         event.facts["alone"] = stepped and not scalers

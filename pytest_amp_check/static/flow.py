@@ -24,6 +24,7 @@ from .values import (
     GradMode,
     HelperContext,
     Instance,
+    Mapping,
     Named,
     NullContext,
     Opaque,
@@ -56,6 +57,9 @@ class Flow(Modules):
 
     @abstractmethod
     def found(self, target: ast.expr, value: Opaque) -> None: ...
+
+    @abstractmethod
+    def is_stepped(self, target: ast.expr) -> bool: ...
 
     @abstractmethod
     def augment(self, node: ast.AugAssign) -> None: ...
@@ -104,6 +108,9 @@ class Flow(Modules):
     def _assign(self, node: ast.Assign) -> None:
         value = self.evaluate(node.value)
         for target in node.targets:
+            if isinstance(value, Tensor) and self.is_stepped(target):
+                # A method of a module makes optimizers, too.
+                value = self.fresh(node.value)
             self.assign(target, value)
             if isinstance(node.value, ast.Call) and isinstance(value, Opaque):
                 self.found(target, value)
@@ -169,6 +176,10 @@ class Flow(Modules):
         for target in node.targets:
             if isinstance(target, ast.Name):
                 self.frame.vars.pop(target.id, None)
+            elif isinstance(target, ast.Subscript):
+                holder, place = self.evaluate(target.value), self.evaluate(target.slice)
+                if isinstance(holder, Mapping) and isinstance(place, Const):
+                    holder.items.pop(place.value, None)
 
     def _assert(self, node: ast.Assert) -> None:
         formula = self.condition(node.test)
@@ -332,6 +343,8 @@ class Flow(Modules):
         self.read(node.finalbody)
         if self.handlers and self.cur is not None:
             self.handlers[-1].append(self.cur)
+            # The place is needed yet: what leads to it cannot be left out of the graph.
+            self.happened += 1
         self.cur = None
 
     def _in_frame(self, frame: Frame, act: Callable[[], None]) -> None:

@@ -48,6 +48,8 @@ FILE_BUDGET = 100_000
 FOREIGN_BUDGET = 4_000
 ALL_FOREIGN = 16_000
 
+#: Objects within objects that are looked into for what they hold.
+HOLDERS = 4
 #: Tests that a formula may speak of.
 LONG = 24
 
@@ -255,10 +257,11 @@ class Machine:
             handlers.append(here)
         return event
 
-    def emit_at(self, kind: str, site: Site, subject: int, **facts: Any) -> None:
+    def emit_at(self, kind: str, site: Site, subject: int | None, **facts: Any) -> None:
         """Add an event here that speaks of another place."""
         if self.cur is not None:
-            here = self.node(Event(kind, site, subject, None, facts, None, self.guards()))
+            names = facts.pop("names", None)
+            here = self.node(Event(kind, site, subject, None, facts, names, self.guards()))
             self.link(self.cur, here)
             self.cur = here
             self.happened += 1
@@ -427,9 +430,37 @@ class Machine:
         self.written.append((key, name))
         self.fields.setdefault(key, {})[name] = None
 
-    def fields_of(self, key: int) -> list[Value]:
-        """What an object holds here."""
-        return [value for name in self.fields.get(key, ()) if (value := self.heap.get((key, name))) is not None]
+    def attributes(self, key: int) -> list[tuple[str, Value]]:
+        """What an object holds here, by name."""
+        names = self.fields.get(key, ())
+        return [(name, value) for name in names if (value := self.heap.get((key, name))) is not None]
+
+    def held(self, values: Iterable[Value]) -> list[Thing]:
+        """The scalers and optimizers that values are or hold."""
+        things: dict[int, Thing] = {}
+        seen: set[int] = set()
+        for value in values:
+            self._hold(value, things, seen, 0)
+        return list(things.values())
+
+    def _hold(self, value: Value, things: dict[int, Thing], seen: set[int], depth: int) -> None:
+        if isinstance(value, Ref):
+            if value.role in ("scaler", "optimizer"):
+                things[value.thing.key] = value.thing
+            return
+        inner: Iterable[Value] = ()
+        if isinstance(value, Sequence):
+            inner = value.items
+        elif isinstance(value, Mapping):
+            inner = value.items.values()
+        elif isinstance(value, Choice):
+            inner = [option for _, option in value.options]
+        elif isinstance(value, Instance) and value.key not in seen:
+            seen.add(value.key)
+            inner = [item for _, item in self.attributes(value.key)]
+        if depth < HOLDERS:
+            for item in inner:
+                self._hold(item, things, seen, depth + 1)
 
     # Things and unknown values.
 

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ..protocol.words import chain
 from .relevance import COUNTING, LARGE_NUMBER, mark_relevant
 from .roles import Roles
 from .syntax import children, walk
@@ -71,6 +72,10 @@ class Function:
         return [*args.posonlyargs, *args.args]
 
 
+#: Decorators and base classes that make a class a record of its annotated fields.
+RECORDS = frozenset({"dataclass", "attrs", "define", "frozen", "mutable", "NamedTuple", "TypedDict", "BaseModel"})
+
+
 class Class:
     """A class of the project: its methods, and where each attribute of its objects is assigned.
 
@@ -103,6 +108,14 @@ class Class:
         self._looked = False
         self.words: frozenset[str] = frozenset()
         self.contexts: frozenset[str] = frozenset()
+
+    def is_record(self) -> bool:
+        """Whether its objects hold the fields that the class declares, and nothing else: a dataclass, a NamedTuple."""
+        if "__init__" in self.methods:
+            return False
+        marks = [d.func if isinstance(d, ast.Call) else d for d in self.node.decorator_list]
+        names = {(chain(m) or "").rpartition(".")[2] for m in (*marks, *self.bases)}
+        return bool(names & RECORDS)
 
     @property
     def assigned(self) -> dict[str, list[tuple[Function, ast.expr]]]:

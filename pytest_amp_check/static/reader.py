@@ -28,10 +28,12 @@ from .values import (
     Ref,
     ScaleValue,
     Sequence,
+    StateDict,
     SuperValue,
     Tensor,
     Truth,
     Value,
+    merge_into,
 )
 
 #: Calls whose answer is another each time they are asked.
@@ -48,6 +50,7 @@ _OPERATORS: dict[type[ast.AST], str] = {
     ast.Mod: "%",
     ast.Pow: "**",
     ast.MatMult: "@",
+    ast.BitOr: "|",
     ast.Eq: "==",
     ast.NotEq: "!=",
     ast.Lt: "<",
@@ -63,6 +66,8 @@ _OPERATORS: dict[type[ast.AST], str] = {
 
 #: Elements above which a literal is data, and not read.
 TABLE = 64
+#: Elements up to which a comprehension over scalers and optimizers is read one by one.
+FEW = 16
 _MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
@@ -147,6 +152,10 @@ class Expressions(Flow):
         text = chain(node)
         return self.opaque(("imported", value.name), text) if text and text in self.uses else value
 
+    def is_stepped(self, target: ast.expr) -> bool:
+        """Whether this file uses what is assigned as an optimizer."""
+        return self.uses.get(chain(target) or "") == "optimizer"
+
     def found(self, target: ast.expr, value: Opaque) -> None:
         """An optimizer that code which cannot be read has made, or has found."""
         made = self.recognise(value, target)
@@ -207,7 +216,9 @@ class Expressions(Flow):
         if isinstance(receiver, Sequence) and len(receiver.items) == 1:
             return receiver.items[0]
         text = _text(node) if isinstance(node, ast.expr) else ""
-        return self.structural("item", (receiver, index), text)
+        made = self.structural("item", (receiver, index), text)
+        made.entry = entry_of(receiver, index)
+        return made
 
     # Compound values.
 
@@ -248,11 +259,22 @@ class Expressions(Flow):
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
         """A comprehension is read as one turn of its loops."""
         saved = dict(self.frame.vars)
+        items: list[Value] | None = None
         for generator in node.generators:
             iterable = self.evaluate(generator.iter)
+            items = self._each_thing(iterable) if len(node.generators) == 1 and not generator.ifs else None
+            if items is not None:
+                break
             self.assign(generator.target, self.elements(iterable, generator.iter))
             for test in generator.ifs:
                 self.condition(test)
+        if items is not None:
+            elements = []
+            for item in items:
+                self.assign(node.generators[0].target, item)
+                elements.append(self.evaluate(node.elt))
+            self.frame.vars = saved
+            return Sequence(elements)
         element = self.evaluate(node.elt)
         self.frame.vars = saved
         if isinstance(element, Params) and element.one:
@@ -262,14 +284,34 @@ class Expressions(Flow):
         return Sequence([element], open=True)
 
     def _dict_comprehension(self, node: ast.DictComp) -> Value:
+        first = node.generators[0]
+        iterable = self.evaluate(first.iter)
+        items = self._each_thing(iterable) if len(node.generators) == 1 else None
+        if items is None and isinstance(iterable, StateDict):
+            # A copy, entry by entry.
+            return iterable
         saved = dict(self.frame.vars)
-        for generator in node.generators:
-            iterable = self.evaluate(generator.iter)
-            self.assign(generator.target, self.elements(iterable, generator.iter))
-        self.evaluate(node.key)
-        value = self.evaluate(node.value)
+        made = Mapping({}, open=items is None)
+        for item in [None] if items is None else items:
+            if item is not None:
+                self.assign(first.target, item)
+                if any(self.condition(test) is False for test in first.ifs):
+                    continue
+            else:
+                for generator in node.generators:
+                    over = iterable if generator is first else self.evaluate(generator.iter)
+                    self.assign(generator.target, self.elements(over, generator.iter))
+            key, value = self.evaluate(node.key), self.evaluate(node.value)
+            made.items[key.value if isinstance(key, Const) else ("?", id(node.key))] = value
         self.frame.vars = saved
-        return Mapping({("?", id(node.key)): value}, open=True)
+        return made
+
+    @staticmethod
+    def _each_thing(iterable: Value) -> list[Value] | None:
+        """The items of a short sequence that holds scalers, optimizers or states: each is worth reading by itself."""
+        if not isinstance(iterable, Sequence) or iterable.open or len(iterable.items) > FEW:
+            return None
+        return iterable.items if any(_holds_state(item) for item in iterable.items) else None
 
     def each_of(self, value: Value, node: ast.expr) -> Value:
         """The one element that stands for all: the same in every loop over the same value."""
@@ -389,6 +431,11 @@ class Expressions(Flow):
             return special
         if isinstance(left, Sequence) and isinstance(right, Sequence) and op == "+":
             return Sequence([*left.items, *right.items], open=left.open or right.open)
+        if op == "|" and (isinstance(left, Mapping) or isinstance(right, Mapping)):
+            merged = Mapping({})
+            for side in (left, right):
+                merge_into(merged, side)
+            return merged
         if isinstance(left, Params) or isinstance(right, Params):
             return left if isinstance(left, Params) else right
         text = _text(node) if isinstance(node, ast.expr) else op
@@ -415,6 +462,9 @@ class Expressions(Flow):
             return
         if isinstance(left, Sequence) and op == "+":
             left.items.extend(right.items if isinstance(right, Sequence) else [right])
+            return
+        if isinstance(left, Mapping) and op == "|":
+            merge_into(left, right)
             return
         value = self.operate(op, left, right, node)
         if isinstance(value, Opaque) and isinstance(left, (Opaque, Const)) and op in ("+", "-"):
@@ -619,7 +669,7 @@ class Expressions(Flow):
             return
         for i, element in enumerate(target.elts):
             part: Value
-            if isinstance(value, Tensor):
+            if isinstance(value, Tensor) and not self.is_stepped(element):
                 part = value.copy()
             elif isinstance(value, (Params, Grad)):
                 part = value if isinstance(element, ast.Name) else self.fresh(element)
@@ -686,6 +736,13 @@ class Expressions(Flow):
         return self.fresh(node, "slice")
 
 
+def entry_of(receiver: Value, index: Value) -> tuple[int, str | None] | None:
+    """Which item of which unknown value an index leads to."""
+    if not isinstance(receiver, Opaque):
+        return None
+    return receiver.key, index.value if isinstance(index, Const) and isinstance(index.value, str) else None
+
+
 def readings_of(value: Value) -> tuple[Event, ...]:
     """The events that read the gradients from which a value was computed."""
     if isinstance(value, Opaque):
@@ -693,6 +750,13 @@ def readings_of(value: Value) -> tuple[Event, ...]:
     if isinstance(value, Sequence):
         return tuple(reading for item in value.items for reading in readings_of(item))
     return ()
+
+
+def _holds_state(value: Value) -> bool:
+    """Whether a value is a scaler, an optimizer or a state, or a pair with one."""
+    if isinstance(value, Sequence):
+        return any(_holds_state(item) for item in value.items)
+    return isinstance(value, StateDict) or (isinstance(value, Ref) and value.role in ("scaler", "optimizer"))
 
 
 def undo(value: Value) -> None:

@@ -28,6 +28,9 @@ CONTEXTS = frozenset(
 #: Identifiers one of which a file that trains has.
 TRAINING = frozenset({"GradScaler", "ShardedGradScaler", "backward", "unscale_", "zero_grad"})
 
+#: Identifiers one of which a file has that leaves the training to another one.
+TRAINS_ELSEWHERE = frozenset({"state_dict", "save", "clip_grad_norm_", "clip_grad_value_", "step"})
+
 #: Stand in for what is no identifier: a remainder or a counter, and a number that float16 cannot hold.
 COUNTING = "%"
 LARGE_NUMBER = "#"
@@ -70,12 +73,13 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     ``words`` are those that matter to a file that trains, ``contexts`` to one that does not. ``foreign`` are the local
     names of what may matter in other files.
     """
-    trains = module.trains = bool(module.identifiers & TRAINING) or "scaler" in module.uses.values()
+    trains = bool(module.identifiers & TRAINING) or "scaler" in module.uses.values()
+    trains = module.trains = trains or bool(foreign and module.identifiers & TRAINS_ELSEWHERE)
     bits = dict(_BITS)
     scalers = {text.rpartition(".")[2] for text, role in module.uses.items() if role == "scaler"}
     bits.update(dict.fromkeys(scalers, _AMP))
-    if scalers or module.identifiers & {"GradScaler", "ShardedGradScaler"}:
-        bits["state_dict"] = _STATE
+    if scalers or foreign or module.identifiers & {"GradScaler", "ShardedGradScaler"}:
+        bits["state_dict"] = bits["load_state_dict"] = _STATE
     if trains:
         for name in foreign:
             bits.setdefault(name, _BACKWARD | _STEP)

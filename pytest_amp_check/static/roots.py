@@ -84,7 +84,6 @@ def _read_function(reader: Reader, function: Function, cls: Class | None) -> Non
     reader.link(reader.cur, head)
     reader.heads.append((head, turn.key))
     reader.cur = head
-    # What it leaves in the objects that it makes or is given is its own.
     heap = dict(reader.heap)
     reader.run(frame, function, wrappers, function.node)
     returned = reader.cur
@@ -92,7 +91,9 @@ def _read_function(reader: Reader, function: Function, cls: Class | None) -> Non
     reader.emit(e.AGAIN, function.node)
     reader.link(reader.cur, head)
     reader.cur = returned
-    reader.heap = heap
+    if function.name != "__init__" or cls is None:
+        # What it leaves in the objects that it makes or is given is its own.
+        reader.heap = heap
 
 
 def _instance(reader: Reader, function: Function, cls: Class) -> Instance:

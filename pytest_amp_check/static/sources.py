@@ -340,6 +340,24 @@ def helps(data: bytes) -> bool:
     return any(word in data for word in _HELP)
 
 
+#: What a file does that leaves the training to another one, and yet may do something wrong.
+_REST = (b".state_dict(", b"clip_grad", b".step(")
+_IMPORT = rb"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)|import[ \t]+([^\n#]*))"
+
+
+def imports(data: bytes) -> set[bytes]:
+    """Last names of what source imports, or imports from, if it may do something wrong with what it finds there."""
+    if not any(word in data for word in _REST):
+        return set()
+    found: set[bytes] = set()
+    for match in re.finditer(_IMPORT, data, re.MULTILINE):
+        module, names, modules = match.groups()
+        found.add((module or b"").rpartition(b".")[2])
+        for name in re.split(rb"[,()\s]+", names or modules):
+            found.add(name.rpartition(b".")[2])
+    return found - {b"", b"as"}
+
+
 #: What a method that a class defines for another file's class may do wrong there.
 _HOOKS = (b"clip_grad", b"backward(", b"autocast", b".step(", b"zero_grad")
 _CLASS = rb"^[ \t]*class\s+(\w+)\s*(?:\(([^)]*)\))?"

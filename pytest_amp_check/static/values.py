@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping as Items
 from typing import TYPE_CHECKING, Any
 
-from ..protocol.events import Event, Thing
+from ..protocol.events import Event, Site, Thing
 from .conditions import Formula
 
 if TYPE_CHECKING:
@@ -44,9 +44,10 @@ class Opaque(Value):
     ``parameter`` says that it came in from outside the code that is read. ``counter`` marks a number that a loop
     counts, with ``first`` its first value where that is known; ``offset`` is what was added to it. ``readings`` are
     the events that read the gradients from which it was computed; ``iterates`` is "range" or "enumerate" for those.
+    ``entry`` is the key of the unknown value that it is an item of, and the name of the item where that is known.
     """
 
-    __slots__ = ("base", "counter", "first", "iterates", "key", "offset", "parameter", "readings", "words")
+    __slots__ = ("base", "counter", "entry", "first", "iterates", "key", "offset", "parameter", "readings", "words")
 
     def __init__(
         self, key: int, words: object, loops: frozenset[int] = frozenset(), *, parameter: bool = False
@@ -61,6 +62,7 @@ class Opaque(Value):
         self.offset = 0
         self.base: Opaque = self
         self.readings: tuple[Event, ...] = ()
+        self.entry: tuple[int, str | None] | None = None
 
     @property
     def text(self) -> str:
@@ -315,15 +317,15 @@ class ScaleValue(Value):
 
 
 class StateDict(Value):
-    """``x.state_dict()``, taken at ``node`` of the function being read."""
+    """``x.state_dict()``, taken by the call ``node`` at a place."""
 
-    __slots__ = ("node", "of", "path")
+    __slots__ = ("node", "of", "site")
 
-    def __init__(self, of: Value, node: ast.AST, path: str) -> None:
+    def __init__(self, of: Value, node: ast.AST, site: Site) -> None:
         super().__init__()
         self.of = of
         self.node = node
-        self.path = path
+        self.site = site
 
 
 class Sequence(Value):
@@ -428,6 +430,26 @@ class Choice(Value):
 
 
 NONE = Const(None)
+
+
+def merge_into(mapping: Mapping, value: Value) -> None:
+    """What ``mapping.update(value)`` does: a dict, or pairs, or something that is not known."""
+    if isinstance(value, Mapping):
+        mapping.items.update(value.items)
+        mapping.open = mapping.open or value.open
+        return
+    pairs = value.items if isinstance(value, Sequence) else [value]
+    mapping.open = mapping.open or not isinstance(value, Sequence) or value.open
+    for pair in pairs:
+        if isinstance(pair, Sequence) and len(pair.items) == 2 and isinstance(pair.items[0], Const):
+            mapping.items[pair.items[0].value] = pair.items[1]
+        else:
+            mapping.open = True
+
+
+def options_of(value: Value) -> list[Value]:
+    """Each of the values that a value may be."""
+    return [option for _, option in value.options] if isinstance(value, Choice) else [value]
 
 
 def tensors_of(value: Value) -> list[Tensor]:
