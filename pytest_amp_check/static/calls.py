@@ -16,6 +16,7 @@ from .values import (
     Choice,
     ClassValue,
     Const,
+    Engine,
     FunctionValue,
     Grad,
     GradMode,
@@ -129,6 +130,8 @@ class Reader(TorchCalls):
             if func.thing is not None:
                 return self._forward(func.thing, args, keywords, node, self._reads_forward(func.cls))
             return self.call_method(func, "__call__", args, node, keywords)
+        if isinstance(func, Engine):
+            return self.engine_called(func, args, keywords, node)
         if isinstance(func, Ref):
             return self._call_ref(func, args, keywords, node)
         if isinstance(func, Named):
@@ -180,6 +183,8 @@ class Reader(TorchCalls):
             if isinstance(found, FunctionValue):
                 return self.follow(found, args, keywords, node)
             return self.unknown(found, args, keywords, node)
+        if isinstance(receiver, Engine):
+            return self.engine_method(receiver, name, args, keywords, node)
         if isinstance(receiver, Ref):
             if receiver.role == "scaler":
                 return self._scaler_method(receiver, name, args, keywords, node)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gc
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,8 @@ from .work import shared, spread
 
 __all__ = ["InputError", "Report", "Settings", "check_paths", "check_source"]
 
+#: A Trainer of Lightning that trains in float16 with a scaler.
+_LIGHTNING16 = re.compile(rb"precision\s*=\s*[\"']?16(?!-true)|[\"']16-mixed[\"']")
 #: Files that a process takes at once for a first look.
 CHUNK = 400
 #: Bytes of source from which on it pays to start processes.
@@ -63,14 +66,16 @@ class Report:
 class Tree:
     """What is known of all the files of a run before any is parsed.
 
-    ``autocast`` are the files that may enter autocast, ``float16`` says whether any file speaks of float16.
+    ``autocast`` are the files that may enter autocast, ``float16`` says whether any file speaks of float16,
+    ``lightning16`` whether any has a Trainer of Lightning train in it.
     """
 
-    __slots__ = ("autocast", "float16")
+    __slots__ = ("autocast", "float16", "lightning16")
 
     def __init__(self) -> None:
         self.autocast: set[str] = set()
         self.float16 = False
+        self.lightning16 = False
 
     def look(self, path: str, data: bytes) -> None:
         if b"autocast" in data:
@@ -78,11 +83,13 @@ class Tree:
             self.float16 = True
         elif not self.float16 and (b"GradScaler" in data or b".half()" in data or b"float16" in data):
             self.float16 = True
+        self.lightning16 = self.lightning16 or (b"precision" in data and _LIGHTNING16.search(data) is not None)
 
     def add(self, other: Tree) -> None:
         """Know what another look has shown, too."""
         self.autocast |= other.autocast
         self.float16 = self.float16 or other.float16
+        self.lightning16 = self.lightning16 or other.lightning16
 
 
 def check_source(text: str, filename: str = "<string>", settings: Settings | None = None) -> list[Finding]:
@@ -224,6 +231,7 @@ def analyse(text: str, path: str, tree: Tree) -> list[Finding]:
         own = any("autocast" in name for name in module.identifiers)
         program.facts["enters_autocast"] = own or bool(tree.autocast - {path})
         program.facts["float16"] = tree.float16
+        program.facts["lightning16"] = tree.lightning16
         read_module(module, program)
         _survey(program)
         return check(program)
@@ -279,7 +287,9 @@ def _survey(program: Program) -> None:
     for thing in scalers:
         enabled = thing.facts.get("enabled", True)
         thing.facts["enabled"] = enabled if isinstance(enabled, bool) else e.UNKNOWN
-    live = tuple(t for t in scalers if t.key in used and t.facts["enabled"] is not False)
+    # Most frameworks keep the state of their scaler themselves.
+    own = [t for t in scalers if t.facts.get("framework", "timm") == "timm"]
+    live = tuple(t for t in own if t.key in used and t.facts["enabled"] is not False)
     frozen = {t.key for t in program.things if t.facts.get("frozen")}
     program.facts["live_scalers"] = live
     program.facts["scaler_dtypes"] = frozenset(dtypes)

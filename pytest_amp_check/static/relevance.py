@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..protocol.frameworks import FRAMEWORKS
+
 if TYPE_CHECKING:
     from .project import Function, Module
 
@@ -18,7 +20,9 @@ WORDS = frozenset(
     "save "
     "half bfloat16 float16 param_groups optim Adam AdamW SGD nullcontext ExitStack enter_context no_sync partial "
     "binary_cross_entropy BCELoss cross_entropy CrossEntropyLoss mse_loss MSELoss l1_loss nll_loss masked_fill "
-    "masked_fill_ clear_autocast_cache parameters no_grad yield".split()
+    "masked_fill_ clear_autocast_cache parameters no_grad yield Accelerator Fabric NativeScaler AmpOptimWrapper "
+    "accumulate prepare setup manual_backward optimizers clip_gradients scale_loss master_params initialize "
+    "update_params optim_context".split()
 )
 #: Those that are worth following in a file that does not train: what may open a region, and what must not run in it.
 CONTEXTS = frozenset(
@@ -26,7 +30,13 @@ CONTEXTS = frozenset(
     "masked_fill_ yield".split()
 )
 #: Identifiers one of which a file that trains has.
-TRAINING = frozenset({"GradScaler", "ShardedGradScaler", "backward", "unscale_", "zero_grad"})
+TRAINING = frozenset(
+    {"GradScaler", "ShardedGradScaler", "backward", "unscale_", "zero_grad", "manual_backward", "update_params"}
+)
+#: Names of frameworks that make a function worth reading by itself.
+ENGINES = frozenset("Accelerator Fabric NativeScaler AmpOptimWrapper manual_backward scale_loss update_params".split())
+#: The losses that a function which a framework runs under autocast must not compute.
+BANNED = frozenset({"binary_cross_entropy", "BCELoss"})
 
 #: Stand in for what is no identifier: a remainder or a counter, and a number that float16 cannot hold.
 COUNTING = "%"
@@ -69,7 +79,8 @@ def mark_relevant(module: Module) -> None:
     trains = module.trains = bool(module.identifiers & TRAINING) or "scaler" in module.uses.values()
     bits = dict(_BITS)
     scalers = {text.rpartition(".")[2] for text, role in module.uses.items() if role == "scaler"}
-    bits.update(dict.fromkeys(scalers, _AMP))
+    engines = {text.rpartition(".")[2] for text, role in module.uses.items() if role in FRAMEWORKS}
+    bits.update(dict.fromkeys(scalers | engines | ENGINES, _AMP))
     if scalers or module.identifiers & {"GradScaler", "ShardedGradScaler"}:
         bits["state_dict"] = _STATE
     everywhere = _LARGE if LARGE_NUMBER in module.words else 0
@@ -79,13 +90,21 @@ def mark_relevant(module: Module) -> None:
         does = everywhere
         for word in function.words:
             does |= bits.get(word, 0) | found.get(word, 0)
-        function.strong = _may_fault(does)
+        function.strong = _may_fault(does) or _is_run_by_a_trainer(module, function)
     useful = WORDS if trains else CONTEXTS
     interesting = useful | _users_of(module, useful) | {word for word, does in bits.items() if does & (_AMP | _OLD)}
     for function in module.functions.values():
         function.words = function.words & interesting
     for cls in module.classes.values():
         cls.words = (cls.words & interesting).union(*(m.words for m in cls.methods.values()))
+
+
+def _is_run_by_a_trainer(module: Module, function: Function) -> bool:
+    """Whether a function is a step of a LightningModule that may compute a banned loss, or divides what it returns."""
+    if function.cls is None or not function.name.endswith("_step") or "LightningModule" not in module.identifiers:
+        return False
+    banned = any(method.words & BANNED for method in function.cls.methods.values())
+    return banned or "accumulate_grad_batches" in module.identifiers
 
 
 def _holders(module: Module) -> dict[str, list[Function]]:

@@ -18,6 +18,7 @@ def read_module(module: Module, program: Program) -> None:
     reader = Reader(module, program, things)
     reader.uses = module.uses
     reader._enumerated = {}
+    reader._derived, reader._trainers = {}, {}
     reader.read(module.tree.body)
     _close(reader)
     for function in list(module.functions.values()):
@@ -62,7 +63,8 @@ def _read_function(reader: Reader, function: Function) -> None:
     reader.link(reader.cur, head)
     reader.heads.append((head, turn.key))
     reader.cur = head
-    reader.run(frame, function, wrappers, function.node)
+    reader.enter_root(function)
+    reader.leave_root(function, reader.run(frame, function, wrappers, function.node))
     returned = reader.cur
     # Whoever calls it may call it again: what it leaves in an open accumulation window is still there then.
     reader.emit(e.AGAIN, function.node)
