@@ -6,11 +6,13 @@ they are read, not run; what the calls do was read in the packages' own source.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from marks import marks, places, shown
 
 from pytest_amp_check.protocol.finding import ERROR, INFO, WARNING, Finding
-from pytest_amp_check.static.engine import check_source, check_paths
+from pytest_amp_check.static.engine import check_paths, check_source
 
 RIGHT: dict[str, str] = {}
 WRONG: dict[str, str] = {}
@@ -660,7 +662,8 @@ def train(model, optimizer, loader, loss_fn, args):
         model, optimizer = amp.initialize(model, optimizer, opt_level=args.opt_level)
     for x, y in loader:
         optimizer.zero_grad()
-        loss = loss_fn(model(x), y)
+        with torch.autocast("cuda", enabled=args.native):
+            loss = loss_fn(model(x), y)
         if scaler is not None:
             scaler.scale(loss).backward()
             scaler.unscale_(optimizer)
@@ -799,7 +802,8 @@ WRONG["timm, the scaler is not saved"] = """\
 import torch
 from timm.utils import NativeScaler
 
-def train(model, optimizer, loader, loss_fn):
+def train(model, loader, loss_fn):
+    optimizer = torch.optim.AdamW(model.parameters())
     loss_scaler = NativeScaler()
     for x, y in loader:
         optimizer.zero_grad()
@@ -961,7 +965,7 @@ def test_a_clip_under_lightning_weighs_as_much_as_is_known_of_the_precision(trai
     assert "on_before_optimizer_step" in finding.message
 
 
-def test_a_precision_in_another_file_makes_it_possible(tmp_path) -> None:
+def test_a_precision_in_another_file_makes_it_possible(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MANUAL.format(trainer="fit(Model())", mark=""))
     assert not check_paths([str(tmp_path)]).findings
     (tmp_path / "run.py").write_text('from lightning import Trainer\ntrainer = Trainer(precision="16-mixed")\n')

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # Roles that a callable of a framework can play.
 ENGINE = "engine"  # makes the object that scales, unscales and steps
-PASS = "pass"  # gives back what it is given
+WRAP = "wrap"  # gives back what it is given
 APEX_INITIALIZE = "apex-initialize"
 APEX_SCALE = "apex-scale"
 APEX_MASTER = "apex-master"
@@ -220,10 +220,10 @@ _ENTRIES = (
     Entry("apex.amp.initialize", APEX_INITIALIZE, ("models", "optimizers", "enabled", "opt_level")),
     Entry("apex.amp.scale_loss", APEX_SCALE, _SCALE_LOSS),
     Entry("apex.amp.master_params", APEX_MASTER, ("optimizer",)),
-    Entry("apex.parallel.DistributedDataParallel", PASS, ("module",)),
-    Entry("apex.parallel.convert_syncbn_model", PASS, ("module",)),
-    Entry("fairscale.nn.FullyShardedDataParallel", PASS, ("module",)),
-    Entry("fairscale.nn.ShardedDataParallel", PASS, ("module",)),
+    Entry("apex.parallel.DistributedDataParallel", WRAP, ("module",)),
+    Entry("apex.parallel.convert_syncbn_model", WRAP, ("module",)),
+    Entry("fairscale.nn.FullyShardedDataParallel", WRAP, ("module",)),
+    Entry("fairscale.nn.ShardedDataParallel", WRAP, ("module",)),
     Entry("deepspeed.initialize", DEEPSPEED, ("args", "model", "optimizer", "model_parameters")),
 )
 NAMES: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}

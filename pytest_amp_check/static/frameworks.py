@@ -16,6 +16,7 @@ from .functions import has_stars
 from .things import Things, first_of
 from .values import (
     NONE,
+    BoundMethod,
     Choice,
     Const,
     Engine,
@@ -31,6 +32,9 @@ from .values import (
     Value,
     tensors_of,
 )
+
+#: Attributes of engines that hold the number by which they divide.
+_STEPS = frozenset(framework.steps for framework in FRAMEWORKS.values())
 
 
 class Frameworks(Things):
@@ -69,7 +73,10 @@ class Frameworks(Things):
         given = bound.get(known.precision)
         if given is None and known.default is not None and "**" not in bound:
             given = Const(known.default)
-        given, enabled, doubt = self._precision(given, framework, thing, node)
+        elif given is None:
+            # Engines of one program share their state, which the first has decided about.
+            given = next((x.precision for x in self.engines.values() if x.framework == framework), None)
+        given, enabled, doubt = self._precision(given, framework, node)
         steps = None
         if known.steps:
             hidden = "**" in bound or any(name in bound for name in known.many)
@@ -86,15 +93,14 @@ class Frameworks(Things):
     def _unknown_steps(self, thing: Thing) -> Opaque:
         return self.opaque(("steps", thing.key), "")
 
-    def _precision(
-        self, given: Value | None, framework: str, thing: Thing, node: ast.AST
-    ) -> tuple[Value, Formula, str]:
+    def _precision(self, given: Value | None, framework: str, node: ast.AST) -> tuple[Value, Formula, str]:
         """A precision, the condition under which losses are scaled in it, and how far that is known."""
         values = FRAMEWORKS[framework].scaled
         if not values:
             return NONE, True, ""
         if given is None or (isinstance(given, Const) and given.value is None):
-            unknown = self.opaque(("precision", thing.key), FRAMEWORKS[framework].precision)
+            # Of one program, all engines that are not told otherwise share what they are told outside of it.
+            unknown = self.opaque(("precision", framework), FRAMEWORKS[framework].precision)
             return unknown, self.is_equal(unknown, values[0], node), INFO
         options = [v for _, v in given.options] if isinstance(given, Choice) else [given]
         enabled = either(*(self.is_equal(given, value, node) for value in values))
@@ -104,7 +110,7 @@ class Frameworks(Things):
     def used_engine(self, framework: str, value: Opaque, text: str, node: ast.AST) -> Engine:
         """What comes from elsewhere, and is used as a framework's engine is."""
         thing = self.thing(("used", value.key), "scaler", text, self.site(node))
-        precision, enabled, doubt = self._precision(None, framework, thing, node)
+        precision, enabled, doubt = self._precision(None, framework, node)
         self._describe(thing, framework, doubt)
         steps = self._unknown_steps(thing) if FRAMEWORKS[framework].steps else None
         return Engine(framework, thing, enabled, value, precision, steps)
@@ -188,6 +194,8 @@ class Frameworks(Things):
         return super()._ref_attribute(receiver, name)
 
     def _engine_attribute(self, engine: Engine, name: str) -> Value | None:
+        if name in FRAMEWORKS[engine.framework].methods:
+            return BoundMethod(engine, name)
         if name == "optimizer" and engine.optimizer is not None:
             return engine.optimizer
         if engine.framework != "accelerate":
@@ -206,6 +214,14 @@ class Frameworks(Things):
             made.loops |= self.turning()
             return made
         return None
+
+    def _assign_attribute(self, target: ast.Attribute, value: Value) -> None:
+        if target.attr in _STEPS:
+            receiver = self.evaluate(target.value)
+            if isinstance(receiver, Engine) and FRAMEWORKS[receiver.framework].steps == target.attr:
+                receiver.steps = value
+                return
+        super()._assign_attribute(target, value)
 
     # What they do to gradients.
 

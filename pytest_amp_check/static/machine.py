@@ -380,9 +380,13 @@ class Machine:
             options = [(f, v) for f, v in options if f is not False]
             if len(options) <= 8:
                 return Choice(options)
-        return self.opaque(("met", name, self.graph.name, len(self.graph.nodes)), name, a.loops | b.loops)
+        made = self.opaque(("met", name, self.graph.name, len(self.graph.nodes)), name, a.loops | b.loops)
+        if isinstance(a, Opaque) and isinstance(b, Opaque):
+            made.divided = a.divided or b.divided
+            made.divisors = self._divisors_of_either(formula, a, b)
+        return made
 
-    def _divisors_of_either(self, formula: Formula, a: Tensor, b: Tensor) -> frozenset[Divisor]:
+    def _divisors_of_either(self, formula: Formula, a: Tensor | Opaque, b: Tensor | Opaque) -> frozenset[Divisor]:
         """What a loss was divided by on both ways, or on the one that a test of that very number leads to."""
         known = a.divisors & b.divisors
         if known == a.divisors == b.divisors:

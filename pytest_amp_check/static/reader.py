@@ -39,9 +39,10 @@ BUILTINS = frozenset(
     "issubclass iter len list map max min next open print quit range repr reversed round set setattr sorted str sum "
     "super tuple type vars zip".split()
 )
-#: Calls whose answer is another each time they are asked.
+#: Calls whose answer is another each time they are asked, a number or an object.
 IMPURE = frozenset(
-    "rand randn randint random uniform choice next time perf_counter pop popleft get_nowait sample".split()
+    "rand randn randint random uniform choice next time perf_counter pop popleft get_nowait sample "
+    "from_pretrained".split()
 )
 
 _OPERATORS: dict[type[ast.AST], str] = {

@@ -34,7 +34,10 @@ TRAINING = frozenset(
     {"GradScaler", "ShardedGradScaler", "backward", "unscale_", "zero_grad", "manual_backward", "update_params"}
 )
 #: Names of frameworks that make a function worth reading by itself.
-ENGINES = frozenset("Accelerator Fabric NativeScaler AmpOptimWrapper manual_backward scale_loss update_params".split())
+ENGINES = frozenset(
+    "Accelerator Fabric NativeScaler AmpOptimWrapper manual_backward scale_loss update_params "
+    "gradient_accumulation_steps".split()
+)
 #: The losses that a function which a framework runs under autocast must not compute.
 BANNED = frozenset({"binary_cross_entropy", "BCELoss"})
 
@@ -104,7 +107,7 @@ def _is_run_by_a_trainer(module: Module, function: Function) -> bool:
     if function.cls is None or not function.name.endswith("_step") or "LightningModule" not in module.identifiers:
         return False
     banned = any(method.words & BANNED for method in function.cls.methods.values())
-    return banned or "accumulate_grad_batches" in module.identifiers
+    return banned or "accumulate_grad_batches" in module.text
 
 
 def _holders(module: Module) -> dict[str, list[Function]]:
