@@ -343,6 +343,30 @@ def train(accelerator, model, optimizer, loader, loss_fn):
             optimizer.step()
             optimizer.zero_grad()
 """
+WRONG["accelerate, divided in both phases of a loop"] = """\
+from accelerate import Accelerator
+
+def train(G, D, opt_g, opt_d, loader, g_loss, d_loss, k):
+    accelerator = Accelerator(gradient_accumulation_steps=k)
+    G, D, opt_g, opt_d, loader = accelerator.prepare(G, D, opt_g, opt_d, loader)
+    phase = "G"
+    for batch in loader:
+        with accelerator.accumulate(G, D):
+            if phase == "G":
+                loss = g_loss(G, D, batch)
+                accelerator.backward(loss / k)  # AMP302
+                if accelerator.sync_gradients:
+                    phase = "D"
+                    opt_g.step()
+                    opt_g.zero_grad()
+            elif phase == "D":
+                loss = d_loss(G, D, batch)
+                accelerator.backward(loss / k)  # AMP302
+                if accelerator.sync_gradients:
+                    phase = "G"
+                    opt_d.step()
+                    opt_d.zero_grad()
+"""
 WRONG["accelerate, BCE in the region that it enters"] = """\
 import torch.nn.functional as F
 from accelerate import Accelerator
