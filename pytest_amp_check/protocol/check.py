@@ -24,6 +24,7 @@ from .judge import (
     describe,
     judge_event,
     make_finding,
+    of_framework,
     place,
 )
 from .rules import RULES
@@ -50,6 +51,7 @@ STILL = frozenset(
         e.AUTOGRAD_GRAD,
         e.GRAD_READ,
         e.SCALER_STATE,
+        e.DIVIDED_TWICE,
     }
 )
 #: Those that move it, but seldom by what a test about them has decided.
@@ -161,7 +163,7 @@ class _Judge(Judge):
     def _may_fault(self) -> bool:
         """Whether the events of the graph can commit any fault of the automaton; most graphs need not be explored."""
         kinds = self.kinds
-        if kinds & {e.SCALER_STEP, e.UNSCALE, e.UPDATE, e.SCALER_STATE}:
+        if kinds & {e.SCALER_STEP, e.UNSCALE, e.UPDATE, e.SCALER_STATE, e.RESTORE}:
             return True
         if e.AUTOCAST_ENTER in kinds and kinds & {e.BACKWARD, e.STEP, e.LOSS, e.AUTOCAST_ENTER}:
             return True
@@ -352,7 +354,8 @@ class _Judge(Judge):
         condition = "" if certain else self._condition(blamed)
         steps = tuple(Step(event.site, describe(event)) for event in path)
         names = [*involved, *reversed(path)]
-        return make_finding(label, site, names, {}, steps, certain=certain, condition=condition)
+        label, values = of_framework(label, names, self.program)
+        return make_finding(label, site, names, values, steps, certain=certain, condition=condition)
 
     def _condition(self, event: Event) -> str:
         words = []

@@ -17,6 +17,7 @@ from .values import (
     Choice,
     ClassValue,
     Const,
+    Engine,
     FunctionValue,
     Grad,
     GradMode,
@@ -136,6 +137,8 @@ class Reader(TorchCalls):
             if func.thing is not None:
                 return self._forward(func.thing, args, keywords, node, self._reads_forward(func.cls))
             return self.call_method(func, "__call__", args, node, keywords)
+        if isinstance(func, Engine):
+            return self.engine_called(func, args, keywords, node)
         if isinstance(func, Ref):
             return self._call_ref(func, args, keywords, node)
         if isinstance(func, Named):
@@ -189,6 +192,8 @@ class Reader(TorchCalls):
                 return self.follow(found, args, keywords, node)
             self.lend(receiver.receiver, [*args, *keywords.values()])
             return self.unknown(found, args, keywords, node)
+        if isinstance(receiver, Engine):
+            return self.engine_method(receiver, name, args, keywords, node)
         if isinstance(receiver, Ref):
             if receiver.role == "scaler":
                 return self._scaler_method(receiver, name, args, keywords, node)

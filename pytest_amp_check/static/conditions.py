@@ -98,6 +98,10 @@ class Tests:
             self._by_loop[loop] = self._by_loop.get(loop, 0) | (1 << made.key)
         return made
 
+    def question(self, key: int) -> object:
+        """What the test with a key asks."""
+        return next((question for question, known in self.keys.items() if known == key), None)
+
     def forgotten_by(self, loop: int) -> int:
         """The tests (as a bit set) whose answers a new turn of a loop makes unknown."""
         return self._by_loop.get(loop, 0)

@@ -25,6 +25,7 @@ from .work import shared, spread
 
 __all__ = ["InputError", "Report", "Settings", "check_paths", "check_source"]
 
+
 #: Files that a process takes at once for a first look.
 CHUNK = 400
 #: Bytes of source from which on it pays to start processes.
@@ -289,6 +290,7 @@ def analyse(text: str, path: str, tree: Tree) -> Reading:
         own = any("autocast" in name for name in module.identifiers)
         program.facts["enters_autocast"] = own or bool(tree.autocast - {path})
         program.facts["float16"] = tree.float16
+        program.facts["lightning16"] = tree.lightning16
         reached = read_module(module, program, tree)
         _survey(program)
         return Reading(path, check(program), reached, ours=ours)
@@ -384,7 +386,9 @@ def _survey(program: Program) -> None:
     for thing in scalers:
         enabled = thing.facts.get("enabled", True)
         thing.facts["enabled"] = enabled if isinstance(enabled, bool) else e.UNKNOWN
-    live = tuple(t for t in scalers if t.key in used and t.facts["enabled"] is not False)
+    # Most frameworks keep the state of their scaler themselves.
+    own = [t for t in scalers if t.facts.get("framework", "timm") == "timm"]
+    live = tuple(t for t in own if t.key in used and t.facts["enabled"] is not False)
     frozen = {t.key for t in program.things if t.facts.get("frozen")}
     program.facts["live_scalers"] = live
     program.facts["scaler_dtypes"] = frozenset(dtypes)

@@ -483,7 +483,7 @@ class Flow(Modules):
             self.store(*place, self._carried(self.heap[place], after_heap.get(place), place[1], key))
 
     def _carried(self, value: Value, after: Value | None, name: str, key: frozenset[int]) -> Value:
-        if isinstance(value, (Tensor, Sequence)) or (isinstance(value, Const) and isinstance(value.value, str)):
+        if isinstance(value, (Tensor, Sequence)):
             return value
         if _may_become_thing(value):
             if after is None or after is value or isinstance(after, Opaque):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from abc import abstractmethod
 from collections.abc import Callable
 
 from ..protocol import surface
@@ -27,6 +28,9 @@ from .values import (
 
 class Functions(Gradients):
     """Follows calls into functions of the project."""
+
+    @abstractmethod
+    def annotated_engine(self, named: str, value: Opaque, parameter: ast.arg) -> Value | None: ...
 
     def follow(
         self,
@@ -211,6 +215,9 @@ class Functions(Gradients):
         for node in walk(annotation):
             if isinstance(node, (ast.Name, ast.Attribute)):
                 named = self._dotted(node)
+                engine = self.annotated_engine(named, value, parameter) if named else None
+                if engine is not None:
+                    return engine
                 entry = surface.lookup(named) if named else None
                 role = entry.role if entry is not None else surface.BASES.get(named or "")
                 if role in (surface.SCALER, surface.OPTIMIZER, surface.MODULE):

@@ -17,6 +17,8 @@ from .values import (
     Choice,
     ClassValue,
     Const,
+    Divisor,
+    Engine,
     FunctionValue,
     GradMode,
     HelperContext,
@@ -28,6 +30,7 @@ from .values import (
     Params,
     Partial,
     Ref,
+    ScaledLoss,
     ScaleValue,
     Sequence,
     StackContext,
@@ -179,6 +182,8 @@ class Machine:
         self.open: list[Open] = []
         self.maybe_open = 0
         self.no_grad = 0
+        #: How far it is known that a framework runs this code under autocast: a severity, or None where it does not.
+        self.ambient: str | None = None
         #: Statements read: in this graph, and in the whole file before it.
         self.total += self.spent
         self.all_abroad += self.abroad
@@ -387,7 +392,10 @@ class Machine:
         if _is_truth(a) and _is_truth(b):
             met = either(both(formula, _formula(a)), both(negate(formula), _formula(b)))
             return Truth(self.short(met), a.loops | b.loops)
-        if (
+        if isinstance(a, Engine) or isinstance(b, Engine):
+            if isinstance(a, Engine) and isinstance(b, Engine) and a.framework == b.framework:
+                return a if a.thing is b.thing else self.same_engine(formula, a, b)
+        elif (
             isinstance(a, Ref)
             and isinstance(b, Ref)
             and a.role == b.role
@@ -402,6 +410,7 @@ class Machine:
         if isinstance(a, Tensor) and isinstance(b, Tensor) and a.scaler == b.scaler:
             tensor = Tensor.merge([a, b])
             tensor.divided = a.divided or b.divided
+            tensor.divisors = self._divisors_of_either(formula, a, b)
             return tensor
         if _matters(a) or _matters(b):
             options = [(self.short(both(formula, f)), v) for f, v in _options(a)]
@@ -409,7 +418,28 @@ class Machine:
             options = [(f, v) for f, v in options if f is not False]
             if len(options) <= 8:
                 return Choice(options)
-        return self.opaque(("met", name, self.graph.name, len(self.graph.nodes)), name, a.loops | b.loops)
+        made = self.opaque(("met", name, self.graph.name, len(self.graph.nodes)), name, a.loops | b.loops)
+        if isinstance(a, Opaque) and isinstance(b, Opaque):
+            made.divided = a.divided or b.divided
+            made.divisors = self._divisors_of_either(formula, a, b)
+        return made
+
+    def _divisors_of_either(self, formula: Formula, a: Tensor | Opaque, b: Tensor | Opaque) -> frozenset[Divisor]:
+        """What a loss was divided by on both ways, or on the one that a test of that very number leads to."""
+        known = a.divisors & b.divisors
+        if known == a.divisors == b.divisors:
+            return known
+        asked = {key for key, _ in literals(formula)}
+        questions = [self.tests.question(key) for key in asked] if len(asked) == 1 else []
+        return known | {d for d in a.divisors ^ b.divisors if any(_mentions(question, d.key) for question in questions)}
+
+    def same_engine(self, formula: Formula, a: Engine, b: Engine) -> Engine:
+        """The one engine that stands for either of two of one framework."""
+        enabled = either(both(formula, a.enabled), both(negate(formula), b.enabled))
+        steps = a.steps if _same_number(a.steps, b.steps) else self.opaque(("steps", a.thing.key, b.thing.key), "")
+        precision = self.unite(formula, a.precision, b.precision, "precision")
+        thing = self.same_thing(a.thing, b.thing)
+        return Engine(a.framework, thing, enabled, a.source, precision, steps, a.optimizer)
 
     def same_thing(self, a: Thing, b: Thing) -> Thing:
         """The one thing that stands for either of two, made on the two arms of a fork."""
@@ -589,6 +619,17 @@ def _formula(value: Value) -> Formula:
     return bool(value.value)
 
 
+def _same_number(a: Value | None, b: Value | None) -> bool:
+    return a is b or (isinstance(a, Const) and isinstance(b, Const) and a.value == b.value)
+
+
+def _mentions(question: object, key: object) -> bool:
+    """Whether a question is about the value of a key."""
+    if question == key or question == repr(key):
+        return True
+    return isinstance(question, tuple) and any(_mentions(part, key) for part in question[1:])
+
+
 def _matters(value: Value) -> bool:
     """Whether the protocol cares which of two values it is."""
     if isinstance(value, Const):
@@ -608,6 +649,7 @@ def _matters(value: Value) -> bool:
             Partial,
             BoundMethod,
             Choice,
+            ScaledLoss,
             ScaleValue,
             Params,
             StateDict,

@@ -8,9 +8,9 @@ from abc import abstractmethod
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 
-from ..protocol import surface
 from .machine import Frame, Machine
 from .project import Imported, Module
+from .tree import is_spoken_for
 from .values import Const, ImportedValue, ModuleValue, Named, Value
 
 BUILTINS = frozenset(
@@ -96,7 +96,7 @@ class Modules(Machine):
     def imported(self, origin: Imported) -> Value:
         """What an import gives a name to, not looked at before somebody asks."""
         shim = self.shims > 0
-        if origin.level or not surface.known(_dotted(origin)):
+        if not is_spoken_for(origin):
             importer = self.frame.module.path
             if self.tree.leads(origin, importer):
                 return ImportedValue(origin, importer, shim=shim)

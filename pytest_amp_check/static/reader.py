@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ..protocol import events as e
 from ..protocol import surface
 from ..protocol.events import Event
+from ..protocol.frameworks import FRAMEWORKS
 from ..protocol.words import Words, chain
 from .conditions import Formula, both, either, negate
 from .flow import Flow
@@ -36,9 +37,10 @@ from .values import (
     merge_into,
 )
 
-#: Calls whose answer is another each time they are asked.
+#: Calls whose answer is another each time they are asked, a number or an object.
 IMPURE = frozenset(
-    "rand randn randint random uniform choice next time perf_counter pop popleft get_nowait sample".split()
+    "rand randn randint random uniform choice next time perf_counter pop popleft get_nowait sample "
+    "from_pretrained".split()
 )
 
 _OPERATORS: dict[type[ast.AST], str] = {
@@ -93,6 +95,15 @@ class Expressions(Flow):
     def loss_arithmetic(self, op: str, left: Value, right: Value, node: ast.AST) -> Value | None: ...
 
     @abstractmethod
+    def used_engine(self, framework: str, value: Opaque, text: str, node: ast.AST) -> Value: ...
+
+    @abstractmethod
+    def divide(self, made: Tensor | Opaque, value: Tensor | Opaque, number: Value, node: ast.AST) -> None: ...
+
+    @abstractmethod
+    def multiply(self, made: Tensor | Opaque, value: Tensor | Opaque, number: Value) -> None: ...
+
+    @abstractmethod
     def grad_written(self, target: Grad, value: Value, node: ast.AST) -> None: ...
 
     @abstractmethod
@@ -144,6 +155,8 @@ class Expressions(Flow):
         role = self.uses.get(text) if text else None
         if role is None or text is None:
             return value
+        if role in FRAMEWORKS:
+            return self.used_engine(role, value, text, node)
         thing = self.thing(("used", value.key), role, text, self.site(node))
         return Ref(thing, True, value)
 
@@ -450,6 +463,10 @@ class Expressions(Flow):
                 made.first = counted.first
         if op == "/" or (op == "*" and (left.divided or right.divided)):
             made.divided = True
+        if op == "/" and isinstance(left, Opaque) and not made.divisors:
+            self.divide(made, left, right, node)
+        elif op == "*" and isinstance(left, Opaque):
+            self.multiply(made, left, right)
         return made
 
     def augment(self, node: ast.AugAssign) -> None:
@@ -594,6 +611,16 @@ class Expressions(Flow):
                 if isinstance(side_value, Opaque) and side_value.counter and here in side_value.loops:
                     self.graph.tests[formula[1]].counts = True
         return formula
+
+    def is_equal(self, value: Value, other: object, node: ast.AST) -> Formula:
+        """The condition under which a value equals a constant: the same question as a comparison of the two."""
+        if isinstance(value, Const):
+            return bool(value.value == other)
+        if isinstance(value, Choice):
+            return either(*(both(formula, self.is_equal(v, other, node)) for formula, v in value.options))
+        pair = sorted((repr(self.identity(value)), repr(self.identity(Const(other)))))
+        words = value.words if isinstance(value, Opaque) else ""
+        return self.ask(("equal", *pair), _Equals(words, other), value.loops, node)
 
     def _modulo_equals(self, value: Value, side: ast.BinOp, other: Value, node: ast.Compare) -> Formula:
         if isinstance(other, Const) and isinstance(other.value, int):
@@ -763,6 +790,19 @@ def undo(value: Value) -> None:
     """What was computed from scaled gradients is divided by the scale, or by its like: it was read as it should be."""
     for event in readings_of(value):
         event.facts["undone"] = True
+
+
+class _Equals:
+    """The words of a question whether something equals a constant."""
+
+    __slots__ = ("_of", "_other")
+
+    def __init__(self, of: object, other: object) -> None:
+        self._of = of
+        self._other = other
+
+    def __str__(self) -> str:
+        return f"{self._of} == {self._other!r}"
 
 
 def _as_load(target: ast.expr) -> ast.expr:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..protocol.frameworks import FRAMEWORKS
+
 if TYPE_CHECKING:
     from .project import Function, Module
 
@@ -18,7 +20,9 @@ WORDS = frozenset(
     "save "
     "half bfloat16 float16 param_groups optim Adam AdamW SGD nullcontext ExitStack enter_context no_sync partial "
     "binary_cross_entropy BCELoss cross_entropy CrossEntropyLoss mse_loss MSELoss l1_loss nll_loss masked_fill "
-    "masked_fill_ clear_autocast_cache parameters no_grad yield".split()
+    "masked_fill_ clear_autocast_cache parameters no_grad yield Accelerator Fabric NativeScaler AmpOptimWrapper "
+    "accumulate prepare setup manual_backward optimizers clip_gradients scale_loss master_params initialize "
+    "update_params optim_context".split()
 )
 #: Those that are worth following in a file that does not train: what may open a region, and what must not run in it.
 CONTEXTS = frozenset(
@@ -26,7 +30,16 @@ CONTEXTS = frozenset(
     "masked_fill_ yield".split()
 )
 #: Identifiers one of which a file that trains has.
-TRAINING = frozenset({"GradScaler", "ShardedGradScaler", "backward", "unscale_", "zero_grad"})
+TRAINING = frozenset(
+    {"GradScaler", "ShardedGradScaler", "backward", "unscale_", "zero_grad", "manual_backward", "update_params"}
+)
+#: Names of frameworks that make a function worth reading by itself.
+ENGINES = frozenset(
+    "Accelerator Fabric NativeScaler AmpOptimWrapper manual_backward scale_loss update_params "
+    "gradient_accumulation_steps".split()
+)
+#: The losses that a function which a framework runs under autocast must not compute.
+BANNED = frozenset({"binary_cross_entropy", "BCELoss"})
 
 #: Identifiers one of which a file has that leaves the training to another one.
 TRAINS_ELSEWHERE = frozenset({"state_dict", "save", "clip_grad_norm_", "clip_grad_value_", "step"})
@@ -77,7 +90,8 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     trains = module.trains = trains or bool(foreign and module.identifiers & TRAINS_ELSEWHERE)
     bits = dict(_BITS)
     scalers = {text.rpartition(".")[2] for text, role in module.uses.items() if role == "scaler"}
-    bits.update(dict.fromkeys(scalers, _AMP))
+    engines = {text.rpartition(".")[2] for text, role in module.uses.items() if role in FRAMEWORKS}
+    bits.update(dict.fromkeys(scalers | engines | ENGINES, _AMP))
     if scalers or foreign or module.identifiers & {"GradScaler", "ShardedGradScaler"}:
         bits["state_dict"] = bits["load_state_dict"] = _STATE
     if trains:
@@ -90,7 +104,7 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
         does = everywhere
         for word in function.words:
             does |= bits.get(word, 0) | found.get(word, 0)
-        function.strong = _may_fault(does)
+        function.strong = _may_fault(does) or _is_run_by_a_trainer(module, function)
     amp = {word for word, does in bits.items() if does & (_AMP | _OLD)}
     words, contexts = WORDS | amp | foreign, CONTEXTS | amp
     words |= _users_of(module, words)
@@ -102,6 +116,14 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
         names = cls.words
         cls.words = (names & words).union(*(m.words for m in cls.methods.values()))
         cls.contexts = (names & contexts).union(*(m.contexts for m in cls.methods.values()))
+
+
+def _is_run_by_a_trainer(module: Module, function: Function) -> bool:
+    """Whether a function is a step of a LightningModule that may compute a banned loss, or divides what it returns."""
+    if function.cls is None or not function.name.endswith("_step") or "LightningModule" not in module.identifiers:
+        return False
+    banned = any(method.words & BANNED for method in function.cls.methods.values())
+    return banned or "accumulate_grad_batches" in module.text
 
 
 def _holders(module: Module) -> dict[str, list[Function]]:

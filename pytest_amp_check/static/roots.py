@@ -22,6 +22,7 @@ def read_module(module: Module, program: Program, tree: Tree) -> Reached:
     reader = Reader(module, program, things, tree)
     reader._enumerated = {}
     reached: Reached = {}
+    reader._derived, reader._trainers = {}, {}
     reader.read(module.tree.body)
     _close(reader, (module.path, 0), reached)
     for function, cls in _alone(reader):
@@ -85,7 +86,8 @@ def _read_function(reader: Reader, function: Function, cls: Class | None) -> Non
     reader.heads.append((head, turn.key))
     reader.cur = head
     heap = dict(reader.heap)
-    reader.run(frame, function, wrappers, function.node)
+    reader.enter_root(function)
+    reader.leave_root(function, reader.run(frame, function, wrappers, function.node))
     returned = reader.cur
     # Whoever calls it may call it again: what it leaves in an open accumulation window is still there then.
     reader.emit(e.AGAIN, function.node)

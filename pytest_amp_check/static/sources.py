@@ -315,6 +315,10 @@ def mentions(data: bytes) -> bool:
         return True  # AMP110, AMP2xx, AMP4xx, AMP503
     if b".step(" in data and b"backward(" in data:
         return True  # AMP3xx, which need no scaler
+    if b"update_params(" in data and b"AmpOptimWrapper" in data:
+        return True  # AMP302
+    if b"LightningModule" in data and (b"binary_cross_entropy(" in data or b"BCELoss(" in data or _divides(data)):
+        return True  # AMP302, AMP504
     if b"custom_fwd" in data or b"custom_bwd" in data:
         return True  # AMP901
     if b"clip_grad_norm" in data and re.search(rb"clip_grad_norm(?!\w)", data):
@@ -377,6 +381,11 @@ def bases(data: bytes) -> set[bytes]:
         for base in (match.group(2) or b"").split(b","):
             found.add(base.partition(b"[")[0].rpartition(b".")[2].strip())
     return found - {b"", b"Module", b"object"}
+
+
+def _divides(data: bytes) -> bool:
+    """Whether source may divide a loss by the number of micro-batches that a Trainer divides by."""
+    return b"accumulate_grad_batches" in data and b"training_step(" in data
 
 
 #: Functions of torch that end in the word and enter no region of the program that calls them.

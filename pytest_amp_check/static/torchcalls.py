@@ -13,8 +13,9 @@ from ..protocol.words import Words
 from .checkpoints import FIELD_FUNCTIONS, STATE_FUNCTIONS, STATES_FUNCTION, WRITERS, Contents, as_mapping
 from .conditions import Formula
 from .functions import has_stars
+from .lightning import Lightning
 from .reader import IMPURE
-from .things import Things, first_of, is_read
+from .things import first_of, is_read
 from .values import (
     NONE,
     Choice,
@@ -67,7 +68,7 @@ NAMESPACES = frozenset({"types.SimpleNamespace", "argparse.Namespace"})
 ENDINGS = frozenset({"sys.exit", "os._exit", "builtins.exit", "builtins.quit"})
 
 
-class TorchCalls(Things):
+class TorchCalls(Lightning):
     """Reads calls of what is imported."""
 
     @abstractmethod
@@ -81,6 +82,9 @@ class TorchCalls(Things):
         return self._named(name, args, keywords, node, shim)
 
     def _named(self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST, shim: bool) -> Value:
+        made_by_framework = self.framework_call(name, args, keywords, node)
+        if made_by_framework is not None:
+            return made_by_framework
         name = surface.canonical(name)
         if name in surface.DEPRECATED and not shim and not self.shims and isinstance(node, ast.expr):
             self._deprecated(name, node)

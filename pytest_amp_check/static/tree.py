@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
 
-from ..protocol import surface
+from ..protocol import frameworks, surface
 from . import sources
 from .project import Imported, Module
 
@@ -16,6 +17,8 @@ from .project import Imported, Module
 KEPT = 1_500_000
 #: What marks the directory of a project, above which no import of a file that is named leads.
 PROJECT_MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
+#: A Trainer of Lightning that trains in float16 with a scaler.
+_LIGHTNING16 = re.compile(rb"precision\s*=\s*[\"']?16(?!-true)|[\"']16-mixed[\"']")
 #: Directories beside those of the importing file that are put on the path by habit.
 LAYOUTS = ("", "src", "lib")
 
@@ -23,7 +26,8 @@ LAYOUTS = ("", "src", "lib")
 class Tree:
     """What is known of all the files of a run before any is parsed, and the way from an import to one of them.
 
-    ``autocast`` are the files that may enter autocast, ``float16`` says whether any file speaks of float16.
+    ``autocast`` are the files that may enter autocast, ``float16`` says whether any file speaks of float16,
+    ``lightning16`` whether any has a Trainer of Lightning train in it.
     """
 
     __slots__ = (
@@ -37,12 +41,14 @@ class Tree:
         "autocast",
         "files",
         "float16",
+        "lightning16",
         "touched",
     )
 
     def __init__(self) -> None:
         self.autocast: set[str] = set()
         self.float16 = False
+        self.lightning16 = False
         self._helpful: dict[str, bool] = {}
         #: Absolute path -> path as it is written.
         self.files: dict[str, str] = {}
@@ -63,11 +69,13 @@ class Tree:
             self.float16 = True
         elif not self.float16 and (b"GradScaler" in data or b".half()" in data or b"float16" in data):
             self.float16 = True
+        self.lightning16 = self.lightning16 or (b"precision" in data and _LIGHTNING16.search(data) is not None)
 
     def add(self, other: Tree) -> None:
         """Know what another look has shown, too."""
         self.autocast |= other.autocast
         self.float16 = self.float16 or other.float16
+        self.lightning16 = self.lightning16 or other.lightning16
 
     def grow(self, files: list[str], paths: list[str]) -> None:
         """Take in the files that were found below the paths that the user named."""
@@ -210,8 +218,7 @@ class Tree:
         return frozenset(
             name
             for name, imported in module.imports.items()
-            if (imported.level or not surface.known(f"{imported.module}.{imported.name}"))
-            and self._may_help(imported, path)
+            if not is_spoken_for(imported) and self._may_help(imported, path)
         )
 
     def _may_help(self, imported: Imported, importer: str) -> bool:
@@ -230,6 +237,12 @@ class Tree:
         if self._held > KEPT:
             self._modules.clear()
             self._held = 0
+
+
+def is_spoken_for(imported: Imported) -> bool:
+    """Whether an import names something of torch, or of a framework, whose meaning the tables tell."""
+    name = f"{imported.module}.{imported.name}".rstrip(".")
+    return not imported.level and (surface.known(name) or frameworks.known(name))
 
 
 def _project_of(directory: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping as Items
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..protocol.events import Event, Site, Thing
 from .conditions import Formula
@@ -45,9 +45,23 @@ class Opaque(Value):
     counts, with ``first`` its first value where that is known; ``offset`` is what was added to it. ``readings`` are
     the events that read the gradients from which it was computed; ``iterates`` is "range" or "enumerate" for those.
     ``entry`` is the key of the unknown value that it is an item of, and the name of the item where that is known.
+    ``divisors`` is what it was divided by, ``factors`` the identities of what it was multiplied by.
     """
 
-    __slots__ = ("base", "counter", "entry", "first", "iterates", "key", "offset", "parameter", "readings", "words")
+    __slots__ = (
+        "base",
+        "counter",
+        "divisors",
+        "entry",
+        "factors",
+        "first",
+        "iterates",
+        "key",
+        "offset",
+        "parameter",
+        "readings",
+        "words",
+    )
 
     def __init__(
         self, key: int, words: object, loops: frozenset[int] = frozenset(), *, parameter: bool = False
@@ -63,6 +77,8 @@ class Opaque(Value):
         self.base: Opaque = self
         self.readings: tuple[Event, ...] = ()
         self.entry: tuple[int, str | None] | None = None
+        self.divisors: frozenset[Divisor] = frozenset()
+        self.factors: frozenset[object] = frozenset()
 
     @property
     def text(self) -> str:
@@ -126,6 +142,54 @@ class Ref(Value):
     @property
     def role(self) -> str:
         return self.thing.role
+
+
+class Engine(Ref):
+    """The object through which a framework scales, unscales and steps; its thing is the scaler that it holds.
+
+    ``framework`` is its key in the table, ``enabled`` the condition under which it scales, ``precision`` the value that
+    decides about it. ``steps`` is the number by which its backward divides losses, None where it never does;
+    ``optimizer`` the one that it wraps.
+    """
+
+    __slots__ = ("framework", "optimizer", "precision", "steps")
+
+    def __init__(
+        self,
+        framework: str,
+        thing: Thing,
+        enabled: Formula = True,
+        source: Opaque | None = None,
+        precision: Value | None = None,
+        steps: Value | None = None,
+        optimizer: Value | None = None,
+    ) -> None:
+        super().__init__(thing, enabled, source)
+        self.framework = framework
+        self.precision = precision or NONE
+        self.steps = steps
+        self.optimizer = optimizer
+
+
+class ScaledLoss(Value):
+    """``apex.amp.scale_loss(...)``: a context that gives a scaled loss, and unscales the gradients where it ends."""
+
+    __slots__ = ("delayed", "engine", "loss", "optimizers")
+
+    def __init__(self, engine: Engine, loss: Value, optimizers: Value, delayed: Formula) -> None:
+        super().__init__()
+        self.engine = engine
+        self.loss = loss
+        self.optimizers = optimizers
+        self.delayed = delayed
+
+
+class Divisor(NamedTuple):
+    """What a loss was divided by: the identity of the number, the user's words for it, and where."""
+
+    key: object
+    words: object
+    site: Site
 
 
 class FunctionValue(Value):
@@ -198,6 +262,7 @@ class Tensor(Value):
     is_loss     a loss function made it
     custom      an autograd.Function of the project made it, whose backward is not decorated with custom_bwd
     module_read every module it depends on is in the project and enters no autocast itself
+    divisors    what it was divided by; ``factors`` are the identities of what it was multiplied by
     """
 
     __slots__ = (
@@ -205,7 +270,9 @@ class Tensor(Value):
         "custom",
         "deps",
         "device",
+        "divisors",
         "dtypes",
+        "factors",
         "forward",
         "in_region",
         "is_loss",
@@ -233,6 +300,8 @@ class Tensor(Value):
         self.is_loss = False
         self.custom = False
         self.module_read = True
+        self.divisors: frozenset[Divisor] = frozenset()
+        self.factors: frozenset[object] = frozenset()
 
     def copy(self) -> Tensor:
         made = Tensor(self.loops)
