@@ -16,7 +16,8 @@ from ..protocol.events import Event, Graph, Program, Site
 from ..protocol.finding import Finding
 from ..protocol.rules import LABELS, RULES
 from ..protocol.suppress import Suppressions
-from . import sources
+from . import documents, sources
+from .documents import Block
 from .project import Module
 from .roots import read_module
 from .sources import InputError
@@ -88,8 +89,8 @@ class Tree:
 def check_source(text: str, filename: str = "<string>", settings: Settings | None = None) -> list[Finding]:
     """Findings in one source text."""
     tree = Tree()
-    tree.look(filename, text.encode("utf-8", "replace"))
-    return _check_text(text, filename, settings or Settings(), tree)
+    tree.look(filename, documents.code(filename, text.encode("utf-8", "replace")))
+    return _check_file(text, filename, settings or Settings(), tree)
 
 
 def check_paths(
@@ -146,8 +147,10 @@ def _look(paths: list[str]) -> _Looked:
         except sources.Unreadable as error:
             looked.findings.extend(_settle([_unreadable(path, error.line, str(error))], path, settings))
             continue
-        looked.tree.look(path, data)
-        if path in named or sources.mentions(data):
+        code = documents.code(path, data)
+        if not documents.is_markdown(path):
+            looked.tree.look(path, code)
+        if path in named or sources.mentions(code):
             looked.todo.append((len(data), path))
     return looked
 
@@ -155,10 +158,29 @@ def _look(paths: list[str]) -> _Looked:
 def _check(path: str) -> list[Finding]:
     settings, tree = cast("tuple[Settings, Tree]", shared())
     try:
-        text = sources.decode(sources.load(path))
+        text = documents.decode(path, sources.load(path))
     except sources.Unreadable as error:
         return _settle([_unreadable(path, error.line, str(error))], path, settings)
-    return _check_text(text, path, settings, tree)
+    return _check_file(text, path, settings, tree)
+
+
+def _check_file(text: str, path: str, settings: Settings, tree: Tree) -> list[Finding]:
+    """Findings in the programs of one file, where they stand in it."""
+    try:
+        blocks = documents.blocks(path, text)
+    except sources.Unreadable as error:
+        return _settle([_unreadable(path, error.line, str(error))], path, settings)
+    around = Tree()
+    if len(blocks) > 1 or documents.is_markdown(path):
+        # One may run inside another, or be shown in parts.
+        around.look("", text.encode("utf-8", "replace"))
+    if not documents.is_markdown(path):
+        around.add(tree)
+    findings: list[Finding] = []
+    for block in blocks:
+        findings += block.placed(_check_block(block, path, settings, around), path)
+    findings.sort(key=Finding.order)
+    return findings
 
 
 def _settle(findings: list[Finding], path: str, settings: Settings) -> list[Finding]:
@@ -176,9 +198,10 @@ def _unreadable(path: str, line: int, reason: str) -> Finding:
     return Finding(rule.code, rule.name, rule.severity, fault.message.format(reason=reason), Site(path, line))
 
 
-def _check_text(text: str, path: str, settings: Settings, tree: Tree) -> list[Finding]:
-    """Findings in one text, suppressed ones removed and unused suppressions added."""
-    findings = analyse(text, path, tree)
+def _check_block(block: Block, path: str, settings: Settings, tree: Tree) -> list[Finding]:
+    """Findings in one program, suppressed ones removed and unused suppressions added."""
+    text = block.text
+    findings = [_unreadable(path, *block.broken)] if block.broken else analyse(text, path, tree)
     # Without a finding to silence, only a comment of our own can be of no use.
     suppressions = Suppressions.of(text) if findings or Suppressions.ours_in(text) else Suppressions()
     active = settings.select - _ignored(path, settings)
@@ -216,7 +239,7 @@ def analyse(text: str, path: str, tree: Tree) -> list[Finding]:
             try:
                 parsed = ast.parse(text)
             except SyntaxError as error:
-                return [_unreadable(path, error.lineno or 1, f"it is not valid Python {_version()}: {error.msg}")]
+                return [_unreadable(path, error.lineno or 1, sources.invalid(error))]
             except ValueError as error:
                 return [_unreadable(path, 1, str(error))]
         program = Program()
@@ -233,10 +256,6 @@ def analyse(text: str, path: str, tree: Tree) -> list[Finding]:
         sys.setrecursionlimit(limit)
         if collecting:
             gc.enable()
-
-
-def _version() -> str:
-    return f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def _mark_casts(graph: Graph, program: Program) -> None:
