@@ -96,7 +96,9 @@ def blocks(path: str, text: str) -> list[Block]:
     if is_notebook(path):
         return _programs(text)
     if is_markdown(path):
-        return [block for block in _fenced(sources.newlines(text)) if _error(block.text) is None]
+        shown = _fenced(sources.newlines(text))
+        sources.refuse_large(sum(len(block.text) for block in shown))
+        return [block for block in shown if _error(block.text) is None]
     return [Block(text)]
 
 
@@ -399,7 +401,6 @@ def _fenced(text: str) -> list[Block]:
             places.append((None, number, cut))
         if rows and _PYTHON.match(info):
             found.append(Block("\n".join(rows) + "\n", places))
-    sources.refuse_large(sum(len(block.text) for block in found))
     return found
 
 

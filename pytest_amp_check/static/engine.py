@@ -172,9 +172,12 @@ def _check_file(text: str, path: str, settings: Settings, tree: Tree) -> list[Fi
         return _settle([_unreadable(path, error.line, str(error))], path, settings)
     around = Tree()
     if len(blocks) > 1 or documents.is_markdown(path):
-        # One may run inside another, or be shown in parts.
+        # One may be entered by another.
         around.look("", text.encode("utf-8", "replace"))
-    if not documents.is_markdown(path):
+    if documents.is_markdown(path):
+        # What is shown is a part of something, and no part of this project's programs.
+        around.autocast.add("")
+    else:
         around.add(tree)
     findings: list[Finding] = []
     for block in blocks:
