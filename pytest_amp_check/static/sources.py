@@ -361,36 +361,6 @@ def mentions(data: bytes) -> bool:
     return b"\0" in data
 
 
-#: For each answer of :func:`mentions` words that it cannot do without, however a string of JSON writes the rest.
-_NEEDED = (
-    (b"autocast",),
-    (b"caler",),
-    (b".unscale_",),
-    (b"backward(", b".scale("),
-    (b"backward(", b".step("),
-    (b"custom_fwd",),
-    (b"custom_bwd",),
-    (b"clip_grad_norm",),
-    (b"parameters(", b"half"),
-    (b"parameters(", b"float16"),
-    (b"amp:",),
-    (b"\0",),
-)
-
-
-def may_mention(data: bytes) -> bool:
-    """Whether a file that holds source among other things, such as strings of JSON, may hold what matters.
-
-    False only where :func:`mentions` is False for whatever source is in it.
-    """
-    if any(all(word in data for word in words) for words in _NEEDED) or any(word in data for word in _FILLING):
-        return True
-    if b"AMP" in data and re.search(rb"(?i:noqa)[^\n:]{0,20}:[^\n#]*AMP", data):
-        return True
-    # JSON may write any character by its number, and some programs write those of HTML so: ``ctx \u003d autocast``.
-    return b"\\u00" in data and re.search(rb"\\u00[2-7]", data) is not None
-
-
 #: Functions of torch that end in the word and enter no region of the program that calls them.
 _NO_REGION = (b"enter_autocast", b"exit_autocast", b"register_autocast")
 
