@@ -98,8 +98,12 @@ def blocks(path: str, text: str) -> list[Block]:
     if is_markdown(path):
         shown = _fenced(sources.newlines(text))
         sources.refuse_large(sum(len(block.text) for block in shown))
-        return [block for block in shown if _error(block.text) is None]
+        return [block for block in shown if _speaks(block.text) and _error(block.text) is None]
     return [Block(text)]
+
+
+def _speaks(text: str) -> bool:
+    return sources.mentions(text.encode("utf-8", "replace"))
 
 
 def code(path: str, data: bytes) -> bytes:
@@ -392,10 +396,10 @@ def _fenced(text: str) -> list[Block]:
                 # The quotation ends, and the block with it.
                 break
             number += 1
-            rest = row[cut:].strip()
-            if rest.startswith(fence) and not rest.strip(fence[0]):
+            if fence in row and row[cut:].strip().startswith(fence) and not row[cut:].strip().strip(fence[0]):
                 break
-            cut += _indented(row[cut:], width)
+            if width:
+                cut += _indented(row[cut:], width)
             rows.append(row[cut:])
             places.append((None, number, cut))
         if rows and _PYTHON.match(info):
