@@ -65,9 +65,10 @@ class Site:
 
     ``line`` and ``end_line`` count from 1, ``column`` and ``end_column`` from 0, in characters. ``caller`` is the
     place of the call that entered the function in which this site lies, or None at the outermost frame that was read.
+    ``cell`` is the number of the notebook cell, from 1, in which the lines then count; None in any other file.
     """
 
-    __slots__ = ("caller", "column", "end_column", "end_line", "function", "line", "path")
+    __slots__ = ("caller", "cell", "column", "end_column", "end_line", "function", "line", "path")
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class Site:
         end_column: int | None = None,
         function: str = "",
         caller: Site | None = None,
+        cell: int | None = None,
     ) -> None:
         self.path = path
         self.line = line
@@ -86,6 +88,7 @@ class Site:
         self.end_column = column if end_column is None else end_column
         self.function = function
         self.caller = caller
+        self.cell = cell
 
     def frames(self) -> list[Site]:
         """The calls that led here, outermost first, and this site."""
@@ -97,8 +100,13 @@ class Site:
         chain.reverse()
         return chain
 
+    @property
+    def place(self) -> str:
+        """Path, cell and line, as they are shown."""
+        return f"{self.path}:{self.line}" if self.cell is None else f"{self.path}:cell {self.cell}:{self.line}"
+
     def __repr__(self) -> str:
-        return f"{self.path}:{self.line}:{self.column}"
+        return f"{self.place}:{self.column}"
 
 
 class Thing:

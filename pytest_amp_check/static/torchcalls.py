@@ -271,6 +271,8 @@ class TorchCalls(Lightning):
         return e.UNKNOWN
 
     def new_autocast(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and self.look_up(node.func.id) is None:
+            entry = self._meant(entry, args, keywords)
         bound, excess = self._bound(entry, args, keywords)
         if entry.name == "torch.autocast" and args and isinstance(args[0], FunctionValue):
             # @torch.autocast without parentheses: the function is taken for the device type.
@@ -297,6 +299,13 @@ class TorchCalls(Lightning):
         off = isinstance(cache, Const) and cache.value is False
         thing.facts.update(device=device, dtype=dtype, cache=not off)
         return Ref(thing, enabled)
+
+    def _meant(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value]) -> surface.Entry:
+        """The autocast that a bare name stands for where no import says so: without a device type it is CUDA's own."""
+        first = args[0] if args else keywords.get("device_type")
+        if first is None or (isinstance(first, Const) and isinstance(first.value, bool)):
+            return surface.lookup("torch.cuda.amp.autocast") or entry
+        return entry
 
     def _words_of(self, keyword: str, node: ast.AST) -> object:
         if isinstance(node, ast.Call):
