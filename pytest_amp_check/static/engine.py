@@ -338,12 +338,12 @@ def analyse(text: str, path: str, tree: Tree, *, around: bool = False) -> Readin
         tree.begin()
         module = Module(path, text, parsed)
         module.link(tree.local_names(module, path))
-        own = any("autocast" in name for name in module.identifiers)
-        program.facts["enters_autocast"] = own or around or bool(tree.autocast - {path})
+        own = around or any("autocast" in name for name in module.identifiers)
         program.facts["float16"] = tree.float16
         program.facts["lightning16"] = tree.lightning16
         reached = read_module(module, program, tree)
         _survey(program)
+        program.facts["enters_autocast"] = own or (bool(program.facts["live_scalers"]) and tree.may_enter(path))
         return Reading(path, check(program), reached, ours=ours)
     except (RecursionError, MemoryError):
         return Reading(path, [_unreadable(path, 1, "its code is nested too deeply to be analysed")], {}, ours=ours)

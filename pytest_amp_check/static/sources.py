@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 #: What the files are called that may hold Python: source, notebooks, documentation.
 SUFFIXES = (".py", ".ipynb", ".md")
@@ -384,12 +384,22 @@ def imports(data: bytes) -> set[bytes]:
     if not any(word in data for word in _REST):
         return set()
     found: set[bytes] = set()
+    for module, names in imported(data):
+        found.add(module.rpartition(b".")[2])
+        found |= {name.rpartition(b".")[2] for name in names}
+    return found - {b""}
+
+
+def imported(data: bytes) -> Iterator[tuple[bytes, list[bytes]]]:
+    """What source imports: modules with the names that are taken from each; of ``import a.b`` a.b with none."""
     for match in re.finditer(_IMPORT, data, re.MULTILINE):
         module, names, modules = match.groups()
-        found.add((module or b"").rpartition(b".")[2])
-        for name in re.split(rb"[,()\s]+", names or modules):
-            found.add(name.rpartition(b".")[2])
-    return found - {b"", b"as"}
+        if module is not None:
+            yield module, [part.split()[0] for part in names.strip(b"()").split(b",") if part.strip()]
+        else:
+            for part in modules.split(b","):
+                if part.strip():
+                    yield part.split()[0], []
 
 
 #: What a method that a class defines for another file's class may do wrong there.
