@@ -47,7 +47,8 @@ class Things(Classes):
         if name == "get_scale":
             return ScaleValue(scaler.thing.key)
         if name == "state_dict":
-            self.emit(e.SCALER_STATE, node, scaler.thing.key, names={"scaler": self.receiver_words(node)})
+            if not self.handling:  # an error may come at any moment: what is saved for it is what there is
+                self.emit(e.SCALER_STATE, node, scaler.thing.key, names={"scaler": self.receiver_words(node)})
             return self._state(scaler, node)
         if name == "load_state_dict":
             _, name_of_entry = entry_in(first_of(args, keywords, "state_dict"))
