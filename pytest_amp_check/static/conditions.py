@@ -51,6 +51,20 @@ def _join(word: str, formulas: tuple[Formula, ...], *, neutral: bool) -> Formula
     return (word, *parts)
 
 
+def is_long(formula: Formula, limit: int) -> bool:
+    """Whether a formula holds more than some number of tests and connectives."""
+    todo: list[Formula] = [formula]
+    seen = 0
+    while todo:
+        part = todo.pop()
+        seen += 1
+        if seen > limit:
+            return True
+        if not isinstance(part, bool) and part[0] != "test":
+            todo.extend(part[1:])
+    return False
+
+
 def literals(formula: Formula, truth: bool = True) -> list[tuple[int, bool]]:
     """The tests of a formula with the truth that helps to make it ``truth``."""
     if isinstance(formula, bool):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..protocol import events as e
 from ..protocol.events import Event, Graph, Node, Program, Site, Thing
-from .conditions import Formula, Tests, both, either, literals, negate
+from .conditions import Formula, Tests, both, either, is_long, literals, negate
 from .project import Class, Function, Module
 from .values import (
     NONE,
@@ -45,6 +45,9 @@ DEPTH = 8
 BUDGET = 12_000
 #: Statements read in one file before the functions that are left are left out, which is said.
 FILE_BUDGET = 100_000
+
+#: Tests and connectives of a condition above which it is one question.
+LONGEST = 100
 
 Vars = dict[str, Value]
 Heap = dict[tuple[int, str], Value]
@@ -305,8 +308,15 @@ class Machine:
         short = self.join(ends)
         return (through, short) if word == "and" else (short, through)
 
+    def brief(self, formula: Formula) -> Formula:
+        """The formula, or where it has grown too long to be followed in its parts, a question of its own."""
+        if isinstance(formula, bool) or not is_long(formula, LONGEST):
+            return formula
+        return self.ask(("whole", formula), "", self.turning())
+
     def fork(self, formula: Formula, then: Callable[[], None], otherwise: Callable[[], None]) -> tuple[bool, bool]:
         """Read two ways on, each with its own variables, and let them meet; says which of them come to an end."""
+        formula = self.brief(formula)
         if isinstance(formula, bool):
             (then if formula else otherwise)()
             return (self.cur is not None, False) if formula else (False, self.cur is not None)
@@ -377,7 +387,7 @@ class Machine:
         if _matters(a) or _matters(b):
             options = [(both(formula, f), v) for f, v in _options(a)]
             options += [(both(negate(formula), f), v) for f, v in _options(b)]
-            options = [(f, v) for f, v in options if f is not False]
+            options = [(self.brief(f), v) for f, v in options if f is not False]
             if len(options) <= 8:
                 return Choice(options)
         made = self.opaque(("met", name, self.graph.name, len(self.graph.nodes)), name, a.loops | b.loops)
