@@ -338,6 +338,7 @@ class Machine:
 
     def fork(self, formula: Formula, then: Callable[[], None], otherwise: Callable[[], None]) -> tuple[bool, bool]:
         """Read two ways on, each with its own variables, and let them meet; says which of them come to an end."""
+        formula = self.short(formula)
         if isinstance(formula, bool):
             (then if formula else otherwise)()
             return (self.cur is not None, False) if formula else (False, self.cur is not None)
