@@ -156,6 +156,8 @@ class Judge:
         self.updated: set[int | None] = set()
         self.zeroed: set[int] = set()
         self.handed: set[int] = set()
+        #: Optimizers of which a step is in view.
+        self.stepped: set[int] = set()
         #: Whether an event has come near a fault, committed or excused.
         self.faulted = False
         #: Tests that decide whether an iteration ends an accumulation window, and the truth that ends it.
@@ -281,7 +283,7 @@ class Judge:
                     event.facts.get("checked") or any(self.tests[k].of_gradients for k, _ in event.guards)
                 ):
                     continue
-                if label == "step@undivided" and facts.get("divided"):
+                if label == "step@undivided" and (facts.get("divided") or self.program.facts.get("averaged")):
                     continue
                 self._settle(label, index, i, here)
 
@@ -344,7 +346,10 @@ class Judge:
             if any(opt.stage == a.STAGE_STEPPED and opt.by == scaler for opt in opts):
                 self._settle("state@stepped", index, 0, here)
         elif kind == e.LOOP_EXIT:
-            opts = [opt._replace(held=False, many=False) for opt in opts]
+            if not event.facts.get("complete"):
+                opts = [opt._replace(held=False, many=False) for opt in opts]
+            elif not event.facts.get("within"):
+                opts = [opt._replace(inside="") for opt in opts]
         elif kind == e.AGAIN:
             # Other code has run in between; only an open accumulation window is meant to last.
             opts = [opt if opt.held and opt.grads in a.PENDING else a.Opt() for opt in opts]
@@ -371,16 +376,19 @@ class Judge:
         feeds = event.facts.get("feeds")
         sure = len(opts) == 1
         divided = bool(event.facts.get("divided"))
+        loop = event.facts.get("inside", "")
         for i, key in enumerate(self.opts):
             if feeds is not None and key not in feeds:
                 continue
             certain = sure or feeds is not None
+            inside = loop if key in self.stepped else ""
             if event.facts.get("opaque"):
                 move(i, a.HANDOFF)
             elif scaler >= 0:
-                move(i, a.BACKWARD_SCALED if certain else a.MAYBE_SCALED, by=scaler, divided=divided, held=held)
+                kind = a.BACKWARD_SCALED if certain else a.MAYBE_SCALED
+                move(i, kind, by=scaler, divided=divided, held=held, inside=inside)
             else:
-                move(i, a.BACKWARD_RAW if certain else a.MAYBE_RAW, divided=divided, held=held)
+                move(i, a.BACKWARD_RAW if certain else a.MAYBE_RAW, divided=divided, held=held, inside=inside)
 
     def _update(self, event: Event, opts: list[a.Opt], scaler: int, move: Callable[..., None]) -> None:
         mine = [i for i, opt in enumerate(opts) if opt.by in (scaler, -1)]
@@ -473,6 +481,10 @@ class Judge:
         kinds = BLAMED.get(label)
         if kinds is not None:
             blamed = self._last(here, kinds, i, raw=label == "step@raw")
+        if label == "step@undivided":
+            event = self._event(blamed)
+            if event is not None and event.facts.get("vague"):
+                label = "step@undivided-vague"
         self._blame(label, blamed, index, here)
 
     def _witness(self, label: str, here: Here, blamed: int, settled: int) -> list[Event]:
@@ -525,12 +537,14 @@ BLAMED: dict[str, tuple[str, ...]] = {
     "unscale@divided": (e.GRAD_DIVIDE,),
     "step@discarded": (e.ZERO_GRAD,),
     "step@undivided": (e.BACKWARD,),
+    "step@undivided-vague": (e.BACKWARD,),
 }
 
 #: Faults between an event of one turn of a loop and one of a later turn.
 SECOND_TURN = frozenset(
     {
         "step@undivided",
+        "step@undivided-vague",
         "unscale@window",
         "zero@window",
         "step@stepped",
@@ -570,6 +584,7 @@ WITNESS: dict[str, tuple[str, ...]] = {
     "unscale@stepped": (e.SCALER_STEP,),
     "step@discarded": (e.BACKWARD,),
     "step@undivided": (e.BACKWARD,),
+    "step@undivided-vague": (e.BACKWARD,),
     "zero@window": (e.BACKWARD,),
     "bce@region": (e.AUTOCAST_ENTER,),
     "backward@region": (e.AUTOCAST_ENTER,),

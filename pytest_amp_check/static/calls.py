@@ -8,6 +8,8 @@ from collections.abc import Callable
 from ..protocol import events as e
 from ..protocol.words import chain
 from .conditions import Formula
+from .losses import first_given, is_graded
+from .microbatches import PIECES
 from .reader import IMPURE
 from .torchcalls import TorchCalls
 from .values import (
@@ -127,7 +129,7 @@ class Reader(TorchCalls):
             return self._construct(func, args, keywords, node)
         if isinstance(func, Instance):
             if func.thing is not None:
-                return self._forward(func.thing, args, keywords, node, self._reads_forward(func.cls))
+                return self.module_called(func, func.thing, args, keywords, node)
             return self.call_method(func, "__call__", args, node, keywords)
         if isinstance(func, Ref):
             return self._call_ref(func, args, keywords, node)
@@ -161,6 +163,9 @@ class Reader(TorchCalls):
             made.deps = None
             if not any(t.is_loss for t in tensors):
                 made.divided = False
+            if len(given) > 1:
+                made.vague = False
+            made.opaque = made.opaque or is_graded(given)
             made.module_read = False
             return made
         if last in IMPURE:
@@ -170,6 +175,8 @@ class Reader(TorchCalls):
         )
         if self.loops:
             made_opaque.loops |= frozenset((self.loops[-1].key,))
+        made_opaque.called = True
+        made_opaque.compares = len(given) > 1 and any(isinstance(v, Opaque) and v.called for v in given)
         return made_opaque
 
     def method(self, receiver: Value, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
@@ -253,7 +260,7 @@ class Reader(TorchCalls):
             return self.call_value(stored, args, keywords, node)
         if name == "backward":
             if isinstance(receiver, Opaque) and not args:
-                self._backward(self._foreign_tensor(receiver), node)
+                self._backward(self._foreign_tensor(receiver), node, first_given(args, keywords))
                 return NONE
             # A framework's own backward: it may scale, divide, step.
             self.emit(e.BACKWARD, node, None, opaque=True, feeds=None, names={"loss": text})
@@ -283,7 +290,12 @@ class Reader(TorchCalls):
                 e.MODULE_CAST, node, None, dtype="float16" if name == "half" else "bfloat16", names={"module": text}
             )
         func = self.structural("method", (receiver,), self.words(node), name)
-        return self.unknown(func, args, keywords, node)
+        made_value = self.unknown(func, args, keywords, node)
+        made_value.pieces = name in PIECES
+        if isinstance(made_value, Opaque) and isinstance(receiver, Opaque):
+            made_value.compares = name == "mean" or (receiver.compares and name != "item")
+            made_value.divided = name == "sum" or (receiver.divided and not args)
+        return made_value
 
     def refs(self, keys: tuple[int, ...]) -> list[Value]:
         return [Ref(self.program.things[key]) for key in keys]

@@ -62,7 +62,11 @@ class Functions(Gradients):
         frame.on_yield = on_yield
         frame.cls = function.cls
         frame.receiver = func.receiver
-        return self.run(frame, function, func.wrappers, node)
+        value = self.run(frame, function, func.wrappers, node)
+        if function.generator and frame.yields_pieces and on_yield is None:
+            value = self.fresh(node, "pieces")
+            value.pieces = True
+        return value
 
     def _worthwhile(self, function: Function) -> bool:
         """Whether a function that does nothing to the protocol may still make a value that matters: it is short."""

@@ -62,6 +62,7 @@ class Frame:
         "returns",
         "unwind_base",
         "vars",
+        "yields_pieces",
     )
 
     def __init__(self, function: Function | None, parent: Frame | None, caller: Site | None) -> None:
@@ -75,6 +76,7 @@ class Frame:
         self.unwind_base = 0
         self.path_base = 0
         self.of_class = False
+        self.yields_pieces = False
         self.on_yield: Callable[[Value], None] | None = None
 
     @property
@@ -83,13 +85,19 @@ class Frame:
 
 
 class Loop:
-    """A loop that is being read. ``key`` names its turns in :attr:`Value.loops`."""
+    """A loop that is being read. ``key`` names its turns in :attr:`Value.loops`.
 
-    __slots__ = ("breaks", "continues", "key", "unwind_base")
+    ``node`` and ``frame`` are where it stands; ``pieces`` says that it runs over the micro-batches of a window.
+    """
+
+    __slots__ = ("breaks", "continues", "frame", "key", "node", "pieces", "unwind_base")
 
     def __init__(self, key: int, unwind_base: int) -> None:
         self.key = key
         self.unwind_base = unwind_base
+        self.node: ast.For | ast.AsyncFor | ast.While | None = None
+        self.frame: Frame | None = None
+        self.pieces = False
         self.breaks: list[tuple[int, Vars, Heap]] = []
         self.continues: list[tuple[int, Vars, Heap]] = []
 

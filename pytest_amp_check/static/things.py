@@ -10,6 +10,7 @@ from ..protocol import surface
 from ..protocol.events import Thing
 from ..protocol.words import Words
 from .classes import Classes
+from .gradients import HOOKS
 from .values import (
     NONE,
     Choice,
@@ -184,6 +185,8 @@ class Things(Classes):
             return NONE
         if name.startswith("register_"):
             optimizer.thing.facts["hooked"] = True
+            if name in HOOKS:
+                optimizer.thing.facts["divided"] = True
         if name == "backward":
             self.emit(e.BACKWARD, node, None, opaque=True, feeds=None)
             return NONE
@@ -235,6 +238,9 @@ class Things(Classes):
             return self._forward(thing, args, keywords, node, bool(thing.facts.get("read")))
         if name == "no_sync":
             return GradMode()
+        if name in HOOKS:
+            self.rate_divided(Params(frozenset((thing.key,))))
+            return self.fresh(node, name)
         if name == "clip_grad_norm_":
             return self._clip(Params(frozenset((thing.key,))), args, keywords, node)
         if name == "backward":

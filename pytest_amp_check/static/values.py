@@ -18,14 +18,15 @@ class Value:
     """An abstract value.
 
     ``loops`` are the loops in which it is made anew on every turn; ``divided`` says that it came from a division, so
-    that what it is multiplied into may be an average.
+    that what it is multiplied into may be an average; ``pieces`` that it holds the micro-batches of one window.
     """
 
-    __slots__ = ("divided", "loops")
+    __slots__ = ("divided", "loops", "pieces")
 
     def __init__(self, loops: frozenset[int] = frozenset()) -> None:
         self.loops = loops
         self.divided = False
+        self.pieces = False
 
 
 class Const(Value):
@@ -42,11 +43,29 @@ class Opaque(Value):
     """A value of which only its identity is known: equal expressions over equal values are the same Opaque.
 
     ``parameter`` says that it came in from outside the code that is read. ``counter`` marks a number that a loop
-    counts, with ``first`` its first value where that is known; ``offset`` is what was added to it. ``readings`` are
-    the events that read the gradients from which it was computed; ``iterates`` is "range" or "enumerate" for those.
+    counts, with ``first`` its first value where that is known; ``offset`` is what was added to it; ``index`` says that
+    the loop itself hands it out. ``remainder`` holds the two sides of a ``%``. ``readings`` are the events that read
+    the gradients from which it was computed; ``iterates`` is "range" or "enumerate" for those. ``called`` says that a
+    call gave it, ``compares`` that such a call was given what another one gave, as a criterion is; ``graded`` that it
+    was computed from the gradient of a tensor.
     """
 
-    __slots__ = ("base", "counter", "first", "iterates", "key", "offset", "parameter", "readings", "words")
+    __slots__ = (
+        "base",
+        "called",
+        "compares",
+        "counter",
+        "first",
+        "graded",
+        "index",
+        "iterates",
+        "key",
+        "offset",
+        "parameter",
+        "readings",
+        "remainder",
+        "words",
+    )
 
     def __init__(
         self, key: int, words: object, loops: frozenset[int] = frozenset(), *, parameter: bool = False
@@ -58,8 +77,13 @@ class Opaque(Value):
         self.parameter = parameter
         self.counter = False
         self.first: int | None = None
+        self.index = False
         self.offset = 0
         self.base: Opaque = self
+        self.remainder: tuple[Value, Value] | None = None
+        self.called = False
+        self.compares = False
+        self.graded = False
         self.readings: tuple[Event, ...] = ()
 
     @property
@@ -172,6 +196,7 @@ class Tensor(Value):
     is_loss     a loss function made it
     custom      an autograd.Function of the project made it, whose backward is not decorated with custom_bwd
     module_read every module it depends on is in the project and enters no autocast itself
+    vague       it is a part of what code that cannot be read gave, of which nobody knows how it was reduced
     """
 
     __slots__ = (
@@ -189,6 +214,7 @@ class Tensor(Value):
         "opaque",
         "penalty",
         "scaler",
+        "vague",
     )
 
     def __init__(self, loops: frozenset[int] = frozenset()) -> None:
@@ -207,6 +233,7 @@ class Tensor(Value):
         self.is_loss = False
         self.custom = False
         self.module_read = True
+        self.vague = False
 
     def copy(self) -> Tensor:
         made = Tensor(self.loops)
@@ -234,6 +261,7 @@ class Tensor(Value):
             made.is_loss = made.is_loss or part.is_loss
             made.custom = made.custom or part.custom
             made.module_read = made.module_read and part.module_read
+            made.vague = made.vague and part.vague
             if part.autocast and made.autocast != part.autocast:
                 made.autocast = (
                     part.autocast
