@@ -245,7 +245,7 @@ def move(
     if event == UPDATE:
         if opt.grads == UNSCALED and (opt.held or opt.inside):
             return opt._replace(grads=UNKNOWN, stage=READY), ("unscale@window",)
-        if opt.grads in UNDER_SCALE and (opt.held or opt.inside) and stage != READY:
+        if opt.grads in (SCALED, OUTDATED) and (opt.held or opt.inside) and stage != READY:
             return opt._replace(grads=UNKNOWN, stage=READY), ("update@window",)
         return opt._replace(grads=grads, stage=READY), faults
     if event == ZERO:

@@ -142,6 +142,14 @@ class _Judge(Judge):
         self.stepped = {x.object for x in events if x.kind in (e.SCALER_STEP, e.STEP) and x.object is not None}
         self.handed = {o for x in events if x.kind == e.HANDOFF for o in x.facts.get("things", ())}
         self.windows = self._windows(events)
+        asked = {key for x in events if x.kind == e.BACKWARD for key, _ in x.guards}
+        self.flags = {
+            key: truth
+            for x in events
+            if x.kind in (e.SCALER_STEP, e.STEP)
+            for key, truth in x.guards
+            if self.graph.tests[key].flag and key not in asked and key not in self.windows
+        }
         #: Tests beside which another keeps the step from a loop's first turn.
         self.later = {
             key
@@ -312,6 +320,8 @@ class _Judge(Judge):
         boundary = self.windows.get(key)
         if boundary is not None and boundary != truth:
             opts = tuple(a.move(opt, a.HOLD)[0] for opt in opts)
+        elif self.flags.get(key, truth) != truth:
+            opts = tuple(opt._replace(inside=opt.inside or e.LOOSE) if opt.grads in a.PENDING else opt for opt in opts)
         return State(known, value, state.regions, opts, state.used, state.renewed, state.stale)
 
     def _blame(self, label: str, blamed: int, settled: int, here: tuple[int, State]) -> None:

@@ -28,7 +28,7 @@ GRAD_NORMALISE = "grad-normalise"  # gradients divided by the number of micro-ba
 SCALER_STEP = "scaler-step"  # scaler, optimizer
 STEP = "step"  # optimizer, stepped directly
 UPDATE = "update"  # scaler; facts: new_scale, and of a run: scale, skips_in_a_row, skips, steps, growth_interval
-ZERO_GRAD = "zero-grad"  # optimizers whose gradients are cleared; facts: owners
+ZERO_GRAD = "zero-grad"  # optimizers whose gradients are cleared; facts: owners, rescue (an exception was caught)
 FORWARD = "forward"  # module
 LOSS = "loss"  # facts: kind, low_precision
 PARAM_WRITE = "param-write"
@@ -162,10 +162,11 @@ class Test:
     ``counts`` says that the test compares a loop's counter (``(i + 1) % k == 0``, ``count == k``), ``off_by_one`` that
     such a test is already true for the first micro-batch. ``later`` is the truth that it cannot have then, if that is
     known. ``of_gradients`` says that it asks whether gradients are finite, ``turn`` that it asks whether a loop is in
-    its first turn. ``implies`` lists (truth of this test, key of another, its truth).
+    its first turn, ``flag`` that it asks for the truth of an argument. ``implies`` lists (truth of this test, key of
+    another, its truth).
     """
 
-    __slots__ = ("counts", "implies", "key", "later", "of_gradients", "off_by_one", "site", "text", "turn")
+    __slots__ = ("counts", "flag", "implies", "key", "later", "of_gradients", "off_by_one", "site", "text", "turn")
 
     def __init__(self, key: int, text: object, site: Site | None) -> None:
         self.key = key
@@ -174,6 +175,7 @@ class Test:
         self.counts = False
         self.off_by_one = False
         self.later: bool | None = None
+        self.flag = False
         self.of_gradients = False
         self.turn = False
         self.implies: list[tuple[bool, int, bool]] = []

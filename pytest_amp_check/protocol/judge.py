@@ -162,6 +162,8 @@ class Judge:
         self.faulted = False
         #: Tests that decide whether an iteration ends an accumulation window, and the truth that ends it.
         self.windows: dict[int, bool] = {}
+        #: Tests for an argument that decide so, as far as is known: nobody who gives it is in view.
+        self.flags: dict[int, bool] = {}
         #: Window tests under which gradients of more than one backward are stepped.
         self.accumulates: set[int] = set()
 
@@ -327,11 +329,12 @@ class Judge:
         elif kind == e.ZERO_GRAD:
             owners = self._owners(event)
             counted = any(self.tests[key].counts for key, _ in event.guards)
+            rescues = self._rescues(event, here)
             for key in owners:
                 i = self.index[key]
-                if counted:
-                    # Zeroed on a schedule of its own, which is the window's.
-                    opts[i] = opts[i]._replace(held=False)
+                if counted or rescues:
+                    # Zeroed on a schedule of its own, which is the window's, or given up on purpose.
+                    opts[i] = opts[i]._replace(held=False, inside="")
                 move(i, a.ZERO)
         elif kind == e.OPTIMIZER_NEW and event.subject in self.index:
             i = self.index[event.subject]
@@ -352,7 +355,8 @@ class Judge:
                 opts = [opt._replace(inside="") for opt in opts]
         elif kind == e.AGAIN:
             # Other code has run in between; only an open accumulation window is meant to last.
-            opts = [opt if opt.held and opt.grads in a.PENDING else a.Opt() for opt in opts]
+            lasting = [(opt.held or opt.inside == e.LOOSE) and opt.grads in a.PENDING for opt in opts]
+            opts = [opt if lasts else a.Opt() for opt, lasts in zip(opts, lasting, strict=True)]
             used = renewed = 0
             state = state._replace(regions=(), stale=-1)
         elif kind == e.END:
@@ -363,6 +367,16 @@ class Judge:
         """Note the windows that a step ends."""
         if event.object is not None and opts[self.index[event.object]].many:
             self.accumulates.update(key for key, _ in event.guards if key in self.windows)
+
+    def _rescues(self, event: Event, here: Here) -> bool:
+        """Whether gradients are cleared where something went wrong: under a test under which nothing runs backward."""
+        if event.facts.get("rescue"):
+            return True
+        around = [(key, truth) for key, truth in event.guards if key not in self.windows]
+        if not around:
+            return False
+        fed = next((x for i, _ in self._path(here) if (x := self._event(i)) is not None and x.kind == e.BACKWARD), None)
+        return fed is not None and not set(fed.guards).issuperset(around)
 
     def _held(self, state: State) -> bool:
         """Whether it is known that this iteration does not end the accumulation window."""

@@ -165,6 +165,7 @@ class Machine:
         self.spent = 0
         self.shims = 0
         self.guarded = 0
+        self.rescuing = 0
         self.depth = 0
         self.entered = 0
         self.handlers: list[list[int]] = []
@@ -228,6 +229,8 @@ class Machine:
         if self.cur is None:
             return None
         names = facts.pop("names", None)
+        if kind == e.ZERO_GRAD and self.rescuing:
+            facts["rescue"] = True
         event = Event(kind, self.site(node), subject, object, facts, names, self.guards())
         here = self.node(event)
         self.link(self.cur, here)
@@ -379,7 +382,13 @@ class Machine:
             options = [(f, v) for f, v in options if f is not False]
             if len(options) <= 8:
                 return Choice(options)
-        return self.opaque(("met", name, self.graph.name, len(self.graph.nodes)), name, a.loops | b.loops)
+        met_opaque = self.opaque(("met", name, self.graph.name, len(self.graph.nodes)), name, a.loops | b.loops)
+        met_opaque.divided = a.divided or b.divided
+        sides = [side for side in (a, b) if isinstance(side, Opaque)]
+        met_opaque.parameter = len(sides) == 2 and all(side.parameter for side in sides)
+        met_opaque.compares = any(side.compares for side in sides)
+        met_opaque.graded = any(side.graded for side in sides)
+        return met_opaque
 
     def same_thing(self, a: Thing, b: Thing) -> Thing:
         """The one thing that stands for either of two, made on the two arms of a fork."""
@@ -450,6 +459,7 @@ class Machine:
             if not isinstance(formula, bool):
                 test = self.graph.tests[formula[1]]
                 test.counts = test.counts or value.counter
+                test.flag = test.flag or value.parameter
                 test.of_gradients = test.of_gradients or bool(value.readings)
                 if not test.implies and ("none", value.key) in self.tests.keys:
                     self._imply(value)

@@ -53,6 +53,8 @@ _OPERATORS: dict[type[ast.AST], str] = {
     ast.Mod: "%",
     ast.Pow: "**",
     ast.MatMult: "@",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
     ast.Eq: "==",
     ast.NotEq: "!=",
     ast.Lt: "<",
@@ -417,6 +419,9 @@ class Expressions(Counters):
             known = compute(op, left.value, right.value) or self.fresh(node)
             known.divided = op == "/"
             return known
+        if op in ("&", "|") and isinstance(left, Truth) and isinstance(right, Truth):
+            combine = both if op == "&" else either
+            return Truth(combine(left.formula, right.formula), left.loops | right.loops)
         special = self.loss_arithmetic(op, left, right, node)
         if special is not None:
             return special
@@ -546,6 +551,11 @@ class Expressions(Counters):
         if isinstance(value, Sequence) and not value.open and len(value.items) == len(target.elts):
             for element, item in zip(target.elts, value.items, strict=True):
                 self.assign(element, item)
+            return
+        if isinstance(value, Sequence) and len(value.items) == 1 and isinstance(value.items[0], Tensor):
+            # A comprehension: each of its items is like the one.
+            for element in target.elts:
+                self.assign(element, value.items[0].copy())
             return
         for i, element in enumerate(target.elts):
             part: Value
