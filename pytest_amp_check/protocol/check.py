@@ -178,13 +178,14 @@ class _Judge(Judge):
                 everywhere = guards if everywhere is None else everywhere & guards
         if everywhere is None:
             return {}
-        return {
-            key: truth
-            for event in events
-            if event.kind in (e.SCALER_STEP, e.STEP)
-            for key, truth in event.guards
-            if self.graph.tests[key].counts and (key, truth) not in everywhere
-        }
+        windows: dict[int, bool] = {}
+        for event in events:
+            if event.kind in (e.SCALER_STEP, e.STEP):
+                for key, truth in event.guards:
+                    if self.graph.tests[key].counts and (key, truth) not in everywhere:
+                        # A step under the opposite takes what the loop has left over.
+                        windows.setdefault(key, truth)
+        return windows
 
     def _boundaries(self) -> Iterator[Test]:
         """Window tests that are true for the first micro-batch already."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence as Items
 from typing import Any
 
 from ..protocol import events as e
-from ..protocol.words import Words
+from ..protocol.words import Words, chain
 from .conditions import Formula, both, either, negate
 from .machine import Frame, Loop, Machine, Open
 from .microbatches import draws, keeps_gradients, loaded, selects, stored_beside
@@ -100,6 +100,9 @@ class Flow(Machine):
     def _assign(self, node: ast.Assign) -> None:
         value = self.evaluate(node.value)
         for target in node.targets:
+            if isinstance(value, Tensor) and self.uses.get(chain(target) or "") in ("optimizer", "scaler"):
+                # What a method of a module has made is no output of its forward.
+                value = self.fresh(node.value, "made")
             self.assign(target, value)
             if isinstance(node.value, ast.Call) and isinstance(value, Opaque):
                 self.found(target, value)
@@ -340,6 +343,7 @@ class Flow(Machine):
         self.read(node.finalbody)
         if self.handlers and self.cur is not None:
             self.handlers[-1].append(self.cur)
+            self.happened += 1
         self.cur = None
 
     def _in_frame(self, frame: Frame, act: Callable[[], None]) -> None:

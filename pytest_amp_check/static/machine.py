@@ -176,8 +176,19 @@ class Machine:
 
     def finish(self) -> None:
         """Settle what only the whole graph tells: which answers each turn of a loop makes unknown."""
+        lasting = 0
+        for node in self.graph.nodes:
+            if node.event is not None and node.event.kind in (e.BACKWARD, e.SCALER_STEP, e.STEP):
+                for key, _ in node.event.guards:
+                    test = self.graph.tests[key]
+                    if not test.counts and (not test.flag or node.event.kind == e.BACKWARD):
+                        lasting |= 1 << key
         for head, loop in self.heads:
-            self.graph.nodes[head].forgets |= self.tests.forgotten_by(loop)
+            forgotten = self.tests.forgotten_by(loop)
+            if loop < 0:
+                # Whoever calls a function again has not meanwhile changed how it runs backward and steps.
+                forgotten &= ~lasting
+            self.graph.nodes[head].forgets |= forgotten
 
     def aside(self, act: Callable[[], None]) -> None:
         """Read something for the values it gives, without keeping its events."""
@@ -459,7 +470,7 @@ class Machine:
             if not isinstance(formula, bool):
                 test = self.graph.tests[formula[1]]
                 test.counts = test.counts or value.counter
-                test.flag = test.flag or value.parameter
+                test.flag = test.flag or value.argument
                 test.of_gradients = test.of_gradients or bool(value.readings)
                 if not test.implies and ("none", value.key) in self.tests.keys:
                     self._imply(value)

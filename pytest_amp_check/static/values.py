@@ -42,7 +42,8 @@ class Const(Value):
 class Opaque(Value):
     """A value of which only its identity is known: equal expressions over equal values are the same Opaque.
 
-    ``parameter`` says that it came in from outside the code that is read. ``counter`` marks a number that a loop
+    ``parameter`` says that it came in from outside the code that is read, ``argument`` that it did so itself, and is no
+    part of what did. ``counter`` marks a number that a loop
     counts, with ``first`` its first value where that is known; ``offset`` is what was added to it; ``index`` says that
     the loop itself hands it out. ``remainder`` holds the two sides of a ``%``. ``readings`` are the events that read
     the gradients from which it was computed; ``iterates`` is "range" or "enumerate" for those. ``called`` says that a
@@ -51,6 +52,7 @@ class Opaque(Value):
     """
 
     __slots__ = (
+        "argument",
         "base",
         "called",
         "compares",
@@ -74,7 +76,7 @@ class Opaque(Value):
         self.key = key
         self.words = words
         self.iterates = ""
-        self.parameter = parameter
+        self.parameter = self.argument = parameter
         self.counter = False
         self.first: int | None = None
         self.index = False
