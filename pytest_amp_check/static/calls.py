@@ -265,6 +265,9 @@ class Reader(TorchCalls):
             # A framework's own backward: it may scale, divide, step.
             self.emit(e.BACKWARD, node, None, opaque=True, feeds=None, names={"loss": text})
             return NONE
+        if name in ("div_", "mul_") and isinstance(receiver, Opaque) and receiver.graded:
+            self.emit(e.GRAD_NORMALISE, node, None, None, owners=None)
+            return receiver
         if name == "enter_context" and args:
             self.maybe_open += 1
             return self.fresh(node, name)

@@ -34,6 +34,7 @@ from .values import (
     Tensor,
     Truth,
     Value,
+    merge_params,
 )
 
 #: Calls within calls that are followed; deeper ones are taken as unknown.
@@ -383,6 +384,10 @@ class Machine:
             return Ref(self.same_thing(a.thing, b.thing), enabled)
         if isinstance(a, Named) and isinstance(b, Named):
             return a
+        if isinstance(a, Params) and isinstance(b, Params) and a.one == b.one:
+            merged = merge_params([a, b])
+            merged.one = a.one
+            return merged
         if isinstance(a, Tensor) and isinstance(b, Tensor) and a.scaler == b.scaler:
             met = Tensor.merge([a, b])
             met.divided = a.divided or b.divided

@@ -454,6 +454,8 @@ class Expressions(Counters):
         if isinstance(left, Grad):
             self.grad_written(left, self.operate(op, left, right, node), node)
             return
+        if isinstance(left, Opaque) and left.graded and op in ("/", "*"):
+            self.emit(e.GRAD_NORMALISE, node, None, None, owners=None)
         if isinstance(left, Sequence) and op == "+":
             left.items.extend(right.items if isinstance(right, Sequence) else [right])
             return
@@ -589,6 +591,8 @@ class Expressions(Counters):
             else:
                 self.heap[receiver.key, target.attr] = self._stored(receiver, target.attr, value)
             return
+        if target.attr == "grad" and value.divided:
+            self.emit(e.GRAD_NORMALISE, target, None, None, owners=None)
         key = self.identity(receiver)
         if isinstance(key, int):
             self.name_it(value, str(_text(target)))

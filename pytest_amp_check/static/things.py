@@ -239,7 +239,9 @@ class Things(Classes):
         if name == "no_sync":
             return GradMode()
         if name in HOOKS:
-            self.rate_divided(Params(frozenset((thing.key,))))
+            # torch's own hooks average over ranks, not over micro-batches.
+            if not any(isinstance(v, Named) and v.name.startswith("torch.") for v in [*args, *keywords.values()]):
+                self.rate_divided(Params(frozenset((thing.key,))))
             return self.fresh(node, name)
         if name == "clip_grad_norm_":
             return self._clip(Params(frozenset((thing.key,))), args, keywords, node)
