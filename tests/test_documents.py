@@ -447,7 +447,7 @@ def test_what_notebooks_print_is_no_code(tmp_path: Path) -> None:
     alone = SETUP + LOOP.replace('    with torch.autocast("cuda"):\n    ', "")
     (tmp_path / "train.py").write_text(alone)
     assert "AMP110" in {f.code for f in check_paths([str(tmp_path)]).findings}
-    (tmp_path / "plots.ipynb").write_text(notebook("import torch\nwith torch.autocast('cuda'): train()"))
+    (tmp_path / "plots.ipynb").write_text(notebook("import torch, train\nwith torch.autocast('cuda'): train.run()"))
     assert "AMP110" not in {f.code for f in check_paths([str(tmp_path)]).findings}
 
 

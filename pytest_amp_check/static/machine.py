@@ -38,6 +38,7 @@ from .values import (
     Tensor,
     Truth,
     Value,
+    merge_params,
 )
 
 #: Calls within calls that are followed; deeper ones are taken as unknown.
@@ -76,6 +77,7 @@ class Frame:
         "returns",
         "unwind_base",
         "vars",
+        "yields_pieces",
     )
 
     def __init__(
@@ -94,6 +96,7 @@ class Frame:
         self.unwind_base = 0
         self.path_base = 0
         self.of_class = False
+        self.yields_pieces = False
         self.on_yield: Callable[[Value], None] | None = None
 
     @property
@@ -102,13 +105,19 @@ class Frame:
 
 
 class Loop:
-    """A loop that is being read. ``key`` names its turns in :attr:`Value.loops`."""
+    """A loop that is being read. ``key`` names its turns in :attr:`Value.loops`.
 
-    __slots__ = ("breaks", "continues", "key", "unwind_base")
+    ``node`` and ``frame`` are where it stands; ``pieces`` says that it runs over the micro-batches of a window.
+    """
+
+    __slots__ = ("breaks", "continues", "frame", "key", "node", "pieces", "unwind_base")
 
     def __init__(self, key: int, unwind_base: int) -> None:
         self.key = key
         self.unwind_base = unwind_base
+        self.node: ast.For | ast.AsyncFor | ast.While | None = None
+        self.frame: Frame | None = None
+        self.pieces = False
         self.breaks: list[tuple[int, Vars, Heap]] = []
         self.continues: list[tuple[int, Vars, Heap]] = []
 
@@ -191,7 +200,7 @@ class Machine:
         self.shims = 0
         self.guarded = 0
         #: Handlers of errors around the place being read.
-        self.handling = 0
+        self.rescuing = 0
         self.depth = 0
         self.entered = 0
         self.handlers: list[list[int]] = []
@@ -202,8 +211,19 @@ class Machine:
 
     def finish(self) -> None:
         """Settle what only the whole graph tells: which answers each turn of a loop makes unknown."""
+        lasting = 0
+        for node in self.graph.nodes:
+            if node.event is not None and node.event.kind in (e.BACKWARD, e.SCALER_STEP, e.STEP):
+                for key, _ in node.event.guards:
+                    test = self.graph.tests[key]
+                    if not test.counts and (not test.flag or node.event.kind == e.BACKWARD):
+                        lasting |= 1 << key
         for head, loop in self.heads:
-            self.graph.nodes[head].forgets |= self.tests.forgotten_by(loop)
+            forgotten = self.tests.forgotten_by(loop)
+            if loop < 0:
+                # Whoever calls a function again has not meanwhile changed how it runs backward and steps.
+                forgotten &= ~lasting
+            self.graph.nodes[head].forgets |= forgotten
 
     def aside(self, act: Callable[[], None]) -> None:
         """Read something for the values it gives, without keeping its events."""
@@ -255,6 +275,8 @@ class Machine:
         if self.cur is None:
             return None
         names = facts.pop("names", None)
+        if kind == e.ZERO_GRAD and self.rescuing:
+            facts["rescue"] = True
         event = Event(kind, self.site(node), subject, object, facts, names, self.guards())
         here = self.node(event)
         self.link(self.cur, here)
@@ -410,6 +432,10 @@ class Machine:
             return Ref(self.same_thing(a.thing, b.thing), self.short(enabled))
         if isinstance(a, Named) and isinstance(b, Named):
             return a
+        if isinstance(a, Params) and isinstance(b, Params) and a.one == b.one:
+            merged = merge_params([a, b])
+            merged.one = a.one
+            return merged
         if isinstance(a, Tensor) and isinstance(b, Tensor) and a.scaler == b.scaler:
             tensor = Tensor.merge([a, b])
             tensor.divided = a.divided or b.divided
@@ -421,11 +447,15 @@ class Machine:
             options = [(f, v) for f, v in options if f is not False]
             if len(options) <= 8:
                 return Choice(options)
-        made = self.opaque(("met", name, self.graph.name, len(self.graph.nodes)), name, a.loops | b.loops)
+        met_opaque = self.opaque(("met", name, self.graph.name, len(self.graph.nodes)), name, a.loops | b.loops)
+        met_opaque.divided = a.divided or b.divided
+        sides = [side for side in (a, b) if isinstance(side, Opaque)]
+        met_opaque.parameter = len(sides) == 2 and all(side.parameter for side in sides)
+        met_opaque.compares = any(side.compares for side in sides)
+        met_opaque.graded = any(side.graded for side in sides)
         if isinstance(a, Opaque) and isinstance(b, Opaque):
-            made.divided = a.divided or b.divided
-            made.divisors = self._divisors_of_either(formula, a, b)
-        return made
+            met_opaque.divisors = self._divisors_of_either(formula, a, b)
+        return met_opaque
 
     def _divisors_of_either(self, formula: Formula, a: Tensor | Opaque, b: Tensor | Opaque) -> frozenset[Divisor]:
         """What a loss was divided by on both ways, or on the one that a test of that very number leads to."""
@@ -559,6 +589,7 @@ class Machine:
             if not isinstance(formula, bool):
                 test = self.graph.tests[formula[1]]
                 test.counts = test.counts or value.counter
+                test.flag = test.flag or value.argument
                 test.of_gradients = test.of_gradients or bool(value.readings)
                 if not test.implies and ("none", value.key) in self.tests.keys:
                     self._imply(value)

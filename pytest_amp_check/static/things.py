@@ -11,6 +11,7 @@ from ..protocol.events import Thing
 from ..protocol.words import Words
 from .checkpoints import speaks_of_scaling
 from .classes import Classes
+from .gradients import HOOKS
 from .values import (
     NONE,
     Choice,
@@ -47,7 +48,7 @@ class Things(Classes):
         if name == "get_scale":
             return ScaleValue(scaler.thing.key)
         if name == "state_dict":
-            if not self.handling:  # an error may come at any moment: what is saved for it is what there is
+            if not self.rescuing:  # an error may come at any moment: what is saved for it is what there is
                 self.emit(e.SCALER_STATE, node, scaler.thing.key, names={"scaler": self.receiver_words(node)})
             return self._state(scaler, node)
         if name == "load_state_dict":
@@ -192,6 +193,8 @@ class Things(Classes):
             return NONE
         if name.startswith("register_"):
             optimizer.thing.facts["hooked"] = True
+            if name in HOOKS:
+                optimizer.thing.facts["divided"] = True
         if name == "backward":
             self.emit(e.BACKWARD, node, None, opaque=True, feeds=None)
             return NONE
@@ -243,6 +246,11 @@ class Things(Classes):
             return self._forward(thing, args, keywords, node, bool(thing.facts.get("read")))
         if name == "no_sync":
             return GradMode()
+        if name in HOOKS:
+            # torch's own hooks average over ranks, not over micro-batches.
+            if not any(isinstance(v, Named) and v.name.startswith("torch.") for v in [*args, *keywords.values()]):
+                self.rate_divided(Params(frozenset((thing.key,))))
+            return self.fresh(node, name)
         if name == "clip_grad_norm_":
             return self._clip(Params(frozenset((thing.key,))), args, keywords, node)
         if name == "backward":

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 
 from ..protocol import frameworks, surface
-from . import sources
+from . import documents, sources
 from .project import Imported, Module
 
 #: Bytes of source whose syntax trees are kept for the next file that imports them.
@@ -264,7 +264,7 @@ class Tree:
 
     def _look_at_imports(self, path: str) -> Iterator[str]:
         try:
-            data = sources.load(path)
+            data = documents.code(path, sources.load(path))
         except sources.Unreadable:
             return
         if any(word in data for word in BY_NAME):

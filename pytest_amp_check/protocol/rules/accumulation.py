@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ..events import DIVIDED_TWICE, Event, Program
-from ..rule import ERROR, STATIC, WARNING, Fault, Rule
+from ..rule import ERROR, INFO, STATIC, WARNING, Fault, Rule
 
 _EXAMPLES = "PyTorch docs, Automatic Mixed Precision examples: Gradient accumulation"
 
@@ -130,6 +130,11 @@ MISSING_ACCUMULATION_DIVISION = Rule(
         "step@undivided": Fault(
             "`{loss}` is summed over the micro-batches of an accumulation window, not averaged: "
             "divide it by their number before backward"
+        ),
+        "step@undivided-vague": Fault(
+            "`{loss}` comes from code that was not read, and is summed over the micro-batches of an accumulation "
+            "window: if it is a mean, divide it by their number before backward",
+            INFO,
         ),
     },
     why="""\
@@ -534,11 +539,10 @@ UNSCALE_OR_UPDATE_IN_WINDOW = Rule(
     faults={
         "unscale@window": Fault(
             "`{scaler}.unscale_({optimizer})` runs before the accumulation window is complete: "
-            "move it under the test that guards `{scaler}.step({optimizer})`"
+            "call it once, where `{scaler}.step({optimizer})` follows"
         ),
         "update@window": Fault(
-            "`{scaler}.update()` runs before the accumulation window is complete: "
-            "move it under the test that guards `{scaler}.step({optimizer})`"
+            "`{scaler}.update()` runs before the accumulation window is complete: call it once, after `{scaler}.step()`"
         ),
     },
     why="""\
