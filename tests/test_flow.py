@@ -1865,6 +1865,22 @@ case(
     """,
 )
 
+# What stands for a thing, or for several.
+
+case(
+    "a list of optimizers stepped by whatever name, good",
+    loop(
+        "for one in opts:\n    one.zero_grad()",
+        'with autocast("cuda"):\n    loss = criterion(model(x), y)',
+        "scaler.scale(loss).backward()",
+        "for one in opts:\n    held.step(one)",
+        "held.update()",
+        setup="""
+        opts = [torch.optim.SGD(part.parameters(), lr=0.1) for part in model.children()]
+        scaler = held = GradScaler("cuda")
+        """,
+    ),
+)
 
 @pytest.mark.parametrize(("name", "source"), CASES, ids=[name for name, _ in CASES])
 def test_flow(name: str, source: str) -> None:
