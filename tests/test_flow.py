@@ -1881,6 +1881,27 @@ case(
         """,
     ),
 )
+case(
+    "gradients that are given run backward, good",
+    loop(
+        "optimizer.zero_grad()",
+        'with autocast("cuda"):\n    output = model(x)',
+        "(gradient,) = torch.autograd.grad(scaler.scale(criterion(output.float(), y)), [output], retain_graph=True)",
+        "output.backward(gradient)",
+        "torch.autograd.backward([output], [gradient])",
+        "torch.autograd.backward(output, grad_tensors=gradient)",
+        STEP,
+    ),
+)
+case(
+    "no gradient is given, bad",
+    loop(
+        "optimizer.zero_grad()",
+        'with autocast("cuda"):\n    loss = criterion(model(x), y)',
+        "loss.backward(None, retain_graph=True)  # AMP203",
+        STEP,
+    ),
+)
 
 @pytest.mark.parametrize(("name", "source"), CASES, ids=[name for name, _ in CASES])
 def test_flow(name: str, source: str) -> None:

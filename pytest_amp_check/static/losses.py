@@ -27,6 +27,10 @@ from .values import (
 TO_NUMBER = frozenset("item tolist numpy cpu shape size dim backward_hooks requires_grad".split())
 
 
+def _is_none(value: Value | None) -> bool:
+    return value is None or (isinstance(value, Const) and value.value is None)
+
+
 class Losses(Expressions):
     """Reads what is done to tensors that losses are made of."""
 
@@ -119,7 +123,7 @@ class Losses(Expressions):
         self, tensor: Tensor, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
         if name == "backward":
-            self._backward(tensor, node)
+            self._backward(tensor, node, args[0] if args else keywords.get("gradient"))
             return NONE
         if name in TO_NUMBER:
             return self.fresh(node, name)
@@ -145,7 +149,8 @@ class Losses(Expressions):
             made.matmul = True
         return made
 
-    def _backward(self, tensor: Tensor, node: ast.AST) -> None:
+    def _backward(self, tensor: Tensor, node: ast.AST, gradient: Value | None = None) -> None:
+        """A tensor runs backward, from ones or from a gradient that is given, which may be scaled already."""
         names = {"loss": self.receiver_words(node), "call": self.words(node)}
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             inner = node.func.value
@@ -162,7 +167,7 @@ class Losses(Expressions):
             scaler,
             feeds=self._fed(tensor),
             divided=tensor.divided,
-            opaque=tensor.opaque and scaler is None,
+            opaque=scaler is None and (tensor.opaque or not _is_none(gradient)),
             scaled=scaler is not None,
             dtypes=tensor.dtypes,
             device=tensor.device,

@@ -344,10 +344,10 @@ class TorchCalls(Things):
     ) -> Value:
         value = first_of(args, keywords, "tensors")
         if isinstance(value, Choice):
-            return self.on_each(value, lambda v: self._backward_function(entry, [v], {}, node))
+            return self.on_each(value, lambda v: self._backward_function(entry, [v, *args[1:]], keywords, node))
         tensors = tensors_of(value) if value is not None else []
         tensor = Tensor.merge(tensors) if tensors else self._foreign_tensor(value)
-        self._backward(tensor, node)
+        self._backward(tensor, node, args[1] if len(args) > 1 else keywords.get("grad_tensors"))
         return NONE
 
     def _grad_function(
