@@ -1902,6 +1902,69 @@ case(
         STEP,
     ),
 )
+WRAPPER = """
+class Warmup:
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+        self.count = 0
+    def step(self):
+        self.count += 1
+        self.optimizer.step()
+    def zero_grad(self):
+        self.optimizer.zero_grad()
+warmup = Warmup(optimizer)
+scaler = GradScaler("cuda")
+"""
+WRAPPED = """
+warmup.zero_grad()
+with autocast("cuda"):
+    loss = criterion(model(x), y)
+scaler.scale(loss).backward()
+"""
+case(
+    "an optimizer in a wrapper, good",
+    loop(
+        WRAPPED,
+        "scaler.unscale_(warmup)\nclip_grad_norm_(model.parameters(), 1.0)",
+        "scaler.step(warmup)\nscaler.update()",
+        setup=WRAPPER,
+    ),
+)
+case(
+    "an optimizer in a wrapper, bad",
+    loop(
+        WRAPPED,
+        "clip_grad_norm_(model.parameters(), 1.0)  # AMP201",
+        "scaler.step(warmup)\nscaler.update()",
+        setup=WRAPPER,
+    ),
+)
+SUBCLASS = """
+class Counting(GradScaler):
+    def update(self, new_scale=None):
+        before = self.get_scale()
+        super().update(new_scale)
+        self.skipped = self.get_scale() < before
+    def finish(self, optimizer):
+        self.step(optimizer)
+        self.update()
+    def __call__(self, loss, optimizer):
+        self.scale(loss).backward()
+        self.finish(optimizer)
+scaler = Counting("cuda")
+"""
+for _ending, _calls in {
+    "torch's methods": "scaler.scale(loss).backward()\n{}scaler.step(optimizer)\nscaler.update()",
+    "a method of its own": "scaler.scale(loss).backward()\n{}scaler.finish(optimizer)",
+}.items():
+    for _unscale, _mark, _kind in (("scaler.unscale_(optimizer)\n", "", "good"), ("", "  # AMP201", "bad")):
+        _clipped = _calls.format(f"{_unscale}clip_grad_norm_(model.parameters(), 1.0){_mark}\n")
+        case(f"a scaler class that counts, {_ending}, {_kind}", loop(LOSS, _clipped, setup=SUBCLASS))
+case("a scaler class that is called, good", loop(LOSS, "scaler(loss, optimizer)", setup=SUBCLASS))
+case(
+    "a scaler class that is called after a backward of its own, bad",
+    loop(LOSS, "scaler(loss, optimizer)", "optimizer.step()  # AMP204", setup=SUBCLASS),
+)
 
 @pytest.mark.parametrize(("name", "source"), CASES, ids=[name for name, _ in CASES])
 def test_flow(name: str, source: str) -> None:
