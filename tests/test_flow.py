@@ -1965,6 +1965,30 @@ case(
     "a scaler class that is called after a backward of its own, bad",
     loop(LOSS, "scaler(loss, optimizer)", "optimizer.step()  # AMP204", setup=SUBCLASS),
 )
+COUNTED = """
+class Trainer:
+    def __init__(self):
+        self.scaler = GradScaler("cuda")
+        self.turn = 0
+def train_step(trainer, x, y):
+    with autocast("cuda"):
+        loss = criterion(model(x), y)
+    trainer.scaler.scale(loss{}).backward()  # {}
+    trainer.turn += 1
+    if trainer.turn % 4 == 0:
+        trainer.scaler.step(optimizer)
+        trainer.scaler.update()
+        optimizer.zero_grad()
+trainer = Trainer()
+"""
+case(
+    "turns counted in an object from outside its class, good",
+    loop("train_step(trainer, x, y)", setup=COUNTED.format(" / 4", "divided")),
+)
+case(
+    "turns counted in an object from outside its class, bad",
+    loop("train_step(trainer, x, y)", setup=COUNTED.format("", "AMP301")),
+)
 
 @pytest.mark.parametrize(("name", "source"), CASES, ids=[name for name, _ in CASES])
 def test_flow(name: str, source: str) -> None:

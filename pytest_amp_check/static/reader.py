@@ -432,7 +432,9 @@ class Expressions(Flow):
             left.items.extend(right.items if isinstance(right, Sequence) else [right])
             return
         value = self.operate(op, left, right, node)
-        if isinstance(value, Opaque) and isinstance(left, (Opaque, Const)) and op in ("+", "-"):
+        # A number that an object holds is another one in the next call.
+        kept = isinstance(target, ast.Attribute) and isinstance(value, Const)
+        if (isinstance(value, Opaque) or kept) and isinstance(left, (Opaque, Const)) and op in ("+", "-"):
             made = self.fresh(node, _text(target))
             # A number that grows by a fixed step in a loop counts its turns.
             made.counter = isinstance(right, Const) and isinstance(right.value, int) and bool(self.loops)
