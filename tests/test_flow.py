@@ -1990,6 +1990,46 @@ case(
     loop("train_step(trainer, x, y)", setup=COUNTED.format("", "AMP301")),
 )
 
+# One cause, one finding.
+
+case(
+    "the state is taken of a scaler that is never updated, bad",
+    loop(LOSS, "scaler.scale(loss).backward()", "scaler.step(optimizer)  # AMP206", "print(scaler.state_dict())"),
+)
+case(
+    "the state is taken before the update, bad",
+    loop(
+        LOSS,
+        "scaler.scale(loss).backward()",
+        "scaler.step(optimizer)",
+        "print(scaler.state_dict())  # AMP402",
+        "scaler.update()",
+    ),
+)
+case(
+    "a window that is dropped with the scale set by hand, good",
+    loop(
+        'with autocast("cuda"):\n    loss = criterion(model(x), y)',
+        "scaler.scale(loss).backward()",
+        "scaler.unscale_(optimizer)",
+        "if clip_grad_norm_(model.parameters(), 1.0) > 9:\n    scaler.update(512.0)\n    optimizer.zero_grad()\n"
+        "    continue",
+        STEP,
+        "optimizer.zero_grad()",
+    ),
+)
+case(
+    "unscaled, then the scale set by hand, then stepped, bad",
+    loop(
+        LOSS,
+        "scaler.scale(loss).backward()",
+        "scaler.unscale_(optimizer)",
+        "scaler.update(512.0)  # AMP209",
+        "scaler.step(optimizer)",
+        "scaler.update()",
+    ),
+)
+
 @pytest.mark.parametrize(("name", "source"), CASES, ids=[name for name, _ in CASES])
 def test_flow(name: str, source: str) -> None:
     expected = marks(source)
