@@ -1939,6 +1939,24 @@ case(
         setup=WRAPPER,
     ),
 )
+case(
+    "a namespace that holds parameters, good",
+    loop(
+        LOSS,
+        "step(SimpleNamespace(loss=loss, scaler=scaler, optimizer=optimizer, parameters=parameters))",
+        "scaler.update()",
+        setup="""
+        from types import SimpleNamespace
+        def step(state):
+            state.scaler.scale(state.loss).backward()
+            state.scaler.unscale_(state.optimizer)
+            clip_grad_norm_(state.parameters, 1.0)
+            state.scaler.step(state.optimizer)
+        parameters = list(model.parameters())
+        scaler = GradScaler("cuda")
+        """,
+    ),
+)
 SUBCLASS = """
 class Counting(GradScaler):
     def update(self, new_scale=None):
@@ -1960,6 +1978,15 @@ for _ending, _calls in {
     for _unscale, _mark, _kind in (("scaler.unscale_(optimizer)\n", "", "good"), ("", "  # AMP201", "bad")):
         _clipped = _calls.format(f"{_unscale}clip_grad_norm_(model.parameters(), 1.0){_mark}\n")
         case(f"a scaler class that counts, {_ending}, {_kind}", loop(LOSS, _clipped, setup=SUBCLASS))
+case(
+    "a scaler class that takes a method of its base before calling it, good",
+    loop(
+        LOSS,
+        "scaler.scale(loss).backward()",
+        STEP,
+        setup=SUBCLASS.replace("super().update(new_scale)", "base = super().update\n        base(new_scale)"),
+    ),
+)
 case("a scaler class that is called, good", loop(LOSS, "scaler(loss, optimizer)", setup=SUBCLASS))
 case(
     "a scaler class that is called after a backward of its own, bad",
@@ -2029,6 +2056,7 @@ case(
         "scaler.update()",
     ),
 )
+
 
 @pytest.mark.parametrize(("name", "source"), CASES, ids=[name for name, _ in CASES])
 def test_flow(name: str, source: str) -> None:

@@ -182,8 +182,8 @@ class Reader(TorchCalls):
             found = self._super_attribute(receiver, name)
             if isinstance(found, FunctionValue):
                 return self.follow(found, args, keywords, node)
-            if isinstance(receiver.receiver, Ref) and receiver.receiver.role == "scaler":
-                return self._scaler_method(receiver.receiver, name, args, keywords, node)
+            if isinstance(found, BoundMethod):
+                return self.call_value(found, args, keywords, node)
             return self.unknown(found, args, keywords, node)
         if isinstance(receiver, Ref):
             if receiver.role == "scaler":

@@ -224,6 +224,8 @@ class Classes(Functions):
         method = self.method_of(receiver.cls, name, after=receiver.cls)
         if method is not None:
             return FunctionValue(method, None, receiver.receiver)
+        if isinstance(receiver.receiver, Ref) and name in BOUND.get(receiver.receiver.role, ()):
+            return BoundMethod(receiver.receiver, name)
         return self.opaque(("super", receiver.cls.name, name), f"super().{name}")
 
     def _instance_attribute(self, receiver: Instance, name: str, node: ast.AST) -> Value:

@@ -153,6 +153,9 @@ class Expressions(Flow):
         role = self.uses.get(text) if text else None
         if role is None or text is None:
             return value
+        if role == "module" and (value.key, "parameters") in self.heap:
+            # Its parameters are what it was given under that name, not what a module has.
+            return value
         thing = self.thing(("used", value.key), role, text, self.site(node))
         return Ref(thing, True, value)
 
