@@ -43,6 +43,11 @@ OF_OTHERS = {
     "scale@no-autocast-unknown",
     "scale@forward-outside",
     "forward@poisoned",
+    "clip@scaled-framework",
+    "clip@copies",
+    "step@raw-framework",
+    "plain-step@scaled-framework",
+    "bce@framework",
 }
 OF_THE_AUTOMATON = {label for label in LABELS if "@" in label} - OF_OTHERS
 

@@ -599,6 +599,38 @@ def test_circles_and_oddities(what: str) -> None:
         codes(f"from torch.amp import autocast, GradScaler\n{odd.replace(f'{name}(', f'{word}(')}\n{TRAIN}")
 
 
+def test_an_error_leaves_a_function_through_its_finally() -> None:
+    found = codes("""\
+import torch
+
+class Trainer:
+    def train(self):
+        try:
+            for epoch in range(self.epochs):
+                self.train_epoch()
+                if self.stop:
+                    if self.plots and not self.is_final(epoch):
+                        self.validate()
+        except BaseException:
+            print("stopped")
+
+    def train_epoch(self):
+        for batch in self.loader:
+            if self.scaler is not None:
+                if self.clips():
+                    self.scaler.unscale_(self.optimizer)
+                self.scaler.step(self.optimizer)
+
+    def validate(self):
+        try:
+            return self.run()
+        finally:
+            if self.distributed:
+                print("done")
+""")
+    assert "AMP206" in found
+
+
 # Programs by chance.
 
 EXPRESSIONS = st.sampled_from(

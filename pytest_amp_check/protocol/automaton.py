@@ -44,6 +44,7 @@ STEP = "step"
 UPDATE = "update"  # of the scaler that these gradients belong to; another optimizer was unscaled or stepped before
 UPDATE_ALONE = "update-alone"  # ... and nothing was: torch raises
 ZERO = "zero"
+RESTORE = "restore"  # apex: a block ends that unscales its gradients and adds those that it had set aside
 BORROW = "borrow"  # an optimizer that shares parameters is unscaled, or stepped by the scaler
 HOLD = "hold"  # the end of the accumulation window is not reached: no step in this iteration
 HANDOFF = "handoff"
@@ -63,6 +64,7 @@ INPUTS = (
     UPDATE,
     UPDATE_ALONE,
     ZERO,
+    RESTORE,
     BORROW,
     HOLD,
     HANDOFF,
@@ -159,6 +161,9 @@ _row(
     divide=UNKNOWN,
     scaler_step=STEPPED,
 )
+for _grads in (SCALED, MIXED, OUTDATED):
+    _row(_grads, restore=RAW)
+_row(FED, restore=UNKNOWN)
 for _grads in GRADS:
     _row(_grads, zero=CLEAN, handoff=UNKNOWN, new=CLEAN)
 
@@ -224,6 +229,10 @@ def move(
         if opt.many and opt.undivided:
             faults = (*faults, "step@undivided")
         return Opt(grads, ANY, opt.by, veteran=opt.veteran), faults
+    if event == RESTORE:
+        if opt.clipped:
+            faults = ("clip@partly" if opt.partly else "clip@scaled",)
+        return opt._replace(grads=grads, stage=ANY, clipped=False, partly=False), faults
     if event == CLIP:
         clipped = opt.grads in UNDER_SCALE
         return opt._replace(clipped=opt.clipped or clipped, partly=opt.partly or (clipped and partly)), faults

@@ -267,12 +267,19 @@ class Chain(Judge):
         """Findings of the rules that judge a run as a whole."""
         graph = Graph("run")
         for event in self.distinct.values():
+            if graph.nodes:
+                graph.nodes[-1].ways.append((len(graph.nodes), -1, True))
             graph.nodes.append(Node(event))
         whole = Program()
         whole.graphs, whole.things, whole.facts = [graph], self.program.things, self.program.facts
+        places: set[tuple[str, str, int, int]] = set()
         for rule in RULES.values():
             if rule.whole is not None:
                 for label, event, values, others in rule.whole(whole):
+                    at = (label, event.site.path, event.site.line, event.site.column)
+                    if at in places:
+                        continue
+                    places.add(at)
                     witness = tuple(Step(other.site, describe(other)) for other in others)
                     yield make_finding(label, self.own(event.site), [event, *others], values, witness)
 

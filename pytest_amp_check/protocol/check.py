@@ -24,11 +24,12 @@ from .judge import (
     describe,
     judge_event,
     make_finding,
+    of_framework,
     place,
 )
 from .rules import RULES
 
-__all__ = ["check", "judge_event"]
+__all__ = ["check", "judge_event", "merge"]
 
 #: Pairs of (node, state) after which a graph is explored again with fewer tests remembered, or is given up.
 LIMIT = 60_000
@@ -40,6 +41,7 @@ STILL = frozenset(
         e.SCOPE_LOST,
         e.DEPRECATED,
         e.SAVE,
+        e.OPTIMIZER_LOAD,
         e.FILL,
         e.SCALE,
         e.MODULE_CAST,
@@ -49,6 +51,7 @@ STILL = frozenset(
         e.AUTOGRAD_GRAD,
         e.GRAD_READ,
         e.SCALER_STATE,
+        e.DIVIDED_TWICE,
     }
 )
 #: Those that move it, but seldom by what a test about them has decided.
@@ -75,39 +78,52 @@ def check(program: Program, select: frozenset[str] | None = None) -> list[Findin
     """All findings in a program, sorted; only of the rules in ``select`` where that is given."""
     found: dict[tuple[str, str, int, int], Finding] = {}
 
-    def add(finding: Finding) -> None:
+    def add(finding: Finding, entry: tuple[str, int]) -> None:
         if select is not None and finding.code not in select:
             return
-        key = (finding.code, finding.site.path, finding.site.line, finding.site.column)
-        known = found.get(key)
-        if known is None or (finding.certain and not known.certain):
-            found[key] = finding
+        finding.entries.add(entry)
+        merge(found, finding)
 
-    gave_up: list[Site] = []
+    gave_up: list[tuple[Site, tuple[str, int]]] = []
     for graph in program.graphs:
         judge = _Judge(graph, program)
         for finding in judge.findings():
-            add(finding)
+            add(finding, graph.entry)
         if judge.gave_up:
-            entry = next((n.event.site for n in graph.nodes if n.event), None)
-            if entry is not None:
-                gave_up.append(entry)
+            first = next((n.event.site for n in graph.nodes if n.event), None)
+            if first is not None:
+                gave_up.append((first, graph.entry))
         for node in graph.nodes:
             if node.event is not None:
                 for finding in judge_event(node.event, program):
-                    add(finding)
+                    add(finding, graph.entry)
     for rule in RULES.values():
         if rule.whole is not None:
             for label, event, values, others in rule.whole(program):
                 witness = tuple(Step(other.site, describe(other)) for other in others)
-                add(make_finding(label, event.site, [event, *others], values, witness))
-    for site in gave_up:
+                finding = make_finding(label, event.site, [event, *others], values, witness)
+                for graph in program.graphs:
+                    if any(node.event is event for node in graph.nodes):
+                        add(finding, graph.entry)
+    for site, entry in gave_up:
         values = {"function": site.function} if site.function not in ("", "<module>") else {}
-        add(make_finding("source:too-many-paths", site, [], values, ()))
+        add(make_finding("source:too-many-paths", site, [], values, ()), entry)
     unread = program.facts.get("unread")
     if unread is not None:
-        add(make_finding("source:too-long", unread, [], {"function": unread.function}, ()))
+        add(make_finding("source:too-long", unread, [], {"function": unread.function}, ()), (unread.path, 0))
     return sorted(found.values(), key=Finding.order)
+
+
+def merge(found: dict[tuple[str, str, int, int], Finding], finding: Finding) -> None:
+    """Add a finding to others: the same one is kept once, where it is certain."""
+    key = (finding.code, finding.site.path, finding.site.line, finding.site.column)
+    known = found.get(key)
+    if known is None:
+        found[key] = finding
+    elif known is not finding:
+        kept, other = (finding, known) if finding.certain and not known.certain else (known, finding)
+        kept.entries |= other.entries
+        found[key] = kept
 
 
 class _Judge(Judge):
@@ -147,7 +163,7 @@ class _Judge(Judge):
     def _may_fault(self) -> bool:
         """Whether the events of the graph can commit any fault of the automaton; most graphs need not be explored."""
         kinds = self.kinds
-        if kinds & {e.SCALER_STEP, e.UNSCALE, e.UPDATE, e.SCALER_STATE}:
+        if kinds & {e.SCALER_STEP, e.UNSCALE, e.UPDATE, e.SCALER_STATE, e.RESTORE}:
             return True
         if e.AUTOCAST_ENTER in kinds and kinds & {e.BACKWARD, e.STEP, e.LOSS, e.AUTOCAST_ENTER}:
             return True
@@ -341,7 +357,8 @@ class _Judge(Judge):
         condition = "" if certain else self._condition(blamed)
         steps = tuple(Step(event.site, describe(event)) for event in path)
         names = [*involved, *reversed(path)]
-        return make_finding(label, site, names, {}, steps, certain=certain, condition=condition)
+        label, values = of_framework(label, names, self.program)
+        return make_finding(label, site, names, values, steps, certain=certain, condition=condition)
 
     def _condition(self, event: Event) -> str:
         words = []

@@ -19,24 +19,27 @@ OPTIMIZER_NEW = "optimizer-new"  # optimizer; facts: found (not constructed here
 SCALE = "scale"  # scaler; facts: what is known of the scaled value
 BACKWARD = "backward"  # scaler or nothing; facts: feeds, divided, autocast
 AUTOGRAD_GRAD = "autograd-grad"
-UNSCALE = "unscale"  # scaler, optimizer
+UNSCALE = "unscale"  # scaler, optimizer; facts: framework (see SCALER_STEP)
+RESTORE = "restore"  # scaler; a block ends that unscales what it has scaled; facts: owners
+DIVIDED_TWICE = "divided-twice"  # a loss is divided by a number by which the framework divides it too
 CLIP = "clip"  # optimizers whose gradients are clipped; facts: owners, nonfinite_error, measures_only
 GRAD_READ = "grad-read"
 GRAD_EDIT = "grad-edit"
 GRAD_DIVIDE = "grad-divide"  # gradients divided by the loss scale by hand
 GRAD_NORMALISE = "grad-normalise"  # gradients divided by the number of micro-batches by hand
-SCALER_STEP = "scaler-step"  # scaler, optimizer
+SCALER_STEP = "scaler-step"  # scaler, optimizer; facts: framework (its step, with the update; "" where it may be none)
 STEP = "step"  # optimizer, stepped directly
 UPDATE = "update"  # scaler; facts: new_scale, and of a run: scale, skips_in_a_row, skips, steps, growth_interval
 ZERO_GRAD = "zero-grad"  # optimizers whose gradients are cleared; facts: owners
 FORWARD = "forward"  # module
-LOSS = "loss"  # facts: kind, low_precision
+LOSS = "loss"  # facts: kind, low_precision, ambient (a framework runs it under autocast)
 PARAM_WRITE = "param-write"
 MODULE_CAST = "module-cast"  # module; facts: dtype
 FILL = "fill"  # facts: value, tensor
 SCALER_STATE = "scaler-state"  # scaler.state_dict()
 SCALER_LOAD = "scaler-load"  # scaler.load_state_dict()
 SAVE = "save"  # facts: contents
+OPTIMIZER_LOAD = "optimizer-load"  # optimizer.load_state_dict(); facts: holds_scaler (so does what it is loaded from)
 SCHEDULER_STEP = "scheduler-step"  # optimizer whose learning rate moves; facts: skipped, idle
 GRAD_INVALID = "grad-invalid"  # optimizer: values that are not finite appeared in its gradients after unscale_
 PENALTY = "penalty"  # scaled gradients from autograd.grad enter a new loss
@@ -186,12 +189,16 @@ class Node:
 
 
 class Graph:
-    """Events in the order in which a program may perform them. Node 0 is the entry."""
+    """Events in the order in which a program may perform them. Node 0 is the entry.
 
-    __slots__ = ("name", "nodes", "tests")
+    ``entry`` is the path and line of the function that was read on its own, line 0 for a module's body.
+    """
 
-    def __init__(self, name: str) -> None:
+    __slots__ = ("entry", "name", "nodes", "tests")
+
+    def __init__(self, name: str, entry: tuple[str, int] = ("", 0)) -> None:
         self.name = name
+        self.entry = entry
         self.nodes: list[Node] = []
         self.tests: list[Test] = []
 

@@ -27,9 +27,10 @@ class Finding:
 
     ``certain`` is True when every path that reaches the place makes the mistake, False when only some do; then
     ``condition`` may say which (``when use_amp is true``). ``cell`` is the number of the notebook cell, from 1.
+    ``entries`` are the functions (path and line) whose reading came upon it.
     """
 
-    __slots__ = ("cell", "certain", "code", "condition", "message", "name", "severity", "site", "witness")
+    __slots__ = ("cell", "certain", "code", "condition", "entries", "message", "name", "severity", "site", "witness")
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class Finding:
         self.condition = condition
         self.witness = witness
         self.cell = cell
+        self.entries: set[tuple[str, int]] = set()
 
     @property
     def filename(self) -> str:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from . import automaton as a
 from . import events as e
 from .events import Event, Program, Site, Test
-from .finding import Finding, Step
+from .finding import ERROR, SEVERITIES, Finding, Step
+from .frameworks import FRAMEWORKS, PRECISION_FREE
 from .rule import FactJudge
 from .rules import LABELS, RULES
 
@@ -30,6 +31,7 @@ IDLE = frozenset(
         e.SCOPE_LOST,
         e.DEPRECATED,
         e.SAVE,
+        e.OPTIMIZER_LOAD,
         e.FILL,
         e.SCALE,
         e.MODULE_CAST,
@@ -37,6 +39,7 @@ IDLE = frozenset(
         e.AUTOGRAD_GRAD,
         e.SCHEDULER_STEP,
         e.GRAD_INVALID,
+        e.DIVIDED_TWICE,
     }
 )
 #: Kinds after which a thing is known to be an optimizer; ``step`` alone could be a scheduler's.
@@ -125,9 +128,33 @@ def make_finding(
     for event in reversed(events):
         names.update((k, text) for k, v in event.names.items() if (text := str(v)))
     names.update(values)
-    message = _fill(fault.message, names)
+    message = _fill(fault.message.replace("{advice}", values.get("advice", "")), names)
     severity = values.get("severity") or fault.severity or rule.severity
     return Finding(rule.code, rule.name, severity, message, site, certain=certain, condition=condition, witness=witness)
+
+
+def of_framework(label: str, events: list[Event], program: Program) -> tuple[str, dict[str, str]]:
+    """The label of a fault where a framework does the scaling, and what its message says then.
+
+    The severity is no higher than it is known that the framework scales at all.
+    """
+    if label in PRECISION_FREE:
+        return label, {}
+    for event in events:
+        thing = program.things[event.subject] if event.subject is not None else None
+        framework = FRAMEWORKS.get(thing.facts.get("framework", "")) if thing is not None else None
+        if thing is None or framework is None:
+            continue
+        rule, fault = LABELS[label]
+        values = {}
+        worst = max(fault.severity or rule.severity, thing.facts.get("doubt") or ERROR, key=SEVERITIES.index)
+        values["severity"] = worst
+        advice = framework.advice.get(label)
+        if advice is not None:
+            label = f"{label}-framework"
+            values.update(framework=framework.title, advice=advice)
+        return label, values
+    return label, {}
 
 
 class _Names(dict[str, str]):
@@ -287,6 +314,12 @@ class Judge:
 
         if kind == e.BACKWARD:
             self._backward(event, opts, scaler, move, self._held(state))
+        elif kind in (e.UNSCALE, e.SCALER_STEP) and "framework" in event.facts and event.object in self.index:
+            self._framework(event, opts, scaler, move)
+        elif kind == e.RESTORE:
+            for key in self._owners(event):
+                if opts[self.index[key]].by == scaler:
+                    move(self.index[key], a.RESTORE)
         elif kind in (e.UNSCALE, e.SCALER_STEP) and event.object in self.index:
             i = self.index[event.object]
             bit = self.scaler_bit.get(scaler, 0)
@@ -353,6 +386,24 @@ class Judge:
         elif kind == e.END:
             self._end(index, state, here)
         return state._replace(opts=tuple(opts), used=used, renewed=renewed)
+
+    def _framework(self, event: Event, opts: list[a.Opt], scaler: int, move: Callable[..., None]) -> None:
+        """What a framework does to one optimizer: it unscales what it has scaled, steps, and updates the scale.
+
+        Where it is not known that the framework steps this optimizer, it is taken to do so with what it has scaled.
+        """
+        i = self.index[event.object] if event.object is not None else 0
+        scaled = opts[i].by == scaler and opts[i].grads in a.UNDER_SCALE
+        if event.kind == e.UNSCALE:
+            if scaled and opts[i].stage != a.STAGE_UNSCALED:
+                move(i, a.UNSCALE, by=scaler)
+            return
+        self._step_counts(event, opts)
+        if event.facts["framework"] or scaled or (opts[i].by == scaler and opts[i].grads == a.UNSCALED):
+            move(i, a.SCALER_STEP, by=scaler)
+            move(i, a.UPDATE)
+        else:
+            move(i, a.STEP if opts[i].grads == a.RAW else a.HANDOFF)
 
     def _step_counts(self, event: Event, opts: list[a.Opt]) -> None:
         """Note the windows that a step ends."""
@@ -589,6 +640,7 @@ _DESCRIPTIONS = {
     e.SCALER_NEW: "the scaler is constructed",
     e.OPTIMIZER_NEW: "the optimizer is constructed",
     e.UNSCALE: "the gradients are divided by the loss scale",
+    e.RESTORE: "the gradients are divided by the loss scale",
     e.CLIP: "the gradients are clipped",
     e.GRAD_READ: "the gradients are read",
     e.GRAD_EDIT: "the gradients are edited",

@@ -96,6 +96,9 @@ _ENTRIES = [
     Entry("torch.nn.parallel.DistributedDataParallel", WRAP_MODULE, ("module",)),
     Entry("torch.nn.SyncBatchNorm.convert_sync_batchnorm", WRAP_MODULE, ("module",)),
     Entry("torch.distributed.fsdp.FullyShardedDataParallel", WRAP_MODULE, ("module",)),
+    Entry("torch.distributed.fsdp.fully_shard", WRAP_MODULE, ("module",)),
+    Entry("fairscale.optim.grad_scaler.GradScaler", SCALER, SCALER_ARGUMENTS, device="cuda"),
+    Entry("fairscale.optim.grad_scaler.ShardedGradScaler", SCALER, SCALER_ARGUMENTS, device="cuda", sharded=True),
     Entry("copy.deepcopy", WRAP_MODULE, ("x",), copies=True),
 ]
 _ENTRIES += [
@@ -187,6 +190,8 @@ ALIASES = {
     "torch.distributed.fsdp.fully_sharded_data_parallel.": "torch.distributed.fsdp.",
     "torch.distributed.fsdp.ShardedGradScaler": "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler",
     "torch.autograd.grad_mode.": "torch.",
+    "torch.distributed._composable.fsdp.": "torch.distributed.fsdp.",
+    "fairscale.optim.": "fairscale.optim.grad_scaler.",
 }
 
 #: Base classes: whoever derives from one plays its role.
@@ -284,3 +289,9 @@ def canonical(name: str) -> str:
 def lookup(name: str) -> Entry | None:
     """What the table knows of a dotted name, at whatever place of torch it stands."""
     return SURFACE.get(canonical(name))
+
+
+def known(name: str) -> bool:
+    """Whether a dotted name is torch's, or one that the table speaks of."""
+    name = canonical(name)
+    return name == "torch" or name.startswith("torch.") or name in SURFACE

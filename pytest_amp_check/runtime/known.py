@@ -46,6 +46,8 @@ class Known:
         self.backwards_since = 0
         self.state_id = 0
         self.state_site: Site | None = None
+        #: That its state was loaded.
+        self.restored: Event | None = None
         self.looked_at: list[tuple[int, int]] = []
         self.refresh(optimizer)
 

@@ -511,10 +511,20 @@ def _install_optimizers() -> None:
 
         return state_dict
 
+    def make_load(original: Any) -> Any:
+        def load_state_dict(self: Any, state_dict: Any) -> Any:
+            result = original(self, state_dict)
+            for recorder in _LOCAL.active:
+                recorder.optimizer_load(self, state_dict)
+            return result
+
+        return load_state_dict
+
     _wrap(optimizer_class, "__init__", make_init)
     _wrap(optimizer_class, "zero_grad", make_zero)
     _wrap(optimizer_class, "add_param_group", make_group)
     _wrap(optimizer_class, "state_dict", make_state)
+    _wrap(optimizer_class, "load_state_dict", make_load)
 
     def make_scheduler(original: Any) -> Any:
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -761,6 +771,15 @@ def _install_modules() -> None:
 
 
 def _install_checkpoints() -> None:
+    def make_load(original: Any) -> Any:
+        def load(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            for recorder in _LOCAL.active:
+                recorder.loaded(result)
+            return result
+
+        return load
+
     def make(original: Any) -> Any:
         def save(obj: Any, *args: Any, **kwargs: Any) -> Any:
             for recorder in _LOCAL.active:
@@ -769,6 +788,8 @@ def _install_checkpoints() -> None:
 
         return save
 
-    # torch.save ends in one of these.
+    # torch.save ends in one of these, and torch.load in one of those.
     for name in ("_save", "_legacy_save"):
         _wrap(torch.serialization, name, make)
+    for name in ("_load", "_legacy_load"):
+        _wrap(torch.serialization, name, make_load)

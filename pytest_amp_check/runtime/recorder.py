@@ -17,7 +17,6 @@ class Recorder(Scalers):
     """One recording, in the thread that began it, told of everything."""
 
     def begin(self) -> None:
-        self.program.facts["recorded"] = True
         patches.begin(self)
         try:
             for collector in self.collectors:
@@ -53,6 +52,27 @@ class Recorder(Scalers):
         known.state_id = id(state)
         known.state_site = self.sites.here()
         known.said = known.said or Spoken(known.state_site, "receiver")
+
+    @told
+    def optimizer_load(self, optimizer: Any, state: Any) -> None:
+        known = self._known(optimizer)
+        site = self.sites.here()
+        names = {"optimizer": Spoken(site, "receiver")}
+        known.restored = self._emit(
+            e.OPTIMIZER_LOAD,
+            site,
+            None,
+            known.thing.key,
+            holds_scaler=id(state) in self._resumable,
+            scope_scalers=(),
+            names=names,
+        )
+
+    @told
+    def loaded(self, obj: Any) -> None:
+        contents = look_into(obj)
+        if contents.scaler_states:
+            self._resumable |= contents.states
 
     @told
     def saved(self, obj: Any) -> None:

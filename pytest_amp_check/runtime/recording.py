@@ -101,6 +101,8 @@ class Recording:
         self._hook: Any = None
         self._written: set[int] = set()
         self._told_disabled = False
+        #: Identities of the states of optimizers in checkpoints that hold a scaler's, too.
+        self._resumable: set[int] = set()
         #: Scalers whose construction was seen.
         self._made: weakref.WeakSet[Any] = weakref.WeakSet()
         #: The optimizer that a scaler steps which is switched off, in the user's words.

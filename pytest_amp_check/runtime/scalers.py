@@ -124,6 +124,9 @@ class Scalers(Optimizers):
         site = self.sites.here()
         names = self._at(site, _handling)
         known.said, holder.said = names["optimizer"], names["scaler"]
+        if known.restored is not None:
+            known.restored.facts["scope_scalers"] = (holder.said,)
+            known.restored = None
         closure = bool(args or kwargs) and any(callable(x) for x in (*args, kwargs.get("closure")))
         self._trains(known)
         if known.unscaled and known.edited is not None:

@@ -8,20 +8,23 @@ from collections.abc import Callable
 from ..protocol import events as e
 from ..protocol.words import chain
 from .conditions import Formula
-from .reader import IMPURE
-from .torchcalls import TorchCalls
+from .reader import IMPURE, entry_of
+from .things import first_of
+from .torchcalls import TorchCalls, compares
 from .values import (
     NONE,
     BoundMethod,
     Choice,
     ClassValue,
     Const,
+    Engine,
     FunctionValue,
     Grad,
     GradMode,
     HelperContext,
     Instance,
     Mapping,
+    ModuleValue,
     Named,
     NullContext,
     Opaque,
@@ -34,7 +37,8 @@ from .values import (
     SuperValue,
     Tensor,
     Value,
-    collect_things,
+    merge_into,
+    options_of,
     tensors_of,
 )
 
@@ -53,9 +57,13 @@ class Reader(TorchCalls):
             receiver = self.evaluate(func.value)
             if isinstance(receiver, Named):
                 return self._call_named(receiver.name + "." + func.attr, node, receiver.shim)
+            if isinstance(receiver, ModuleValue):
+                return self._call_value_at(self.attribute(receiver, func.attr, func), node)
             args, keywords = self.arguments(node)
             return self.on_each(receiver, lambda r: self.method(r, func.attr, args, keywords, node))
-        callee = self.evaluate(func)
+        return self._call_value_at(self.evaluate(func), node)
+
+    def _call_value_at(self, callee: Value, node: ast.Call) -> Value:
         if isinstance(callee, Named):
             return self._call_named(callee.name, node, callee.shim)
         args, keywords = self.arguments(node)
@@ -129,6 +137,8 @@ class Reader(TorchCalls):
             if func.thing is not None:
                 return self._forward(func.thing, args, keywords, node, self._reads_forward(func.cls))
             return self.call_method(func, "__call__", args, node, keywords)
+        if isinstance(func, Engine):
+            return self.engine_called(func, args, keywords, node)
         if isinstance(func, Ref):
             return self._call_ref(func, args, keywords, node)
         if isinstance(func, Named):
@@ -155,10 +165,11 @@ class Reader(TorchCalls):
         """A call of something that cannot be read."""
         given = [*args, *keywords.values()]
         self.hand_off(given, node)
-        self._may_save(given, node)
         tensors = [t for value in given for t in tensors_of(value)]
         name = func.text if isinstance(func, Opaque) else ""
         last = name.rpartition(".")[2]
+        if last not in TELLING and not compares(last):
+            self._may_save(given, node)
         if tensors and last not in TELLING:
             made = self._computed(tensors)
             made.deps = None
@@ -184,7 +195,10 @@ class Reader(TorchCalls):
                 return self.follow(found, args, keywords, node)
             if isinstance(found, BoundMethod):
                 return self.call_value(found, args, keywords, node)
+            self.lend(receiver.receiver, [*args, *keywords.values()])
             return self.unknown(found, args, keywords, node)
+        if isinstance(receiver, Engine):
+            return self.engine_method(receiver, name, args, keywords, node)
         if isinstance(receiver, Ref):
             if receiver.role == "scaler":
                 return self._scaler_method(receiver, name, args, keywords, node)
@@ -221,20 +235,27 @@ class Reader(TorchCalls):
         self, receiver: Mapping, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
         if name == "update":
-            for value in args:
-                if isinstance(value, Mapping):
-                    receiver.items.update(value.items)
-                    receiver.open = receiver.open or value.open
-                else:
-                    receiver.open = True
-            receiver.items.update(keywords)
+            for value in (*args, Mapping(keywords, open="**" in keywords)):
+                merge_into(receiver, value)
             return NONE
+        if name == "copy":
+            return Mapping(receiver.items, open=receiver.open)
+        if name == "keys":
+            return Sequence([Const(k) for k in receiver.items], open=receiver.open)
         if name == "values":
             return Sequence(list(receiver.items.values()), open=receiver.open)
         if name == "items":
             return Sequence([Sequence([Const(k), v]) for k, v in receiver.items.items()], open=receiver.open)
+        if name == "clear":
+            receiver.items.clear()
+            return NONE
+        if name == "setdefault" and len(args) == 2 and isinstance(args[0], Const):
+            return receiver.items.setdefault(args[0].value, args[1])
         if name in ("get", "pop", "setdefault") and args:
-            return self.item(receiver, args[0], node)
+            found = self.item(receiver, args[0], node)
+            if name == "pop" and isinstance(args[0], Const):
+                receiver.items.pop(args[0].value, None)
+            return found
         return self.fresh(node, name)
 
     def _sequence_method(self, receiver: Sequence, name: str, args: list[Value], node: ast.AST) -> Value:
@@ -283,20 +304,29 @@ class Reader(TorchCalls):
             return made
         if name == "state_dict":
             return self._state(receiver, node)
+        if name == "load_state_dict":
+            self._loads_unknown(text, first_of(args, keywords, "state_dict"), node)
         if name in ("half", "bfloat16") and not args:
             self.emit(
                 e.MODULE_CAST, node, None, dtype="float16" if name == "half" else "bfloat16", names={"module": text}
             )
         func = self.structural("method", (receiver,), self.words(node), name)
-        return self.unknown(func, args, keywords, node)
+        result = self.unknown(func, args, keywords, node)
+        if name in ("get", "pop") and args and isinstance(result, Opaque):
+            result.entry = entry_of(receiver, args[0])
+        return result
 
     def refs(self, keys: tuple[int, ...]) -> list[Value]:
         return [Ref(self.program.things[key]) for key in keys]
 
     def hand_off(self, given: list[Value], node: ast.AST) -> None:
         """Tell the protocol that unknown code was given scalers or optimizers."""
-        things: list[int] = []
         for value in given:
-            collect_things(value, self.heap, things, 0)
+            if isinstance(value, Opaque):
+                self.program.facts.setdefault("handed", set()).add(value.key)
+        options = [v for value in given for v in options_of(value)]
+        direct = [value.thing for value in options if isinstance(value, Ref) and value.enabled is not False]
+        trainers = {t.role for t in direct} >= {"scaler", "optimizer"}
+        things = tuple(thing.key for thing in self.held(given))
         if things:
-            self.emit(e.HANDOFF, node, things=tuple(dict.fromkeys(things)))
+            self.emit(e.HANDOFF, node, things=things, trains=tuple(t.key for t in direct) if trainers else ())

@@ -7,6 +7,7 @@ from abc import abstractmethod
 
 from ..protocol import surface
 from ..protocol.events import Site, Thing
+from .checkpoints import as_mapping
 from .functions import Functions, is_static
 from .machine import Frame
 from .project import Class, Function
@@ -20,6 +21,7 @@ from .values import (
     Grad,
     HelperContext,
     Instance,
+    ModuleValue,
     Named,
     Opaque,
     Params,
@@ -65,19 +67,31 @@ class Classes(Functions):
         self, receiver: Value, thing: Thing, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value: ...
 
+    @abstractmethod
+    def lend(self, receiver: Value, given: list[Value]) -> None: ...
+
+    def _base(self, cls: Class, base: ast.expr) -> Value | None:
+        """The value of an expression that a class derives from."""
+        if isinstance(base, ast.Subscript):
+            base = base.value
+        value = self.look_up(base.id) if isinstance(base, ast.Name) and cls.module is self.frame.module else None
+        if value is None and isinstance(base, (ast.Name, ast.Attribute)):
+            value = self.at_home(cls.module, lambda: self.evaluate(base))
+        return value
+
     def _role_of(self, cls: Class, seen: int = 0) -> str | None:
         """The role that a class inherits from torch."""
         if seen > 6:
             return None
         for base in cls.bases:
-            named = self._dotted(base)
+            value = self._base(cls, base)
+            named = surface.canonical(value.name) if isinstance(value, Named) else None
             if named:
-                role = surface.BASES.get(surface.canonical(named))
+                role = surface.BASES.get(named)
                 if role:
                     return role
                 if named.startswith("torch.nn.") and named.rpartition(".")[2][:1].isupper():
                     return surface.MODULE
-            value = self.look_up(base.id) if isinstance(base, ast.Name) else None
             if isinstance(value, ClassValue) and value.cls is not cls:
                 role = self._role_of(value.cls, seen + 1)
                 if role:
@@ -94,7 +108,7 @@ class Classes(Functions):
                 continue
             chain.append(now)
             for base in now.bases:
-                value = self.look_up(base.id) if isinstance(base, ast.Name) else None
+                value = self._base(now, base)
                 if isinstance(value, ClassValue):
                     todo.append(value.cls)
         return chain
@@ -108,6 +122,14 @@ class Classes(Functions):
             if found is not None:
                 return found
         return None
+
+    def inherited(self, cls: Class) -> list[Function]:
+        """The methods that a class has from classes of other files."""
+        methods: dict[str, Function] = {}
+        for owner in self._bases(cls):
+            for name, method in owner.methods.items():
+                methods.setdefault(name, method)
+        return [method for method in methods.values() if method.module is not self.module]
 
     def instance_of(self, cls: Class, key: object, name: str, site: Site | None) -> Instance:
         """The object of a class that is made at a place."""
@@ -154,9 +176,9 @@ class Classes(Functions):
         """The attributes of a dataclass, from the order in which it declares them."""
         names = [s.target.id for s in cls.node.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)]
         for name, value in zip(names, args, strict=False):
-            self.heap[made.key, name] = value
+            self.store(made.key, name, value)
         for name, value in keywords.items():
-            self.heap[made.key, name] = value
+            self.store(made.key, name, value)
 
     def _subclass_scaler(self, cls: Class, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         """A GradScaler of the project's own: its methods are read, and those that it does not have are torch's."""
@@ -170,13 +192,15 @@ class Classes(Functions):
         method = self.method_of(cls, name) if cls is not None else None
         if method is None or method in self.active:
             return None
-        return FunctionValue(method, self.globals, receiver, self.decorations(method))
+        return FunctionValue(method, self.home(method.module), receiver, self.decorations(method))
 
     def attribute(self, receiver: Value, name: str, node: ast.AST) -> Value:
         if isinstance(receiver, Named):
             made = Named(f"{receiver.name}.{name}")
             made.shim = receiver.shim
             return made
+        if isinstance(receiver, ModuleValue):
+            return self.member(receiver, name) or Named(f"{receiver.name}.{name}")
         if isinstance(receiver, Choice):
             return self.on_each(receiver, lambda r: self.attribute(r, name, node))
         if isinstance(receiver, Instance):
@@ -223,13 +247,15 @@ class Classes(Functions):
     def _super_attribute(self, receiver: SuperValue, name: str) -> Value:
         method = self.method_of(receiver.cls, name, after=receiver.cls)
         if method is not None:
-            return FunctionValue(method, None, receiver.receiver)
+            return FunctionValue(method, self.home(method.module), receiver.receiver)
         if isinstance(receiver.receiver, Ref) and name in BOUND.get(receiver.receiver.role, ()):
             return BoundMethod(receiver.receiver, name)
         return self.opaque(("super", receiver.cls.name, name), f"super().{name}")
 
     def _instance_attribute(self, receiver: Instance, name: str, node: ast.AST) -> Value:
         value = self.heap.get((receiver.key, name))
+        if name == "__dict__":
+            return as_mapping(receiver, self.attributes)
         if value is not None:
             if isinstance(value, Opaque) and name in receiver.cls.changed:
                 value.loops |= self.turning()
@@ -237,15 +263,15 @@ class Classes(Functions):
         method = self.method_of(receiver.cls, name)
         if method is not None:
             if "property" in method.decorator_names():
-                return self.follow(FunctionValue(method, self.globals, receiver), [], {}, node)
-            return FunctionValue(method, self.globals, receiver, self.decorations(method))
+                return self.follow(FunctionValue(method, self.home(method.module), receiver), [], {}, node)
+            return FunctionValue(method, self.home(method.module), receiver, self.decorations(method))
         for owner in self._bases(receiver.cls):
             shared = self.class_vars.get(owner.node, {}).get(name)
             if shared is not None:
                 return shared
         assigned = self._assigned_elsewhere(receiver, name)
         if assigned is not None:
-            self.heap[receiver.key, name] = assigned
+            self.store(receiver.key, name, assigned)
             return assigned
         if receiver.thing is not None and name in BOUND["module"]:
             return BoundMethod(receiver, name)
@@ -256,7 +282,7 @@ class Classes(Functions):
         held = (
             self.class_vars.get(method.cls.node, {}).get(method.name)
             if method.cls
-            else self.globals.vars.get(method.name)
+            else self.home(method.module).vars.get(method.name)
         )
         return held.wrappers if isinstance(held, FunctionValue) and held.function is method else ()
 
@@ -280,7 +306,7 @@ class Classes(Functions):
         return None
 
     def _as_assigned(self, receiver: Instance, method: Function, expression: ast.expr) -> Value:
-        outer, frame = self.frame, Frame(method, self.globals, None)
+        outer, frame = self.frame, Frame(method, self.home(method.module), None)
         parameters = method.parameters()
         if parameters:
             frame.vars[parameters[0].arg] = receiver
@@ -300,7 +326,7 @@ class Classes(Functions):
         if isinstance(receiver, Instance):
             method = self.method_of(receiver.cls, name)
             if method is not None:
-                func = FunctionValue(method, self.globals, receiver, self.decorations(method))
+                func = FunctionValue(method, self.home(method.module), receiver, self.decorations(method))
                 if method.manager:
                     return HelperContext(func, args, keywords or {}, node)
                 return self.follow(func, args, keywords or {}, node)
@@ -318,14 +344,20 @@ class Classes(Functions):
             if receiver.thing is not None and name == "forward":
                 return self._forward(receiver.thing, args, keywords, node, self._reads_forward(receiver.cls))
             bound = FunctionValue(
-                method, self.globals, None if is_static(method) else receiver, self.decorations(method)
+                method,
+                self.home(method.module),
+                None if is_static(method) else receiver,
+                self.decorations(method),
             )
             return self.call_value(bound, args, keywords, node)
         if receiver.thing is not None:
             return self.module_method(receiver, receiver.thing, name, args, keywords, node)
+        if name == "_asdict":
+            return as_mapping(receiver, self.attributes)
         assigned = self._assigned_elsewhere(receiver, name)
         if assigned is not None:
             return self.call_value(assigned, args, keywords, node)
+        self.lend(receiver, [*args, *keywords.values()])
         return self.unknown(self.opaque(("attribute of", receiver.key, name), self.words(node)), args, keywords, node)
 
     def _class_method(

@@ -62,6 +62,20 @@ def literals(formula: Formula, truth: bool = True) -> list[tuple[int, bool]]:
     return [pair for part in formula[1:] for pair in literals(part, truth)]
 
 
+def weight(formula: Formula, limit: int) -> int:
+    """How many tests a formula speaks of, as far as ``limit``."""
+    if isinstance(formula, bool):
+        return 0
+    if formula[0] == "test":
+        return 1
+    total = 0
+    for part in formula[1:]:
+        total += weight(part, limit - total)
+        if total >= limit:
+            break
+    return total
+
+
 class Tests:
     """The tests of one file, one for each question."""
 
@@ -83,6 +97,10 @@ class Tests:
         for loop in loops:
             self._by_loop[loop] = self._by_loop.get(loop, 0) | (1 << made.key)
         return made
+
+    def question(self, key: int) -> object:
+        """What the test with a key asks."""
+        return next((question for question, known in self.keys.items() if known == key), None)
 
     def forgotten_by(self, loop: int) -> int:
         """The tests (as a bit set) whose answers a new turn of a loop makes unknown."""

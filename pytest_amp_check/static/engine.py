@@ -11,18 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from ..protocol import events as e
-from ..protocol.check import check
-from ..protocol.events import Event, Graph, Program, Site
+from ..protocol.check import check, merge
+from ..protocol.events import Event, Graph, Program, Site, Thing
 from ..protocol.finding import Finding
 from ..protocol.rules import LABELS, RULES
 from ..protocol.suppress import Suppressions
 from . import sources
 from .project import Module
-from .roots import read_module
+from .roots import Reached, read_module
 from .sources import InputError
+from .tree import Tree
 from .work import shared, spread
 
 __all__ = ["InputError", "Report", "Settings", "check_paths", "check_source"]
+
 
 #: Files that a process takes at once for a first look.
 CHUNK = 400
@@ -60,36 +62,13 @@ class Report:
         self.files = files
 
 
-class Tree:
-    """What is known of all the files of a run before any is parsed.
-
-    ``autocast`` are the files that may enter autocast, ``float16`` says whether any file speaks of float16.
-    """
-
-    __slots__ = ("autocast", "float16")
-
-    def __init__(self) -> None:
-        self.autocast: set[str] = set()
-        self.float16 = False
-
-    def look(self, path: str, data: bytes) -> None:
-        if b"autocast" in data:
-            self.autocast.add(path)
-            self.float16 = True
-        elif not self.float16 and (b"GradScaler" in data or b".half()" in data or b"float16" in data):
-            self.float16 = True
-
-    def add(self, other: Tree) -> None:
-        """Know what another look has shown, too."""
-        self.autocast |= other.autocast
-        self.float16 = self.float16 or other.float16
-
-
 def check_source(text: str, filename: str = "<string>", settings: Settings | None = None) -> list[Finding]:
     """Findings in one source text."""
     tree = Tree()
-    tree.look(filename, text.encode("utf-8", "replace"))
-    return _check_text(text, filename, settings or Settings(), tree)
+    data = text.encode("utf-8", "replace")
+    tree.look(filename, data)
+    reading = analyse(text, filename, tree)
+    return _suppressed(_kept([reading]), text, filename, settings or Settings())
 
 
 def check_paths(
@@ -109,29 +88,67 @@ def check_paths(
     tree = Tree()
     findings: list[Finding] = []
     todo: list[tuple[int, str]] = []
+    others: list[tuple[int, str, set[bytes], set[bytes]]] = []
+    classes: set[bytes] = set()
     chunks = [files[at : at + CHUNK] for at in range(0, len(files), CHUNK)]
     for looked in spread(_look, chunks, jobs, (named, settings)):
         tree.add(looked.tree)
         findings.extend(looked.findings)
         todo.extend(looked.todo)
+        others.extend(looked.others)
+        classes |= looked.classes
+    # What a class inherits may call what it defines; what trains elsewhere may be saved here.
+    training = {os.fsencode(_stem(path)) for _, path in todo}
+    todo += [(size, path) for size, path, names, imported in others if names & classes or imported & training]
+    tree.grow(files, list(paths))
     # The largest first, so that no process is left with a large one at the end.
     todo.sort(reverse=True)
     enough = sum(size for size, _ in todo) > WORTH_PROCESSES
     work = [path for _, path in todo]
-    for done, found in enumerate(spread(_check, work, jobs if enough else 1, (settings, tree))):
-        findings.extend(found)
+    readings: list[Reading] = []
+    for reading in spread(_check, work, jobs if enough else 1, tree):
+        readings.append(reading)
         if progress is not None:
-            progress(done + 1, len(todo))
+            progress(len(readings), len(todo))
+    findings.extend(_settled(readings, files, settings))
     findings.sort(key=Finding.order)
     return Report(findings, len(files))
 
 
-class _Looked:
-    """What a first look at some files has shown: which of them to read, with their sizes."""
+def _stem(path: str) -> str:
+    """The last part of the name that a file is imported by."""
+    stem = os.path.basename(path).removesuffix(".py")
+    return stem if stem != "__init__" else os.path.basename(os.path.dirname(os.path.abspath(path)))
 
-    __slots__ = ("findings", "todo", "tree")
+
+class Reading:
+    """What reading one file has shown, in it and in those that it calls.
+
+    ``reached`` tells of what was read on its own which functions it called, ``ours`` whether the file has comments
+    that are meant for this tool.
+    """
+
+    __slots__ = ("findings", "ours", "path", "reached")
+
+    def __init__(self, path: str, findings: list[Finding], reached: Reached, *, ours: bool = False) -> None:
+        self.path = path
+        self.findings = findings
+        self.reached = reached
+        self.ours = ours
+
+
+class _Looked:
+    """What a first look at some files has shown: which of them to read, with their sizes.
+
+    ``classes`` are those that these define. ``others`` are worth reading if a class of theirs derives from one, or if
+    they import one of these files.
+    """
+
+    __slots__ = ("classes", "findings", "others", "todo", "tree")
 
     def __init__(self) -> None:
+        self.classes: set[bytes] = set()
+        self.others: list[tuple[int, str, set[bytes], set[bytes]]] = []
         self.tree = Tree()
         self.findings: list[Finding] = []
         self.todo: list[tuple[int, str]] = []
@@ -149,16 +166,62 @@ def _look(paths: list[str]) -> _Looked:
         looked.tree.look(path, data)
         if path in named or sources.mentions(data):
             looked.todo.append((len(data), path))
+            looked.classes |= sources.classes(data)
+        else:
+            names, imported = sources.bases(data), sources.imports(data)
+            if names or imported:
+                looked.others.append((len(data), path, names, imported))
     return looked
 
 
-def _check(path: str) -> list[Finding]:
-    settings, tree = cast("tuple[Settings, Tree]", shared())
+def _check(path: str) -> Reading:
+    tree = cast("Tree", shared())
     try:
         text = sources.decode(sources.load(path))
     except sources.Unreadable as error:
-        return _settle([_unreadable(path, error.line, str(error))], path, settings)
-    return _check_text(text, path, settings, tree)
+        return Reading(path, [_unreadable(path, error.line, str(error))], {})
+    return analyse(text, path, tree)
+
+
+def _kept(readings: Sequence[Reading]) -> list[Finding]:
+    """The findings of readings: of a function that another one calls, those that were made where it is called.
+
+    Which of two that call each other is read for both, the order of paths and lines says.
+    """
+    reached: Reached = {}
+    for reading in readings:
+        for entry, functions in reading.reached.items():
+            reached.setdefault(entry, set()).update(functions)
+    called = {function for entry, functions in reached.items() for function in functions if function != entry}
+    covered: set[tuple[str, int]] = set()
+    kept: set[tuple[str, int]] = set()
+    for entry in sorted(reached, key=lambda entry: (entry in called, entry)):
+        if entry not in covered:
+            kept.add(entry)
+            covered |= reached[entry]
+    found: dict[tuple[str, str, int, int], Finding] = {}
+    for reading in readings:
+        for finding in reading.findings:
+            if not finding.entries or finding.entries & kept:
+                merge(found, finding)
+    return list(found.values())
+
+
+def _settled(readings: list[Reading], files: list[str], settings: Settings) -> list[Finding]:
+    """The findings in each file, suppressed ones removed and unused suppressions added."""
+    by_path: dict[str, list[Finding]] = {reading.path: [] for reading in readings if reading.ours}
+    asked = frozenset(files)
+    for finding in _kept(readings):
+        if finding.site.path in asked:
+            by_path.setdefault(finding.site.path, []).append(finding)
+    settled: list[Finding] = []
+    for path, findings in by_path.items():
+        try:
+            text = sources.decode(sources.load(path))
+        except sources.Unreadable:
+            text = ""
+        settled.extend(_suppressed(findings, text, path, settings))
+    return settled
 
 
 def _settle(findings: list[Finding], path: str, settings: Settings) -> list[Finding]:
@@ -176,9 +239,8 @@ def _unreadable(path: str, line: int, reason: str) -> Finding:
     return Finding(rule.code, rule.name, rule.severity, fault.message.format(reason=reason), Site(path, line))
 
 
-def _check_text(text: str, path: str, settings: Settings, tree: Tree) -> list[Finding]:
+def _suppressed(findings: list[Finding], text: str, path: str, settings: Settings) -> list[Finding]:
     """Findings in one text, suppressed ones removed and unused suppressions added."""
-    findings = analyse(text, path, tree)
     # Without a finding to silence, only a comment of our own can be of no use.
     suppressions = Suppressions.of(text) if findings or Suppressions.ours_in(text) else Suppressions()
     active = settings.select - _ignored(path, settings)
@@ -204,11 +266,12 @@ def _ignored(path: str, settings: Settings) -> frozenset[str]:
     return ignored
 
 
-def analyse(text: str, path: str, tree: Tree) -> list[Finding]:
+def analyse(text: str, path: str, tree: Tree) -> Reading:
     """All findings in one text, whatever is selected or suppressed."""
     limit = sys.getrecursionlimit()
     collecting = gc.isenabled()
     gc.disable()
+    ours = Suppressions.ours_in(text)
     try:
         sys.setrecursionlimit(max(limit, RECURSION))
         with warnings.catch_warnings():
@@ -216,19 +279,23 @@ def analyse(text: str, path: str, tree: Tree) -> list[Finding]:
             try:
                 parsed = ast.parse(text)
             except SyntaxError as error:
-                return [_unreadable(path, error.lineno or 1, f"it is not valid Python {_version()}: {error.msg}")]
+                reason = f"it is not valid Python {_version()}: {error.msg}"
+                return Reading(path, [_unreadable(path, error.lineno or 1, reason)], {}, ours=ours)
             except ValueError as error:
-                return [_unreadable(path, 1, str(error))]
+                return Reading(path, [_unreadable(path, 1, str(error))], {}, ours=ours)
         program = Program()
+        tree.begin()
         module = Module(path, text, parsed)
+        module.link(tree.local_names(module, path))
         own = any("autocast" in name for name in module.identifiers)
         program.facts["enters_autocast"] = own or bool(tree.autocast - {path})
         program.facts["float16"] = tree.float16
-        read_module(module, program)
+        program.facts["lightning16"] = tree.lightning16
+        reached = read_module(module, program, tree)
         _survey(program)
-        return check(program)
+        return Reading(path, check(program), reached, ours=ours)
     except (RecursionError, MemoryError):
-        return [_unreadable(path, 1, "its code is nested too deeply to be analysed")]
+        return Reading(path, [_unreadable(path, 1, "its code is nested too deeply to be analysed")], {}, ours=ours)
     finally:
         sys.setrecursionlimit(limit)
         if collecting:
@@ -249,12 +316,43 @@ def _mark_casts(graph: Graph, program: Program) -> None:
             event.facts["trained"] = event.subject in owned or event.site.function.endswith("__init__")
 
 
+def _of_role(program: Program, keys: tuple[int, ...], role: str) -> list[int]:
+    return [key for key in keys if program.things[key].role == role]
+
+
+def _survey_loads(program: Program, saves: list[Event], loads: list[Event]) -> None:
+    """Say of what is loaded whether the same program saves it, with the scaler's state beside the optimizer's."""
+    full = [save.facts for save in saves if save.facts["scaler_entries"] and save.facts["optimizer_entries"]]
+    entries: frozenset[str] = frozenset().union(*(facts["scaler_entries"] for facts in full))
+    handed = program.facts.get("handed", ())
+    for event in loads:
+        entry = event.facts["entry"]
+        if event.kind == e.SCALER_LOAD:
+            event.facts["of_others"] = bool(full) and entry is not None and entry not in entries
+        else:
+            saved = any(entry in facts["optimizer_entries"] for facts in full)
+            event.facts["holds_scaler"] = saved and event.facts["source"] not in handed
+
+
+def _scalers_beside(owners: tuple[int, ...], live: tuple[Thing, ...], steps: Mapping[int, set[int]]) -> tuple[str, ...]:
+    """What the scalers are called that belong to optimizers: those that step them.
+
+    Any scaler may, where it is not in view who steps them.
+    """
+    stepping: set[int] = set().union(*(steps.get(key, ()) for key in owners))
+    if not stepping and owners and all(key in steps for key in owners):
+        return ()
+    return tuple(dict.fromkeys(t.name or "the scaler" for t in live if not stepping or t.key in stepping))
+
+
 def _survey(program: Program) -> None:
     """Tell the rules what is true of the program as a whole."""
     used: set[int] = set()
     trained: set[int] = set()
     dtypes: set[str] = set()
     saves: list[Event] = []
+    loads: list[Event] = []
+    steps: dict[int, set[int]] = {}
     raw: list[Event] = []
     stepped = False
     for graph in program.graphs:
@@ -269,8 +367,17 @@ def _survey(program: Program) -> None:
                 thing = program.things[event.object]
                 trained |= thing.facts.get("owns") or frozenset()
                 stepped = stepped or bool(thing.facts.get("constructed"))
+                steps.setdefault(thing.key, set()).update([event.subject] if event.subject is not None else [])
+            if event.kind == e.HANDOFF:
+                # Code that is given both is where they train.
+                for scaler in _of_role(program, event.facts.get("trains", ()), "scaler"):
+                    used.add(scaler)
+                    for optimizer in _of_role(program, event.facts["trains"], "optimizer"):
+                        steps.setdefault(optimizer, set()).add(scaler)
             if event.kind == e.SAVE:
                 saves.append(event)
+            if event.kind in (e.OPTIMIZER_LOAD, e.SCALER_LOAD):
+                loads.append(event)
             if event.kind == e.BACKWARD and event.subject is None:
                 raw.append(event)
             if event.kind == e.FILL:
@@ -279,15 +386,20 @@ def _survey(program: Program) -> None:
     for thing in scalers:
         enabled = thing.facts.get("enabled", True)
         thing.facts["enabled"] = enabled if isinstance(enabled, bool) else e.UNKNOWN
-    live = tuple(t for t in scalers if t.key in used and t.facts["enabled"] is not False)
+    # Most frameworks keep the state of their scaler themselves.
+    own = [t for t in scalers if t.facts.get("framework", "timm") == "timm"]
+    live = tuple(t for t in own if t.key in used and t.facts["enabled"] is not False)
     frozen = {t.key for t in program.things if t.facts.get("frozen")}
     program.facts["live_scalers"] = live
     program.facts["scaler_dtypes"] = frozenset(dtypes)
     program.facts["trained_modules"] = frozenset(trained - frozen)
-    names = tuple(dict.fromkeys(t.name or "the scaler" for t in live))
     for graph in program.graphs:
         _mark_casts(graph, program)
     for event in saves:
-        event.facts["scope_scalers"] = names
+        event.facts["scope_scalers"] = _scalers_beside(event.facts["owners"], live, steps)
+    _survey_loads(program, saves, loads)
+    for event in loads:
+        if event.kind == e.OPTIMIZER_LOAD and event.object is not None:
+            event.facts["scope_scalers"] = _scalers_beside((event.object,), live, steps)
     for event in raw:
         event.facts["alone"] = stepped and not scalers

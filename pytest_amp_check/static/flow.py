@@ -11,8 +11,9 @@ from typing import Any
 from ..protocol import events as e
 from ..protocol.words import Words
 from .conditions import Formula, both, either, negate
-from .machine import Frame, Loop, Machine, Open
-from .project import Module, catches_import, stored_names
+from .machine import Frame, Loop, Open
+from .modules import Modules
+from .project import Imported, catches_import, stored_names
 from .syntax import children, walk
 from .values import (
     NONE,
@@ -23,6 +24,7 @@ from .values import (
     GradMode,
     HelperContext,
     Instance,
+    Mapping,
     Named,
     NullContext,
     Opaque,
@@ -38,7 +40,7 @@ from .values import (
 UNROLL = 4
 
 
-class Flow(Machine):
+class Flow(Modules):
     """Reads statements. What expressions mean is left to :class:`~.reader.Expressions`."""
 
     @abstractmethod
@@ -57,10 +59,15 @@ class Flow(Machine):
     def found(self, target: ast.expr, value: Opaque) -> None: ...
 
     @abstractmethod
+    def is_stepped(self, target: ast.expr) -> bool: ...
+
+    @abstractmethod
     def augment(self, node: ast.AugAssign) -> None: ...
 
-    #: Texts of expressions that this file uses as scalers, optimizers or modules, and which.
-    uses: dict[str, str]
+    @property
+    def uses(self) -> dict[str, str]:
+        """Texts of expressions that the file being read uses as scalers, optimizers or modules, and which."""
+        return self.frame.module.uses
 
     @abstractmethod
     def each_of(self, value: Value, node: ast.expr) -> Value: ...
@@ -81,6 +88,8 @@ class Flow(Machine):
             if self.cur is None:
                 break
             self.spent += 1
+            if self.frame.module is not self.module:
+                self.abroad += 1
             handler = _STATEMENTS.get(type(statement))
             if handler is not None:
                 handler(self, statement)
@@ -99,6 +108,9 @@ class Flow(Machine):
     def _assign(self, node: ast.Assign) -> None:
         value = self.evaluate(node.value)
         for target in node.targets:
+            if isinstance(value, Tensor) and self.is_stepped(target):
+                # A method of a module makes optimizers, too.
+                value = self.fresh(node.value)
             self.assign(target, value)
             if isinstance(node.value, ast.Call) and isinstance(value, Opaque):
                 self.found(target, value)
@@ -116,7 +128,9 @@ class Flow(Machine):
         if self.cur is not None:
             here = self.path[self.frame.path_base :]
             # Past some depth, which way a function returned is a question of its own.
-            condition = both(*here) if len(here) <= 8 else self.ask(("return", id(node)), "", self.turning())
+            condition = (
+                self.short(both(*here)) if len(here) <= 8 else self.ask(("return", id(node)), "", self.turning())
+            )
             self.frame.returns.append((self.cur, condition, value, self.heap))
             self.returned += 1
         self.cur = None
@@ -162,6 +176,10 @@ class Flow(Machine):
         for target in node.targets:
             if isinstance(target, ast.Name):
                 self.frame.vars.pop(target.id, None)
+            elif isinstance(target, ast.Subscript):
+                holder, place = self.evaluate(target.value), self.evaluate(target.slice)
+                if isinstance(holder, Mapping) and isinstance(place, Const):
+                    holder.items.pop(place.value, None)
 
     def _assert(self, node: ast.Assert) -> None:
         formula = self.condition(node.test)
@@ -172,26 +190,17 @@ class Flow(Machine):
 
     def _import(self, node: ast.Import) -> None:
         for alias in node.names:
-            if alias.asname:
-                self.frame.vars[alias.asname] = self._imported(alias.name)
-            else:
-                head = alias.name.partition(".")[0]
-                self.frame.vars[head] = self._imported(head)
+            head = alias.name.partition(".")[0]
+            self.frame.vars[alias.asname or head] = self.imported(Imported(alias.name if alias.asname else head, "", 0))
 
     def _import_from(self, node: ast.ImportFrom) -> None:
-        base = "." * node.level + (node.module or "")
         for alias in node.names:
             if alias.name != "*":
-                name = f"{base}{alias.name}" if base.endswith(".") else f"{base}.{alias.name}"
-                self.frame.vars[alias.asname or alias.name] = self._imported(name)
-
-    def _imported(self, name: str) -> Named:
-        value = Named(name)
-        value.shim = self.shims > 0
-        return value
+                origin = Imported(node.module or "", alias.name, node.level)
+                self.frame.vars[alias.asname or alias.name] = self.imported(origin)
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        function = self._module_of().functions[node]
+        function = self.frame.module.functions[node]
         value: Value = FunctionValue(function, self.frame.parent if self.frame.of_class else self.frame)
         for decorator in reversed(node.decorator_list):
             value = self.decorate(decorator, value, node)
@@ -230,7 +239,7 @@ class Flow(Machine):
         return value
 
     def _class(self, node: ast.ClassDef) -> None:
-        cls = self._module_of().classes[node]
+        cls = self.frame.module.classes[node]
         self.frame.vars[node.name] = ClassValue(cls, self.frame)
         if not cls.words:
             return
@@ -241,9 +250,6 @@ class Flow(Machine):
         self.read(node.body)
         self.frame = outer
         self.class_vars[node] = frame.vars
-
-    def _module_of(self) -> Module:
-        return self.frame.function.module if self.frame.function else self.module
 
     # Forks.
 
@@ -337,6 +343,8 @@ class Flow(Machine):
         self.read(node.finalbody)
         if self.handlers and self.cur is not None:
             self.handlers[-1].append(self.cur)
+            # The place is needed yet: what leads to it cannot be left out of the graph.
+            self.happened += 1
         self.cur = None
 
     def _in_frame(self, frame: Frame, act: Callable[[], None]) -> None:
@@ -472,10 +480,10 @@ class Flow(Machine):
             value = self.frame.vars[name]
             self.frame.vars[name] = self._carried(value, after_vars.get(name), name, key)
         for place in held:
-            self.heap[place] = self._carried(self.heap[place], after_heap.get(place), place[1], key)
+            self.store(*place, self._carried(self.heap[place], after_heap.get(place), place[1], key))
 
     def _carried(self, value: Value, after: Value | None, name: str, key: frozenset[int]) -> Value:
-        if isinstance(value, (Tensor, Sequence)) or (isinstance(value, Const) and isinstance(value.value, str)):
+        if isinstance(value, (Tensor, Sequence)):
             return value
         if _may_become_thing(value):
             if after is None or after is value or isinstance(after, Opaque):
@@ -638,7 +646,7 @@ class Flow(Machine):
             self.path.append(formula)
             if isinstance(value, Ref) and value.role == "autocast":
                 self._enter_autocast(value, node, remember=False)
-                enabled = either(enabled, both(formula, value.enabled))
+                enabled = self.short(either(enabled, both(formula, value.enabled)))
                 device = device or str(value.thing.facts.get("device", ""))
                 known = str(value.thing.facts.get("dtype", "?"))
                 dtype = known if dtype in ("", known) else "?"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+from abc import abstractmethod
 from collections.abc import Callable
 
 from ..protocol import surface
 from ..protocol.words import Words
 from .conditions import both
 from .gradients import Gradients
-from .machine import BUDGET, DEPTH, Frame
+from .machine import ALL_FOREIGN, BUDGET, DEPTH, FOREIGN_BUDGET, Frame
 from .project import Function
 from .syntax import walk
 from .values import (
@@ -27,6 +28,9 @@ from .values import (
 
 class Functions(Gradients):
     """Follows calls into functions of the project."""
+
+    @abstractmethod
+    def annotated_engine(self, named: str, value: Opaque, parameter: ast.arg) -> Value | None: ...
 
     def follow(
         self,
@@ -46,15 +50,16 @@ class Functions(Gradients):
             self._recursion(func, node)
             return self.fresh(node, "recursive")
         if function.abstract():
-            self.roots_reached.add(function.node)
+            self._reach(function)
             words = Words(node.func) if isinstance(node, ast.Call) else function.name
             return self.unknown(self.opaque(("abstract", id(function.node)), words), args, keywords, node)
-        if not function.words and not func.wrappers and not self._worthwhile(function):
-            self.roots_reached.add(function.node)
+        matters = function.words if self.module.trains else function.contexts
+        if not matters and not func.wrappers and not self._worthwhile(function):
+            self._reach(function)
             return self.unknown(self.opaque(("function", id(function.node)), function.name), args, keywords, node)
-        if len(self.active) >= DEPTH or self.spent > BUDGET:
+        if len(self.active) >= DEPTH or self.spent > BUDGET or self._too_far(function):
             return self.unknown(self.opaque(("function", id(function.node)), function.name), args, keywords, node)
-        self.roots_reached.add(function.node)
+        self._reach(function)
         frame = Frame(function, func.frame, self.site(node))
         self._bind(frame, function, args, keywords, node)
         frame.unwind_base = len(self.unwind)
@@ -64,11 +69,22 @@ class Functions(Gradients):
         frame.receiver = func.receiver
         return self.run(frame, function, func.wrappers, node)
 
+    def _too_far(self, function: Function) -> bool:
+        """Whether enough of other files was read."""
+        if function.module is self.module:
+            return False
+        return self.abroad > FOREIGN_BUDGET or self.all_abroad + self.abroad > ALL_FOREIGN
+
+    def _reach(self, function: Function) -> None:
+        """A function is read where it is called: not by itself, too."""
+        self.roots_reached.add(function.node)
+        self.reached.add((function.module.path, function.node.lineno))
+
     def _worthwhile(self, function: Function) -> bool:
         """Whether a function that does nothing to the protocol may still make a value that matters: it is short."""
         if isinstance(function.node, ast.Lambda) or len(function.node.body) <= 4:
             return True
-        return function.name == "__init__" and function.module.trains
+        return function.name == "__init__" and self.module.trains
 
     def run(self, frame: Frame, function: Function, wrappers: tuple[Value, ...], node: ast.AST) -> Value:
         outer, loops = self.frame, self.loops
@@ -97,7 +113,7 @@ class Functions(Gradients):
             self.read(body)
             del self.loops[marker:]
             if self.cur is not None:
-                frame.returns.append((self.cur, both(*self.path[frame.path_base :]), NONE, self.heap))
+                frame.returns.append((self.cur, self.short(both(*self.path[frame.path_base :])), NONE, self.heap))
         del self.path[base:]
         self.cur = self.join(cur for cur, *_ in frame.returns)
         value = self._returned(frame)
@@ -180,11 +196,13 @@ class Functions(Gradients):
     def bind_unknown(self, frame: Frame, function: Function) -> None:
         """Parameters of a function that nobody calls here: whatever their annotations say they are."""
         spec = function.node.args
+        outer, self.frame = self.frame, frame
         for parameter in [*function.parameters(), *spec.kwonlyargs]:
             if parameter.arg in frame.vars:
                 continue
             value = self.opaque(("parameter", id(parameter)), parameter.arg, self.turning(), parameter=True)
             frame.vars[parameter.arg] = self._annotated(value, parameter)
+        self.frame = outer
         if spec.vararg is not None:
             frame.vars[spec.vararg.arg] = Sequence([], open=True)
         if spec.kwarg is not None:
@@ -197,6 +215,9 @@ class Functions(Gradients):
         for node in walk(annotation):
             if isinstance(node, (ast.Name, ast.Attribute)):
                 named = self._dotted(node)
+                engine = self.annotated_engine(named, value, parameter) if named else None
+                if engine is not None:
+                    return engine
                 entry = surface.lookup(named) if named else None
                 role = entry.role if entry is not None else surface.BASES.get(named or "")
                 if role in (surface.SCALER, surface.OPTIMIZER, surface.MODULE):

@@ -44,6 +44,9 @@ class Gradients(Losses):
                 self.emit(e.ZERO_GRAD, node, None, None, owners=owners if owners is not None else (), names=names)
             return grad
         first = args[0] if args else NONE
+        if name == "fill_":
+            self.grad_written(grad, first, node)
+            return grad
         if name in ("div_", "mul_"):
             result = self.operate("/" if name == "div_" else "*", grad, first, node)
             self.grad_written(grad, result, node)

@@ -13,6 +13,7 @@ from .values import (
     NONE,
     Choice,
     Const,
+    Divisor,
     Grad,
     Named,
     Opaque,
@@ -25,6 +26,8 @@ from .values import (
 
 #: Tensor methods that end a tensor's use as a loss.
 TO_NUMBER = frozenset("item tolist numpy cpu shape size dim backward_hooks requires_grad".split())
+#: Tensor methods that keep by what a loss was divided.
+LINEAR = frozenset("mean sum float double clone squeeze".split())
 
 
 def _is_none(value: Value | None) -> bool:
@@ -55,6 +58,7 @@ class Losses(Expressions):
 
     def _computed(self, parts: list[Tensor]) -> Tensor:
         made = Tensor.merge(parts)
+        made.divisors, made.factors = frozenset(), frozenset()
         made.loops |= self.turning()
         made.in_region = self._inside()
         if made.in_region and not made.autocast:
@@ -67,6 +71,8 @@ class Losses(Expressions):
         made.deps = None
         made.opaque = isinstance(value, Opaque) and value.parameter
         made.divided = value is not None and value.divided
+        if isinstance(value, Opaque):
+            made.divisors, made.factors = value.divisors, value.factors
         made.autocast = "unknown"
         made.module_read = False
         return made
@@ -100,6 +106,7 @@ class Losses(Expressions):
             node,
             function=facts.get("kind"),
             low_precision=low,
+            ambient=None if self.open else self.ambient,
             names={
                 "call": self.words(node),
                 "loss": Words(node.args[0]) if isinstance(node, ast.Call) and node.args else "",
@@ -143,6 +150,8 @@ class Losses(Expressions):
             return self.operate("*", tensor, args[0] if args else NONE, node)
         elif name == "sum":
             made.divided = True
+        if name in LINEAR and not args:
+            made.divisors, made.factors = tensor.divisors, tensor.factors
         elif name in ("masked_fill", "masked_fill_", "fill_", "index_fill", "index_fill_"):
             self._fill(name, args[-1] if args else keywords.get("value"), tensor, node)
         elif name in ("bmm", "matmul", "mm", "baddbmm", "__matmul__"):
@@ -280,10 +289,53 @@ class Losses(Expressions):
             made.matmul = True
         if op == "/" and isinstance(left, Tensor):
             made.divided = True
+            if not isinstance(right, Tensor):
+                self.divide(made, left, right, node)
         elif op == "*" and (not isinstance(left, Tensor) or not isinstance(right, Tensor)):
             factor = right if isinstance(left, Tensor) else left
+            if len(parts) == 1:
+                self.multiply(made, parts[0], factor)
             # A weight of which only the name is known may well be 1 / k.
             made.divided = made.divided or not isinstance(factor, Const) or factor.divided
         elif op in ("+", "-"):
             made.divided = all(p.divided for p in parts)
+            made.divisors = frozenset.intersection(*(p.divisors for p in parts))
         return made
+
+    def divide(self, made: Tensor | Opaque, value: Tensor | Opaque, number: Value, node: ast.AST) -> None:
+        """Remember by what a value is divided; a division by what it was multiplied by before only undoes that."""
+        made.divisors, made.factors = value.divisors, value.factors
+        key = self.number_key(number)
+        words = _divisor(node)
+        if key in value.factors:
+            made.factors = value.factors - {key}
+        elif not _is_small(number, words):
+            made.divisors = value.divisors | {Divisor(key, Words(words) if words else "", self.site(node))}
+
+    def multiply(self, made: Tensor | Opaque, value: Tensor | Opaque, number: Value) -> None:
+        """Forget by what a value was divided where it is multiplied by that, or remember by what it is multiplied."""
+        key = self.number_key(number)
+        made.divisors = frozenset(divisor for divisor in value.divisors if divisor.key != key)
+        made.factors = value.factors if made.divisors != value.divisors else value.factors | {key}
+
+    def number_key(self, number: Value) -> object:
+        """What identifies a number by which losses are divided."""
+        if isinstance(number, Const) and isinstance(number.value, (int, float)):
+            return ("const", repr(float(number.value)))
+        return self.identity(number)
+
+
+def _is_small(number: Value, written: ast.expr | None) -> bool:
+    """Whether a number is one, or the two that stands in a mean of two losses."""
+    if not isinstance(number, Const) or not isinstance(number.value, (int, float)):
+        return False
+    return number.value <= 1 or (number.value <= 2 and isinstance(written, ast.Constant))
+
+
+def _divisor(node: ast.AST) -> ast.expr | None:
+    """The right side of a division."""
+    if isinstance(node, ast.BinOp):
+        return node.right
+    if isinstance(node, ast.AugAssign):
+        return node.value
+    return node.args[0] if isinstance(node, ast.Call) and node.args else None

@@ -8,14 +8,17 @@ from typing import Any, NamedTuple
 
 from ..protocol import events as e
 from ..protocol.events import Event, Graph, Node, Program, Site, Thing
-from .conditions import Formula, Tests, both, either, literals, negate
+from .conditions import Formula, Tests, both, either, literals, negate, weight
 from .project import Class, Function, Module
+from .tree import Tree
 from .values import (
     NONE,
     BoundMethod,
     Choice,
     ClassValue,
     Const,
+    Divisor,
+    Engine,
     FunctionValue,
     GradMode,
     HelperContext,
@@ -27,6 +30,7 @@ from .values import (
     Params,
     Partial,
     Ref,
+    ScaledLoss,
     ScaleValue,
     Sequence,
     StackContext,
@@ -43,6 +47,15 @@ BUDGET = 12_000
 #: Statements read in one file before the functions that are left are left out, which is said.
 FILE_BUDGET = 100_000
 
+#: Those of them in other files, in one graph and in all, before calls into these are no longer followed.
+FOREIGN_BUDGET = 4_000
+ALL_FOREIGN = 16_000
+
+#: Objects within objects that are looked into for what they hold.
+HOLDERS = 4
+#: Tests that a formula may speak of.
+LONG = 24
+
 Vars = dict[str, Value]
 Heap = dict[tuple[int, str], Value]
 
@@ -54,6 +67,7 @@ class Frame:
         "caller",
         "cls",
         "function",
+        "module",
         "of_class",
         "on_yield",
         "parent",
@@ -64,7 +78,12 @@ class Frame:
         "vars",
     )
 
-    def __init__(self, function: Function | None, parent: Frame | None, caller: Site | None) -> None:
+    def __init__(
+        self, function: Function | None, parent: Frame | None, caller: Site | None, module: Module | None = None
+    ) -> None:
+        home = function.module if function is not None else parent.module if parent is not None else module
+        assert home is not None
+        self.module: Module = home
         self.function = function
         self.parent = parent
         self.caller = caller
@@ -119,28 +138,39 @@ class Open:
 class Machine:
     """State shared by everything that reads one graph."""
 
-    def __init__(self, module: Module, program: Program, things: dict[object, Thing]) -> None:
+    def __init__(self, module: Module, program: Program, things: dict[object, Thing], tree: Tree) -> None:
         self.module = module
         self.program = program
         self.things = things
+        self.tree = tree
+        #: Functions whose bodies were read where they are called: all, and in this graph.
         self.roots_reached: set[ast.AST] = set()
+        self.reached: set[tuple[str, int]] = set()
+        #: Globals of other files, by path, and the names in them that are being looked for.
+        self.homes: dict[str, Frame] = {}
+        self.binding: set[tuple[str, str]] = set()
         self.active: list[Function] = []
         #: Assignments of attributes that are being read for the value they give.
         self.looked_up: set[int] = set()
         self.instances: dict[object, Instance] = {}
         self.opaques: dict[object, Opaque] = {}
         self.serial = 0
-        self.total = self.spent = 0
+        self.total = self.spent = self.abroad = self.all_abroad = 0
         self.defined: dict[ast.AST, FunctionValue] = {}
         self.class_vars: dict[ast.AST, Vars] = {}
-        self.globals = Frame(None, None, None)
+        self.globals = Frame(None, None, None, module)
         self.heap: Heap = {}
+        #: Names of the attributes that each object was ever given.
+        self.fields: dict[int, dict[str, None]] = {}
+        #: Places in the heap in the order in which they were written: what two ways on may differ in.
+        self.written: list[tuple[int, str]] = []
         self.tests = Tests()
         self.begin("<module>")
 
     def begin(self, name: str) -> None:
         """Start a new graph."""
         self.graph = Graph(name)
+        self.reached = set()
         self.graph.tests = self.tests.asked
         self.graph.nodes.append(Node())
         self.cur: int | None = 0
@@ -152,9 +182,12 @@ class Machine:
         self.open: list[Open] = []
         self.maybe_open = 0
         self.no_grad = 0
+        #: How far it is known that a framework runs this code under autocast: a severity, or None where it does not.
+        self.ambient: str | None = None
         #: Statements read: in this graph, and in the whole file before it.
         self.total += self.spent
-        self.spent = 0
+        self.all_abroad += self.abroad
+        self.spent = self.abroad = 0
         self.shims = 0
         self.guarded = 0
         self.depth = 0
@@ -192,7 +225,7 @@ class Machine:
         column = getattr(node, "col_offset", 0)
         end_line = getattr(node, "end_lineno", None) or line
         end_column = getattr(node, "end_col_offset", None)
-        module = self.frame.function.module if self.frame.function else self.module
+        module = self.frame.module
         return Site(
             module.path,
             line,
@@ -229,10 +262,11 @@ class Machine:
             handlers.append(here)
         return event
 
-    def emit_at(self, kind: str, site: Site, subject: int, **facts: Any) -> None:
+    def emit_at(self, kind: str, site: Site, subject: int | None, **facts: Any) -> None:
         """Add an event here that speaks of another place."""
         if self.cur is not None:
-            here = self.node(Event(kind, site, subject, None, facts, None, self.guards()))
+            names = facts.pop("names", None)
+            here = self.node(Event(kind, site, subject, None, facts, names, self.guards()))
             self.link(self.cur, here)
             self.cur = here
             self.happened += 1
@@ -307,7 +341,7 @@ class Machine:
             return (self.cur is not None, False) if formula else (False, self.cur is not None)
         mark = self.mark()
         yes, no = self.lower(formula)
-        before_vars, before_heap = self.frame.vars, self.heap
+        before_vars, before_heap, before = self.frame.vars, self.heap, len(self.written)
         self.frame.vars, self.heap, self.cur = dict(before_vars), dict(before_heap), yes
         self.path.append(formula)
         then()
@@ -318,26 +352,34 @@ class Machine:
         otherwise()
         self.path.pop()
         after_no = (self.cur, self.frame.vars, self.heap)
-        self.meet(formula, after_yes, after_no)
+        self.meet(formula, after_yes, after_no, before)
         if after_yes[0] is not None and after_no[0] is not None:
             self.forget(mark)
         return after_yes[0] is not None, after_no[0] is not None
 
-    def meet(self, formula: Formula, yes: tuple[int | None, Vars, Heap], no: tuple[int | None, Vars, Heap]) -> None:
+    def meet(
+        self, formula: Formula, yes: tuple[int | None, Vars, Heap], no: tuple[int | None, Vars, Heap], before: int
+    ) -> None:
         if yes[0] is None:
             self.cur, self.frame.vars, self.heap = no
         elif no[0] is None:
             self.cur, self.frame.vars, self.heap = yes
         else:
             self.cur = self.join((yes[0], no[0]))
-            self.frame.vars = self.meet_maps(formula, yes[1], no[1])
-            self.heap = self.meet_maps(formula, yes[2], no[2])
+            self.frame.vars = self.meet_maps(formula, yes[1], no[1], yes[1])
+            self.heap = self.meet_maps(formula, yes[2], no[2], dict.fromkeys(self.written[before:]))
 
-    def meet_maps(self, formula: Formula, yes: dict[Any, Value], no: dict[Any, Value]) -> dict[Any, Value]:
-        met = {**yes, **no}
-        for key, value in yes.items():
-            other = met[key]
-            if other is not value:
+    def meet_maps(
+        self, formula: Formula, yes: dict[Any, Value], no: dict[Any, Value], keys: Iterable[Any]
+    ) -> dict[Any, Value]:
+        """What two maps come to where their ways meet; they differ in some keys at most."""
+        met = dict(no)
+        for key in keys:
+            value, other = yes.get(key), no.get(key)
+            if other is None:
+                if value is not None:
+                    met[key] = value
+            elif value is not None and other is not value:
                 met[key] = self.unite(formula, value, other, str(key))
         return met
 
@@ -348,8 +390,12 @@ class Machine:
         if isinstance(formula, bool):
             return a if formula else b
         if _is_truth(a) and _is_truth(b):
-            return Truth(either(both(formula, _formula(a)), both(negate(formula), _formula(b))), a.loops | b.loops)
-        if (
+            met = either(both(formula, _formula(a)), both(negate(formula), _formula(b)))
+            return Truth(self.short(met), a.loops | b.loops)
+        if isinstance(a, Engine) or isinstance(b, Engine):
+            if isinstance(a, Engine) and isinstance(b, Engine) and a.framework == b.framework:
+                return a if a.thing is b.thing else self.same_engine(formula, a, b)
+        elif (
             isinstance(a, Ref)
             and isinstance(b, Ref)
             and a.role == b.role
@@ -358,20 +404,42 @@ class Machine:
             if a.thing is b.thing:
                 return a
             enabled = either(both(formula, a.enabled), both(negate(formula), b.enabled))
-            return Ref(self.same_thing(a.thing, b.thing), enabled)
+            return Ref(self.same_thing(a.thing, b.thing), self.short(enabled))
         if isinstance(a, Named) and isinstance(b, Named):
             return a
         if isinstance(a, Tensor) and isinstance(b, Tensor) and a.scaler == b.scaler:
-            met = Tensor.merge([a, b])
-            met.divided = a.divided or b.divided
-            return met
+            tensor = Tensor.merge([a, b])
+            tensor.divided = a.divided or b.divided
+            tensor.divisors = self._divisors_of_either(formula, a, b)
+            return tensor
         if _matters(a) or _matters(b):
-            options = [(both(formula, f), v) for f, v in _options(a)]
-            options += [(both(negate(formula), f), v) for f, v in _options(b)]
+            options = [(self.short(both(formula, f)), v) for f, v in _options(a)]
+            options += [(self.short(both(negate(formula), f)), v) for f, v in _options(b)]
             options = [(f, v) for f, v in options if f is not False]
             if len(options) <= 8:
                 return Choice(options)
-        return self.opaque(("met", name, self.graph.name, len(self.graph.nodes)), name, a.loops | b.loops)
+        made = self.opaque(("met", name, self.graph.name, len(self.graph.nodes)), name, a.loops | b.loops)
+        if isinstance(a, Opaque) and isinstance(b, Opaque):
+            made.divided = a.divided or b.divided
+            made.divisors = self._divisors_of_either(formula, a, b)
+        return made
+
+    def _divisors_of_either(self, formula: Formula, a: Tensor | Opaque, b: Tensor | Opaque) -> frozenset[Divisor]:
+        """What a loss was divided by on both ways, or on the one that a test of that very number leads to."""
+        known = a.divisors & b.divisors
+        if known == a.divisors == b.divisors:
+            return known
+        asked = {key for key, _ in literals(formula)}
+        questions = [self.tests.question(key) for key in asked] if len(asked) == 1 else []
+        return known | {d for d in a.divisors ^ b.divisors if any(_mentions(question, d.key) for question in questions)}
+
+    def same_engine(self, formula: Formula, a: Engine, b: Engine) -> Engine:
+        """The one engine that stands for either of two of one framework."""
+        enabled = either(both(formula, a.enabled), both(negate(formula), b.enabled))
+        steps = a.steps if _same_number(a.steps, b.steps) else self.opaque(("steps", a.thing.key, b.thing.key), "")
+        precision = self.unite(formula, a.precision, b.precision, "precision")
+        thing = self.same_thing(a.thing, b.thing)
+        return Engine(a.framework, thing, enabled, a.source, precision, steps, a.optimizer)
 
     def same_thing(self, a: Thing, b: Thing) -> Thing:
         """The one thing that stands for either of two, made on the two arms of a fork."""
@@ -383,6 +451,46 @@ class Machine:
             # Made anew on one of the arms, as far as is known.
             self.emit_at(e.OPTIMIZER_NEW, a.site, thing.key, found=True)
         return thing
+
+    # Objects.
+
+    def store(self, key: int, name: str, value: Value) -> None:
+        """Give an object an attribute."""
+        self.heap[key, name] = value
+        self.written.append((key, name))
+        self.fields.setdefault(key, {})[name] = None
+
+    def attributes(self, key: int) -> list[tuple[str, Value]]:
+        """What an object holds here, by name."""
+        names = self.fields.get(key, ())
+        return [(name, value) for name in names if (value := self.heap.get((key, name))) is not None]
+
+    def held(self, values: Iterable[Value]) -> list[Thing]:
+        """The scalers and optimizers that values are or hold."""
+        things: dict[int, Thing] = {}
+        seen: set[int] = set()
+        for value in values:
+            self._hold(value, things, seen, 0)
+        return list(things.values())
+
+    def _hold(self, value: Value, things: dict[int, Thing], seen: set[int], depth: int) -> None:
+        if isinstance(value, Ref):
+            if value.role in ("scaler", "optimizer"):
+                things[value.thing.key] = value.thing
+            return
+        inner: Iterable[Value] = ()
+        if isinstance(value, Sequence):
+            inner = value.items
+        elif isinstance(value, Mapping):
+            inner = value.items.values()
+        elif isinstance(value, Choice):
+            inner = [option for _, option in value.options]
+        elif isinstance(value, Instance) and value.key not in seen:
+            seen.add(value.key)
+            inner = [item for _, item in self.attributes(value.key)]
+        if depth < HOLDERS:
+            for item in inner:
+                self._hold(item, things, seen, depth + 1)
 
     # Things and unknown values.
 
@@ -427,6 +535,12 @@ class Machine:
         test = self.tests.test(question, text, self.site(node) if node is not None else None, loops)
         return ("test", test.key)
 
+    def short(self, formula: Formula) -> Formula:
+        """A formula, or where it speaks of many tests a question of its own, so that formulas do not grow for ever."""
+        if weight(formula, LONG) < LONG:
+            return formula
+        return self.ask(("long", formula), "", self.turning())
+
     def truth(self, value: Value, text: object = "", node: ast.AST | None = None) -> Formula:
         """The condition under which a value is true."""
         if isinstance(value, Const):
@@ -434,7 +548,7 @@ class Machine:
         if isinstance(value, Truth):
             return value.formula
         if isinstance(value, Choice):
-            return either(*(both(f, self.truth(v, text, node)) for f, v in value.options))
+            return self.short(either(*(both(f, self.truth(v, text, node)) for f, v in value.options)))
         if isinstance(value, Ref) and value.source is not None:
             value = value.source
         if isinstance(value, Opaque):
@@ -463,7 +577,7 @@ class Machine:
         if isinstance(value, Const):
             return value.value is None
         if isinstance(value, Choice):
-            return either(*(both(f, self.is_none(v, text, node)) for f, v in value.options))
+            return self.short(either(*(both(f, self.is_none(v, text, node)) for f, v in value.options)))
         if isinstance(value, Ref) and value.source is not None:
             value = value.source
         if isinstance(value, Opaque):
@@ -505,6 +619,17 @@ def _formula(value: Value) -> Formula:
     return bool(value.value)
 
 
+def _same_number(a: Value | None, b: Value | None) -> bool:
+    return a is b or (isinstance(a, Const) and isinstance(b, Const) and a.value == b.value)
+
+
+def _mentions(question: object, key: object) -> bool:
+    """Whether a question is about the value of a key."""
+    if question == key or question == repr(key):
+        return True
+    return isinstance(question, tuple) and any(_mentions(part, key) for part in question[1:])
+
+
 def _matters(value: Value) -> bool:
     """Whether the protocol cares which of two values it is."""
     if isinstance(value, Const):
@@ -524,6 +649,7 @@ def _matters(value: Value) -> bool:
             Partial,
             BoundMethod,
             Choice,
+            ScaledLoss,
             ScaleValue,
             Params,
             StateDict,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import NamedTuple
 
+from ..protocol.words import chain
 from .relevance import COUNTING, LARGE_NUMBER, mark_relevant
 from .roles import Roles
 from .syntax import children, walk
@@ -12,10 +14,18 @@ from .syntax import children, walk
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
+class Imported(NamedTuple):
+    """What an import names: ``module`` with ``level`` dots before it, and ``name`` in it, "" for the module itself."""
+
+    module: str
+    name: str
+    level: int
+
+
 class Function:
     """A function of the project. ``cls`` is the class whose method it is."""
 
-    __slots__ = ("cls", "generator", "manager", "module", "name", "node", "strong", "words")
+    __slots__ = ("cls", "contexts", "generator", "manager", "module", "name", "node", "strong", "words")
 
     def __init__(self, node: FunctionNode, module: Module, cls: Class | None) -> None:
         self.node = node
@@ -27,6 +37,7 @@ class Function:
         self.manager = "contextmanager" in self.decorator_names()
         self.strong = False
         self.words: frozenset[str] = frozenset()
+        self.contexts: frozenset[str] = frozenset()
 
     @property
     def qualified_name(self) -> str:
@@ -61,13 +72,29 @@ class Function:
         return [*args.posonlyargs, *args.args]
 
 
+#: Decorators and base classes that make a class a record of its annotated fields.
+RECORDS = frozenset({"dataclass", "attrs", "define", "frozen", "mutable", "NamedTuple", "TypedDict", "BaseModel"})
+
+
 class Class:
     """A class of the project: its methods, and where each attribute of its objects is assigned.
 
     ``changed`` are the attributes that methods other than the constructor assign, ``counted`` those that grow.
     """
 
-    __slots__ = ("_assigned", "_changed", "_counted", "_looked", "bases", "methods", "module", "name", "node", "words")
+    __slots__ = (
+        "_assigned",
+        "_changed",
+        "_counted",
+        "_looked",
+        "bases",
+        "contexts",
+        "methods",
+        "module",
+        "name",
+        "node",
+        "words",
+    )
 
     def __init__(self, node: ast.ClassDef, module: Module) -> None:
         self.node = node
@@ -80,6 +107,15 @@ class Class:
         self._counted: set[str] = set()
         self._looked = False
         self.words: frozenset[str] = frozenset()
+        self.contexts: frozenset[str] = frozenset()
+
+    def is_record(self) -> bool:
+        """Whether its objects hold the fields that the class declares, and nothing else: a dataclass, a NamedTuple."""
+        if "__init__" in self.methods:
+            return False
+        marks = [d.func if isinstance(d, ast.Call) else d for d in self.node.decorator_list]
+        names = {(chain(m) or "").rpartition(".")[2] for m in (*marks, *self.bases)}
+        return bool(names & RECORDS)
 
     @property
     def assigned(self) -> dict[str, list[tuple[Function, ast.expr]]]:
@@ -140,16 +176,19 @@ class Module:
     """A parsed source file."""
 
     __slots__ = (
+        "_bindings",
         "_roles",
         "aliases",
         "ascii",
         "classes",
         "functions",
         "identifiers",
+        "imports",
         "lines",
         "named",
         "path",
         "shims",
+        "stars",
         "text",
         "trains",
         "tree",
@@ -168,6 +207,10 @@ class Module:
         self.named: dict[str, list[Function]] = {}
         #: Names that stand for others: name -> last parts of what it was given.
         self.aliases: dict[str, set[str]] = {}
+        #: Local names of what the file imports, wherever in it.
+        self.imports: dict[str, Imported] = {}
+        self.stars: list[Imported] = []
+        self._bindings: dict[str, list[ast.stmt]] | None = None
         #: Functions that are there for another version of a library.
         self.shims: set[ast.AST] = set()
         self._roles = Roles()
@@ -176,7 +219,10 @@ class Module:
         self.trains = False
         #: Texts of expressions that the file uses as scalers, optimizers or modules.
         self.uses = self._roles.settled()
-        mark_relevant(self)
+
+    def link(self, foreign: frozenset[str]) -> None:
+        """Say which functions matter, given the local names of what may matter in other files."""
+        mark_relevant(self, foreign)
 
     def _index(self, tree: ast.Module) -> None:
         """Find functions and classes, what each names, and how what they name is used: in one walk over the tree."""
@@ -227,6 +273,7 @@ class Module:
                     seen.add(last)
                     if child.asname:
                         self.aliases.setdefault(child.asname, set()).add(last)
+                    self._import(node, child)
                     continue
                 elif isinstance(child, ast.ExceptHandler):
                     if catches_import(child):
@@ -241,6 +288,26 @@ class Module:
         self.identifiers = self.words.union(*found.values())
         for holder, inner in found.items():
             holder.words = frozenset(inner)
+
+    def _import(self, node: ast.AST, alias: ast.alias) -> None:
+        if isinstance(node, ast.ImportFrom):
+            imported = Imported(node.module or "", alias.name, node.level)
+            if alias.name == "*":
+                self.stars.append(imported._replace(name=""))
+            else:
+                self.imports[alias.asname or alias.name] = imported
+        else:
+            self.imports[alias.asname or alias.name.partition(".")[0]] = Imported(alias.name, "", 0)
+
+    @property
+    def bindings(self) -> dict[str, list[ast.stmt]]:
+        """The statements outside functions that give a name its value, those that only step in for others left out."""
+        if self._bindings is None:
+            sure: dict[str, list[ast.stmt]] = {}
+            instead: dict[str, list[ast.stmt]] = {}
+            _bind(self.tree.body, sure, instead)
+            self._bindings = {**instead, **sure}
+        return self._bindings
 
     def _alias(self, node: ast.Assign) -> None:
         """Names given to a function or a class: ``ac = torch.autocast``, ``ac = partial(autocast, "cuda")``."""
@@ -275,6 +342,30 @@ class Module:
         if line > len(self.lines):
             return offset
         return len(self.lines[line - 1].encode("utf-8", "replace")[:offset].decode("utf-8", "ignore"))
+
+
+def _bind(statements: list[ast.stmt], sure: dict[str, list[ast.stmt]], instead: dict[str, list[ast.stmt]]) -> None:
+    """Collect what statements give values to; ``instead`` takes what an ``else`` or a handler does."""
+    for statement in statements:
+        if isinstance(statement, (ast.If, ast.Try)):
+            _bind(statement.body, sure, instead)
+            others = [*statement.orelse]
+            if isinstance(statement, ast.Try):
+                for handler in statement.handlers:
+                    others += handler.body
+                _bind(statement.finalbody, sure, instead)
+            _bind(others, instead, instead)
+        elif isinstance(statement, ast.With):
+            _bind(statement.body, sure, instead)
+        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+            for alias in statement.names:
+                name = alias.asname or (
+                    alias.name if isinstance(statement, ast.ImportFrom) else alias.name.partition(".")[0]
+                )
+                sure.setdefault(name, []).append(statement)
+        elif isinstance(statement, (ast.Assign, ast.AnnAssign, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            for name in stored_names([statement])[0]:
+                sure.setdefault(name, []).append(statement)
 
 
 def catches_import(handler: ast.ExceptHandler) -> bool:

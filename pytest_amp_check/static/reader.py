@@ -9,9 +9,11 @@ from collections.abc import Callable
 from ..protocol import events as e
 from ..protocol import surface
 from ..protocol.events import Event
+from ..protocol.frameworks import FRAMEWORKS
 from ..protocol.words import Words, chain
 from .conditions import Formula, both, either, negate
 from .flow import Flow
+from .modules import BUILTINS
 from .values import (
     NONE,
     Choice,
@@ -27,20 +29,18 @@ from .values import (
     Ref,
     ScaleValue,
     Sequence,
+    StateDict,
     SuperValue,
     Tensor,
     Truth,
     Value,
+    merge_into,
 )
 
-BUILTINS = frozenset(
-    "abs all any bool callable chain dict enumerate exit filter float format getattr hasattr id int isinstance "
-    "issubclass iter len list map max min next open print quit range repr reversed round set setattr sorted str sum "
-    "super tuple type vars zip".split()
-)
-#: Calls whose answer is another each time they are asked.
+#: Calls whose answer is another each time they are asked, a number or an object.
 IMPURE = frozenset(
-    "rand randn randint random uniform choice next time perf_counter pop popleft get_nowait sample".split()
+    "rand randn randint random uniform choice next time perf_counter pop popleft get_nowait sample "
+    "from_pretrained".split()
 )
 
 _OPERATORS: dict[type[ast.AST], str] = {
@@ -52,6 +52,7 @@ _OPERATORS: dict[type[ast.AST], str] = {
     ast.Mod: "%",
     ast.Pow: "**",
     ast.MatMult: "@",
+    ast.BitOr: "|",
     ast.Eq: "==",
     ast.NotEq: "!=",
     ast.Lt: "<",
@@ -67,6 +68,8 @@ _OPERATORS: dict[type[ast.AST], str] = {
 
 #: Elements above which a literal is data, and not read.
 TABLE = 64
+#: Elements up to which a comprehension over scalers and optimizers is read one by one.
+FEW = 16
 _MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
@@ -90,6 +93,15 @@ class Expressions(Flow):
 
     @abstractmethod
     def loss_arithmetic(self, op: str, left: Value, right: Value, node: ast.AST) -> Value | None: ...
+
+    @abstractmethod
+    def used_engine(self, framework: str, value: Opaque, text: str, node: ast.AST) -> Value: ...
+
+    @abstractmethod
+    def divide(self, made: Tensor | Opaque, value: Tensor | Opaque, number: Value, node: ast.AST) -> None: ...
+
+    @abstractmethod
+    def multiply(self, made: Tensor | Opaque, value: Tensor | Opaque, number: Value) -> None: ...
 
     @abstractmethod
     def grad_written(self, target: Grad, value: Value, node: ast.AST) -> None: ...
@@ -125,23 +137,13 @@ class Expressions(Flow):
             value = self._unbound(node.id)
         return self.recognise(value, node)
 
-    def look_up(self, name: str) -> Value | None:
-        frame = self.frame
-        while True:
-            value = frame.vars.get(name)
-            if value is not None:
-                return value
-            if frame.parent is None:
-                break
-            frame = frame.parent
-        return self.globals.vars.get(name)
-
     def _unbound(self, name: str) -> Value:
-        if name in surface.BARE and name not in self.module.named:
+        module = self.frame.module
+        if name in surface.BARE and name not in module.named:
             return Named(surface.BARE[name])
         if name in BUILTINS:
             return Named(f"builtins.{name}")
-        return self.opaque(("global", name), name)
+        return self.opaque(("global", module.path, name), name)
 
     def recognise(self, value: Value, node: ast.expr) -> Value:
         """An unknown value that this file uses as a scaler, an optimizer or a module is one."""
@@ -156,6 +158,8 @@ class Expressions(Flow):
         if role == "module" and (value.key, "parameters") in self.heap:
             # Its parameters are what it was given under that name, not what a module has.
             return value
+        if role in FRAMEWORKS:
+            return self.used_engine(role, value, text, node)
         thing = self.thing(("used", value.key), role, text, self.site(node))
         return Ref(thing, True, value)
 
@@ -163,6 +167,10 @@ class Expressions(Flow):
         """What another file makes, where this one uses it as a scaler, an optimizer or a module."""
         text = chain(node)
         return self.opaque(("imported", value.name), text) if text and text in self.uses else value
+
+    def is_stepped(self, target: ast.expr) -> bool:
+        """Whether this file uses what is assigned as an optimizer."""
+        return self.uses.get(chain(target) or "") == "optimizer"
 
     def found(self, target: ast.expr, value: Opaque) -> None:
         """An optimizer that code which cannot be read has made, or has found."""
@@ -224,7 +232,9 @@ class Expressions(Flow):
         if isinstance(receiver, Sequence) and len(receiver.items) == 1:
             return receiver.items[0]
         text = _text(node) if isinstance(node, ast.expr) else ""
-        return self.structural("item", (receiver, index), text)
+        made = self.structural("item", (receiver, index), text)
+        made.entry = entry_of(receiver, index)
+        return made
 
     # Compound values.
 
@@ -265,11 +275,22 @@ class Expressions(Flow):
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
         """A comprehension is read as one turn of its loops."""
         saved = dict(self.frame.vars)
+        items: list[Value] | None = None
         for generator in node.generators:
             iterable = self.evaluate(generator.iter)
+            items = self._each_thing(iterable) if len(node.generators) == 1 and not generator.ifs else None
+            if items is not None:
+                break
             self.assign(generator.target, self.elements(iterable, generator.iter))
             for test in generator.ifs:
                 self.condition(test)
+        if items is not None:
+            elements = []
+            for item in items:
+                self.assign(node.generators[0].target, item)
+                elements.append(self.evaluate(node.elt))
+            self.frame.vars = saved
+            return Sequence(elements)
         element = self.evaluate(node.elt)
         self.frame.vars = saved
         if isinstance(element, Params) and element.one:
@@ -279,14 +300,34 @@ class Expressions(Flow):
         return Sequence([element], open=True)
 
     def _dict_comprehension(self, node: ast.DictComp) -> Value:
+        first = node.generators[0]
+        iterable = self.evaluate(first.iter)
+        items = self._each_thing(iterable) if len(node.generators) == 1 else None
+        if items is None and isinstance(iterable, StateDict):
+            # A copy, entry by entry.
+            return iterable
         saved = dict(self.frame.vars)
-        for generator in node.generators:
-            iterable = self.evaluate(generator.iter)
-            self.assign(generator.target, self.elements(iterable, generator.iter))
-        self.evaluate(node.key)
-        value = self.evaluate(node.value)
+        made = Mapping({}, open=items is None)
+        for item in [None] if items is None else items:
+            if item is not None:
+                self.assign(first.target, item)
+                if any(self.condition(test) is False for test in first.ifs):
+                    continue
+            else:
+                for generator in node.generators:
+                    over = iterable if generator is first else self.evaluate(generator.iter)
+                    self.assign(generator.target, self.elements(over, generator.iter))
+            key, value = self.evaluate(node.key), self.evaluate(node.value)
+            made.items[key.value if isinstance(key, Const) else ("?", id(node.key))] = value
         self.frame.vars = saved
-        return Mapping({("?", id(node.key)): value}, open=True)
+        return made
+
+    @staticmethod
+    def _each_thing(iterable: Value) -> list[Value] | None:
+        """The items of a short sequence that holds scalers, optimizers or states: each is worth reading by itself."""
+        if not isinstance(iterable, Sequence) or iterable.open or len(iterable.items) > FEW:
+            return None
+        return iterable.items if any(_holds_state(item) for item in iterable.items) else None
 
     def each_of(self, value: Value, node: ast.expr) -> Value:
         """The one element that stands for all: the same in every loop over the same value."""
@@ -325,8 +366,7 @@ class Expressions(Flow):
     _enumerated: dict[int, Value]
 
     def _lambda(self, node: ast.Lambda) -> Value:
-        module = self.frame.function.module if self.frame.function else self.module
-        return FunctionValue(module.functions[node], self.frame)
+        return FunctionValue(self.frame.module.functions[node], self.frame)
 
     def _walrus(self, node: ast.NamedExpr) -> Value:
         value = self.evaluate(node.value)
@@ -369,7 +409,7 @@ class Expressions(Flow):
         loops: frozenset[int] = frozenset()
         for value in values:
             loops |= value.loops
-        return Truth(combine(*formulas), loops)
+        return Truth(self.short(combine(*formulas)), loops)
 
     def _unary(self, node: ast.UnaryOp) -> Value:
         if isinstance(node.op, ast.Not):
@@ -407,6 +447,11 @@ class Expressions(Flow):
             return special
         if isinstance(left, Sequence) and isinstance(right, Sequence) and op == "+":
             return Sequence([*left.items, *right.items], open=left.open or right.open)
+        if op == "|" and (isinstance(left, Mapping) or isinstance(right, Mapping)):
+            merged = Mapping({})
+            for side in (left, right):
+                merge_into(merged, side)
+            return merged
         if isinstance(left, Params) or isinstance(right, Params):
             return left if isinstance(left, Params) else right
         text = _text(node) if isinstance(node, ast.expr) else op
@@ -421,6 +466,10 @@ class Expressions(Flow):
                 made.first = counted.first
         if op == "/" or (op == "*" and (left.divided or right.divided)):
             made.divided = True
+        if op == "/" and isinstance(left, Opaque) and not made.divisors:
+            self.divide(made, left, right, node)
+        elif op == "*" and isinstance(left, Opaque):
+            self.multiply(made, left, right)
         return made
 
     def augment(self, node: ast.AugAssign) -> None:
@@ -433,6 +482,9 @@ class Expressions(Flow):
             return
         if isinstance(left, Sequence) and op == "+":
             left.items.extend(right.items if isinstance(right, Sequence) else [right])
+            return
+        if isinstance(left, Mapping) and op == "|":
+            merge_into(left, right)
             return
         value = self.operate(op, left, right, node)
         # A number that an object holds is another one in the next call.
@@ -550,7 +602,7 @@ class Expressions(Flow):
         for value, other, side in ((left, right, left_node), (right, left, right_node)):
             if isinstance(value, Choice):
                 parts = [both(f, self._equal(v, other, left_node, right_node, node)) for f, v in value.options]
-                return either(*parts)
+                return self.short(either(*parts))
             if isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod):
                 return self._modulo_equals(value, side, other, node)
             if isinstance(value, Truth) and isinstance(other, Const) and isinstance(other.value, bool):
@@ -564,6 +616,16 @@ class Expressions(Flow):
                 if isinstance(side_value, Opaque) and side_value.counter and here in side_value.loops:
                     self.graph.tests[formula[1]].counts = True
         return formula
+
+    def is_equal(self, value: Value, other: object, node: ast.AST) -> Formula:
+        """The condition under which a value equals a constant: the same question as a comparison of the two."""
+        if isinstance(value, Const):
+            return bool(value.value == other)
+        if isinstance(value, Choice):
+            return either(*(both(formula, self.is_equal(v, other, node)) for formula, v in value.options))
+        pair = sorted((repr(self.identity(value)), repr(self.identity(Const(other)))))
+        words = value.words if isinstance(value, Opaque) else ""
+        return self.ask(("equal", *pair), _Equals(words, other), value.loops, node)
 
     def _modulo_equals(self, value: Value, side: ast.BinOp, other: Value, node: ast.Compare) -> Formula:
         if isinstance(other, Const) and isinstance(other.value, int):
@@ -639,7 +701,7 @@ class Expressions(Flow):
             return
         for i, element in enumerate(target.elts):
             part: Value
-            if isinstance(value, Tensor):
+            if isinstance(value, Tensor) and not self.is_stepped(element):
                 part = value.copy()
             elif isinstance(value, (Params, Grad)):
                 part = value if isinstance(element, ast.Name) else self.fresh(element)
@@ -665,13 +727,14 @@ class Expressions(Flow):
             if isinstance(value, Const) and value.value is None and target.attr in receiver.cls.changed:
                 # Some other method gives it its value.
                 self.heap.pop((receiver.key, target.attr), None)
+                self.written.append((receiver.key, target.attr))
             else:
-                self.heap[receiver.key, target.attr] = self._stored(receiver, target.attr, value)
+                self.store(receiver.key, target.attr, self._stored(receiver, target.attr, value))
             return
         key = self.identity(receiver)
         if isinstance(key, int):
             self.name_it(value, str(_text(target)))
-            self.heap[key, target.attr] = value
+            self.store(key, target.attr, value)
 
     @staticmethod
     def _contain(receiver: Instance, value: Value) -> None:
@@ -705,6 +768,13 @@ class Expressions(Flow):
         return self.fresh(node, "slice")
 
 
+def entry_of(receiver: Value, index: Value) -> tuple[int, str | None] | None:
+    """Which item of which unknown value an index leads to."""
+    if not isinstance(receiver, Opaque):
+        return None
+    return receiver.key, index.value if isinstance(index, Const) and isinstance(index.value, str) else None
+
+
 def readings_of(value: Value) -> tuple[Event, ...]:
     """The events that read the gradients from which a value was computed."""
     if isinstance(value, Opaque):
@@ -714,10 +784,30 @@ def readings_of(value: Value) -> tuple[Event, ...]:
     return ()
 
 
+def _holds_state(value: Value) -> bool:
+    """Whether a value is a scaler, an optimizer or a state, or a pair with one."""
+    if isinstance(value, Sequence):
+        return any(_holds_state(item) for item in value.items)
+    return isinstance(value, StateDict) or (isinstance(value, Ref) and value.role in ("scaler", "optimizer"))
+
+
 def undo(value: Value) -> None:
     """What was computed from scaled gradients is divided by the scale, or by its like: it was read as it should be."""
     for event in readings_of(value):
         event.facts["undone"] = True
+
+
+class _Equals:
+    """The words of a question whether something equals a constant."""
+
+    __slots__ = ("_of", "_other")
+
+    def __init__(self, of: object, other: object) -> None:
+        self._of = of
+        self._other = other
+
+    def __str__(self) -> str:
+        return f"{self._of} == {self._other!r}"
 
 
 def _as_load(target: ast.expr) -> ast.expr:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..protocol.frameworks import FRAMEWORKS
+
 if TYPE_CHECKING:
     from .project import Function, Module
 
@@ -18,7 +20,9 @@ WORDS = frozenset(
     "save "
     "half bfloat16 float16 param_groups optim Adam AdamW SGD nullcontext ExitStack enter_context no_sync partial "
     "binary_cross_entropy BCELoss cross_entropy CrossEntropyLoss mse_loss MSELoss l1_loss nll_loss masked_fill "
-    "masked_fill_ clear_autocast_cache parameters no_grad yield".split()
+    "masked_fill_ clear_autocast_cache parameters no_grad yield Accelerator Fabric NativeScaler AmpOptimWrapper "
+    "accumulate prepare setup manual_backward optimizers clip_gradients scale_loss master_params initialize "
+    "update_params optim_context".split()
 )
 #: Those that are worth following in a file that does not train: what may open a region, and what must not run in it.
 CONTEXTS = frozenset(
@@ -26,7 +30,19 @@ CONTEXTS = frozenset(
     "masked_fill_ yield".split()
 )
 #: Identifiers one of which a file that trains has.
-TRAINING = frozenset({"GradScaler", "ShardedGradScaler", "backward", "unscale_", "zero_grad"})
+TRAINING = frozenset(
+    {"GradScaler", "ShardedGradScaler", "backward", "unscale_", "zero_grad", "manual_backward", "update_params"}
+)
+#: Names of frameworks that make a function worth reading by itself.
+ENGINES = frozenset(
+    "Accelerator Fabric NativeScaler AmpOptimWrapper manual_backward scale_loss update_params "
+    "gradient_accumulation_steps".split()
+)
+#: The losses that a function which a framework runs under autocast must not compute.
+BANNED = frozenset({"binary_cross_entropy", "BCELoss"})
+
+#: Identifiers one of which a file has that leaves the training to another one.
+TRAINS_ELSEWHERE = frozenset({"state_dict", "save", "clip_grad_norm_", "clip_grad_value_", "step"})
 
 #: Stand in for what is no identifier: a remainder or a counter, and a number that float16 cannot hold.
 COUNTING = "%"
@@ -64,14 +80,23 @@ def _may_fault(bits: int) -> bool:
     )
 
 
-def mark_relevant(module: Module) -> None:
-    """Say of each function whether it is worth reading by itself (``strong``), and which of its words matter."""
-    trains = module.trains = bool(module.identifiers & TRAINING) or "scaler" in module.uses.values()
+def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
+    """Say of each function whether it is worth reading by itself (``strong``), and which of its words matter.
+
+    ``words`` are those that matter to a file that trains, ``contexts`` to one that does not. ``foreign`` are the local
+    names of what may matter in other files.
+    """
+    trains = bool(module.identifiers & TRAINING) or "scaler" in module.uses.values()
+    trains = module.trains = trains or bool(foreign and module.identifiers & TRAINS_ELSEWHERE)
     bits = dict(_BITS)
     scalers = {text.rpartition(".")[2] for text, role in module.uses.items() if role == "scaler"}
-    bits.update(dict.fromkeys(scalers, _AMP))
-    if scalers or module.identifiers & {"GradScaler", "ShardedGradScaler"}:
-        bits["state_dict"] = _STATE
+    engines = {text.rpartition(".")[2] for text, role in module.uses.items() if role in FRAMEWORKS}
+    bits.update(dict.fromkeys(scalers | engines | ENGINES, _AMP))
+    if scalers or foreign or module.identifiers & {"GradScaler", "ShardedGradScaler"}:
+        bits["state_dict"] = bits["load_state_dict"] = _STATE
+    if trains:
+        for name in foreign:
+            bits.setdefault(name, _BACKWARD | _STEP)
     everywhere = _LARGE if LARGE_NUMBER in module.words else 0
     # Where nothing trains, a region matters to the function that opens it, not to all that call that function.
     found = _bits_of_names(module, bits) if trains else {}
@@ -79,13 +104,26 @@ def mark_relevant(module: Module) -> None:
         does = everywhere
         for word in function.words:
             does |= bits.get(word, 0) | found.get(word, 0)
-        function.strong = _may_fault(does)
-    useful = WORDS if trains else CONTEXTS
-    interesting = useful | _users_of(module, useful) | {word for word, does in bits.items() if does & (_AMP | _OLD)}
+        function.strong = _may_fault(does) or _is_run_by_a_trainer(module, function)
+    amp = {word for word, does in bits.items() if does & (_AMP | _OLD)}
+    words, contexts = WORDS | amp | foreign, CONTEXTS | amp
+    words |= _users_of(module, words)
+    contexts |= _users_of(module, contexts)
     for function in module.functions.values():
-        function.words = function.words & interesting
+        names = function.words
+        function.words, function.contexts = names & words, names & contexts
     for cls in module.classes.values():
-        cls.words = (cls.words & interesting).union(*(m.words for m in cls.methods.values()))
+        names = cls.words
+        cls.words = (names & words).union(*(m.words for m in cls.methods.values()))
+        cls.contexts = (names & contexts).union(*(m.contexts for m in cls.methods.values()))
+
+
+def _is_run_by_a_trainer(module: Module, function: Function) -> bool:
+    """Whether a function is a step of a LightningModule that may compute a banned loss, or divides what it returns."""
+    if function.cls is None or not function.name.endswith("_step") or "LightningModule" not in module.identifiers:
+        return False
+    banned = any(method.words & BANNED for method in function.cls.methods.values())
+    return banned or "accumulate_grad_batches" in module.text
 
 
 def _holders(module: Module) -> dict[str, list[Function]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 
+from ..protocol.frameworks import FRAMEWORKS
 from ..protocol.words import chain
 
+_TELLING = "unscale_ scale step update backward zero_grad parameters named_parameters train eval"
 #: Attributes whose owner they tell something about.
-TELLING = frozenset("unscale_ scale step update backward zero_grad parameters named_parameters train eval".split())
+TELLING = frozenset(_TELLING.split()).union(*(framework.signs for framework in FRAMEWORKS.values()))
 
 
 class Roles:
@@ -41,15 +43,18 @@ class Roles:
                 self._scaled.add(owner)
 
     def settled(self) -> dict[str, str]:
-        """Text of an expression -> "scaler", "optimizer" or "module".
+        """Text of an expression -> "scaler", "optimizer", "module" or the framework whose engine it is.
 
         What is asked to ``unscale_``, or to ``scale`` what then runs backward, is a scaler; what a scaler steps, or is
-        both stepped and zeroed, is an optimizer; what has parameters is a module.
+        both stepped and zeroed, is an optimizer; what has parameters is a module. What
+        runs something backward and has a method of one framework alone is that framework's engine.
         """
         roles: dict[str, str] = {}
         for text, names in self._asked.items():
             if "unscale_" in names or text in self._scaled or ({"scale", "update"} <= names and text in self._targets):
                 roles[text] = "scaler"
+            elif "backward" in names:
+                roles.update((text, key) for key, framework in FRAMEWORKS.items() if names & framework.signs)
         for scaler in list(roles):
             for target in self._targets.get(scaler, ()):
                 roles.setdefault(target, "optimizer")

@@ -315,6 +315,10 @@ def mentions(data: bytes) -> bool:
         return True  # AMP110, AMP2xx, AMP4xx, AMP503
     if b".step(" in data and b"backward(" in data:
         return True  # AMP3xx, which need no scaler
+    if b"update_params(" in data and b"AmpOptimWrapper" in data:
+        return True  # AMP302
+    if b"LightningModule" in data and (b"binary_cross_entropy(" in data or b"BCELoss(" in data or _divides(data)):
+        return True  # AMP302, AMP504
     if b"custom_fwd" in data or b"custom_bwd" in data:
         return True  # AMP901
     if b"clip_grad_norm" in data and re.search(rb"clip_grad_norm(?!\w)", data):
@@ -329,6 +333,59 @@ def mentions(data: bytes) -> bool:
         return True  # AMP902
     # UTF-16 hides every name from this search, and is no Python source: AMP903.
     return b"\0" in data
+
+
+#: What does something to the protocol, or makes something that does, has one of these.
+_HELP = (b"autocast", b"caler", b"backward(", b"state_dict", b"zero_grad", b"clip_grad", b".step(", b".save(", b"optim")
+
+
+def helps(data: bytes) -> bool:
+    """Whether source may do something to the protocol for a file that imports it."""
+    return any(word in data for word in _HELP)
+
+
+#: What a file does that leaves the training to another one, and yet may do something wrong.
+_REST = (b".state_dict(", b"clip_grad", b".step(")
+_IMPORT = rb"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)|import[ \t]+([^\n#]*))"
+
+
+def imports(data: bytes) -> set[bytes]:
+    """Last names of what source imports, or imports from, if it may do something wrong with what it finds there."""
+    if not any(word in data for word in _REST):
+        return set()
+    found: set[bytes] = set()
+    for match in re.finditer(_IMPORT, data, re.MULTILINE):
+        module, names, modules = match.groups()
+        found.add((module or b"").rpartition(b".")[2])
+        for name in re.split(rb"[,()\s]+", names or modules):
+            found.add(name.rpartition(b".")[2])
+    return found - {b"", b"as"}
+
+
+#: What a method that a class defines for another file's class may do wrong there.
+_HOOKS = (b"clip_grad", b"backward(", b"autocast", b".step(", b"zero_grad")
+_CLASS = rb"^[ \t]*class\s+(\w+)\s*(?:\(([^)]*)\))?"
+
+
+def classes(data: bytes) -> set[bytes]:
+    """Names of the classes that source defines."""
+    return {match.group(1) for match in re.finditer(_CLASS, data, re.MULTILINE)} if b"class" in data else set()
+
+
+def bases(data: bytes) -> set[bytes]:
+    """Last names of what the classes of a source derive from, if a method of theirs may matter to what they inherit."""
+    if not any(word in data for word in _HOOKS):
+        return set()
+    found: set[bytes] = set()
+    for match in re.finditer(_CLASS, data, re.MULTILINE):
+        for base in (match.group(2) or b"").split(b","):
+            found.add(base.partition(b"[")[0].rpartition(b".")[2].strip())
+    return found - {b"", b"Module", b"object"}
+
+
+def _divides(data: bytes) -> bool:
+    """Whether source may divide a loss by the number of micro-batches that a Trainer divides by."""
+    return b"accumulate_grad_batches" in data and b"training_step(" in data
 
 
 #: Functions of torch that end in the word and enter no region of the program that calls them.

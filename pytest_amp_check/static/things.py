@@ -9,6 +9,7 @@ from ..protocol import events as e
 from ..protocol import surface
 from ..protocol.events import Thing
 from ..protocol.words import Words
+from .checkpoints import speaks_of_scaling
 from .classes import Classes
 from .values import (
     NONE,
@@ -52,7 +53,8 @@ class Things(Classes):
             self.emit(e.SCALER_STATE, node, scaler.thing.key, names={"scaler": self.receiver_words(node)})
             return self._state(scaler, node)
         if name == "load_state_dict":
-            self.emit(e.SCALER_LOAD, node, scaler.thing.key)
+            _, name_of_entry = entry_in(first_of(args, keywords, "state_dict"))
+            self.emit(e.SCALER_LOAD, node, scaler.thing.key, entry=name_of_entry)
             return NONE
         results: list[Value] = [NONE, NONE]
 
@@ -193,7 +195,12 @@ class Things(Classes):
             return NONE
         if name == "state_dict":
             return self._state(optimizer, node)
-        if name in ("load_state_dict", "train", "eval", "add_param_group"):
+        if name == "load_state_dict":
+            source, name_of_entry = entry_in(first_of(args, keywords, "state_dict"))
+            if name_of_entry is not None:
+                self.emit(e.OPTIMIZER_LOAD, node, None, key, source=source, entry=name_of_entry, names=names)
+            return NONE
+        if name in ("train", "eval", "add_param_group"):
             return NONE
         if name.startswith("register_"):
             optimizer.thing.facts["hooked"] = True
@@ -276,14 +283,25 @@ class Things(Classes):
             self.depth = max(self.depth - 1, 0)
         return self.fresh(node, name)
 
+    def _loads_unknown(self, owner: object, state: Value | None, node: ast.AST) -> None:
+        """Something that is not known loads a state: a scaler may, unless what it loads goes by another name."""
+        _, name = entry_in(state)
+        if name is None or speaks_of_scaling(f"{owner} {name}"):
+            self.emit(e.SCALER_LOAD, node, None, entry=None)
+
     def _state(self, of: Value, node: ast.AST) -> StateDict:
-        return StateDict(of, node, self.site(node).path)
+        return StateDict(of, node, self.site(node))
 
     def new_optimizer(self, params: Value | None, node: ast.AST, callable_name: str) -> Ref:
         thing = self.thing(("optimizer", self.place_key(node)), "optimizer", "", self.site(node))
         thing.facts.update(constructed=True, callable=callable_name, owns=modules_of(params))
         self.emit(e.OPTIMIZER_NEW, node, thing.key, names={"optimizer": thing.name})
         return Ref(thing)
+
+
+def entry_in(state: Value | None) -> tuple[int, str | None]:
+    """Which unknown value a state was taken from, and under which name."""
+    return (state.entry if isinstance(state, Opaque) else None) or (-1, None)
 
 
 def first_of(args: list[Value], keywords: dict[str, Value], name: str) -> Value | None:

@@ -10,11 +10,12 @@ from ..protocol import events as e
 from ..protocol import surface
 from ..protocol.events import Symbol
 from ..protocol.words import Words
-from .checkpoints import Contents
+from .checkpoints import FIELD_FUNCTIONS, STATE_FUNCTIONS, STATES_FUNCTION, WRITERS, Contents, as_mapping
 from .conditions import Formula
 from .functions import has_stars
+from .lightning import Lightning
 from .reader import IMPURE
-from .things import Things, first_of, is_read
+from .things import first_of, is_read
 from .values import (
     NONE,
     Choice,
@@ -31,11 +32,13 @@ from .values import (
     Ref,
     Sequence,
     StackContext,
+    StateDict,
     SuperValue,
     Tensor,
     Truth,
     Value,
     grads_of,
+    merge_into,
     merge_params,
     tensors_of,
 )
@@ -57,13 +60,15 @@ HARMLESS = (
     "sys.",
     "random.",
 )
+#: Other names of ``dict``.
+DICTS = frozenset({"collections.OrderedDict"})
 #: Objects that only hold what they are given.
 NAMESPACES = frozenset({"types.SimpleNamespace", "argparse.Namespace"})
 #: Calls that end the program.
 ENDINGS = frozenset({"sys.exit", "os._exit", "builtins.exit", "builtins.quit"})
 
 
-class TorchCalls(Things):
+class TorchCalls(Lightning):
     """Reads calls of what is imported."""
 
     @abstractmethod
@@ -77,6 +82,9 @@ class TorchCalls(Things):
         return self._named(name, args, keywords, node, shim)
 
     def _named(self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST, shim: bool) -> Value:
+        made_by_framework = self.framework_call(name, args, keywords, node)
+        if made_by_framework is not None:
+            return made_by_framework
         name = surface.canonical(name)
         if name in surface.DEPRECATED and not shim and not self.shims and isinstance(node, ast.expr):
             self._deprecated(name, node)
@@ -93,6 +101,13 @@ class TorchCalls(Things):
         if name.startswith("torch.nn.") and name.rpartition(".")[2][:1].isupper() and name.count(".") <= 3:
             return self._torch_module(name, args, node)
         given = [*args, *keywords.values()]
+        if name in DICTS:
+            return self._builtin("dict", args, keywords, node)
+        if name in FIELD_FUNCTIONS and args and isinstance(args[0], Instance):
+            return as_mapping(args[0], self.attributes)
+        states = self._states(name, given, node)
+        if states is not None:
+            return states
         if name in ENDINGS:
             self.happened += 1
             self.cur = None
@@ -100,12 +115,13 @@ class TorchCalls(Things):
         if name in NAMESPACES and not args:
             space = self.fresh(node, name)
             for attribute, value in keywords.items():
-                self.heap[space.key, attribute] = value
+                self.store(space.key, attribute, value)
             return space
         if name.startswith("torch.optim.lr_scheduler."):
             return self.fresh(node, "scheduler")
         if not name.startswith(HARMLESS):
             self.hand_off(given, node)
+        if (not name.startswith(HARMLESS) or name.startswith(WRITERS)) and not compares(name):
             self._may_save(given, node)
         tensors = [t for value in given for t in tensors_of(value)]
         if tensors:
@@ -145,6 +161,13 @@ class TorchCalls(Things):
         thing.facts["read"] = all(bool(is_read(p)) for p in parts)
         thing.facts["parts"] = {p.thing.key for p in parts if p.thing is not None}
         return Ref(thing)
+
+    def _states(self, name: str, given: list[Value], node: ast.AST) -> Value | None:
+        """The state of an optimizer, or of a module and its optimizers, where a function of torch takes it."""
+        if name == STATES_FUNCTION and len(given) > 1:
+            return Sequence([self._state(given[0], node), self._state(given[1], node)])
+        place = STATE_FUNCTIONS.get(name)
+        return self._state(given[place], node) if place is not None and len(given) > place else None
 
     def _builtin(self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         first = args[0] if args else NONE
@@ -187,11 +210,12 @@ class TorchCalls(Things):
         if name == "getattr" and len(args) >= 2 and isinstance(args[1], Const) and isinstance(args[1].value, str):
             return self.attribute(first, args[1].value, node)
         if name == "dict":
-            if args and not isinstance(first, Mapping):
-                return Mapping(dict(keywords), open=True)
-            items = dict(first.items) if isinstance(first, Mapping) else {}
-            items.update(keywords)
-            return Mapping(items, open="**" in keywords)
+            made_mapping = Mapping({})
+            for value in (*args, Mapping(keywords, open="**" in keywords)):
+                merge_into(made_mapping, value)
+            return made_mapping
+        if name == "vars" and isinstance(first, Instance):
+            return as_mapping(first, self.attributes)
         if name in ("filter", "map"):
             return args[1] if len(args) > 1 else first
         if name in ("sum", "max", "min"):
@@ -391,29 +415,53 @@ class TorchCalls(Things):
         return NONE
 
     def _saved(self, value: Value, node: ast.AST) -> None:
-        contents = Contents()
+        contents = Contents(self.attributes)
         contents.look(value)
-        place = contents.place
-        ours = place is not None and place.path == self.site(node).path and not contents.whole_scalers
-        here = place.node if place is not None and ours else node
-        self.emit(
+        place = contents.place if not contents.whole_scalers else None
+        self.emit_at(
             e.SAVE,
-            here,
+            place.site if place is not None else self.site(node),
+            None,
             optimizers=tuple(contents.optimizers),
+            owners=tuple(contents.owners),
             scalers=tuple(contents.scalers),
             whole_scalers=tuple(contents.whole_scalers),
             open=contents.open,
+            optimizer_entries=frozenset(contents.optimizer_entries),
+            scaler_entries=frozenset(contents.scaler_entries),
             names={"call": self.words(node)},
         )
 
     def _may_save(self, given: list[Value], node: ast.AST) -> None:
-        """A dict with an optimizer's state that is given to code that cannot be read is a checkpoint on its way."""
-        for value in given:
-            if isinstance(value, Mapping):
-                contents = Contents()
-                contents.look(value)
-                if contents.optimizers:
-                    self._saved(value, node)
+        """A dict with the states of an optimizer and of more, given to code that cannot be read, is a checkpoint.
+
+        Unless that code is given a scaler too, whose state it may add.
+        """
+        inner = [v for value in given if isinstance(value, Sequence) for v in value.items]
+        mappings = [value for value in (*given, *inner) if isinstance(value, Mapping)]
+        states = [value for value in given if isinstance(value, StateDict)]
+        if not (mappings or states):
+            return
+        if self._holds_scaler(given):
+            for value in mappings:
+                value.open = True
+            return
+        holders: list[Value] = [*mappings, Sequence(list(states))]
+        for holder in holders:
+            contents = Contents(self.attributes)
+            contents.look(holder)
+            if contents.optimizers and (contents.modules or (contents.others and isinstance(holder, Mapping))):
+                self._saved(holder, node)
+
+    def lend(self, receiver: Value, given: list[Value]) -> None:
+        """A dict that a method which cannot be read is given: with a scaler at hand it may add its state."""
+        if self._holds_scaler([receiver]):
+            for value in given:
+                if isinstance(value, Mapping):
+                    value.open = True
+
+    def _holds_scaler(self, values: list[Value]) -> bool:
+        return any(thing.role == "scaler" for thing in self.held(values))
 
     def _fill_function(
         self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
@@ -470,6 +518,11 @@ class TorchCalls(Things):
 
     def _load(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         return self.fresh(node, "loaded")
+
+
+def compares(name: str) -> bool:
+    """Whether a function is one that tests compare with."""
+    return name.rpartition(".")[2].startswith(("assert", "Assert"))
 
 
 _ROLES: dict[str, Callable[..., Value]] = {

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping as Items
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..protocol.events import Event, Thing
+from ..protocol.events import Event, Site, Thing
 from .conditions import Formula
 
 if TYPE_CHECKING:
     from .machine import Frame
-    from .project import Class, Function
+    from .project import Class, Function, Imported, Module
 
 
 class Value:
@@ -44,9 +44,24 @@ class Opaque(Value):
     ``parameter`` says that it came in from outside the code that is read. ``counter`` marks a number that a loop
     counts, with ``first`` its first value where that is known; ``offset`` is what was added to it. ``readings`` are
     the events that read the gradients from which it was computed; ``iterates`` is "range" or "enumerate" for those.
+    ``entry`` is the key of the unknown value that it is an item of, and the name of the item where that is known.
+    ``divisors`` is what it was divided by, ``factors`` the identities of what it was multiplied by.
     """
 
-    __slots__ = ("base", "counter", "first", "iterates", "key", "offset", "parameter", "readings", "words")
+    __slots__ = (
+        "base",
+        "counter",
+        "divisors",
+        "entry",
+        "factors",
+        "first",
+        "iterates",
+        "key",
+        "offset",
+        "parameter",
+        "readings",
+        "words",
+    )
 
     def __init__(
         self, key: int, words: object, loops: frozenset[int] = frozenset(), *, parameter: bool = False
@@ -61,6 +76,9 @@ class Opaque(Value):
         self.offset = 0
         self.base: Opaque = self
         self.readings: tuple[Event, ...] = ()
+        self.entry: tuple[int, str | None] | None = None
+        self.divisors: frozenset[Divisor] = frozenset()
+        self.factors: frozenset[object] = frozenset()
 
     @property
     def text(self) -> str:
@@ -82,6 +100,30 @@ class Named(Value):
         self.shim = False
 
 
+class ImportedValue(Value):
+    """What an import in the file at ``importer`` gives a name to, not looked at yet; ``shim`` as in :class:`Named`."""
+
+    __slots__ = ("importer", "origin", "shim")
+
+    def __init__(self, origin: Imported, importer: str, *, shim: bool) -> None:
+        super().__init__()
+        self.origin = origin
+        self.importer = importer
+        self.shim = shim
+
+
+class ModuleValue(Value):
+    """A module of the project at an absolute ``path``, or a package without a file of its own."""
+
+    __slots__ = ("module", "name", "path")
+
+    def __init__(self, path: str, module: Module | None, name: str) -> None:
+        super().__init__()
+        self.path = path
+        self.module = module
+        self.name = name
+
+
 class Ref(Value):
     """A thing of the protocol: a scaler, an optimizer, a module, an autocast context, a loss function.
 
@@ -100,6 +142,54 @@ class Ref(Value):
     @property
     def role(self) -> str:
         return self.thing.role
+
+
+class Engine(Ref):
+    """The object through which a framework scales, unscales and steps; its thing is the scaler that it holds.
+
+    ``framework`` is its key in the table, ``enabled`` the condition under which it scales, ``precision`` the value that
+    decides about it. ``steps`` is the number by which its backward divides losses, None where it never does;
+    ``optimizer`` the one that it wraps.
+    """
+
+    __slots__ = ("framework", "optimizer", "precision", "steps")
+
+    def __init__(
+        self,
+        framework: str,
+        thing: Thing,
+        enabled: Formula = True,
+        source: Opaque | None = None,
+        precision: Value | None = None,
+        steps: Value | None = None,
+        optimizer: Value | None = None,
+    ) -> None:
+        super().__init__(thing, enabled, source)
+        self.framework = framework
+        self.precision = precision or NONE
+        self.steps = steps
+        self.optimizer = optimizer
+
+
+class ScaledLoss(Value):
+    """``apex.amp.scale_loss(...)``: a context that gives a scaled loss, and unscales the gradients where it ends."""
+
+    __slots__ = ("delayed", "engine", "loss", "optimizers")
+
+    def __init__(self, engine: Engine, loss: Value, optimizers: Value, delayed: Formula) -> None:
+        super().__init__()
+        self.engine = engine
+        self.loss = loss
+        self.optimizers = optimizers
+        self.delayed = delayed
+
+
+class Divisor(NamedTuple):
+    """What a loss was divided by: the identity of the number, the user's words for it, and where."""
+
+    key: object
+    words: object
+    site: Site
 
 
 class FunctionValue(Value):
@@ -172,6 +262,7 @@ class Tensor(Value):
     is_loss     a loss function made it
     custom      an autograd.Function of the project made it, whose backward is not decorated with custom_bwd
     module_read every module it depends on is in the project and enters no autocast itself
+    divisors    what it was divided by; ``factors`` are the identities of what it was multiplied by
     """
 
     __slots__ = (
@@ -179,7 +270,9 @@ class Tensor(Value):
         "custom",
         "deps",
         "device",
+        "divisors",
         "dtypes",
+        "factors",
         "forward",
         "in_region",
         "is_loss",
@@ -207,6 +300,8 @@ class Tensor(Value):
         self.is_loss = False
         self.custom = False
         self.module_read = True
+        self.divisors: frozenset[Divisor] = frozenset()
+        self.factors: frozenset[object] = frozenset()
 
     def copy(self) -> Tensor:
         made = Tensor(self.loops)
@@ -291,15 +386,15 @@ class ScaleValue(Value):
 
 
 class StateDict(Value):
-    """``x.state_dict()``, taken at ``node`` of the function being read."""
+    """``x.state_dict()``, taken by the call ``node`` at a place."""
 
-    __slots__ = ("node", "of", "path")
+    __slots__ = ("node", "of", "site")
 
-    def __init__(self, of: Value, node: ast.AST, path: str) -> None:
+    def __init__(self, of: Value, node: ast.AST, site: Site) -> None:
         super().__init__()
         self.of = of
         self.node = node
-        self.path = path
+        self.site = site
 
 
 class Sequence(Value):
@@ -406,6 +501,26 @@ class Choice(Value):
 NONE = Const(None)
 
 
+def merge_into(mapping: Mapping, value: Value) -> None:
+    """What ``mapping.update(value)`` does: a dict, or pairs, or something that is not known."""
+    if isinstance(value, Mapping):
+        mapping.items.update(value.items)
+        mapping.open = mapping.open or value.open
+        return
+    pairs = value.items if isinstance(value, Sequence) else [value]
+    mapping.open = mapping.open or not isinstance(value, Sequence) or value.open
+    for pair in pairs:
+        if isinstance(pair, Sequence) and len(pair.items) == 2 and isinstance(pair.items[0], Const):
+            mapping.items[pair.items[0].value] = pair.items[1]
+        else:
+            mapping.open = True
+
+
+def options_of(value: Value) -> list[Value]:
+    """Each of the values that a value may be."""
+    return [option for _, option in value.options] if isinstance(value, Choice) else [value]
+
+
 def tensors_of(value: Value) -> list[Tensor]:
     """The tensors that a value is, or holds."""
     if isinstance(value, Tensor):
@@ -449,24 +564,3 @@ def modules_of(value: Value | None) -> frozenset[int] | None:
             owned |= inner
         return owned
     return None
-
-
-def collect_things(value: Value, heap: dict[tuple[int, str], Value], things: list[int], depth: int) -> None:
-    """Keys of the scalers and optimizers that a value is or holds."""
-    if depth > 3:
-        return
-    if isinstance(value, Ref) and value.role in ("scaler", "optimizer"):
-        things.append(value.thing.key)
-    elif isinstance(value, Sequence):
-        for item in value.items:
-            collect_things(item, heap, things, depth + 1)
-    elif isinstance(value, Mapping):
-        for item in value.items.values():
-            collect_things(item, heap, things, depth + 1)
-    elif isinstance(value, Choice):
-        for _, option in value.options:
-            collect_things(option, heap, things, depth + 1)
-    elif isinstance(value, Instance):
-        for (key, _), item in list(heap.items()):
-            if key == value.key:
-                collect_things(item, heap, things, depth + 1)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
+from ..events import DIVIDED_TWICE, Event, Program
 from ..rule import ERROR, STATIC, WARNING, Fault, Rule
 
 _EXAMPLES = "PyTorch docs, Automatic Mixed Precision examples: Gradient accumulation"
@@ -347,6 +350,182 @@ def train(model, loader, optimizer, loss_fn, penalty):
     ),
 )
 
+_SETUP_ACCELERATE = """\
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+torch.manual_seed(0)
+k = 4
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=k)
+model = nn.Linear(16, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model, optimizer = accelerator.prepare(model, optimizer)
+
+for _ in range(16):
+    x, y = torch.randn(8, 16), torch.randn(8, 1)
+    with accelerator.accumulate(model):
+        loss = nn.functional.mse_loss(model(x), y)
+"""
+
+
+def _divided_twice(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
+    yield "loss:divided-twice", {name: str(event.facts[name]) for name in ("divisor", "framework", "way")}
+
+
+DOUBLE_DIVISION = Rule(
+    "AMP302",
+    "double-division",
+    ERROR,
+    "The loss is divided by the number of micro-batches although the framework divides it too.",
+    faults={
+        "loss:divided-twice": Fault(
+            "The loss is divided by `{divisor}`, by which {framework} divides it once more {way}: remove this division"
+        ),
+    },
+    why="""\
+`accelerator.backward(loss)` divides by the `gradient_accumulation_steps` of the Accelerator, on every call, inside and
+outside of `accumulate()`. `engine.backward()` of DeepSpeed, `update_params()` of mmengine and the automatic
+optimization of Lightning divide alike. A loss that the program has divided itself is then divided by `k * k`: the
+gradients are `k` times too small, and with float16 they underflow that much earlier.
+
+Lightning's `manual_backward()`, Fabric's and timm's backward do not divide: there the division is the program's.
+""",
+    harm="""\
+With accelerate and k = 4 the norm of the window's gradients was 0.3688 instead of 1.4751, a quarter. SGD learns at a
+quarter of its rate, nothing is raised, and the loss goes down all the same.
+""",
+    bad=_SETUP_ACCELERATE
+    + """\
+        loss = loss / k  # AMP302
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    good=_SETUP_ACCELERATE
+    + """\
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    fix="Remove the program's own division, or build the framework's object without the number of micro-batches.",
+    sources=(
+        "accelerate 1.15, accelerator.py: Accelerator.backward divides by gradient_accumulation_steps",
+        "DeepSpeed 0.19, runtime/engine.py: backward(loss, scale_wrt_gas=True)",
+        "mmengine 0.10, optim/optimizer/optimizer_wrapper.py: update_params calls scale_loss",
+        "Lightning 2.6, pytorch/loops/optimization/automatic.py: closure_loss is divided by accumulate_grad_batches",
+        "measured: gradient norms with accelerate, k = 4",
+    ),
+    readers=STATIC,
+    on={DIVIDED_TWICE: _divided_twice},
+    silent=(
+        ("accelerate divides alone", _ACCELERATE),
+        ("mmengine divides alone", _MMENGINE),
+        ("DeepSpeed divides alone", _DEEPSPEED),
+        (
+            "an Accelerator that was not told of the window divides by one",
+            """\
+from accelerate import Accelerator
+
+def train(model, optimizer, loader, loss_fn, k):
+    accelerator = Accelerator(mixed_precision="fp16")
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    for i, (x, y) in enumerate(loader):
+        loss = loss_fn(model(x), y) / k
+        accelerator.backward(loss)
+        if (i + 1) % k == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        ),
+        (
+            "a division by something else: the tokens of the window, with accelerate's own division undone",
+            """\
+from accelerate import Accelerator
+
+def train(model, optimizer, windows, loss_fn, k):
+    accelerator = Accelerator(gradient_accumulation_steps=k)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    for window, tokens in windows:
+        for x, y in window:
+            with accelerator.accumulate(model):
+                loss = loss_fn(model(x), y) * k / tokens
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+""",
+        ),
+        (
+            "the divided loss is only logged",
+            """\
+from accelerate import Accelerator
+
+def train(model, optimizer, loader, loss_fn, k):
+    accelerator = Accelerator(gradient_accumulation_steps=k)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    total = 0.0
+    for x, y in loader:
+        with accelerator.accumulate(model):
+            loss = loss_fn(model(x), y)
+            total += loss.detach() / k
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        ),
+        (
+            "one way divides and calls backward, the other calls accelerator.backward",
+            """\
+from accelerate import Accelerator
+
+def train(model, optimizer, loader, loss_fn, k, plain):
+    accelerator = Accelerator(gradient_accumulation_steps=k)
+    for x, y in loader:
+        loss = loss_fn(model(x), y)
+        if plain:
+            loss = loss / k
+            loss.backward()
+        else:
+            accelerator.backward(loss)
+""",
+        ),
+        (
+            "Lightning's manual_backward does not divide",
+            """\
+import lightning as L
+import torch.nn.functional as F
+
+class Model(L.LightningModule):
+    def __init__(self, k):
+        super().__init__()
+        self.automatic_optimization = False
+        self.k = k
+
+    def training_step(self, batch, batch_idx):
+        opt = self.optimizers()
+        loss = F.mse_loss(self(batch[0]), batch[1]) / self.k
+        self.manual_backward(loss)
+        if (batch_idx + 1) % self.k == 0:
+            opt.step()
+            opt.zero_grad()
+""",
+        ),
+        (
+            "DeepSpeed is told not to divide",
+            """\
+import deepspeed
+
+def train(model, config, loader, loss_fn):
+    engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    for x, y in loader:
+        loss = loss_fn(engine(x), y) / engine.gradient_accumulation_steps()
+        engine.backward(loss, scale_wrt_gas=False)
+        engine.step()
+""",
+        ),
+    ),
+)
+
 UNSCALE_OR_UPDATE_IN_WINDOW = Rule(
     "AMP303",
     "unscale-or-update-in-window",
@@ -668,4 +847,9 @@ def train(model, loader, optimizer, loss_fn, log, k):
     ),
 )
 
-RULES: tuple[Rule, ...] = (MISSING_ACCUMULATION_DIVISION, UNSCALE_OR_UPDATE_IN_WINDOW, WINDOW_BOUNDARY)
+RULES: tuple[Rule, ...] = (
+    MISSING_ACCUMULATION_DIVISION,
+    DOUBLE_DIVISION,
+    UNSCALE_OR_UPDATE_IN_WINDOW,
+    WINDOW_BOUNDARY,
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..events import SAVE, SCHEDULER_STEP, Event, Program
+from ..events import AGAIN, OPTIMIZER_LOAD, SAVE, SCALER_LOAD, SCHEDULER_STEP, Event, Graph, Program
 from ..rule import INFO, RUNTIME, WARNING, Fault, Rule
 
 TYPE_CHECKING = False
@@ -25,22 +25,15 @@ def _without_scaler(program: Program) -> Iterator[tuple[str, Event, Mapping[str,
     dtypes = frozenset(program.facts.get("scaler_dtypes", ()))
     if dtypes and dtypes <= {"bfloat16"}:
         return  # a scaler over bfloat16 only has nothing to remember
-    if program.facts.get("recorded") and any(x.kind == SAVE and x.facts.get("scalers") for x in _events(program)):
-        return  # a run shows everything: the scaler's state is saved in a file of its own
-    seen: set[tuple[str, int, int]] = set()
-    for graph in program.graphs:
-        for node in graph.nodes:
-            event = node.event
-            if event is None or event.kind != SAVE:
-                continue
-            facts, site = event.facts, event.site
-            optimizers, scalers = facts.get("optimizers", ()), facts.get("scope_scalers", ())
-            place = (site.path, site.line, site.column)
-            if place in seen or facts.get("open") or not optimizers or not scalers:
-                continue
-            if facts.get("scalers") or facts.get("whole_scalers"):
-                continue
-            seen.add(place)
+    saves = (x.facts for x in _events(program) if x.kind == SAVE)
+    if any(facts.get("scalers") and not facts.get("optimizers") for facts in saves):
+        return  # the scaler's state is saved in a file of its own
+    for event in _events(program):
+        facts = event.facts
+        if event.kind != SAVE or facts.get("open") or facts.get("scalers") or facts.get("whole_scalers"):
+            continue
+        optimizers, scalers = facts.get("optimizers", ()), facts.get("scope_scalers", ())
+        if optimizers and scalers:
             names = {"optimizer": _name(program, optimizers[0]), "scaler": _name(program, scalers[0])}
             yield "save:no-scaler", event, names, ()
 
@@ -49,6 +42,54 @@ def _whole_scaler(event: Event, program: Program) -> Iterator[tuple[str, Mapping
     for what in event.facts.get("whole_scalers", ()):
         yield "save:whole-scaler", {"scaler": _name(program, what)}
         return
+
+
+def _not_restored(program: Program) -> Iterator[tuple[str, Event, Mapping[str, str], tuple[Event, ...]]]:
+    """An optimizer's state is loaded, and no way on from there or to there loads the scaler's."""
+    dtypes = frozenset(program.facts.get("scaler_dtypes", ()))
+    if dtypes and dtypes <= {"bfloat16"}:
+        return
+    loads: dict[tuple[str, int, int], list[tuple[Graph, int, Event]]] = {}
+    scalers: list[tuple[Graph, int, Event]] = []
+    called = {x.site.function for x in _events(program) if x.kind == OPTIMIZER_LOAD and x.site.caller is not None}
+    for graph in program.graphs:
+        for index, node in enumerate(graph.nodes):
+            event = node.event
+            if event is None or (event.site.caller is None and event.site.function in called):
+                continue  # how the function is called is in view: by itself it tells nothing
+            if event.kind == OPTIMIZER_LOAD and event.facts.get("holds_scaler") and event.facts.get("scope_scalers"):
+                site = event.site
+                loads.setdefault((site.path, site.line, site.column), []).append((graph, index, event))
+            elif event.kind == SCALER_LOAD and not event.facts.get("of_others"):
+                scalers.append((graph, index, event))
+    for found in loads.values():
+        graphs = [graph for graph, _, _ in found]
+        if any(all(graph is not other for other in graphs) for graph, _, _ in scalers):
+            continue  # another function loads it
+        if any(_meet(graph, a, b) for graph, a, _ in found for other, b, _ in scalers if graph is other):
+            continue
+        for _, _, event in found:
+            names = {"optimizer": str(event.names["optimizer"]), "scaler": str(event.facts["scope_scalers"][0])}
+            yield "load:no-scaler", event, names, ()
+
+
+def _meet(graph: Graph, a: int, b: int) -> bool:
+    """Whether a way leads from one node to the other in one call of the function."""
+    return b in _reached(graph, a) or a in _reached(graph, b)
+
+
+def _reached(graph: Graph, start: int) -> set[int]:
+    reached = {start}
+    work = [start]
+    while work:
+        node = graph.nodes[work.pop()]
+        if node.event is not None and node.event.kind == AGAIN:
+            continue
+        for target, _, _ in node.ways:
+            if target not in reached:
+                reached.add(target)
+                work.append(target)
+    return reached
 
 
 def _cadence(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -348,7 +389,7 @@ SCALER_STATE_INVALID = Rule(
     "AMP402",
     "scaler-state-invalid",
     WARNING,
-    "The scaler's state is taken at the wrong moment, or the scaler is saved as a whole object.",
+    "The scaler's state is taken at the wrong moment, saved as a whole object, or saved and never loaded.",
     faults={
         "state@stepped": Fault(
             "`{scaler}.state_dict()` is taken between step and update, so it holds the scale of before: "
@@ -358,9 +399,15 @@ SCALER_STATE_INVALID = Rule(
             "The checkpoint holds `{scaler}` as a whole object, which `torch.load` refuses by default: "
             "save `{scaler}.state_dict()` instead"
         ),
+        "load:no-scaler": Fault(
+            "The state of `{optimizer}` is loaded from a checkpoint that also holds that of `{scaler}`, which is not: "
+            "load it with `{scaler}.load_state_dict()`"
+        ),
     },
     on={SAVE: _whole_scaler},
+    whole=_not_restored,
     why="""\
+A state that is saved and never loaded helps nobody: the resumed run starts again at 65536, as if it had not been saved.
 `update()` is where an iteration's overflow becomes a smaller scale. State taken after the step but before the update
 holds the scale that has just overflowed, and the resumed run overflows with it again. A scaler pickled as an object
 cannot be loaded with `weights_only=True`, the default since torch 2.6, and pickling it in the middle of an iteration

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..events import BACKWARD, FILL, MODULE_CAST, SCALE, Event, Program
+from ..events import BACKWARD, FILL, LOSS, MODULE_CAST, SCALE, Event, Program
 from ..rule import BOTH, ERROR, INFO, STATIC, WARNING, Fault, Rule
 
 _AUTOCAST = "PyTorch documentation: torch.autocast and GradScaler, docs.pytorch.org/docs/stable/amp.html"
@@ -45,6 +45,12 @@ def _scaled_bf16(event: Event, program: Program) -> Iterator[tuple[str, Mapping[
     scaler = None if event.subject is None else program.things[event.subject]
     if scaler is None or scaler.facts.get("enabled", True) is True:
         yield "scale:bf16", {}
+
+
+def _in_a_framework(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
+    severity = event.facts.get("ambient")
+    if severity is not None and event.facts.get("function") == "binary_cross_entropy":
+        yield "bce@framework", {"severity": severity}
 
 
 def _fill(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -618,6 +624,10 @@ for inputs, targets in loader:
                 " `binary_cross_entropy_with_logits`",
                 WARNING,
             ),
+            "bce@framework": Fault(
+                "`{call}` runs under the autocast that Lightning enters in mixed precision, where torch raises"
+                " RuntimeError: drop the sigmoid and use `binary_cross_entropy_with_logits`"
+            ),
         },
         why="""\
 Binary cross entropy takes the logarithm of a probability and of its complement. A sigmoid that ran in low precision
@@ -702,6 +712,37 @@ scaler.scale(loss).backward()
 """,
             ),
             (
+                "a LightningModule whose Trainer trains in float32",
+                """\
+import lightning as L
+import torch.nn.functional as F
+
+class Classifier(L.LightningModule):
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return F.binary_cross_entropy(self(x).sigmoid(), y)
+
+trainer = L.Trainer(max_epochs=3)
+""",
+            ),
+            (
+                "a LightningModule that leaves autocast for it",
+                """\
+import lightning as L
+import torch
+import torch.nn.functional as F
+
+class Classifier(L.LightningModule):
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        logits = self(x)
+        with torch.autocast("cuda", enabled=False):
+            return F.binary_cross_entropy(logits.float().sigmoid(), y)
+
+trainer = L.Trainer(precision="16-mixed")
+""",
+            ),
+            (
                 "a training without autocast",
                 """\
 criterion = nn.BCELoss()
@@ -719,6 +760,7 @@ for real, fake in loader:
             _MEASURED,
         ),
         readers=BOTH,
+        on={LOSS: _in_a_framework},
     ),
     Rule(
         "AMP506",

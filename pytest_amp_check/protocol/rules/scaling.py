@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..events import GRAD_INVALID, PENALTY, SCALER_NEW, SCALER_STEP, Event, Program, Site, Symbol
+from ..events import CLIP, GRAD_INVALID, PENALTY, SCALER_NEW, SCALER_STEP, Event, Program, Site, Symbol
 from ..rule import ERROR, INFO, RUNTIME, STATIC, WARNING, Fault, Rule
 
 TYPE_CHECKING = False
@@ -416,6 +416,27 @@ def test_second_step_raises(model, loss):
     scaler.update()
 """
 
+
+def _clips_copies(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
+    if event.facts.get("copies"):
+        yield "clip@copies", {"level": str(event.facts["copies"])}
+
+
+_APEX = """\
+from apex import amp
+from torch.nn.utils import clip_grad_norm_
+
+def train(model, optimizer, loader, loss_fn):
+    model, optimizer = amp.initialize(model, optimizer, opt_level="O2")
+    for x, y in loader:
+        loss = loss_fn(model(x), y)
+        optimizer.zero_grad()
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        clip_grad_norm_(amp.master_params(optimizer), 1.0)
+        optimizer.step()
+"""
+
 CLIP_BEFORE_UNSCALE = Rule(
     "AMP201",
     "clip-before-unscale",
@@ -425,6 +446,13 @@ CLIP_BEFORE_UNSCALE = Rule(
         "clip@scaled": Fault(
             "`{call}` clips gradients that are still multiplied by the loss scale: "
             "call `{scaler}.unscale_({optimizer})` before it"
+        ),
+        "clip@scaled-framework": Fault(
+            "`{call}` clips gradients that {framework} keeps multiplied by the loss scale: {advice}"
+        ),
+        "clip@copies": Fault(
+            "`{call}` clips float16 copies that opt_level {level} of apex keeps scaled and does not step: "
+            "clip `amp.master_params(optimizer)`"
         ),
     },
     why="""\
@@ -528,7 +556,9 @@ def train_step(model, optimizer, scaler, loss):
         scaler.update()
 """,
         ),
+        ("apex unscales where the block ends, and its master parameters are clipped", _APEX),
     ),
+    on={CLIP: _clips_copies},
 )
 
 SCALED_GRAD_TOUCHED = Rule(
@@ -699,6 +729,9 @@ BACKWARD_ON_UNSCALED_LOSS = Rule(
             "`{loss}` runs backward without the loss scale, yet `{scaler}.step({optimizer})` divides its gradients by "
             "it: write `{scaler}.scale({loss}).backward()`"
         ),
+        "step@raw-framework": Fault(
+            "`{loss}` runs backward without the loss scale, by which {framework} divides its gradients: {advice}"
+        ),
     },
     why="""\
 `scaler.step()` divides every gradient of its optimizer by the loss scale; it cannot know that a gradient was never
@@ -841,6 +874,9 @@ SCALER_STEP_BYPASSED = Rule(
         "plain-step@scaled": Fault(
             "`{optimizer}.step()` applies gradients that are still multiplied by the loss scale: "
             "call `{scaler}.step({optimizer})` and then `{scaler}.update()` instead"
+        ),
+        "plain-step@scaled-framework": Fault(
+            "`{optimizer}.step()` applies gradients that {framework} keeps multiplied by the loss scale: {advice}"
         ),
         "plain-step@unscaled": Fault(
             "`{optimizer}.step()` ignores the inf check that `{scaler}.unscale_({optimizer})` has made: "

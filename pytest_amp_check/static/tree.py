@@ -1,0 +1,257 @@
+"""The files of a run: which of them an import leads to, and those that have been parsed."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+
+from ..protocol import frameworks, surface
+from . import sources
+from .project import Imported, Module
+
+#: Bytes of source whose syntax trees are kept for the next file that imports them.
+KEPT = 1_500_000
+#: What marks the directory of a project, above which no import of a file that is named leads.
+PROJECT_MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
+#: A Trainer of Lightning that trains in float16 with a scaler.
+_LIGHTNING16 = re.compile(rb"precision\s*=\s*[\"']?16(?!-true)|[\"']16-mixed[\"']")
+#: Directories beside those of the importing file that are put on the path by habit.
+LAYOUTS = ("", "src", "lib")
+
+
+class Tree:
+    """What is known of all the files of a run before any is parsed, and the way from an import to one of them.
+
+    ``autocast`` are the files that may enter autocast, ``float16`` says whether any file speaks of float16,
+    ``lightning16`` whether any has a Trainer of Lightning train in it.
+    """
+
+    __slots__ = (
+        "_held",
+        "_helpful",
+        "_led",
+        "_modules",
+        "_tails",
+        "_tops",
+        "asked",
+        "autocast",
+        "files",
+        "float16",
+        "lightning16",
+        "touched",
+    )
+
+    def __init__(self) -> None:
+        self.autocast: set[str] = set()
+        self.float16 = False
+        self.lightning16 = False
+        self._helpful: dict[str, bool] = {}
+        #: Absolute path -> path as it is written.
+        self.files: dict[str, str] = {}
+        self._tops: list[tuple[str, bool]] = []
+        self._tails: dict[str, list[str]] = {}
+        self._led: dict[tuple[str, str], str | None] = {}
+        self._modules: dict[str, Module | None] = {}
+        self._held = 0
+        #: What the file being read has asked for: files by absolute path, imports with where they led.
+        self.touched: set[str] = set()
+        self.asked: dict[tuple[str, str], str | None] = {}
+
+    # What a first look shows.
+
+    def look(self, path: str, data: bytes) -> None:
+        if b"autocast" in data:
+            self.autocast.add(path)
+            self.float16 = True
+        elif not self.float16 and (b"GradScaler" in data or b".half()" in data or b"float16" in data):
+            self.float16 = True
+        self.lightning16 = self.lightning16 or (b"precision" in data and _LIGHTNING16.search(data) is not None)
+
+    def add(self, other: Tree) -> None:
+        """Know what another look has shown, too."""
+        self.autocast |= other.autocast
+        self.float16 = self.float16 or other.float16
+        self.lightning16 = self.lightning16 or other.lightning16
+
+    def grow(self, files: list[str], paths: list[str]) -> None:
+        """Take in the files that were found below the paths that the user named."""
+        self.files = {os.path.abspath(file): file for file in files}
+        for file in self.files:
+            tail = os.path.basename(file)
+            if tail == "__init__.py":
+                tail = os.path.basename(os.path.dirname(file))
+            self._tails.setdefault(tail.removesuffix(".py"), []).append(file)
+        for path in paths:
+            top = os.path.abspath(path)
+            alone = not os.path.isdir(top)
+            self._tops.append((_project_of(os.path.dirname(top)) if alone else top, alone))
+
+    # From an import to a file.
+
+    def find(self, dotted: str, importer: str, level: int = 0) -> str | None:
+        """The absolute path of the file that an import in another leads to; None where it leads out of the tree.
+
+        A package leads to its ``__init__.py``, and a directory without one to itself.
+        """
+        if not self.files and not self._tops:
+            return None
+        directory = os.path.dirname(os.path.abspath(importer))
+        if level:
+            for _ in range(level - 1):
+                directory = os.path.dirname(directory)
+            key = ("." + dotted, directory)
+        else:
+            key = (dotted, directory)
+        if key not in self._led:
+            self._led[key] = self._lead(dotted, directory, relative=bool(level))
+        found = self._led[key]
+        self.asked[key] = found
+        return found
+
+    def leads(self, imported: Imported, importer: str) -> bool:
+        """Whether an import leads to a file of the tree, or to a package."""
+        return self.find(imported.module, importer, imported.level) is not None
+
+    def lead(self, dotted: str, directory: str) -> str | None:
+        """Where an import that was asked for before leads now."""
+        return self._lead(dotted.removeprefix("."), directory, relative=dotted.startswith("."))
+
+    def _lead(self, dotted: str, directory: str, *, relative: bool) -> str | None:
+        parts = dotted.split(".") if dotted else []
+        if relative:
+            return self._at(directory, parts)
+        if not parts or parts[0] in sys.stdlib_module_names or parts[0] == "torch":
+            return None
+        for above in self._above(directory):
+            for layout in LAYOUTS:
+                found = self._at(os.path.join(above, layout) if layout else above, parts)
+                if found is not None:
+                    return found
+        return self._by_tail(parts)
+
+    def _above(self, directory: str) -> Iterator[str]:
+        """The directories from that of a file up to the top of its tree, or of the package that the top lies in."""
+        tops = [top for top, _ in self._tops if directory == top or directory.startswith(os.path.join(top, ""))]
+        top = min(tops, key=len) if tops else directory
+        while os.path.isfile(os.path.join(top, "__init__.py")) and os.path.dirname(top) != top:
+            top = os.path.dirname(top)
+        while True:
+            yield directory
+            parent = os.path.dirname(directory)
+            if directory in (top, parent):
+                return
+            directory = parent
+
+    def _at(self, directory: str, parts: list[str]) -> str | None:
+        place = os.path.join(directory, *parts)
+        for candidate in (place + ".py", os.path.join(place, "__init__.py")):
+            if self._is_file(candidate):
+                return candidate
+        return place if parts and self._holds_files(place) else None
+
+    def _is_file(self, path: str) -> bool:
+        if path in self.files:
+            return True
+        return any(alone and path.startswith(os.path.join(top, "")) for top, alone in self._tops) and os.path.isfile(
+            path
+        )
+
+    def _holds_files(self, directory: str) -> bool:
+        """Whether a directory without ``__init__.py`` is a package all the same, for what lies in it."""
+        if not os.path.isdir(directory):
+            return False
+        inside = os.path.join(directory, "")
+        if any(alone and inside.startswith(os.path.join(top, "")) for top, alone in self._tops):
+            return True
+        return any(file.startswith(inside) for file in self.files)
+
+    def _by_tail(self, parts: list[str]) -> str | None:
+        """The one file of the tree whose path ends as an import does: other code puts its directory on the path."""
+        tail = os.sep + os.path.join(*parts)
+        ends = (tail + ".py", os.path.join(tail, "__init__.py"))
+        found = [file for file in self._tails.get(parts[-1], ()) if file.endswith(ends)]
+        return found[0] if len(found) == 1 else None
+
+    # Parsed files.
+
+    def written(self, path: str) -> str:
+        """The path of a file as the user would write it."""
+        return self.files.get(path) or os.path.relpath(path)
+
+    def helps(self, path: str) -> bool:
+        """Whether a file may do something to the protocol for one that imports it."""
+        self.touched.add(path)
+        known = self._helpful.get(path)
+        if known is None:
+            try:
+                # What a package hands on lies in other files.
+                known = os.path.basename(path) == "__init__.py" or sources.helps(sources.load(path))
+            except sources.Unreadable:
+                known = False
+            self._helpful[path] = known
+        return known
+
+    def module(self, path: str) -> Module | None:
+        """The parsed file at an absolute path; None if it does not parse."""
+        self.touched.add(path)
+        if path not in self._modules:
+            made = None
+            try:
+                text = sources.decode(sources.load(path))
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    made = Module(self.written(path), text, ast.parse(text))
+            except (sources.Unreadable, SyntaxError, ValueError):
+                pass
+            self._held += len(made.text) if made is not None else 0
+            if made is not None:
+                made.link(self.local_names(made, path))
+            self._modules[path] = made
+        return self._modules[path]
+
+    def local_names(self, module: Module, path: str) -> frozenset[str]:
+        """Names of a file that stand for what may matter in another file of the tree."""
+        return frozenset(
+            name
+            for name, imported in module.imports.items()
+            if not is_spoken_for(imported) and self._may_help(imported, path)
+        )
+
+    def _may_help(self, imported: Imported, importer: str) -> bool:
+        """Whether what an import names may matter."""
+        inner = f"{imported.module}.{imported.name}" if imported.module else imported.name
+        for dotted in (inner, imported.module) if imported.name else (imported.module,):
+            path = self.find(dotted, importer, imported.level)
+            if path is not None:
+                return not path.endswith(".py") or self.helps(path)
+        return False
+
+    def begin(self) -> None:
+        """Start to read another file: forget what the last one asked for, and parsed files where they grow too many."""
+        self.touched = set()
+        self.asked = {}
+        if self._held > KEPT:
+            self._modules.clear()
+            self._held = 0
+
+
+def is_spoken_for(imported: Imported) -> bool:
+    """Whether an import names something of torch, or of a framework, whose meaning the tables tell."""
+    name = f"{imported.module}.{imported.name}".rstrip(".")
+    return not imported.level and (surface.known(name) or frameworks.known(name))
+
+
+def _project_of(directory: str) -> str:
+    """The directory of the project that a directory lies in; itself where no project is marked."""
+    above = directory
+    while True:
+        if any(os.path.lexists(os.path.join(above, mark)) for mark in PROJECT_MARKS):
+            return above
+        parent = os.path.dirname(above)
+        if parent == above:
+            return directory
+        above = parent
