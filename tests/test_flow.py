@@ -1865,6 +1865,198 @@ case(
     """,
 )
 
+# What stands for a thing, or for several.
+
+case(
+    "a list of optimizers stepped by whatever name, good",
+    loop(
+        "for one in opts:\n    one.zero_grad()",
+        'with autocast("cuda"):\n    loss = criterion(model(x), y)',
+        "scaler.scale(loss).backward()",
+        "for one in opts:\n    held.step(one)",
+        "held.update()",
+        setup="""
+        opts = [torch.optim.SGD(part.parameters(), lr=0.1) for part in model.children()]
+        scaler = held = GradScaler("cuda")
+        """,
+    ),
+)
+case(
+    "gradients that are given run backward, good",
+    loop(
+        "optimizer.zero_grad()",
+        'with autocast("cuda"):\n    output = model(x)',
+        "(gradient,) = torch.autograd.grad(scaler.scale(criterion(output.float(), y)), [output], retain_graph=True)",
+        "output.backward(gradient)",
+        "torch.autograd.backward([output], [gradient])",
+        "torch.autograd.backward(output, grad_tensors=gradient)",
+        STEP,
+    ),
+)
+case(
+    "no gradient is given, bad",
+    loop(
+        "optimizer.zero_grad()",
+        'with autocast("cuda"):\n    loss = criterion(model(x), y)',
+        "loss.backward(None, retain_graph=True)  # AMP203",
+        STEP,
+    ),
+)
+WRAPPER = """
+class Warmup:
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+        self.count = 0
+    def step(self):
+        self.count += 1
+        self.optimizer.step()
+    def zero_grad(self):
+        self.optimizer.zero_grad()
+warmup = Warmup(optimizer)
+scaler = GradScaler("cuda")
+"""
+WRAPPED = """
+warmup.zero_grad()
+with autocast("cuda"):
+    loss = criterion(model(x), y)
+scaler.scale(loss).backward()
+"""
+case(
+    "an optimizer in a wrapper, good",
+    loop(
+        WRAPPED,
+        "scaler.unscale_(warmup)\nclip_grad_norm_(model.parameters(), 1.0)",
+        "scaler.step(warmup)\nscaler.update()",
+        setup=WRAPPER,
+    ),
+)
+case(
+    "an optimizer in a wrapper, bad",
+    loop(
+        WRAPPED,
+        "clip_grad_norm_(model.parameters(), 1.0)  # AMP201",
+        "scaler.step(warmup)\nscaler.update()",
+        setup=WRAPPER,
+    ),
+)
+case(
+    "a namespace that holds parameters, good",
+    loop(
+        LOSS,
+        "step(SimpleNamespace(loss=loss, scaler=scaler, optimizer=optimizer, parameters=parameters))",
+        "scaler.update()",
+        setup="""
+        from types import SimpleNamespace
+        def step(state):
+            state.scaler.scale(state.loss).backward()
+            state.scaler.unscale_(state.optimizer)
+            clip_grad_norm_(state.parameters, 1.0)
+            state.scaler.step(state.optimizer)
+        parameters = list(model.parameters())
+        scaler = GradScaler("cuda")
+        """,
+    ),
+)
+SUBCLASS = """
+class Counting(GradScaler):
+    def update(self, new_scale=None):
+        before = self.get_scale()
+        super().update(new_scale)
+        self.skipped = self.get_scale() < before
+    def finish(self, optimizer):
+        self.step(optimizer)
+        self.update()
+    def __call__(self, loss, optimizer):
+        self.scale(loss).backward()
+        self.finish(optimizer)
+scaler = Counting("cuda")
+"""
+for _ending, _calls in {
+    "torch's methods": "scaler.scale(loss).backward()\n{}scaler.step(optimizer)\nscaler.update()",
+    "a method of its own": "scaler.scale(loss).backward()\n{}scaler.finish(optimizer)",
+}.items():
+    for _unscale, _mark, _kind in (("scaler.unscale_(optimizer)\n", "", "good"), ("", "  # AMP201", "bad")):
+        _clipped = _calls.format(f"{_unscale}clip_grad_norm_(model.parameters(), 1.0){_mark}\n")
+        case(f"a scaler class that counts, {_ending}, {_kind}", loop(LOSS, _clipped, setup=SUBCLASS))
+case(
+    "a scaler class that takes a method of its base before calling it, good",
+    loop(
+        LOSS,
+        "scaler.scale(loss).backward()",
+        STEP,
+        setup=SUBCLASS.replace("super().update(new_scale)", "base = super().update\n        base(new_scale)"),
+    ),
+)
+case("a scaler class that is called, good", loop(LOSS, "scaler(loss, optimizer)", setup=SUBCLASS))
+case(
+    "a scaler class that is called after a backward of its own, bad",
+    loop(LOSS, "scaler(loss, optimizer)", "optimizer.step()  # AMP204", setup=SUBCLASS),
+)
+COUNTED = """
+class Trainer:
+    def __init__(self):
+        self.scaler = GradScaler("cuda")
+        self.turn = 0
+def train_step(trainer, x, y):
+    with autocast("cuda"):
+        loss = criterion(model(x), y)
+    trainer.scaler.scale(loss{}).backward()  # {}
+    trainer.turn += 1
+    if trainer.turn % 4 == 0:
+        trainer.scaler.step(optimizer)
+        trainer.scaler.update()
+        optimizer.zero_grad()
+trainer = Trainer()
+"""
+case(
+    "turns counted in an object from outside its class, good",
+    loop("train_step(trainer, x, y)", setup=COUNTED.format(" / 4", "divided")),
+)
+case(
+    "turns counted in an object from outside its class, bad",
+    loop("train_step(trainer, x, y)", setup=COUNTED.format("", "AMP301")),
+)
+
+# One cause, one finding.
+
+case(
+    "the state is taken of a scaler that is never updated, bad",
+    loop(LOSS, "scaler.scale(loss).backward()", "scaler.step(optimizer)  # AMP206", "print(scaler.state_dict())"),
+)
+case(
+    "the state is taken before the update, bad",
+    loop(
+        LOSS,
+        "scaler.scale(loss).backward()",
+        "scaler.step(optimizer)",
+        "print(scaler.state_dict())  # AMP402",
+        "scaler.update()",
+    ),
+)
+case(
+    "a window that is dropped with the scale set by hand, good",
+    loop(
+        'with autocast("cuda"):\n    loss = criterion(model(x), y)',
+        "scaler.scale(loss).backward()",
+        "scaler.unscale_(optimizer)",
+        "if clip_grad_norm_(model.parameters(), 1.0) > 9:\n    scaler.update(512.0)\n    optimizer.zero_grad()\n"
+        "    continue",
+        STEP,
+        "optimizer.zero_grad()",
+    ),
+)
+case(
+    "unscaled, then the scale set by hand, then stepped, bad",
+    loop(
+        LOSS,
+        "scaler.scale(loss).backward()",
+        "scaler.unscale_(optimizer)",
+        "scaler.update(512.0)  # AMP209",
+        "scaler.step(optimizer)",
+        "scaler.update()",
+    ),
+)
+
 
 @pytest.mark.parametrize(("name", "source"), CASES, ids=[name for name, _ in CASES])
 def test_flow(name: str, source: str) -> None:

@@ -139,6 +139,8 @@ class Chain(Judge):
                     continue
             if any((stronger, identity) in self.found for stronger in YIELDS_TO.get(label, ())):
                 continue
+            if self._follows_from_missing_update(label, identity[2]):
+                continue
             found.setdefault(_place_of(finding), finding)
         for finding in (*self.judged.values(), *self._whole()):
             found.setdefault(_place_of(finding), finding)

@@ -275,6 +275,9 @@ class _Judge(Judge):
                 continue
             if any((stronger, blame.blamed) in self.faults for stronger in YIELDS_TO.get(label, ())):
                 continue
+            event = self._event(blame.blamed)
+            if event is not None and self._follows_from_missing_update(label, event.subject):
+                continue
             finding = self._report(label, node, state, blame)
             if finding is not None:
                 yield finding

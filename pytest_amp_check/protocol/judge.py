@@ -459,7 +459,8 @@ class Judge:
         mine = [i for i, opt in enumerate(opts) if opt.by in (scaler, -1)]
         if event.facts.get("new_scale"):
             for i in mine:
-                opts[i] = opts[i]._replace(stage=a.READY)
+                grads = a.LAPSED if opts[i].grads == a.UNSCALED else opts[i].grads
+                opts[i] = opts[i]._replace(grads=grads, stage=a.READY)
             return
         recorded = [i for i in mine if opts[i].stage != a.READY]
         for i in mine:
@@ -497,6 +498,10 @@ class Judge:
             and opt.by not in self.updated
             and opt.by not in self.handed
         )
+
+    def _follows_from_missing_update(self, label: str, scaler: int | None) -> bool:
+        """Whether a fault is what a scaler without any update leads to, which is told at its step."""
+        return label == "state@stepped" and scaler not in self.updated
 
     def _last(self, here: Here, kinds: tuple[str, ...], i: int, *, raw: bool = False) -> int:
         """The latest node before ``here`` with an event of these kinds that concerns optimizer ``i``."""

@@ -45,6 +45,8 @@ class Passes(Gradients):
             "feeds": set(),
             "divided": True,
             "scaled": holder is not None,
+            # More than one number runs backward from gradients that are given, and may be scaled already.
+            "opaque": holder is None and any(root.numel() != 1 for root in roots),
             "dtypes": set(self._dtypes),
         }
         reached = self._leaves.get(id(site))

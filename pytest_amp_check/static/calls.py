@@ -151,6 +151,9 @@ class Reader(TorchCalls):
 
     def _call_ref(self, func: Ref, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         role = func.role
+        own = self.own_method(func, "__call__")
+        if own is not None:
+            return self.follow(own, args, keywords, node)
         if role == "module":
             return self._forward(func.thing, args, keywords, node, bool(func.thing.facts.get("read")))
         if role == "loss":
@@ -197,6 +200,8 @@ class Reader(TorchCalls):
             found = self._super_attribute(receiver, name)
             if isinstance(found, FunctionValue):
                 return self.follow(found, args, keywords, node)
+            if isinstance(found, BoundMethod):
+                return self.call_value(found, args, keywords, node)
             self.lend(receiver.receiver, [*args, *keywords.values()])
             return self.unknown(found, args, keywords, node)
         if isinstance(receiver, Engine):

@@ -206,13 +206,18 @@ class Classes(Functions):
             self.store(made.key, name, value)
 
     def _subclass_scaler(self, cls: Class, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
-        """A GradScaler of the project's own: what its methods do is not torch's word any more."""
-        if any(name in cls.methods for name in ("scale", "unscale_", "step", "update", "__call__")):
-            self.hand_off([*args, *keywords.values()], node)
-            return self.fresh(node, cls.name)
+        """A GradScaler of the project's own: its methods are read, and those that it does not have are torch's."""
         thing = self.thing(("scaler", self.place_key(node)), "scaler", "", self.site(node))
-        thing.facts.update(constructed=True, callable=cls.name)
+        thing.facts.update(constructed=True, callable=cls.name, cls=cls)
         return Ref(thing)
+
+    def own_method(self, receiver: Value, name: str) -> FunctionValue | None:
+        """A method that a class of the project gives a scaler, unless that method is what asks for it."""
+        cls = receiver.thing.facts.get("cls") if isinstance(receiver, Ref) else None
+        method = self.method_of(cls, name) if cls is not None else None
+        if method is None or method in self.active:
+            return None
+        return FunctionValue(method, self.home(method.module), receiver, self.decorations(method))
 
     def attribute(self, receiver: Value, name: str, node: ast.AST) -> Value:
         if isinstance(receiver, Named):
@@ -275,6 +280,8 @@ class Classes(Functions):
         method = self.method_of(receiver.cls, name, after=receiver.cls)
         if method is not None:
             return FunctionValue(method, self.home(method.module), receiver.receiver)
+        if isinstance(receiver.receiver, Ref) and name in BOUND.get(receiver.receiver.role, ()):
+            return BoundMethod(receiver.receiver, name)
         return self.opaque(("super", receiver.cls.name, name), f"super().{name}")
 
     def _instance_attribute(self, receiver: Instance, name: str, node: ast.AST) -> Value:

@@ -361,7 +361,7 @@ class Flow(Modules):
     def _for(self, node: ast.For | ast.AsyncFor) -> None:
         iterable = self.evaluate(node.iter)
         items = _few_items(iterable)
-        if items is None and (_is_of_params(iterable) or self._binds_thing(node.target)):
+        if items is None and (_is_of_params(iterable) or _is_of_things(iterable) or self._binds_thing(node.target)):
             # What is done to every parameter, or to every optimizer, is done to the one that stands for them all.
             items = [self.each_of(iterable, node.iter)]
         if items is not None:
@@ -800,6 +800,15 @@ def _is_data(value: Value | None) -> bool:
     if isinstance(value, Opaque):
         return not value.counter
     return isinstance(value, (Tensor, Sequence))
+
+
+def _is_of_things(value: Value) -> bool:
+    """Whether a sequence of unknown length holds one thing, as a comprehension leaves it, that stands for them all."""
+    if not isinstance(value, Sequence) or not value.open or len(value.items) != 1:
+        return False
+    (item,) = value.items
+    parts = item.items if isinstance(item, Sequence) and not item.open else [item]
+    return any(isinstance(part, Ref) and part.role in ("optimizer", "scaler") for part in parts)
 
 
 def _is_main_guard(test: ast.expr) -> bool:

@@ -170,7 +170,7 @@ class Losses(Expressions):
         return made
 
     def _backward(self, tensor: Tensor, node: ast.AST, gradient: Value | None = None) -> None:
-        """A backward of a tensor; ``gradient`` weighs it."""
+        """A tensor runs backward, from ones or from a gradient that is given, which may be scaled already."""
         names = {"loss": self.receiver_words(node), "call": self.words(node)}
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             inner = node.func.value
@@ -188,7 +188,7 @@ class Losses(Expressions):
             feeds=self._fed(tensor),
             divided=tensor.divided or tensor.opaque or gradient is not None,
             vague=tensor.vague,
-            opaque=tensor.opaque and scaler is None,
+            opaque=scaler is None and (tensor.opaque or gradient is not None),
             scaled=scaler is not None,
             dtypes=tensor.dtypes,
             device=tensor.device,

@@ -159,6 +159,9 @@ class Expressions(Counters):
         role = self.uses.get(text) if text else None
         if role is None or text is None:
             return value
+        if role == "module" and (value.key, "parameters") in self.heap:
+            # Its parameters are what it was given under that name, not what a module has.
+            return value
         if role in FRAMEWORKS:
             return self.used_engine(role, value, text, node)
         thing = self.thing(("used", value.key), role, text, self.site(node))
@@ -511,12 +514,14 @@ class Expressions(Counters):
             merge_into(left, right)
             return
         value = self.operate(op, left, right, node)
-        if isinstance(value, Opaque) and isinstance(left, (Opaque, Const)) and op in ("+", "-"):
+        # A number that an object holds is another one in the next call.
+        kept = isinstance(target, ast.Attribute) and isinstance(value, Const)
+        if (isinstance(value, Opaque) or kept) and isinstance(left, (Opaque, Const)) and op in ("+", "-"):
             made = self.fresh(node, _text(target))
             # A number that grows by a fixed step in a loop counts its turns, or what they hold.
             by_one = isinstance(right, Const) and isinstance(right.value, int)
             made.counter = bool(self.loops) and (by_one or (isinstance(left, Opaque) and left.counter))
-            made.divided, made.compares = value.divided, value.compares
+            made.divided, made.compares = value.divided, isinstance(value, Opaque) and value.compares
             value = made
         if value.divided and isinstance(target, ast.Subscript):
             owner, option = self.evaluate(target.value), self.evaluate(target.slice)

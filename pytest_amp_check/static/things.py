@@ -39,6 +39,9 @@ class Things(Classes):
     def _scaler_method(
         self, scaler: Ref, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
+        own = self.own_method(scaler, name)
+        if own is not None:
+            return self.follow(own, args, keywords, node)
         if name not in surface.SCALER_METHODS:
             if name == "__call__":
                 return self.unknown(scaler, args, keywords, node)
@@ -163,10 +166,20 @@ class Things(Classes):
         if isinstance(value, Ref) and value.role in ("optimizer", "module"):
             return value.thing
         if isinstance(value, Instance):
-            return self.thing(("used instance", value.key), "optimizer", "", self.site(node))
+            inner = self._wrapped_optimizer(value)
+            return inner or self.thing(("used instance", value.key), "optimizer", "", self.site(node))
         if isinstance(value, Opaque):
             return self.thing(("used", value.key), "optimizer", value.text, self.site(node))
         return None
+
+    def _wrapped_optimizer(self, wrapper: Instance) -> Thing | None:
+        """The optimizer that an object holds, if it holds one: it is what the object's own ``step`` steps."""
+        held = {
+            value.thing
+            for (key, _), value in self.heap.items()
+            if key == wrapper.key and isinstance(value, Ref) and value.role == "optimizer"
+        }
+        return held.pop() if len(held) == 1 and self.method_of(wrapper.cls, "step") is not None else None
 
     def _optimizer_method(
         self, optimizer: Ref, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST

@@ -402,7 +402,7 @@ class TorchCalls(Lightning):
     ) -> Value:
         value = first_of(args, keywords, "tensors")
         if isinstance(value, Choice):
-            return self.on_each(value, lambda v: self._backward_function(entry, [v], {}, node))
+            return self.on_each(value, lambda v: self._backward_function(entry, [v, *args[1:]], keywords, node))
         tensors = tensors_of(value) if value is not None else []
         tensor = Tensor.merge(tensors) if tensors else self._foreign_tensor(value)
         self._backward(tensor, node, first_given(args[1:], keywords))

@@ -1,0 +1,141 @@
+"""Mistakes made in correct programs are found at the right line, whichever way the programs are put together."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from mutants import OPERATORS
+from rewriting import copied, written
+from trials import Tally, Trial, programs, trials
+from variants import ACROSS_FILES, MAIN, VARIANTS
+
+PROGRAMS = programs()
+#: What this file asks of all mistakes together, of each kind, and of each way to put a program together.
+ALL, EACH = 0.95, 0.85
+#: Mutants that each operator makes at least, about nine tenths of what it makes today: no operator may come to nothing.
+ENOUGH = {
+    "drop unscale_": 40,
+    "clip above unscale_": 40,
+    "backward into autocast": 150,
+    "step into autocast": 100,
+    "loss out of autocast": 5,
+    "optimizer.step()": 150,
+    "loss not scaled": 140,
+    "drop update": 140,
+    "scaler into loop": 70,
+    "drop division": 22,
+    "drop scaler's state": 12,
+    "drop zero_grad": 100,
+}
+#: Variants that print more, or other names.
+TOLD_APART = {"renamed", "misnamed", "tried"}
+
+
+def tallied(made: Iterable[Trial], folder: Path) -> Tally:
+    tally = Tally()
+    for trial in made:
+        tally.take(trial, folder)
+    return tally
+
+
+@pytest.fixture(scope="module")
+def as_they_are(tmp_path_factory: pytest.TempPathFactory) -> Tally:
+    """All mutants, as they are."""
+    only = {"as it is": VARIANTS["as it is"]}
+    return tallied(trials(PROGRAMS, only), tmp_path_factory.mktemp("as_they_are"))
+
+
+def test_every_operator_makes_enough_mutants(as_they_are: Tally) -> None:
+    made = {operator: count for operator, (_, count) in as_they_are.rates(0).items()}
+    assert set(ENOUGH) == set(OPERATORS)
+    assert all(made.get(operator, 0) >= least for operator, least in ENOUGH.items()), f"\n{as_they_are}"
+
+
+def test_mutants_are_found(as_they_are: Tally) -> None:
+    assert as_they_are.rate >= ALL, f"\n{as_they_are}"
+    assert as_they_are.lowest(0) >= EACH, f"\n{as_they_are}"
+
+
+def test_mutants_are_found_in_every_variant(tmp_path: Path) -> None:
+    """A share of the mutants in a share of the variants, always the same ones; the benchmark tries all."""
+    tally = tallied(trials(PROGRAMS, VARIANTS, share=0.03), tmp_path)
+    assert tally.rate >= ALL, f"\n{tally}"
+    assert min(tally.lowest(0), tally.lowest(1)) >= EACH, f"\n{tally}"
+
+
+def test_variants_without_a_mistake_are_silent(tmp_path: Path) -> None:
+    tally = tallied(trials(PROGRAMS, VARIANTS, share=0.25, mistakes=False), tmp_path)
+    assert set(tally.rates(1)) == set(VARIANTS), f"\n{tally}"
+    assert tally.rate == 1.0, f"\n{tally}"
+
+
+def test_mutants_are_found_across_files(tmp_path: Path) -> None:
+    tally = tallied(trials(PROGRAMS, ACROSS_FILES, share=0.05), tmp_path)
+    assert set(tally.rates(1)) == set(ACROSS_FILES), f"\n{tally}"
+    assert tally.rate >= ALL, f"\n{tally}"
+
+
+def test_variants_of_two_files_without_a_mistake_are_silent(tmp_path: Path) -> None:
+    tally = tallied(trials(PROGRAMS, ACROSS_FILES, share=0.25, mistakes=False), tmp_path)
+    assert set(tally.rates(1)) == set(ACROSS_FILES), f"\n{tally}"
+    assert tally.rate == 1.0, f"\n{tally}"
+
+
+# The mutants and variants themselves.
+
+
+def printed(texts: dict[str, str], folder: Path) -> str:
+    """What a program of one file or of two prints."""
+    for file, text in texts.items():
+        (folder / file).write_text(text, encoding="utf-8")
+    others = [Path(file).stem for file in texts if file != MAIN]
+    output = io.StringIO()
+    sys.path.insert(0, str(folder))
+    try:
+        with contextlib.redirect_stdout(output):
+            torch.manual_seed(0)
+            exec(compile(texts[MAIN], MAIN, "exec"), {"__name__": "__main__"})  # noqa: S102 - our own fixtures
+    finally:
+        sys.path.remove(str(folder))
+        for other in others:
+            sys.modules.pop(other, None)
+    return output.getvalue()
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A folder, arguments and a random state of a program's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [MAIN])
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(1)
+    yield tmp_path
+    torch.set_num_threads(threads)
+    torch.set_rng_state(state)
+
+
+@pytest.mark.parametrize("name", [name for name in [*VARIANTS, *ACROSS_FILES] if name not in TOLD_APART])
+def test_a_variant_does_what_the_program_does(name: str, alone: Path) -> None:
+    """Two programs that it fits, drawn for each variant, print the same in it."""
+    fitting = []
+    order = [program for program in PROGRAMS if program.startswith(("trainers", "accumulation", "scaling"))]
+    Random(name).shuffle(order)  # noqa: S311 - the same programs each time
+    for program in order:
+        tree = ast.parse(PROGRAMS[program])
+        trees = {**VARIANTS, **ACROSS_FILES}[name](copied(tree))
+        if trees is not None:
+            fitting.append((program, trees))
+        if len(fitting) == 2:
+            break
+    assert fitting
+    for program, trees in fitting:
+        texts = {file: written(tree)[0] for file, tree in trees.items()}
+        assert printed(texts, alone) == printed({MAIN: PROGRAMS[program]}, alone), f"{program}\n{texts}"

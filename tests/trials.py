@@ -1,0 +1,132 @@
+"""The trials of the mutation test: a mistake in a program that is put together in some way, and whether it is found."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+
+from mutants import Mutant, mutants
+from rewriting import NEW, written
+
+from pytest_amp_check.protocol.finding import Finding
+from pytest_amp_check.static.engine import check_paths, check_source
+
+if TYPE_CHECKING:
+    from marks import Places
+    from variants import Trees, Variant
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+#: The operator of a program without a mistake.
+NONE = "nothing"
+
+
+def programs() -> dict[str, str]:
+    """The scripts of the fixtures that train and mark nothing."""
+    sources = {
+        path.relative_to(FIXTURES).as_posix(): path.read_text(encoding="utf-8")
+        for path in sorted(FIXTURES.rglob("*.py"))
+    }
+    return {
+        name: text for name, text in sources.items() if "backward" in text and not re.search(r"# .*\bAMP\d{3}\b", text)
+    }
+
+
+class Trial(NamedTuple):
+    """A mutant of a program in one variant, and what must be found in it: these places, and nothing else."""
+
+    program: str
+    operator: str
+    variant: str
+    trees: Trees
+    expected: Places
+
+    def found(self, folder: Path) -> Places:
+        """What the linter finds, by the lines of the program that was mutated; two files are written to a folder."""
+        texts: dict[str, str] = {}
+        origins: dict[str, dict[tuple[int, int], int]] = {}
+        for file, tree in self.trees.items():
+            texts[file], origins[file] = written(tree)
+        if len(texts) == 1:
+            (file,) = texts
+            return {(_line(finding, origins[file]), finding.code) for finding in check_source(texts[file], file)}
+        for file, text in texts.items():
+            (folder / file).write_text(text, encoding="utf-8")
+        findings = check_paths([str(folder)]).findings
+        places = {(_line(finding, origins[Path(finding.filename).name]), finding.code) for finding in findings}
+        return {self._inside(*place) if place[0] < NEW else place for place in places}
+
+    def _inside(self, call: int, code: str) -> tuple[int, str]:
+        """Where a finding at the call of a function in another file belongs: that may be right in itself."""
+        lines = sorted(line for line, expected in self.expected if expected == code and line >= -call)
+        return (lines[0], code) if lines else (call, code)
+
+
+def _line(finding: Finding, origin: Mapping[tuple[int, int], int]) -> int:
+    return origin.get((finding.line, finding.site.column), NEW)
+
+
+def trials(
+    sources: Mapping[str, str], variants: Mapping[str, Variant], *, share: float = 1.0, mistakes: bool = True
+) -> Iterator[Trial]:
+    """The mutants of programs in all variants, or a share of them, always the same; else the programs themselves."""
+    chance = Random(0)  # noqa: S311 - the same trials each time
+    for program, source in sources.items():
+        tree = ast.parse(source)
+        for mutant in mutants(tree) if mistakes else [Mutant(NONE, tree, lambda twin: None, set())]:
+            for name, variant in variants.items():
+                if chance.random() < share:
+                    trees = variant(mutant.tree())
+                    if trees is not None:
+                        yield Trial(program, mutant.operator, name, trees, mutant.expected)
+
+
+class Tally:
+    """How many trials there were and how many came out right, by operator and by variant."""
+
+    def __init__(self) -> None:
+        self.made: Counter[tuple[str, str]] = Counter()
+        self.right: Counter[tuple[str, str]] = Counter()
+        self.wrong: list[str] = []
+
+    def take(self, trial: Trial, folder: Path) -> None:
+        found = trial.found(folder)
+        self.made[trial.operator, trial.variant] += 1
+        if found == trial.expected:
+            self.right[trial.operator, trial.variant] += 1
+            return
+        missing, extra = sorted(trial.expected - found), sorted(found - trial.expected)
+        self.wrong.append(f"{trial.program}: {trial.operator}, {trial.variant}: missing {missing}, extra {extra}")
+
+    def rates(self, by: int) -> dict[str, tuple[int, int]]:
+        """Right and made, of each operator (0) or of each variant (1)."""
+        made: Counter[str] = Counter()
+        right: Counter[str] = Counter()
+        for pair, count in self.made.items():
+            made[pair[by]] += count
+            right[pair[by]] += self.right[pair]
+        return {name: (right[name], made[name]) for name in made}
+
+    @property
+    def rate(self) -> float:
+        return self.right.total() / max(1, self.made.total())
+
+    def lowest(self, by: int) -> float:
+        return min((right / made for right, made in self.rates(by).values()), default=0.0)
+
+    def __str__(self) -> str:
+        """The table of what was made and what came out right."""
+        rows = [("operator", *row) for row in _rows(self.rates(0))] + [
+            ("variant", *row) for row in _rows(self.rates(1))
+        ]
+        rows.append(("", "all", self.right.total(), self.made.total()))
+        lines = [f"{kind:9}{name:36}{right:6} of {made:6}  {right / made:7.1%}" for kind, name, right, made in rows]
+        return "\n".join([*lines, *self.wrong])
+
+
+def _rows(rates: Mapping[str, tuple[int, int]]) -> list[tuple[str, int, int]]:
+    return [(name, right, made) for name, (right, made) in rates.items()]
