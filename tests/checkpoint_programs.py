@@ -2143,7 +2143,7 @@ def optimizer_states(obj, path="", found=None):
     found = {} if found is None else found
     for name, value in vars(obj).items():
         if isinstance(value, torch.optim.Optimizer):
-            found[path + name] = value.state_dict()  # AMP401
+            found[path + name] = value.state_dict()
         elif hasattr(value, "__dict__"):
             optimizer_states(value, path + name + ".", found)
     return found
@@ -2176,5 +2176,5 @@ class Agent:
 def main(model, loader, path):
     agent = Agent(model)
     agent.train(loader)
-    torch.save({"agent": model.state_dict(), "optimizers": tools.optimizer_states(agent)}, path)
+    torch.save({"agent": model.state_dict(), "optimizers": tools.optimizer_states(agent)}, path)  # AMP401
 """
