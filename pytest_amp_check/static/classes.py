@@ -168,11 +168,13 @@ class Classes(Functions):
         if method is None or method in self.active or not (compares or method.words & LOSSES):
             return made
         outcome: list[Value] = []
-        inner = FunctionValue(method, self.globals, receiver)
-        reached, heap = set(self.roots_reached), self.heap
+        inner = FunctionValue(method, self.home(method.module), receiver)
+        roots, reached, heap = set(self.roots_reached), set(self.reached), self.heap
         self.heap = dict(heap)
+        self.forwards += 1
         self.aside(lambda: outcome.append(self.follow(inner, args, keywords, node)))
-        self.heap, self.roots_reached = heap, reached
+        self.forwards -= 1
+        self.heap, self.roots_reached, self.reached = heap, roots, reached
         return _reduced_as(outcome[0], made) if isinstance(made, Tensor) else made
 
     def _construct(self, func: ClassValue, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:

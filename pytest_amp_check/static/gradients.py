@@ -37,7 +37,7 @@ class Gradients(Losses):
     def rate_divided(self, params: Params) -> None:
         """Averaging may be left to the learning rate, or to a hook on the gradients."""
         owners = self._owners(params)
-        if owners is None:
+        if owners is None and self.frame.module is self.module:
             # Of an optimizer that the file may only come to know by its use.
             self.program.facts["averaged"] = True
         for key in owners or ():

@@ -308,8 +308,11 @@ class Losses(Expressions):
             factor = right if isinstance(left, Tensor) else left
             if len(parts) == 1:
                 self.multiply(made, parts[0], factor)
-            # A weight of which only the name is known may well be 1 / k.
-            made.divided = made.divided or not isinstance(factor, Const) or factor.divided or _is_share(factor.value)
+            if isinstance(factor, Const):
+                made.divided = made.divided or factor.divided or _is_share(factor.value)
+            else:
+                # A weight of which only the name is known may well be 1 / k, but those of a criterion's parts are not.
+                made.divided = made.divided or factor.divided or not self.forwards
         elif op in ("+", "-"):
             made.divided = all(p.divided for p in parts)
             made.divisors = frozenset.intersection(*(p.divisors for p in parts))

@@ -199,6 +199,8 @@ class Machine:
         self.spent = self.abroad = 0
         self.shims = 0
         self.guarded = 0
+        #: Forwards of modules that are being read for what they do to a loss.
+        self.forwards = 0
         #: Handlers of errors around the place being read.
         self.rescuing = 0
         self.depth = 0
