@@ -22,6 +22,7 @@ from .values import (
     Instance,
     Mapping,
     Named,
+    NoSync,
     NullContext,
     Opaque,
     Params,
@@ -161,6 +162,8 @@ class Machine:
         self.open: list[Open] = []
         self.maybe_open = 0
         self.no_grad = 0
+        #: When gradients are not averaged over processes here, for each context that says so.
+        self.apart: list[Formula] = []
         #: Statements read: in this graph, and in the whole file before it.
         self.total += self.spent
         self.spent = 0
@@ -198,6 +201,7 @@ class Machine:
         happened, returned, jumped = self.happened, self.returned, self.jumped
         opened, maybe, depth, no_grad = self.open, self.maybe_open, self.depth, self.no_grad
         self.graph.nodes, self.heads, self.handlers = [], [], []
+        apart, self.apart = self.apart, list(self.apart)
         self.open, self.path, self.loops = list(opened), list(path), list(loops)
         self.cur = self.node()
         act()
@@ -205,6 +209,7 @@ class Machine:
         self.unwind, self.loops, self.path = unwind, loops, path
         self.happened, self.returned, self.jumped = happened, returned, jumped
         self.open, self.maybe_open, self.depth, self.no_grad = opened, maybe, depth, no_grad
+        self.apart = apart
 
     # Places.
 
@@ -565,6 +570,7 @@ def _matters(value: Value) -> bool:
             Sequence,
             GradMode,
             Named,
+            NoSync,
         ),
     )
 
