@@ -33,7 +33,7 @@ __all__ = ["check", "judge_event"]
 #: Pairs of (node, state) after which a graph is explored again with fewer tests remembered, or is given up.
 LIMIT = 60_000
 
-#: Kinds of events that leave the state as it is.
+#: Kinds of events that leave the state as it is, or move it by nothing that a test about them is worth remembering for.
 STILL = frozenset(
     {
         e.AUTOCAST_NEW,
@@ -48,6 +48,7 @@ STILL = frozenset(
         e.FORWARD,
         e.AUTOGRAD_GRAD,
         e.GRAD_READ,
+        e.GRAD_AVERAGE,
         e.SCALER_STATE,
     }
 )
