@@ -2933,6 +2933,159 @@ case(
 )
 
 
+# Averaging over processes is left out for all micro-batches but the last.
+
+for _name, _context, _mark in (
+    ("all but the last good", "contextlib.nullcontext() if last else model.no_sync()", ""),
+    ("the last bad", "model.no_sync() if last else contextlib.nullcontext()", "  # AMP305"),
+    ("all bad", "model.no_sync()", "  # AMP305"),
+    ("nobody knows which good", "model.no_sync() if i in special else contextlib.nullcontext()", ""),
+    ("as a framework has it good", "accelerator.no_sync(model)", ""),
+):
+    case(
+        f"no_sync for {_name}",
+        f"""
+def train(model, loader, optimizer, k, special, accelerator):
+    scaler = GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        last = (i + 1) % k == 0
+        with {_context}:
+            with autocast("cuda"):
+                loss = F.cross_entropy(model(x), y) / k
+            scaler.scale(loss).backward(){_mark}
+        if last:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+""",
+    )
+case(
+    "no_sync in the arm of the step bad",
+    """
+def train(model, loader, optimizer, k):
+    scaler = GradScaler("cuda")
+    step = 0
+    for x, y in loader:
+        with autocast("cuda"):
+            loss = F.cross_entropy(model(x), y)
+        update = (step + 1) % k == 0 or step == len(loader)
+        if update:
+            with model.no_sync():
+                scaler.scale(loss / k).backward()  # AMP305
+        else:
+            scaler.scale(loss / k).backward()
+        step += 1
+        if update:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+""",
+)
+case(
+    "no_sync in an exit stack, for all but the last good",
+    """
+def train(model, loader, optimizer, k):
+    scaler = GradScaler("cuda")
+    it = iter(loader)
+    while True:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(model.no_sync())
+            for _ in range(k - 1):
+                x, y = next(it)
+                with autocast("cuda"):
+                    loss = F.cross_entropy(model(x), y) / k
+                scaler.scale(loss).backward()
+        x, y = next(it)
+        with autocast("cuda"):
+            loss = F.cross_entropy(model(x), y) / k
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+)
+case(
+    "no_sync for the whole inner loop bad",
+    """
+def train(model, loader, optimizer, k):
+    scaler = GradScaler("cuda")
+    it = iter(loader)
+    while True:
+        with model.no_sync():
+            for _ in range(k):
+                x, y = next(it)
+                with autocast("cuda"):
+                    loss = F.cross_entropy(model(x), y) / k
+                scaler.scale(loss).backward()  # AMP305
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+)
+case(
+    "no_sync for the whole inner loop, averaged by a helper good",
+    """
+def average(model):
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+
+def train(model, loader, optimizer, k):
+    scaler = GradScaler("cuda")
+    it = iter(loader)
+    while True:
+        with model.no_sync():
+            for _ in range(k):
+                x, y = next(it)
+                with autocast("cuda"):
+                    loss = F.cross_entropy(model(x), y) / k
+                scaler.scale(loss).backward()
+        average(model)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+)
+case(
+    "no_sync for the whole inner loop, averaged by code that is not read good",
+    """
+from elsewhere import average
+
+def train(model, loader, optimizer, k):
+    scaler = GradScaler("cuda")
+    model.train()
+    it = iter(loader)
+    while True:
+        with model.no_sync():
+            for _ in range(k):
+                x, y = next(it)
+                with autocast("cuda"):
+                    loss = F.cross_entropy(model(x), y) / k
+                scaler.scale(loss).backward()
+        average(model.parameters())
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+)
+case(
+    "no_sync while the model only runs forward good",
+    """
+def train(model, loader, optimizer):
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        with model.no_sync():
+            with autocast("cuda"), torch.no_grad():
+                teacher = model(x)
+        with autocast("cuda"):
+            loss = F.mse_loss(model(x), teacher)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+)
+
+
 @pytest.mark.parametrize(("name", "source"), CASES, ids=[name for name, _ in CASES])
 def test_accumulation(name: str, source: str) -> None:
     expected = marks(source)

@@ -60,8 +60,8 @@ OF_THE_AUTOMATON = {label for label in LABELS if "@" in label} - OF_OTHERS
 def every_state() -> Iterable[Opt]:
     for grads, stage in product(a.GRADS, a.STAGES):
         for flags in product((False, True), repeat=len(FLAGS)):
-            for inside in INSIDE:
-                yield Opt(grads, stage, 0, *flags, inside)
+            for inside, apart in (("", False), (e.LOOSE, False), (e.MICRO, True)):
+                yield Opt(grads, stage, 0, *flags, inside, apart)
 
 
 def reached() -> tuple[set[Opt], dict[str, tuple[Opt, str]]]:
@@ -72,7 +72,7 @@ def reached() -> tuple[set[Opt], dict[str, tuple[Opt, str]]]:
     while work:
         state = work.popleft()
         for event, divided, partly, inside in product(a.INPUTS, (True, False), (True, False), INSIDE):
-            after, faults = move(state, event, by=0, divided=divided, partly=partly, inside=inside)
+            after, faults = move(state, event, by=0, divided=divided, partly=partly, inside=inside, apart=partly)
             for label in faults:
                 labels.setdefault(label, (state, event))
             if after not in seen:

@@ -91,6 +91,7 @@ class Opt(NamedTuple):
     discarded   scaled gradients were zeroed and nothing ran backward since
     veteran     a scaler has stepped this optimizer since it was constructed
     inside      what is known of the loop that the last backward ran in, if it leaves the step to what follows
+    apart       that backward ran without averaging over processes
     """
 
     grads: str = UNKNOWN
@@ -104,6 +105,7 @@ class Opt(NamedTuple):
     discarded: bool = False
     veteran: bool = False
     inside: str = ""
+    apart: bool = False
 
 
 #: (grads, input) -> (next grads, label of the fault or ""). An input that is not listed leaves the grads as they are.
@@ -180,13 +182,15 @@ def move(
     divided: bool = True,
     held: bool = False,
     inside: str = "",
+    apart: bool = False,
     partly: bool = False,
 ) -> tuple[Opt, tuple[str, ...]]:
     """The state after an input, and the labels of the faults it commits, in the order of their causes.
 
     ``by`` is the key of the scaler that acts, ``divided`` whether a backward's loss was divided, ``held`` whether it is
     already known that this iteration does not end the accumulation window, ``inside`` what is known of the loop that a
-    backward runs in, ``partly`` whether a clip covers unscaled gradients of another optimizer too.
+    backward runs in, ``apart`` whether it leaves out averaging over processes. ``partly`` says that a clip covers
+    unscaled gradients of another optimizer too.
     """
     grads, fault = MOVES.get((opt.grads, event), (opt.grads, ""))
     faults: tuple[str, ...] = (fault,) if fault else ()
@@ -210,6 +214,7 @@ def move(
                 by=by if event in (BACKWARD_SCALED, MAYBE_SCALED) else opt.by,
                 held=held,
                 inside=inside,
+                apart=apart and sure,
                 many=opt.many or again,
                 undivided=undivided if sure else False,
                 discarded=False,
@@ -233,13 +238,10 @@ def move(
             return opt._replace(
                 grads=grads, stage=STAGE_UNSCALED, by=by, clipped=False, partly=False, discarded=False
             ), faults
-        if opt.many and opt.undivided:
-            faults = (*faults, "step@undivided")
-        return Opt(grads, STAGE_STEPPED, by, veteran=True), faults
+        return Opt(grads, STAGE_STEPPED, by, veteran=True), (*faults, *_at_step(opt))
 
     if event == STEP:
-        if opt.many and opt.undivided:
-            faults = (*faults, "step@undivided")
+        faults = (*faults, *_at_step(opt))
         return Opt(grads, ANY, opt.by, veteran=opt.veteran), faults
     if event == RESTORE:
         if opt.clipped:
@@ -269,6 +271,7 @@ def move(
             partly=False,
             held=False,
             inside="",
+            apart=False,
             many=False,
             undivided=False,
             discarded=discarded or opt.discarded,
@@ -280,3 +283,13 @@ def move(
     if event == NEW:
         return Opt(grads, READY), faults
     return opt._replace(grads=grads), faults
+
+
+def _at_step(opt: Opt) -> tuple[str, ...]:
+    """The faults of the window that a step ends."""
+    faults = []
+    if opt.many and opt.undivided:
+        faults.append("step@undivided")
+    if opt.apart and opt.grads in PENDING:
+        faults.append("step@apart")
+    return tuple(faults)

@@ -34,7 +34,7 @@ __all__ = ["check", "judge_event", "merge"]
 #: Pairs of (node, state) after which a graph is explored again with fewer tests remembered, or is given up.
 LIMIT = 60_000
 
-#: Kinds of events that leave the state as it is.
+#: Kinds of events that leave the state as it is, or move it by nothing that a test about them is worth remembering for.
 STILL = frozenset(
     {
         e.AUTOCAST_NEW,
@@ -50,6 +50,7 @@ STILL = frozenset(
         e.FORWARD,
         e.AUTOGRAD_GRAD,
         e.GRAD_READ,
+        e.GRAD_AVERAGE,
         e.SCALER_STATE,
         e.DIVIDED_TWICE,
     }

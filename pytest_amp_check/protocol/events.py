@@ -17,7 +17,8 @@ SCOPE_LOST = "scope-lost"  # an autocast that never covers the intended code; fa
 SCALER_NEW = "scaler-new"  # scaler; facts: arguments
 OPTIMIZER_NEW = "optimizer-new"  # optimizer; facts: found (not constructed here: its gradients may be anything)
 SCALE = "scale"  # scaler; facts: what is known of the scaled value
-BACKWARD = "backward"  # scaler or nothing; facts: feeds, divided, vague, inside (a loop without a step), autocast
+#: Scaler or nothing. facts: feeds, divided, vague, inside (a loop without a step), apart (under no_sync)
+BACKWARD = "backward"
 AUTOGRAD_GRAD = "autograd-grad"
 UNSCALE = "unscale"  # scaler, optimizer; facts: framework (see SCALER_STEP)
 RESTORE = "restore"  # scaler; a block ends that unscales what it has scaled; facts: owners
@@ -27,6 +28,7 @@ GRAD_READ = "grad-read"
 GRAD_EDIT = "grad-edit"
 GRAD_DIVIDE = "grad-divide"  # gradients divided by the loss scale by hand
 GRAD_NORMALISE = "grad-normalise"  # gradients divided by the number of micro-batches by hand
+GRAD_AVERAGE = "grad-average"  # gradients may be averaged over processes by hand
 SCALER_STEP = "scaler-step"  # scaler, optimizer; facts: framework (its step, with the update; "" where it may be none)
 STEP = "step"  # optimizer, stepped directly
 UPDATE = "update"  # scaler; facts: new_scale, and of a run: scale, skips_in_a_row, skips, steps, growth_interval

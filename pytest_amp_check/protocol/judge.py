@@ -23,7 +23,7 @@ DEPTH = 64
 NULL = -2
 
 #: Faults that only count when every path that reaches the place commits them.
-ON_EVERY_PATH = frozenset({"step@discarded", "update@nothing", "state@stepped"})
+ON_EVERY_PATH = frozenset({"step@discarded", "step@apart", "update@nothing", "state@stepped"})
 #: Kinds that no state depends on.
 IDLE = frozenset(
     {
@@ -359,6 +359,8 @@ class Judge:
                 move(i, name)
         elif kind == e.GRAD_NORMALISE:
             opts = [opt._replace(undivided=False) for opt in opts]
+        elif kind == e.GRAD_AVERAGE:
+            opts = [opt._replace(apart=False) for opt in opts]
         elif kind == e.ZERO_GRAD:
             owners = self._owners(event)
             counted = any(self.tests[key].counts for key, _ in event.guards)
@@ -442,6 +444,7 @@ class Judge:
         sure = len(opts) == 1
         divided = bool(event.facts.get("divided"))
         loop = event.facts.get("inside", "")
+        apart = bool(event.facts.get("apart"))
         for i, key in enumerate(self.opts):
             if feeds is not None and key not in feeds:
                 continue
@@ -451,9 +454,10 @@ class Judge:
                 move(i, a.HANDOFF)
             elif scaler >= 0:
                 kind = a.BACKWARD_SCALED if certain else a.MAYBE_SCALED
-                move(i, kind, by=scaler, divided=divided, held=held, inside=inside)
+                move(i, kind, by=scaler, divided=divided, held=held, inside=inside, apart=apart)
             else:
-                move(i, a.BACKWARD_RAW if certain else a.MAYBE_RAW, divided=divided, held=held, inside=inside)
+                kind = a.BACKWARD_RAW if certain else a.MAYBE_RAW
+                move(i, kind, divided=divided, held=held, inside=inside, apart=apart)
 
     def _update(self, event: Event, opts: list[a.Opt], scaler: int, move: Callable[..., None]) -> None:
         mine = [i for i, opt in enumerate(opts) if opt.by in (scaler, -1)]
@@ -608,6 +612,7 @@ BLAMED: dict[str, tuple[str, ...]] = {
     "step@discarded": (e.ZERO_GRAD,),
     "step@undivided": (e.BACKWARD,),
     "step@undivided-vague": (e.BACKWARD,),
+    "step@apart": (e.BACKWARD,),
 }
 
 #: Faults between an event of one turn of a loop and one of a later turn.
@@ -655,6 +660,7 @@ WITNESS: dict[str, tuple[str, ...]] = {
     "step@discarded": (e.BACKWARD,),
     "step@undivided": (e.BACKWARD,),
     "step@undivided-vague": (e.BACKWARD,),
+    "step@apart": (e.BACKWARD,),
     "zero@window": (e.BACKWARD,),
     "bce@region": (e.AUTOCAST_ENTER,),
     "backward@region": (e.AUTOCAST_ENTER,),

@@ -28,6 +28,7 @@ from .values import (
     Mapping,
     ModuleValue,
     Named,
+    NoSync,
     NullContext,
     Opaque,
     Params,
@@ -294,6 +295,8 @@ class Reader(TorchCalls):
         if name in ("div_", "mul_") and isinstance(receiver, Opaque) and receiver.graded:
             self.emit(e.GRAD_NORMALISE, node, None, None, owners=None)
             return receiver
+        if name == "no_sync" and not given:
+            return NoSync()
         if name == "enter_context" and args:
             self.maybe_open += 1
             return self.fresh(node, name)
@@ -344,3 +347,10 @@ class Reader(TorchCalls):
         things = tuple(thing.key for thing in self.held(given))
         if things:
             self.emit(e.HANDOFF, node, things=things, trains=tuple(t.key for t in direct) if trainers else ())
+        if "no_sync" in self.module.identifiers and any(_has_gradients(value) for value in given):
+            self.emit(e.GRAD_AVERAGE, node)
+
+
+def _has_gradients(value: Value) -> bool:
+    """Whether whoever is given a value may average gradients over processes by hand."""
+    return isinstance(value, (Params, Grad)) or (isinstance(value, Ref) and value.role in ("module", "optimizer"))

@@ -27,6 +27,7 @@ from .values import (
     Instance,
     Mapping,
     Named,
+    NoSync,
     NullContext,
     Opaque,
     Params,
@@ -672,13 +673,17 @@ class Flow(Modules):
         if isinstance(context, Choice):
             if _holds_autocast(context):
                 self._enter_choice(context, node)
+            elif _keeps_apart(context):
+                self.apart.append(either(*(f for f, v in context.options if isinstance(v, NoSync))))
             return
         if isinstance(context, Ref) and context.role == "autocast":
             self._enter_autocast(context, node)
+        elif isinstance(context, NoSync):
+            self.apart.append(True)
         elif isinstance(context, GradMode):
             self.no_grad += 1
         elif isinstance(context, StackContext):
-            context.depth, context.opened = self.depth, len(self.open)
+            context.depth, context.opened, context.apart = self.depth, len(self.open), len(self.apart)
         elif isinstance(context, Instance):
             self.call_method(context, "__enter__", [], node)
         elif isinstance(context, (Opaque, Named)):
@@ -756,8 +761,11 @@ class Flow(Modules):
                 self.open.pop()
         elif isinstance(context, StackContext):
             del self.open[context.opened :]
+            del self.apart[context.apart :]
         elif isinstance(context, GradMode):
             self.no_grad -= 1
+        elif _keeps_apart(context) and self.apart:
+            self.apart.pop()
         elif isinstance(context, (Opaque, Named)):
             self.maybe_open -= 1
 
@@ -771,6 +779,13 @@ def _holds_autocast(value: Value) -> bool:
     if isinstance(value, Choice):
         return any(_holds_autocast(v) for _, v in value.options)
     return isinstance(value, Ref) and value.role == "autocast"
+
+
+def _keeps_apart(value: Value) -> bool:
+    """Whether gradients may not be averaged over processes in a context."""
+    if isinstance(value, Choice):
+        return any(isinstance(v, NoSync) for _, v in value.options)
+    return isinstance(value, NoSync)
 
 
 def _may_become_thing(value: Value) -> bool:

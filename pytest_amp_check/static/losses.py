@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from typing import Any
 
 from ..protocol import events as e
 from ..protocol import surface
 from ..protocol.events import Thing
 from ..protocol.words import Words
+from .conditions import either
 from .microbatches import PIECES
 from .reader import Expressions, undo
 from .values import (
@@ -181,20 +183,25 @@ class Losses(Expressions):
         if tensor.penalty is not None:
             self._penalty(tensor, node)
         scaler = tensor.scaler if tensor.scaler >= 0 else None
-        self.emit(
-            e.BACKWARD,
-            node,
-            scaler,
-            feeds=self._fed(tensor),
-            divided=tensor.divided or tensor.opaque or gradient is not None,
-            vague=tensor.vague,
-            opaque=scaler is None and (tensor.opaque or gradient is not None),
-            scaled=scaler is not None,
-            dtypes=tensor.dtypes,
-            device=tensor.device,
-            custom=tensor.custom,
-            names=names,
+        facts = {
+            "feeds": self._fed(tensor),
+            "divided": tensor.divided or tensor.opaque or gradient is not None,
+            "vague": tensor.vague,
+            "opaque": scaler is None and (tensor.opaque or gradient is not None),
+            "scaled": scaler is not None,
+            "dtypes": tensor.dtypes,
+            "device": tensor.device,
+            "custom": tensor.custom,
+            "names": names,
+        }
+        self.fork(
+            either(*self.apart),
+            lambda: self._emit_backward(node, scaler, {**facts, "apart": True}),
+            lambda: self._emit_backward(node, scaler, dict(facts)),
         )
+
+    def _emit_backward(self, node: ast.AST, scaler: int | None, facts: dict[str, Any]) -> None:
+        self.emit(e.BACKWARD, node, scaler, **facts)
 
     def _penalty(self, tensor: Tensor, node: ast.AST) -> None:
         penalty = tensor.penalty

@@ -25,6 +25,7 @@ from .values import (
     Instance,
     Mapping,
     Named,
+    NoSync,
     NullContext,
     Opaque,
     Params,
@@ -193,6 +194,8 @@ class Machine:
         self.no_grad = 0
         #: How far it is known that a framework runs this code under autocast: a severity, or None where it does not.
         self.ambient: str | None = None
+        #: When gradients are not averaged over processes here, for each context that says so.
+        self.apart: list[Formula] = []
         #: Statements read: in this graph, and in the whole file before it.
         self.total += self.spent
         self.all_abroad += self.abroad
@@ -234,6 +237,7 @@ class Machine:
         happened, returned, jumped = self.happened, self.returned, self.jumped
         opened, maybe, depth, no_grad = self.open, self.maybe_open, self.depth, self.no_grad
         self.graph.nodes, self.heads, self.handlers = [], [], []
+        apart, self.apart = self.apart, list(self.apart)
         self.open, self.path, self.loops = list(opened), list(path), list(loops)
         self.cur = self.node()
         act()
@@ -241,6 +245,7 @@ class Machine:
         self.unwind, self.loops, self.path = unwind, loops, path
         self.happened, self.returned, self.jumped = happened, returned, jumped
         self.open, self.maybe_open, self.depth, self.no_grad = opened, maybe, depth, no_grad
+        self.apart = apart
 
     # Places.
 
@@ -693,6 +698,7 @@ def _matters(value: Value) -> bool:
             Sequence,
             GradMode,
             Named,
+            NoSync,
         ),
     )
 

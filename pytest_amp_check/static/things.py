@@ -17,9 +17,9 @@ from .values import (
     Choice,
     Const,
     FunctionValue,
-    GradMode,
     Instance,
     Named,
+    NoSync,
     Opaque,
     Params,
     Ref,
@@ -257,8 +257,8 @@ class Things(Classes):
             return self._state(receiver, node) if name == "state_dict" else self.fresh(node, name)
         if name in ("forward", "__call__"):
             return self._forward(thing, args, keywords, node, bool(thing.facts.get("read")))
-        if name == "no_sync":
-            return GradMode()
+        if name == "no_sync" and not args:
+            return NoSync()
         if name in HOOKS:
             # torch's own hooks average over ranks, not over micro-batches.
             if not any(isinstance(v, Named) and v.name.startswith("torch.") for v in [*args, *keywords.values()]):

@@ -135,6 +135,8 @@ class TorchCalls(Lightning):
             self.hand_off(given, node)
         if (not name.startswith(HARMLESS) or name.startswith(WRITERS)) and not compares(name):
             self._may_save(given, node)
+        if name.startswith("torch.distributed.") and not any(isinstance(value, Tensor) for value in given):
+            self.emit(e.GRAD_AVERAGE, node)
         tensors = [t for value in given for t in tensors_of(value)]
         if tensors:
             made_tensor = self._computed(tensors)

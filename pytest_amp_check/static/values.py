@@ -474,15 +474,26 @@ class GradMode(Value):
     __slots__ = ()
 
 
-class StackContext(Value):
-    """An ``ExitStack``; ``depth`` and ``opened`` count the regions that were open when it was entered."""
+class NoSync(Value):
+    """``model.no_sync()`` of a module whose gradients are averaged over processes."""
 
-    __slots__ = ("depth", "opened")
+    __slots__ = ()
+
+
+class StackContext(Value):
+    """An ``ExitStack``.
+
+    ``depth`` and ``opened`` count the regions that were open when it was entered, ``apart`` the contexts in which
+    gradients stay apart.
+    """
+
+    __slots__ = ("apart", "depth", "opened")
 
     def __init__(self) -> None:
         super().__init__()
         self.depth = 0
         self.opened = 0
+        self.apart = 0
 
 
 class HelperContext(Value):
