@@ -47,6 +47,7 @@ OF_OTHERS = {
     "clip@copies",
     "step@raw-framework",
     "plain-step@scaled-framework",
+    "backward@unscaled-framework",
     "bce@framework",
 }
 OF_THE_AUTOMATON = {label for label in LABELS if "@" in label} - OF_OTHERS
