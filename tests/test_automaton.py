@@ -48,6 +48,7 @@ OF_OTHERS = {
     "clip@copies",
     "step@raw-framework",
     "plain-step@scaled-framework",
+    "backward@unscaled-framework",
     "bce@framework",
     "step@undivided-vague",
 }

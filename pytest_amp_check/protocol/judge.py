@@ -153,6 +153,8 @@ def of_framework(label: str, events: list[Event], program: Program) -> tuple[str
         if advice is not None:
             label = f"{label}-framework"
             values.update(framework=framework.title, advice=advice)
+        elif framework.scaler:
+            values["scaler"] = f"{event.names.get('scaler') or thing.name}.{framework.scaler}"
         return label, values
     return label, {}
 

@@ -185,12 +185,12 @@ class Things(Classes):
         self, optimizer: Ref, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
         key = optimizer.thing.key
-        names = {"optimizer": self.receiver_words(node), "call": self.words(node)}
+        names: dict[str, object] = {"optimizer": self.receiver_words(node), "call": self.words(node)}
         if name == "step":
             closure = first_of(args, keywords, "closure")
             if isinstance(closure, FunctionValue):
                 self.call_value(closure, [], {}, node)
-            self.emit(e.STEP, node, None, key, names=names)
+            self.step_optimizer(optimizer, node, names)
             return self.fresh(node, name)
         if name == "zero_grad":
             self.emit(e.ZERO_GRAD, node, None, None, owners=(key,), names=names)
@@ -212,6 +212,10 @@ class Things(Classes):
             self.emit(e.BACKWARD, node, None, opaque=True, feeds=None)
             return NONE
         return self.structural("call", (optimizer, *args), name, name)
+
+    def step_optimizer(self, optimizer: Ref, node: ast.AST, names: dict[str, object]) -> None:
+        """An optimizer's own step."""
+        self.emit(e.STEP, node, None, optimizer.thing.key, names=names)
 
     def module_method(
         self, receiver: Value, thing: Thing, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
