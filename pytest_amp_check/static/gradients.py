@@ -9,9 +9,11 @@ from ..protocol.events import Event
 from ..protocol.words import Words
 from .losses import Losses
 from .reader import undo
+from .syntax import walk
 from .values import (
     NONE,
     Const,
+    FunctionValue,
     Grad,
     Named,
     Params,
@@ -45,7 +47,8 @@ class Gradients(Losses):
 
     def _params_method(self, params: Params, name: str, args: list[Value], node: ast.AST) -> Value:
         if name in HOOKS:
-            self.rate_divided(params)
+            if name != "register_hook" or not _only_looks(args[0] if args else NONE):
+                self.rate_divided(params)
             return self.fresh(node, name)
         if name in ("values", "items", "copy"):
             return params
@@ -173,6 +176,13 @@ class Gradients(Losses):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             return Words(node.func.value)
         return ""
+
+
+def _only_looks(hook: Value) -> bool:
+    """Whether a hook on gradients is known to give none back, so that it leaves them as they are."""
+    if not isinstance(hook, FunctionValue) or isinstance(hook.function.node, ast.Lambda):
+        return False
+    return not any(isinstance(inner, ast.Return) and inner.value is not None for inner in walk(hook.function.node))
 
 
 def _mentions_scale(value: Value | None) -> bool:
