@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from abc import abstractmethod
 
+from ..protocol import events as e
 from ..protocol import surface
 from ..protocol.events import Site, Thing
 from .checkpoints import as_mapping
@@ -250,6 +251,9 @@ class Classes(Functions):
         if isinstance(receiver, Grad):
             return receiver if name == "data" else self.fresh(node, name)
         if isinstance(receiver, Ref):
+            if receiver.role == "scaler" and name == "_per_optimizer_states":
+                # Who asks the scaler itself what was done knows better.
+                self.emit(e.HANDOFF, node, things=(receiver.thing.key, *self._all_optimizers()), trains=())
             found = self._ref_attribute(receiver, name)
             if found is not None:
                 return found

@@ -98,12 +98,24 @@ class Counters(Flow):
         pair = sorted((repr(self.identity(left)), repr(self.identity(right))))
         loops = left.loops | right.loops
         formula = self.ask(("equal", *pair), _text(node), loops, node)
+        for value, other in ((left, right), (right, left)):
+            if isinstance(other, Const) and not isinstance(formula, bool):
+                self._one_of(self.identity(value), formula[1])
         if not isinstance(formula, bool) and self.loops:
             here = self.loops[-1].key
             for side in (left, right):
                 if isinstance(side, Opaque) and side.counter and here in side.loops:
                     self.graph.tests[formula[1]].counts = True
         return self._at_first(formula, "==", left, right)
+
+    def _one_of(self, value: object, key: int) -> None:
+        """What equals one constant equals none of the others that it is compared with."""
+        known = self.compared.setdefault(value, [])
+        if key not in known:
+            for other in known:
+                self.graph.tests[key].implies.append((True, other, False))
+                self.graph.tests[other].implies.append((True, key, False))
+            known.append(key)
 
     def _remainder_equals(self, value: Opaque, other: Value, node: ast.Compare) -> Formula:
         if isinstance(other, Const) and isinstance(other.value, int):

@@ -31,6 +31,8 @@ __all__ = ["InputError", "Report", "Settings", "check_paths", "check_source"]
 CHUNK = 400
 #: Bytes of source from which on it pays to start processes.
 WORTH_PROCESSES = 1_000_000
+#: Characters of source from which on it pays to free at once what reading it has left behind.
+WORTH_COLLECTING = 100_000
 #: Python frames that reading deeply nested code may take.
 RECURSION = 9_000
 
@@ -183,7 +185,10 @@ def _check(path: str) -> list[Reading]:
         text = documents.decode(path, sources.load(path))
     except sources.Unreadable as error:
         return [Reading(path, [_unreadable(path, error.line, str(error))], {})]
-    return _read(text, path, settings, tree)
+    readings = _read(text, path, settings, tree)
+    if len(text) > WORTH_COLLECTING:
+        gc.collect()
+    return readings
 
 
 def _read(text: str, path: str, settings: Settings, tree: Tree) -> list[Reading]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence as Items
 from typing import Any
 
 from ..protocol import events as e
-from ..protocol.words import Words
+from ..protocol.words import Words, chain
 from .conditions import Formula, both, either, negate
 from .machine import Frame, Loop, Open
 from .microbatches import draws, keeps_gradients, loaded, selects, stored_beside
@@ -362,7 +362,12 @@ class Flow(Modules):
     def _for(self, node: ast.For | ast.AsyncFor) -> None:
         iterable = self.evaluate(node.iter)
         items = _few_items(iterable)
-        if items is None and (_is_of_params(iterable) or _is_of_things(iterable) or self._binds_thing(node.target)):
+        if items is None and (
+            _is_of_params(iterable)
+            or _is_of_things(iterable)
+            or self._binds_thing(node.target)
+            or self._chooses_thing(node)
+        ):
             # What is done to every parameter, or to every optimizer, is done to the one that stands for them all.
             items = [self.each_of(iterable, node.iter)]
         if items is not None:
@@ -380,6 +385,17 @@ class Flow(Modules):
         return any(
             isinstance(part, ast.Name) and self.uses.get(part.id) in ("optimizer", "scaler") for part in walk(target)
         )
+
+    def _chooses_thing(self, node: ast.For | ast.AsyncFor) -> bool:
+        """Whether the variable of a loop picks an optimizer out of several, another one in each turn."""
+        names = {part.id for part in walk(node.target) if isinstance(part, ast.Name)}
+        for inner in _own_nodes(node.body):
+            if isinstance(inner, ast.Assign) and isinstance(inner.value, ast.Subscript):
+                index = {part.id for part in walk(inner.value.slice) if isinstance(part, ast.Name)}
+                thing = any(self.uses.get(chain(target) or "") in ("optimizer", "scaler") for target in inner.targets)
+                if thing and index & names:
+                    return True
+        return False
 
     def _unrolled(self, node: ast.For | ast.AsyncFor, items: list[Value]) -> None:
         """A loop over a few known items: its body once for each."""

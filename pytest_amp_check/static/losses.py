@@ -98,9 +98,9 @@ class Losses(Expressions):
 
     def _loss(self, facts: dict[str, object], args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         parts = [t for value in [*args, *keywords.values()] for t in tensors_of(value)]
-        low = ""
+        low, promotes = "", facts.get("promotes")
         first = next(iter(tensors_of(args[0])), None) if args else None
-        if first is not None and first.low and not self._inside() and not self.maybe_open and not facts.get("promotes"):
+        if first is not None and first.low and not (self._inside() or self.maybe_open or self.no_grad or promotes):
             low = first.low if first.low in ("float16", "bfloat16") else ""
         self.emit(
             e.LOSS,

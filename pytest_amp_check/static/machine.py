@@ -170,6 +170,8 @@ class Machine:
         self.class_vars: dict[ast.AST, Vars] = {}
         self.globals = Frame(None, None, None, module)
         self.heap: Heap = {}
+        #: Tests that compare a value with a constant each, by the identity of the value.
+        self.compared: dict[object, list[int]] = {}
         #: Names of the attributes that each object was ever given.
         self.fields: dict[int, dict[str, None]] = {}
         #: Places in the heap in the order in which they were written: what two ways on may differ in.

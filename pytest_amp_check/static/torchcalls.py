@@ -11,6 +11,7 @@ from ..protocol import surface
 from ..protocol.events import Symbol
 from ..protocol.words import Words
 from .checkpoints import FIELD_FUNCTIONS, STATE_FUNCTIONS, STATES_FUNCTION, WRITERS, Contents, as_mapping
+from .classes import BOUND
 from .conditions import Formula
 from .functions import has_stars
 from .lightning import Lightning
@@ -231,6 +232,8 @@ class TorchCalls(Lightning):
             return self._isinstance(first, node)
         if name == "getattr" and len(args) >= 2 and isinstance(args[1], Const) and isinstance(args[1].value, str):
             return self.attribute(first, args[1].value, node)
+        if name == "hasattr" and _has(args):
+            return Const(True)
         if name == "dict":
             made_mapping = Mapping({})
             for value in (*args, Mapping(keywords, open="**" in keywords)):
@@ -554,6 +557,13 @@ class TorchCalls(Lightning):
 
     def _load(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         return self.fresh(node, "loaded")
+
+
+def _has(args: list[Value]) -> bool:
+    """Whether a thing is known to have an attribute."""
+    if len(args) != 2 or not isinstance(args[0], Ref) or not isinstance(args[1], Const):
+        return False
+    return args[0].source is None and args[1].value in BOUND.get(args[0].role, ())
 
 
 def compares(name: str) -> bool:

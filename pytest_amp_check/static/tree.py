@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import os
 import re
 import sys
@@ -13,8 +14,8 @@ from ..protocol import frameworks, surface
 from . import documents, sources
 from .project import Imported, Module
 
-#: Bytes of source whose syntax trees are kept for the next file that imports them.
-KEPT = 1_500_000
+#: Bytes of source whose syntax trees are kept for the next file that imports them, and that one file may ask for.
+KEPT = 1_000_000
 #: What marks the directory of a project, above which no import of a file that is named leads.
 PROJECT_MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
 #: A Trainer of Lightning that trains in float16 with a scaler.
@@ -200,6 +201,8 @@ class Tree:
         """The parsed file at an absolute path; None if it does not parse."""
         self.touched.add(path)
         if path not in self._modules:
+            if self._held > 2 * KEPT:
+                return None
             made = None
             try:
                 text = sources.decode(sources.load(path))
@@ -286,6 +289,8 @@ class Tree:
         if self._held > KEPT:
             self._modules.clear()
             self._held = 0
+            # Modules and their functions know each other: only this frees them.
+            gc.collect()
 
 
 def is_spoken_for(imported: Imported) -> bool:
