@@ -161,15 +161,22 @@ def test_a_fault_is_told_once() -> None:
 Letter = tuple[str, bool]
 #: A clip that covers unscaled gradients of another optimizer as well.
 CLIP_PARTLY: Letter = (a.CLIP, False)
+MICRO, LOOSE, APART = (f"{a.BACKWARD_SCALED} {where}" for where in (e.MICRO, e.LOOSE, "apart"))
 
 
 def spell(word: Sequence[str | Letter], start: Opt | None = None) -> tuple[Opt, list[str]]:
-    """Read a word: the last state, and the faults in order. ``("backward-scaled", False)`` is a loss not divided."""
+    """Read a word: the last state, and the faults in order.
+
+    ``("backward-scaled", False)`` is a loss not divided; after the input may stand where it happens: in a loop that
+    leaves the step to what follows (``micro``, ``loose``), or under no_sync (``apart``).
+    """
     state = Opt(a.CLEAN, a.READY) if start is None else start
     faults: list[str] = []
     for letter in word:
         event, plain = (letter, True) if isinstance(letter, str) else letter
-        state, more = move(state, event, by=0, divided=plain, partly=not plain)
+        event, _, where = event.partition(" ")
+        inside = where if where in INSIDE else ""
+        state, more = move(state, event, by=0, divided=plain, partly=not plain, inside=inside, apart=where == "apart")
         faults.extend(more)
     return state, faults
 
@@ -293,6 +300,14 @@ ILLEGAL: list[tuple[str, Sequence[str | Letter], str]] = [
     ),
     ("S42 update in the window", [a.BACKWARD_SCALED, a.HOLD, a.UPDATE_ALONE], "update@window"),
     ("S43 zero in the window", [a.BACKWARD_SCALED, a.HOLD, a.ZERO], "zero@window"),
+    ("S40 in an inner loop", [(MICRO, False), (MICRO, False), a.SCALER_STEP], "step@undivided"),
+    ("S41 in an inner loop", [MICRO, a.UNSCALE, MICRO], "unscale@window"),
+    ("S41 in any loop without a step", [LOOSE, a.UNSCALE, LOOSE], "unscale@window"),
+    ("S42 in an inner loop", [MICRO, a.UPDATE_ALONE], "update@window"),
+    ("S42 in an inner loop, unscaled", [LOOSE, a.UNSCALE, a.UPDATE], "unscale@window"),
+    ("S43 in an inner loop", [MICRO, a.ZERO], "zero@window"),
+    ("the last backward under no_sync", [a.BACKWARD_SCALED, APART, a.SCALER_STEP], "step@apart"),
+    ("the last backward under no_sync, without a scaler", [f"{a.BACKWARD_RAW} apart", a.STEP], "step@apart"),
 ]
 
 

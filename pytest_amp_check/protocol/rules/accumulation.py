@@ -861,9 +861,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 """
 
-NO_SYNC_MISUSE = Rule(
+UNSYNCED_LAST_BACKWARD = Rule(
     "AMP305",
-    "no-sync-misuse",
+    "unsynced-last-backward",
     ERROR,
     "The last micro-batch of a window runs backward under no_sync(), so the processes go apart.",
     faults={
@@ -996,5 +996,5 @@ RULES: tuple[Rule, ...] = (
     DOUBLE_DIVISION,
     UNSCALE_OR_UPDATE_IN_WINDOW,
     WINDOW_BOUNDARY,
-    NO_SYNC_MISUSE,
+    UNSYNCED_LAST_BACKWARD,
 )
