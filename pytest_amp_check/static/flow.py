@@ -319,7 +319,9 @@ class Flow(Modules):
             self.frame.vars, self.heap = dict(in_try), dict(before_heap)
             if handler.name:
                 self.frame.vars[handler.name] = self.fresh(handler, handler.name)
+            self.handling += 1
             self.read(handler.body)
+            self.handling -= 1
             ends.append((self.cur, self.frame.vars, self.heap))
         self.unwind = self.unwind[:base]
         self.shims -= shim

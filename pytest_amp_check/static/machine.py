@@ -190,6 +190,8 @@ class Machine:
         self.spent = self.abroad = 0
         self.shims = 0
         self.guarded = 0
+        #: Handlers of errors that are being read, here and in the callers.
+        self.handling = 0
         self.depth = 0
         self.entered = 0
         self.handlers: list[list[int]] = []

@@ -50,7 +50,9 @@ class Things(Classes):
         if name == "get_scale":
             return ScaleValue(scaler.thing.key)
         if name == "state_dict":
-            self.emit(e.SCALER_STATE, node, scaler.thing.key, names={"scaler": self.receiver_words(node)})
+            if not self.handling:
+                # What an error leaves is saved as it is found.
+                self.emit(e.SCALER_STATE, node, scaler.thing.key, names={"scaler": self.receiver_words(node)})
             return self._state(scaler, node)
         if name == "load_state_dict":
             _, name_of_entry = entry_in(first_of(args, keywords, "state_dict"))
