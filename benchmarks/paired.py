@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import statistics
@@ -9,29 +10,37 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 
 class Timing(NamedTuple):
-    """Medians in seconds over all pairs, and the median and the range of the ratios of the pairs."""
+    """Medians in seconds over all pairs, the median and the range of the ratios of the pairs, and that of CPU time."""
 
     first: float
     second: float
     ratio: float
     least: float
     most: float
+    busy: float
 
     def __str__(self) -> str:
-        return f"{self.ratio:.2f} (pairs: {self.least:.2f} to {self.most:.2f})"
+        return f"{self.ratio:.2f} (pairs: {self.least:.2f} to {self.most:.2f}; of CPU time {self.busy:.2f})"
 
 
-def seconds(command: Sequence[str], codes: tuple[int, ...]) -> float:
+class Run(NamedTuple):
+    """The seconds that a command took, and those that processors worked for it and the processes it started."""
+
+    seconds: float
+    busy: float
+
+
+def run(command: Sequence[str], codes: tuple[int, ...] = (0, 1)) -> Run:
     """How long a command takes. An exit code that is not expected ends the benchmark: it did something else."""
     # Where Python may not write bytecode, each run would time the compiler.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    start = time.perf_counter()
+    start, worked = time.perf_counter(), _worked()
     done = subprocess.run(
         command,
         env=environment,
@@ -40,30 +49,48 @@ def seconds(command: Sequence[str], codes: tuple[int, ...]) -> float:
         stderr=subprocess.PIPE,
         check=False,
     )
-    taken = time.perf_counter() - start
+    taken = Run(time.perf_counter() - start, _worked() - worked)
     if done.returncode not in codes:
         sys.exit(f"`{' '.join(command)}` ended with {done.returncode}: {done.stderr.decode(errors='replace')[-500:]}")
     return taken
 
 
+def _worked() -> float:
+    """Seconds that processors have worked for commands that are over."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
 def compare(
-    first: Sequence[str], second: Sequence[str], *, pairs: int, times: int = 1, codes: tuple[int, ...] = (0, 1)
+    first: Sequence[str],
+    second: Sequence[str],
+    *,
+    pairs: int,
+    times: int = 1,
+    codes: tuple[int, ...] = (0, 1),
+    warm_up: bool = True,
 ) -> Timing:
     """Run both commands in turns, ``pairs`` times ``times``, after a warm-up that is not counted."""
-    seconds(first, codes)
-    seconds(second, codes)
-    samples: list[tuple[float, float]] = []
+    if warm_up:
+        run(first, codes)
+        run(second, codes)
+    samples: list[tuple[Run, Run]] = []
     for _ in range(pairs):
-        turns = [(seconds(first, codes), seconds(second, codes)) for _ in range(times)]
-        samples.append((statistics.fmean(a for a, _ in turns), statistics.fmean(b for _, b in turns)))
-    ratios = [a / b for a, b in samples]
+        turns = [(run(first, codes), run(second, codes)) for _ in range(times)]
+        samples.append((_mean(a for a, _ in turns), _mean(b for _, b in turns)))
+    ratios = [a.seconds / b.seconds for a, b in samples]
     return Timing(
-        statistics.median(a for a, _ in samples),
-        statistics.median(b for _, b in samples),
+        statistics.median(a.seconds for a, _ in samples),
+        statistics.median(b.seconds for _, b in samples),
         statistics.median(ratios),
         min(ratios),
         max(ratios),
+        statistics.median(a.busy / b.busy if b.busy else math.nan for a, b in samples),
     )
+
+
+def _mean(runs: Iterable[Run]) -> Run:
+    return Run(*(statistics.fmean(figures) for figures in zip(*runs, strict=True)))
 
 
 def installed(name: str) -> list[str]:

@@ -1900,6 +1900,46 @@ def main(args, build, loader):
         "fp16": args.fp16,
     }
     torch.save(checkpoint, "ckpt.pt")
+## saved because of an error
+def save(path, model, optimizer, scaler):
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, path)
+
+
+def main(args, loader):
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        try:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = F.cross_entropy(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        except RuntimeError:
+            save("bad.pt", model, optimizer, scaler)
+            raise
+    save("last.pt", model, optimizer, scaler)
+## saved too early
+def main(args, loader):
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        try:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = F.cross_entropy(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            torch.save({
+                "optimizer": optimizer.state_dict(),
+                "scaler": scaler.state_dict(),  # AMP402
+            }, args.out)
+            scaler.update()
+        except RuntimeError:
+            print("out of memory")
 """
 
 #: Programs of several files, each below the line with its name.
@@ -2103,7 +2143,7 @@ def optimizer_states(obj, path="", found=None):
     found = {} if found is None else found
     for name, value in vars(obj).items():
         if isinstance(value, torch.optim.Optimizer):
-            found[path + name] = value.state_dict()  # AMP401
+            found[path + name] = value.state_dict()
         elif hasattr(value, "__dict__"):
             optimizer_states(value, path + name + ".", found)
     return found
@@ -2136,5 +2176,5 @@ class Agent:
 def main(model, loader, path):
     agent = Agent(model)
     agent.train(loader)
-    torch.save({"agent": model.state_dict(), "optimizers": tools.optimizer_states(agent)}, path)
+    torch.save({"agent": model.state_dict(), "optimizers": tools.optimizer_states(agent)}, path)  # AMP401
 """

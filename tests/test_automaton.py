@@ -25,6 +25,7 @@ from pytest_amp_check.protocol.rules import LABELS, RULES
 #: A machine that is busy is no fault.
 quick = settings(max_examples=60, deadline=None)
 FLAGS = ("clipped", "partly", "held", "many", "undivided", "discarded", "veteran")
+INSIDE = ("", e.LOOSE, e.MICRO)
 #: Labels with an ``@`` that the judge of graphs settles itself, or a rule's own judge gives.
 OF_OTHERS = {
     "write@region-then-forward",
@@ -47,7 +48,9 @@ OF_OTHERS = {
     "clip@copies",
     "step@raw-framework",
     "plain-step@scaled-framework",
+    "backward@unscaled-framework",
     "bce@framework",
+    "step@undivided-vague",
 }
 OF_THE_AUTOMATON = {label for label in LABELS if "@" in label} - OF_OTHERS
 
@@ -58,7 +61,8 @@ OF_THE_AUTOMATON = {label for label in LABELS if "@" in label} - OF_OTHERS
 def every_state() -> Iterable[Opt]:
     for grads, stage in product(a.GRADS, a.STAGES):
         for flags in product((False, True), repeat=len(FLAGS)):
-            yield Opt(grads, stage, 0, *flags)
+            for inside, apart in (("", False), (e.LOOSE, False), (e.MICRO, True)):
+                yield Opt(grads, stage, 0, *flags, inside, apart)
 
 
 def reached() -> tuple[set[Opt], dict[str, tuple[Opt, str]]]:
@@ -68,8 +72,8 @@ def reached() -> tuple[set[Opt], dict[str, tuple[Opt, str]]]:
     labels: dict[str, tuple[Opt, str]] = {}
     while work:
         state = work.popleft()
-        for event, divided, partly in product(a.INPUTS, (True, False), (True, False)):
-            after, faults = move(state, event, by=0, divided=divided, partly=partly)
+        for event, divided, partly, inside in product(a.INPUTS, (True, False), (True, False), INSIDE):
+            after, faults = move(state, event, by=0, divided=divided, partly=partly, inside=inside, apart=partly)
             for label in faults:
                 labels.setdefault(label, (state, event))
             if after not in seen:
@@ -81,7 +85,10 @@ def reached() -> tuple[set[Opt], dict[str, tuple[Opt, str]]]:
 def test_every_state_answers_every_input() -> None:
     for state in every_state():
         for event, divided in product(a.INPUTS, (True, False)):
-            after, faults = move(state, event, by=0, divided=divided, held=state.held, partly=not divided)
+            after, faults = move(
+                state, event, by=0, divided=divided, held=state.held, inside=state.inside, partly=not divided
+            )
+            assert after.inside in INSIDE, (state, event)
             assert after.grads in a.GRADS, (state, event)
             assert after.stage in a.STAGES, (state, event)
             assert after.by in (0, -1), (state, event)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_amp_check.protocol import events, rules
+from pytest_amp_check.protocol.check import check
 from pytest_amp_check.protocol.events import Event, Graph, Node, Program, Site, Symbol
 from pytest_amp_check.protocol.finding import SEVERITIES
 from pytest_amp_check.protocol.rule import Fault, Rule

@@ -90,7 +90,7 @@ def test_without_a_path_the_folder_is_checked_or_what_pyproject_names() -> None:
 def test_a_folder_without_python_is_said_and_passes() -> None:
     done = amp_check("check", ".")
     assert done.returncode == 0
-    assert done.stderr == "amp-check: warning: no Python file was found in .\n"
+    assert done.stderr == "amp-check: warning: no Python file, notebook or Markdown was found in .\n"
 
 
 def test_standard_input_has_the_name_it_is_given() -> None:
@@ -362,12 +362,6 @@ def test_paths_alone_are_taken_as_with_flags() -> None:
     flagged = amp_check("check", "train.py", "--output-format", "full")
     assert (plain.returncode, plain.stdout) == (flagged.returncode, flagged.stdout)
     assert failed(amp_check("check", "-", "train.py")) == failed(amp_check("check", "-", "train.py", "--exit-zero"))
-
-
-def test_what_is_no_python_is_not_said_to_be_clean() -> None:
-    for name in ("train.ipynb", "README.md"):
-        Path(name).write_text("{}")
-        assert f"`{name}` is not Python source" in failed(amp_check("check", name))
 
 
 def test_an_interrupt_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

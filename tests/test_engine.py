@@ -322,8 +322,20 @@ def test_autocast_in_another_file_may_be_entered_around_this_one(tmp_path: Path)
     before = check_paths([str(tmp_path)], Settings()).findings
     assert "AMP110" in {finding.code for finding in before}
     (tmp_path / "model.py").write_text("import torch\nregion = torch.autocast('cuda')\n", encoding="utf-8")
+    apart = check_paths([str(tmp_path)], Settings()).findings
+    assert "AMP110" in {finding.code for finding in apart}
+    (tmp_path / "train.py").write_text("import model\n" + alone, encoding="utf-8")
     after = check_paths([str(tmp_path)], Settings()).findings
     assert "AMP110" not in {finding.code for finding in after}
+
+
+def test_autocast_in_a_file_that_imports_this_one_may_be_entered_around_it(tmp_path: Path) -> None:
+    alone = SCRIPT.replace('    with torch.autocast("cuda"):\n    ', "") + "    scaler.update()\n"
+    (tmp_path / "train.py").write_text(alone, encoding="utf-8")
+    (tmp_path / "main.py").write_text("import between\nautocast()\n", encoding="utf-8")
+    (tmp_path / "between.py").write_text("from train import main\n", encoding="utf-8")
+    findings = check_paths([str(tmp_path)], Settings()).findings
+    assert "AMP110" not in {finding.code for finding in findings}
 
 
 def test_what_is_around_does_not_change_what_one_file_gives(project: Path) -> None:

@@ -2083,3 +2083,21 @@ def test_flow(name: str, source: str) -> None:
 def test_names_of_cases_are_unique() -> None:
     names = [name for name, _ in CASES]
     assert sorted(set(names)) == sorted(names)
+
+
+# Conditions of any length.
+
+
+@pytest.mark.parametrize("size", [3, 200])
+def test_a_condition_of_any_length_is_one_question(size: int) -> None:
+    flags = " and ".join(f"args.flag{i}" for i in range(size))
+    scaled = "scaler.scale(loss).backward()"
+    right = loop(LOSS, scaled, f"if {flags}:\n    scaler.unscale_(optimizer)", clip_if(flags), STEP)
+    assert not check_source(HEAD + right)
+    wrong = loop(LOSS, scaled, f"if {flags}:\n    scaler.unscale_(optimizer)", clip_if(f"not ({flags})"), STEP)
+    (finding,) = check_source(HEAD + wrong)
+    assert finding.code == "AMP201"
+
+
+def clip_if(condition: str) -> str:
+    return f"if {condition}:\n    clip_grad_norm_(model.parameters(), 1.0)"

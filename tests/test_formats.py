@@ -30,7 +30,7 @@ def finding(
 ) -> Finding:
     more = {"name": "clip-before-unscale", "severity": "error", "message": "gradients are scaled: unscale first"} | more
     end_line = more.pop("end_line", line)
-    site = Site(path, line, column, end_line, end_column, caller=more.pop("caller", None))
+    site = Site(path, line, column, end_line, end_column, caller=more.pop("caller", None), cell=more.pop("cell", None))
     return Finding(code, more.pop("name"), more.pop("severity"), more.pop("message"), site, **more)
 
 

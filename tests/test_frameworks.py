@@ -287,6 +287,25 @@ def train(model, loader, loss_fn):
         loss.backward()  # AMP203
         optimizer.step()
 """
+WRONG["accelerate, a skip between the clip and the step"] = """\
+import torch
+from accelerate import Accelerator
+
+def train(model, loader, loss_fn):
+    accelerator = Accelerator(mixed_precision="fp16", gradient_accumulation_steps=4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    for x, y in loader:
+        with accelerator.accumulate(model):
+            accelerator.backward(loss_fn(model(x), y))
+            if accelerator.sync_gradients:
+                norm = accelerator.clip_grad_norm_(model.parameters(), 1.0)  # AMP209
+                if not torch.isfinite(norm):
+                    optimizer.zero_grad()
+                    continue
+            optimizer.step()
+            optimizer.zero_grad()
+"""
 WRONG["accelerate, a window that the Accelerator was not told of"] = """\
 import torch.nn.functional as F
 from accelerate import Accelerator
@@ -435,6 +454,37 @@ class GAN(pl.LightningModule):
         g_opt.step()
 
 trainer = pl.Trainer(precision="16-mixed")
+"""
+RIGHT["Lightning, a closure in manual optimization"] = """\
+import pytorch_lightning as pl
+
+class Model(pl.LightningModule):
+    def training_step(self, batch, batch_idx):
+        opt = self.optimizers()
+
+        def closure():
+            loss = self.compute_loss(batch)
+            opt.zero_grad()
+            self.manual_backward(loss)
+            return loss
+
+        opt.step(closure=closure)
+
+pl.Trainer(precision=16)
+"""
+RIGHT["Lightning, its own window in manual optimization"] = """\
+import lightning as L
+
+class Model(L.LightningModule):
+    def training_step(self, batch, batch_idx):
+        opt = self.optimizers()
+        loss = self.compute_loss(batch) / self.hparams.k
+        self.manual_backward(loss)
+        if (batch_idx + 1) % self.hparams.k == 0:
+            opt.step()
+            opt.zero_grad()
+
+L.Trainer(precision="16-mixed")
 """
 MANUAL = """\
 import torch
@@ -1019,6 +1069,15 @@ class Model(L.LightningModule):
 def test_bce_in_a_lightning_step_weighs_as_much_as_is_known_of_the_precision(trainer: str, severity: str) -> None:
     finding = one(BCE + trainer + "\n")
     assert (finding.code, finding.line, finding.severity) == ("AMP504", 6, severity)
+
+
+def test_a_message_names_the_scaler_inside_the_accelerator() -> None:
+    source = WRONG["accelerate, torch's clip under fp16"].replace(
+        "model.parameters(), 1.0", 'model.parameters(), float("inf")'
+    )
+    finding = one(source)
+    assert finding.code == "AMP202"
+    assert "`accelerator.scaler.unscale_(" in finding.message
 
 
 def test_a_message_names_the_number_and_the_call_that_divides() -> None:

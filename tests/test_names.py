@@ -197,6 +197,13 @@ def test_in_a_snippet_without_imports_the_bare_names_are_torchs() -> None:
     assert "AMP103" in found(SNIPPET.replace("    scaler.scale", "        scaler.scale"))
 
 
+@pytest.mark.parametrize("call", ["autocast()", "autocast(True)", "autocast(enabled=flag)", "autocast(dtype=half)"])
+def test_which_autocast_a_bare_name_is_is_seen_by_its_arguments(call: str) -> None:
+    assert "AMP106" not in found(SNIPPET.replace("autocast()", call))
+    assert "AMP106" not in found("from torch.cuda.amp import *\n" + SNIPPET.replace("autocast()", call))
+    assert "AMP106" in found("from torch.amp import autocast\n" + SNIPPET.replace("autocast()", call))
+
+
 def test_names_of_the_file_itself_are_its_own() -> None:
     """A function called autocast is no region, and a class called GradScaler scales nothing."""
     assert not found(

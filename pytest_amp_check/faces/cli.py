@@ -181,13 +181,10 @@ def _check(given: Any) -> int:
     texts: dict[str, str] = {}
     if stdin:
         name = given.stdin_filename or "<stdin>"
-        texts[name] = _standard_input()
+        texts[name] = _standard_input(name)
         findings, files = engine.check_source(texts[name], name, settings), 1
     else:
         paths = given.paths or [text.below(path) for path in options.paths] or [os.curdir]
-        for path in paths:
-            if path.endswith((".ipynb", ".md")) and os.path.isfile(path):
-                raise InputFailure(f"`{path}` is not Python source, and nothing else is read: leave it out")
         show, wipe = text.progress(sys.stderr)
         try:
             report = engine.check_paths(paths, settings, show, jobs=os.cpu_count() or 1)
@@ -197,7 +194,8 @@ def _check(given: Any) -> int:
             wipe()
         findings, files = report.findings, report.files
         if not files:
-            sys.stderr.write(f"amp-check: warning: no Python file was found in {', '.join(paths)}\n")
+            where = ", ".join(paths)
+            sys.stderr.write(f"amp-check: warning: no Python file, notebook or Markdown was found in {where}\n")
     counts = text.count(finding.severity for finding in findings)
     _show(findings, text.tally(counts, files), options, text.Sources(texts))
     return FOUND if counts["error"] + counts["warning"] and not options.exit_zero else CLEAN
@@ -226,11 +224,11 @@ def _record(given: Any) -> int:
     return code or (FOUND if counts["error"] + counts["warning"] and not options.exit_zero else CLEAN)
 
 
-def _standard_input() -> str:
-    from ..static import sources
+def _standard_input(name: str) -> str:
+    from ..static import documents, sources
 
     try:
-        return sources.decode(sys.stdin.buffer.read())
+        return documents.decode(name, sys.stdin.buffer.read())
     except sources.Unreadable as error:
         raise InputFailure(f"standard input cannot be read: {error.reason}") from None
 

@@ -358,7 +358,7 @@ def _findings(findings: Sequence[Mapping[str, Any]]) -> str:
 
 def _finding(finding: Mapping[str, Any]) -> str:
     severity, code = finding["severity"], finding["code"]
-    where = _place(finding, finding.get("cell"))
+    where = _place(finding)
     named = f'<a href="#rule-{code}">{code}</a>' if code in RULES else _text(code)
     some = ""
     if not finding["certain"]:
@@ -373,7 +373,8 @@ def _finding(finding: Mapping[str, Any]) -> str:
     )
 
 
-def _place(holder: Mapping[str, Any], cell: int | None = None) -> str:
+def _place(holder: Mapping[str, Any]) -> str:
+    cell = holder.get("cell")
     where = f"{holder['filename']}{f':cell {cell}' if cell is not None else ''}:{holder['location']['row']}"
     return f'<span class="path">{_text(where)}</span>'
 

@@ -68,7 +68,6 @@ def _copy(finding: Finding, severity: str, folder: str) -> Finding:
         certain=finding.certain,
         condition=finding.condition,
         witness=tuple(Step(_own(step.site, folder), step.text) for step in finding.witness),
-        cell=finding.cell,
     )
 
 
@@ -84,7 +83,7 @@ def _own(site: Site, folder: str) -> Site:
     caller: Site | None = None
     for each in reversed(chain):
         path = each.path.removeprefix(folder)
-        caller = Site(path, each.line, each.column, each.end_line, each.end_column, each.function, caller)
+        caller = Site(path, each.line, each.column, each.end_line, each.end_column, each.function, caller, each.cell)
     assert caller is not None
     return caller
 

@@ -35,19 +35,34 @@ def github(findings: Iterable[Finding], summary: str) -> str:
     lines = []
     for finding in sorted(findings, key=lambda f: (SEVERITIES.index(f.severity), f.order())):
         site = finding.site
+        line, column, end_line, end_column = _region(site)
         properties = {
             "title": f"{finding.code} {finding.name}",
             "file": _relative(site.path),
-            "line": max(site.line, 1),
-            "col": site.column + 1,
-            "endLine": max(site.end_line, site.line, 1),
-            "endColumn": site.end_column + 1,
+            "line": line,
+            "col": column,
+            "endLine": end_line,
+            "endColumn": end_column,
         }
         place = ",".join(f"{key}={_property(str(value))}" for key, value in properties.items())
-        lines.append(f"::{_COMMANDS[finding.severity]} {place}::{_data(finding.message)}\n")
+        lines.append(f"::{_COMMANDS[finding.severity]} {place}::{_data(_in_cell(site) + finding.message)}\n")
     if lines:
         lines.append(f"::notice title=amp-check::{_data(summary)}\n")
     return "".join(lines)
+
+
+def _region(site: Site) -> tuple[int, int, int, int]:
+    """First line and column and last line and column of a place, all from 1.
+
+    A line of a cell is no line of its file, and what counts lines gets the first one.
+    """
+    if site.cell is not None:
+        return 1, 1, 1, 1
+    return max(site.line, 1), site.column + 1, max(site.end_line, site.line, 1), site.end_column + 1
+
+
+def _in_cell(site: Site) -> str:
+    return f"cell {site.cell}, line {site.line}: " if site.cell is not None else ""
 
 
 def _data(text: str) -> str:
@@ -105,7 +120,7 @@ def _rule(code: str, finding: Finding) -> dict[str, Any]:
 
 
 def _result(finding: Finding, rule: int, fingerprint: str) -> dict[str, Any]:
-    message = finding.message
+    message = _in_cell(finding.site) + finding.message
     if not finding.certain:
         message += " (on some paths only" + (f", {finding.condition})" if finding.condition else ")")
     result: dict[str, Any] = {
@@ -135,15 +150,11 @@ def _location(site: Site, text: str = "") -> dict[str, Any]:
         artifact["uri"] = "file://" + ("" if path.startswith("/") else "/") + artifact["uri"]
     else:
         artifact["uriBaseId"] = "%SRCROOT%"
-    region = {
-        "startLine": max(site.line, 1),
-        "startColumn": site.column + 1,
-        "endLine": max(site.end_line, site.line, 1),
-        "endColumn": site.end_column + 1,
-    }
+    names = ("startLine", "startColumn", "endLine", "endColumn")
+    region = dict(zip(names, _region(site), strict=True))
     location: dict[str, Any] = {"physicalLocation": {"artifactLocation": artifact, "region": region}}
     if text:
-        location["message"] = {"text": text}
+        location["message"] = {"text": _in_cell(site) + text}
     return location
 
 
@@ -155,7 +166,7 @@ def _fingerprints(findings: Sequence[Finding], sources: Sources) -> list[str]:
     prints = [""] * len(findings)
     for number in sorted(range(len(findings)), key=lambda i: findings[i].order()):
         finding = findings[number]
-        line = " ".join((sources.line(finding.filename, finding.line) or "").split())
+        line = " ".join((sources.at(finding.site, finding.line) or "").split())
         key = (finding.code, _relative(finding.filename), line)
         seen[key] = seen.get(key, 0) + 1
         text = "\0".join((*key, str(seen[key])))

@@ -1,4 +1,4 @@
-"""``pytest --amp-check``: every Python file that pytest is given is an item that fails with its findings.
+"""``pytest --amp-check``: every file with Python that pytest is given is an item that fails with its findings.
 
 The other half, which records test functions, is in :mod:`.recording`; the fixture ``amp`` and the markers, which need
 no option, are in :mod:`.fixtures`. This module is imported in every pytest run of every project that has us installed.
@@ -39,8 +39,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         default=False,
         dest="amp_check",
-        help="check every Python file that is given or below amp_check_paths for mistakes in mixed-precision training, "
-        "and record every test that trains",
+        help="check every Python file, notebook and Markdown file that is given or below amp_check_paths for mistakes "
+        "in mixed-precision training, and record every test that trains",
     )
     table.add_flags(group.addoption, table.PYTEST)
     for option in table.OPTIONS:
@@ -135,14 +135,14 @@ class MistakesFound(Exception):
 
 
 class CheckFile(pytest.File):
-    """A Python file as something to check. It is never imported."""
+    """A file with Python in it as something to check. It is never imported."""
 
     def collect(self) -> Iterable[CheckItem]:
         yield CheckItem.from_parent(self, name=NAME)
 
 
 class CheckItem(pytest.Item):
-    """One Python file, which passes when nothing worse than ``info`` is found in it."""
+    """One file, which passes when nothing worse than ``info`` is found in it."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**more)
@@ -184,7 +184,9 @@ class _Check:
         self, file_path: Path, parent: pytest.Collector
     ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
         nodes = yield
-        if file_path.suffix != ".py":
+        from ..static.sources import SUFFIXES
+
+        if not file_path.name.endswith(SUFFIXES):
             return nodes
         session = parent.session
         given = session.isinitpath(file_path)
@@ -337,7 +339,7 @@ def _recorded(finding: Finding, sources: Any) -> Record:
         "name": finding.name,
         "severity": finding.severity,
         "headline": "".join(text.plain([text.headline(finding)])).rstrip("\n"),
-        "place": f"{os.path.realpath(finding.filename)}:{finding.line}",
+        "place": f"{os.path.realpath(finding.filename)}{finding.site.place.removeprefix(finding.filename)}",
         "text": "".join(text.plain(text.one(finding, sources))),
     }
 

@@ -39,29 +39,42 @@ TAB = "    "
 
 
 class Sources:
-    """The lines of source files, for frames; a file that cannot be read has none."""
+    """The lines of source files and of cells of notebooks, for frames; a file that cannot be read has none."""
 
     def __init__(self, texts: Mapping[str, str] | None = None) -> None:
-        self._lines: dict[str, list[str]] = {path: _lines(text) for path, text in (texts or {}).items()}
+        self._texts = dict(texts or {})
+        self._lines: dict[str, dict[int | None, list[str]]] = {}
 
-    def line(self, path: str, number: int) -> str | None:
-        lines = self._lines.get(path)
-        if lines is None:
-            lines = self._lines[path] = _lines(_read(path))
+    def line(self, path: str, number: int, cell: int | None = None) -> str | None:
+        parts = self._lines.get(path)
+        if parts is None:
+            parts = self._lines[path] = _parts(path, self._texts[path] if path in self._texts else _read(path))
+        lines = parts.get(cell, [])
         return lines[number - 1] if 0 < number <= len(lines) else None
+
+    def at(self, site: Site, number: int) -> str | None:
+        """A line of the file or cell in which a place is."""
+        return self.line(site.path, number, site.cell)
+
+
+def _parts(path: str, text: str) -> dict[int | None, list[str]]:
+    """The lines of a file; of a notebook, those of each cell."""
+    if path.lower().endswith(".ipynb"):
+        from ..static import documents
+
+        return {number: _lines(source) for number, source in documents.cells(text).items()}
+    return {None: _lines(text)}
 
 
 def _read(path: str) -> str:
-    if path.endswith(".ipynb"):
-        return ""  # Lines of a notebook count from the start of a cell, not of the file.
-    from ..static import sources
+    from ..static import documents, sources
 
     try:
         data = sources.load(path)
     except sources.Unreadable:
         return ""
     try:
-        return sources.decode(data)
+        return documents.decode(path, data)
     except sources.Unreadable:
         return data.decode("utf-8", "replace")
 
@@ -153,13 +166,13 @@ def one(finding: Finding, sources: Sources) -> list[Line]:
             # Most paths stay in one function, whose call is said once.
             shown = "" if called == before else called
             before = called
-            place = f"{_printable(step.site.path)}:{step.site.line}"
+            place = _printable(step.site.place)
             lines.append([(f"    {number}. ", "dim"), (place, ""), (shown, "dim"), (f": {_printable(step.text)}", "")])
             lines += _quoted(step.site, sources)
     elif finding.site.caller is not None:
         lines.append([("  called from:", "dim")])
         for site in finding.site.frames()[:-1]:
-            lines.append([("    ", ""), (f"{_printable(site.path)}:{site.line}", "")])
+            lines.append([("    ", ""), (_printable(site.place), "")])
             lines += _quoted(site, sources)
     lines.append([("  help: ", "dim"), (f"amp-check explain {finding.code}", "command")])
     return lines
@@ -167,11 +180,11 @@ def one(finding: Finding, sources: Sources) -> list[Line]:
 
 def _called(site: Site) -> str:
     caller = site.caller
-    return f" (called from {_printable(caller.path)}:{caller.line})" if caller is not None else ""
+    return f" (called from {_printable(caller.place)})" if caller is not None else ""
 
 
 def _quoted(site: Site, sources: Sources) -> list[Line]:
-    text = sources.line(site.path, site.line)
+    text = sources.at(site, site.line)
     if text is None or not text.strip():
         return []
     return [[("         ", ""), (_cut(_printable(text.replace("\t", TAB)).strip(), 0)[0], "source")]]
@@ -179,14 +192,14 @@ def _quoted(site: Site, sources: Sources) -> list[Line]:
 
 def frame(site: Site, sources: Sources) -> list[Line]:
     """The blamed lines with marks under the blamed part, and the lines around them."""
-    if sources.line(site.path, site.line) is None:
+    if sources.at(site, site.line) is None:
         return []
     last = min(max(site.end_line, site.line), site.line + TALL - 1)
     gutter = len(str(last + AROUND))
     bar: Line = [(" " * gutter + " |", "dim")]
     lines: list[Line] = [bar]
     for number in range(site.line - AROUND, last + AROUND + 1):
-        raw = sources.line(site.path, number)
+        raw = sources.at(site, number)
         if raw is None:
             continue
         blamed = site.line <= number <= last

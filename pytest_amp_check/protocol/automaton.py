@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from .events import MICRO
+
 # What the gradients are.
 UNKNOWN = "unknown"  # code that cannot be read may have changed them
 CLEAN = "clean"  # none, or zeroed
@@ -88,6 +90,8 @@ class Opt(NamedTuple):
     undivided   no loss of that window was divided
     discarded   scaled gradients were zeroed and nothing ran backward since
     veteran     a scaler has stepped this optimizer since it was constructed
+    inside      what is known of the loop that the last backward ran in, if it leaves the step to what follows
+    apart       that backward ran without averaging over processes
     """
 
     grads: str = UNKNOWN
@@ -100,6 +104,8 @@ class Opt(NamedTuple):
     undivided: bool = False
     discarded: bool = False
     veteran: bool = False
+    inside: str = ""
+    apart: bool = False
 
 
 #: (grads, input) -> (next grads, label of the fault or ""). An input that is not listed leaves the grads as they are.
@@ -169,13 +175,22 @@ for _grads in GRADS:
 
 
 def move(
-    opt: Opt, event: str, *, by: int = -1, divided: bool = True, held: bool = False, partly: bool = False
+    opt: Opt,
+    event: str,
+    *,
+    by: int = -1,
+    divided: bool = True,
+    held: bool = False,
+    inside: str = "",
+    apart: bool = False,
+    partly: bool = False,
 ) -> tuple[Opt, tuple[str, ...]]:
     """The state after an input, and the labels of the faults it commits, in the order of their causes.
 
     ``by`` is the key of the scaler that acts, ``divided`` whether a backward's loss was divided, ``held`` whether it is
-    already known that this iteration does not end the accumulation window, ``partly`` whether a clip covers unscaled
-    gradients of another optimizer too.
+    already known that this iteration does not end the accumulation window, ``inside`` what is known of the loop that a
+    backward runs in, ``apart`` whether it leaves out averaging over processes. ``partly`` says that a clip covers
+    unscaled gradients of another optimizer too.
     """
     grads, fault = MOVES.get((opt.grads, event), (opt.grads, ""))
     faults: tuple[str, ...] = (fault,) if fault else ()
@@ -187,10 +202,10 @@ def move(
             # Accumulation that unscales too early, or a skipped step that leaves the stage behind.
             if opt.grads == CLEAN:
                 faults = ("backward@unscaled",)
-            elif opt.grads == UNSCALED and opt.held:
+            elif opt.grads == UNSCALED and (opt.held or opt.inside):
                 faults = ("unscale@window",)
             stage = ANY
-        again = sure and opt.held and opt.grads in PENDING
+        again = sure and (opt.held or opt.inside == MICRO) and opt.grads in PENDING
         undivided = not divided and (opt.undivided or opt.grads not in PENDING)
         return (
             opt._replace(
@@ -198,6 +213,8 @@ def move(
                 stage=stage,
                 by=by if event in (BACKWARD_SCALED, MAYBE_SCALED) else opt.by,
                 held=held,
+                inside=inside,
+                apart=apart and sure,
                 many=opt.many or again,
                 undivided=undivided if sure else False,
                 discarded=False,
@@ -216,18 +233,15 @@ def move(
             else:
                 faults = ("unscale@stepped",) if opt.grads == STEPPED else ("unscale@step-pending",)
         elif stage == STAGE_UNSCALED and event == UNSCALE:
-            faults = ("unscale@window",) if opt.held else ("unscale@unscaled",)
+            faults = ("unscale@window",) if opt.held or opt.inside else ("unscale@unscaled",)
         if event == UNSCALE:
             return opt._replace(
                 grads=grads, stage=STAGE_UNSCALED, by=by, clipped=False, partly=False, discarded=False
             ), faults
-        if opt.many and opt.undivided:
-            faults = (*faults, "step@undivided")
-        return Opt(grads, STAGE_STEPPED, by, veteran=True), faults
+        return Opt(grads, STAGE_STEPPED, by, veteran=True), (*faults, *_at_step(opt))
 
     if event == STEP:
-        if opt.many and opt.undivided:
-            faults = (*faults, "step@undivided")
+        faults = (*faults, *_at_step(opt))
         return Opt(grads, ANY, opt.by, veteran=opt.veteran), faults
     if event == RESTORE:
         if opt.clipped:
@@ -237,22 +251,27 @@ def move(
         clipped = opt.grads in UNDER_SCALE
         return opt._replace(clipped=opt.clipped or clipped, partly=opt.partly or (clipped and partly)), faults
     if event == UPDATE_ALONE:
-        held = opt.held and opt.grads in UNDER_SCALE
-        return opt._replace(grads=grads, stage=READY), ("update@window",) if held else ("update@nothing",)
+        pending = (opt.held or opt.inside) and opt.grads in UNDER_SCALE
+        return opt._replace(grads=grads, stage=READY), ("update@window",) if pending else ("update@nothing",)
     if event == UPDATE:
-        if opt.grads == UNSCALED and opt.held:
+        if opt.grads == UNSCALED and (opt.held or opt.inside):
             return opt._replace(grads=UNKNOWN, stage=READY), ("unscale@window",)
+        if opt.grads in (SCALED, OUTDATED) and (opt.held or opt.inside) and stage != READY:
+            return opt._replace(grads=UNKNOWN, stage=READY), ("update@window",)
         return opt._replace(grads=grads, stage=READY), faults
     if event == ZERO:
         lost = opt.grads in PENDING
-        if lost and opt.held:
+        if lost and (opt.held or opt.inside == MICRO):
             faults = ("zero@window",)
-        discarded = (opt.grads in UNDER_SCALE or opt.grads == UNSCALED) and not opt.held
+        held = opt.held or bool(opt.inside)
+        discarded = (opt.grads in UNDER_SCALE or opt.grads == UNSCALED) and not held
         return opt._replace(
             grads=grads,
             clipped=False,
             partly=False,
             held=False,
+            inside="",
+            apart=False,
             many=False,
             undivided=False,
             discarded=discarded or opt.discarded,
@@ -264,3 +283,13 @@ def move(
     if event == NEW:
         return Opt(grads, READY), faults
     return opt._replace(grads=grads), faults
+
+
+def _at_step(opt: Opt) -> tuple[str, ...]:
+    """The faults of the window that a step ends."""
+    faults = []
+    if opt.many and opt.undivided:
+        faults.append("step@undivided")
+    if opt.apart and opt.grads in PENDING:
+        faults.append("step@apart")
+    return tuple(faults)

@@ -34,7 +34,7 @@ __all__ = ["check", "judge_event", "merge"]
 #: Pairs of (node, state) after which a graph is explored again with fewer tests remembered, or is given up.
 LIMIT = 60_000
 
-#: Kinds of events that leave the state as it is.
+#: Kinds of events that leave the state as it is, or move it by nothing that a test about them is worth remembering for.
 STILL = frozenset(
     {
         e.AUTOCAST_NEW,
@@ -50,6 +50,7 @@ STILL = frozenset(
         e.FORWARD,
         e.AUTOGRAD_GRAD,
         e.GRAD_READ,
+        e.GRAD_AVERAGE,
         e.SCALER_STATE,
         e.DIVIDED_TWICE,
     }
@@ -155,8 +156,24 @@ class _Judge(Judge):
         self.scaler_bit = {key: 1 << i for i, key in enumerate(self.scalers)}
         self.updated = {x.subject for x in events if x.kind == e.UPDATE}
         self.zeroed = {o for x in events if x.kind == e.ZERO_GRAD for o in self._owners(x)}
+        self.stepped = {x.object for x in events if x.kind in (e.SCALER_STEP, e.STEP) and x.object is not None}
         self.handed = {o for x in events if x.kind == e.HANDOFF for o in x.facts.get("things", ())}
         self.windows = self._windows(events)
+        asked = {key for x in events if x.kind == e.BACKWARD for key, _ in x.guards}
+        self.flags = {
+            key: truth
+            for x in events
+            if x.kind in (e.SCALER_STEP, e.STEP)
+            for key, truth in x.guards
+            if self.graph.tests[key].flag and key not in asked and key not in self.windows
+        }
+        #: Tests beside which another keeps the step from a loop's first turn.
+        self.later = {
+            key
+            for x in events
+            if x.kind in (e.SCALER_STEP, e.STEP) and any(self.graph.tests[k].later is truth for k, truth in x.guards)
+            for key, _ in x.guards
+        }
         self.kinds = {event.kind for event in events}
         self.live: list[int] = []
 
@@ -171,26 +188,27 @@ class _Judge(Judge):
 
     def _windows(self, events: list[Event]) -> dict[int, bool]:
         """The tests that decide whether an iteration ends an accumulation window, and the truth that ends it."""
-        everywhere: set[int] | None = None
+        everywhere: set[tuple[int, bool]] | None = None
         for event in events:
             if event.kind == e.BACKWARD:
-                keys = {key for key, _ in event.guards}
-                everywhere = keys if everywhere is None else everywhere & keys
+                guards = set(event.guards)
+                everywhere = guards if everywhere is None else everywhere & guards
         if everywhere is None:
             return {}
-        return {
-            key: truth
-            for event in events
-            if event.kind in (e.SCALER_STEP, e.STEP)
-            for key, truth in event.guards
-            if self.graph.tests[key].counts and key not in everywhere
-        }
+        windows: dict[int, bool] = {}
+        for event in events:
+            if event.kind in (e.SCALER_STEP, e.STEP):
+                for key, truth in event.guards:
+                    if self.graph.tests[key].counts and (key, truth) not in everywhere:
+                        # A step under the opposite takes what the loop has left over.
+                        windows.setdefault(key, truth)
+        return windows
 
     def _boundaries(self) -> Iterator[Test]:
         """Window tests that are true for the first micro-batch already."""
         for key in self.windows:
             test = self.graph.tests[key]
-            if test.off_by_one and self.windows[key] and key in self.accumulates:
+            if test.off_by_one and self.windows[key] and key in self.accumulates and key not in self.later:
                 yield test
 
     def _live_tests(self, still: frozenset[str]) -> list[int]:
@@ -323,6 +341,8 @@ class _Judge(Judge):
         boundary = self.windows.get(key)
         if boundary is not None and boundary != truth:
             opts = tuple(a.move(opt, a.HOLD)[0] for opt in opts)
+        elif self.flags.get(key, truth) != truth:
+            opts = tuple(opt._replace(inside=opt.inside or e.LOOSE) if opt.grads in a.PENDING else opt for opt in opts)
         return State(known, value, state.regions, opts, state.used, state.renewed, state.stale)
 
     def _blame(self, label: str, blamed: int, settled: int, here: tuple[int, State]) -> None:

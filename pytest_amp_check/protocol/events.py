@@ -17,7 +17,8 @@ SCOPE_LOST = "scope-lost"  # an autocast that never covers the intended code; fa
 SCALER_NEW = "scaler-new"  # scaler; facts: arguments
 OPTIMIZER_NEW = "optimizer-new"  # optimizer; facts: found (not constructed here: its gradients may be anything)
 SCALE = "scale"  # scaler; facts: what is known of the scaled value
-BACKWARD = "backward"  # scaler or nothing; facts: feeds, divided, autocast
+#: Scaler or nothing. facts: feeds, divided, vague, inside (a loop without a step), apart (under no_sync)
+BACKWARD = "backward"
 AUTOGRAD_GRAD = "autograd-grad"
 UNSCALE = "unscale"  # scaler, optimizer; facts: framework (see SCALER_STEP)
 RESTORE = "restore"  # scaler; a block ends that unscales what it has scaled; facts: owners
@@ -27,10 +28,11 @@ GRAD_READ = "grad-read"
 GRAD_EDIT = "grad-edit"
 GRAD_DIVIDE = "grad-divide"  # gradients divided by the loss scale by hand
 GRAD_NORMALISE = "grad-normalise"  # gradients divided by the number of micro-batches by hand
+GRAD_AVERAGE = "grad-average"  # gradients may be averaged over processes by hand
 SCALER_STEP = "scaler-step"  # scaler, optimizer; facts: framework (its step, with the update; "" where it may be none)
 STEP = "step"  # optimizer, stepped directly
 UPDATE = "update"  # scaler; facts: new_scale, and of a run: scale, skips_in_a_row, skips, steps, growth_interval
-ZERO_GRAD = "zero-grad"  # optimizers whose gradients are cleared; facts: owners
+ZERO_GRAD = "zero-grad"  # optimizers whose gradients are cleared; facts: owners, rescue (an exception was caught)
 FORWARD = "forward"  # module
 LOSS = "loss"  # facts: kind, low_precision, ambient (a framework runs it under autocast)
 PARAM_WRITE = "param-write"
@@ -45,9 +47,16 @@ GRAD_INVALID = "grad-invalid"  # optimizer: values that are not finite appeared 
 PENALTY = "penalty"  # scaled gradients from autograd.grad enter a new loss
 DEPRECATED = "deprecated"  # facts: old, new
 HANDOFF = "handoff"  # things given to code that cannot be read; facts: things, also_scaler
-LOOP_EXIT = "loop-exit"  # a loop that counts accumulation windows is left: what it leaves over is no window
+#: A loop that counts accumulation windows is left: what it leaves over is no window. facts: complete, where the loop
+#: leaves the step to what follows, so that its end completes the window; within, where a loop around it does so too.
+LOOP_EXIT = "loop-exit"
 AGAIN = "again"  # the function that was read is called once more, by code that is not read
 END = "end"  # the end of the program that was read
+
+# Loops that run backward at every turn and leave the step to what follows: any, and those over the micro-batches of one
+# window.
+LOOSE = "loose"
+MICRO = "micro"
 
 
 class Symbol(str):
@@ -65,9 +74,10 @@ class Site:
 
     ``line`` and ``end_line`` count from 1, ``column`` and ``end_column`` from 0, in characters. ``caller`` is the
     place of the call that entered the function in which this site lies, or None at the outermost frame that was read.
+    ``cell`` is the number of the notebook cell, from 1, in which the lines then count; None in any other file.
     """
 
-    __slots__ = ("caller", "column", "end_column", "end_line", "function", "line", "path")
+    __slots__ = ("caller", "cell", "column", "end_column", "end_line", "function", "line", "path")
 
     def __init__(
         self,
@@ -78,6 +88,7 @@ class Site:
         end_column: int | None = None,
         function: str = "",
         caller: Site | None = None,
+        cell: int | None = None,
     ) -> None:
         self.path = path
         self.line = line
@@ -86,6 +97,7 @@ class Site:
         self.end_column = column if end_column is None else end_column
         self.function = function
         self.caller = caller
+        self.cell = cell
 
     def frames(self) -> list[Site]:
         """The calls that led here, outermost first, and this site."""
@@ -97,8 +109,13 @@ class Site:
         chain.reverse()
         return chain
 
+    @property
+    def place(self) -> str:
+        """Path, cell and line, as they are shown."""
+        return f"{self.path}:{self.line}" if self.cell is None else f"{self.path}:cell {self.cell}:{self.line}"
+
     def __repr__(self) -> str:
-        return f"{self.path}:{self.line}:{self.column}"
+        return f"{self.place}:{self.column}"
 
 
 class Thing:
@@ -156,12 +173,13 @@ class Test:
     """A condition whose truth decides which way a program goes; a path assumes it once and keeps to it.
 
     ``counts`` says that the test compares a loop's counter (``(i + 1) % k == 0``, ``count == k``), ``off_by_one`` that
-    such a test is already true for the first micro-batch. ``of_gradients`` says that it asks whether gradients are
-    finite, ``turn`` that it asks whether a loop is in its first turn. ``implies`` lists (truth of this test, key of
+    such a test is already true for the first micro-batch. ``later`` is the truth that it cannot have then, if that is
+    known. ``of_gradients`` says that it asks whether gradients are finite, ``turn`` that it asks whether a loop is in
+    its first turn, ``flag`` that it asks for the truth of an argument. ``implies`` lists (truth of this test, key of
     another, its truth).
     """
 
-    __slots__ = ("counts", "implies", "key", "of_gradients", "off_by_one", "site", "text", "turn")
+    __slots__ = ("counts", "flag", "implies", "key", "later", "of_gradients", "off_by_one", "site", "text", "turn")
 
     def __init__(self, key: int, text: object, site: Site | None) -> None:
         self.key = key
@@ -169,6 +187,8 @@ class Test:
         self.site = site
         self.counts = False
         self.off_by_one = False
+        self.later: bool | None = None
+        self.flag = False
         self.of_gradients = False
         self.turn = False
         self.implies: list[tuple[bool, int, bool]] = []

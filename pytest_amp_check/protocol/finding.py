@@ -26,11 +26,11 @@ class Finding:
     """A mistake, where it is, and the events that lead to it.
 
     ``certain`` is True when every path that reaches the place makes the mistake, False when only some do; then
-    ``condition`` may say which (``when use_amp is true``). ``cell`` is the number of the notebook cell, from 1.
-    ``entries`` are the functions (path and line) whose reading came upon it.
+    ``condition`` may say which (``when use_amp is true``). ``entries`` are the functions (path and line) whose reading
+    came upon it.
     """
 
-    __slots__ = ("cell", "certain", "code", "condition", "entries", "message", "name", "severity", "site", "witness")
+    __slots__ = ("certain", "code", "condition", "entries", "message", "name", "severity", "site", "witness")
 
     def __init__(
         self,
@@ -43,7 +43,6 @@ class Finding:
         certain: bool = True,
         condition: str = "",
         witness: tuple[Step, ...] = (),
-        cell: int | None = None,
     ) -> None:
         self.code = code
         self.name = name
@@ -53,7 +52,6 @@ class Finding:
         self.certain = certain
         self.condition = condition
         self.witness = witness
-        self.cell = cell
         self.entries: set[tuple[str, int]] = set()
 
     @property
@@ -64,9 +62,13 @@ class Finding:
     def line(self) -> int:
         return self.site.line
 
-    def order(self) -> tuple[str, int, int, str]:
-        """The key findings are sorted by: file, line, column, code."""
-        return (self.site.path, self.site.line, self.site.column, self.code)
+    @property
+    def cell(self) -> int | None:
+        return self.site.cell
+
+    def order(self) -> tuple[str, int, int, int, str]:
+        """The key findings are sorted by: file, cell, line, column, code."""
+        return (self.site.path, self.site.cell or 0, self.site.line, self.site.column, self.code)
 
     def as_dict(self) -> dict[str, Any]:
         """The finding in the shape ruff's JSON has, with severity, certainty and witness added."""
@@ -82,7 +84,12 @@ class Finding:
             "certain": self.certain,
             "condition": self.condition or None,
             "witness": [
-                {"filename": s.site.path, "location": {"row": s.site.line, "column": s.site.column + 1}, "text": s.text}
+                {
+                    "filename": s.site.path,
+                    "cell": s.site.cell,
+                    "location": {"row": s.site.line, "column": s.site.column + 1},
+                    "text": s.text,
+                }
                 for s in self.witness
             ],
             "fix": None,
@@ -90,4 +97,4 @@ class Finding:
         }
 
     def __repr__(self) -> str:
-        return f"<{self.code} {self.site.path}:{self.site.line} {self.message}>"
+        return f"<{self.code} {self.site.place} {self.message}>"

@@ -48,6 +48,7 @@ class Framework:
     ambient     whether optimizers are stepped through it: their own ``step`` is then the scaler's, with its update.
     unscales    whether such a step always unscales first.
     signs       methods and attributes of which its engine alone has one beside ``backward``.
+    scaler      where its torch scaler is, as an attribute of the engine; "" if it is the engine's own business.
     advice      label of a fault -> how to put it right with this framework.
     """
 
@@ -60,6 +61,7 @@ class Framework:
         "precision",
         "regions",
         "scaled",
+        "scaler",
         "signs",
         "steps",
         "title",
@@ -80,6 +82,7 @@ class Framework:
         ambient: bool = False,
         unscales: bool = False,
         signs: frozenset[str] = frozenset(),
+        scaler: str = "",
         advice: Mapping[str, str] | None = None,
     ) -> None:
         self.title = title
@@ -93,6 +96,7 @@ class Framework:
         self.ambient = ambient
         self.unscales = unscales
         self.signs = signs
+        self.scaler = scaler
         self.advice = dict(advice or {})
 
 
@@ -124,10 +128,11 @@ FRAMEWORKS = {
         many=("gradient_accumulation_plugin", "deepspeed_plugin", "deepspeed_plugins"),
         ambient=True,
         signs=frozenset("accumulate sync_gradients unwrap_model unscale_gradients gather_for_metrics".split()),
+        scaler="scaler",
         advice={
             "clip@scaled": "call `{scaler}.clip_grad_norm_`, which unscales them first",
             "step@raw": "call `{scaler}.backward({loss})`",
-            "plain-step@scaled": "give `{optimizer}` to `{scaler}.prepare`",
+            "backward@unscaled": "let `optimizer.step()` follow, which skips gradients that are not finite by itself",
         },
     ),
     "fabric": Framework(
@@ -149,7 +154,7 @@ FRAMEWORKS = {
         advice={
             "clip@scaled": "call `{scaler}.clip_gradients`, which unscales them first",
             "step@raw": "call `{scaler}.backward({loss})`",
-            "plain-step@scaled": "give `{optimizer}` to `{scaler}.setup`",
+            "backward@unscaled": "let `optimizer.step()` follow, which skips gradients that are not finite by itself",
         },
     ),
     "lightning": Framework(
@@ -161,6 +166,7 @@ FRAMEWORKS = {
         default="32-true",
         ambient=True,
         unscales=True,
+        scaler="trainer.precision_plugin.scaler",
         advice={
             "clip@scaled": "clip in `on_before_optimizer_step`, which runs after Lightning has unscaled them",
             "step@raw": "call `self.manual_backward({loss})`",

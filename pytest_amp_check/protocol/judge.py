@@ -23,7 +23,7 @@ DEPTH = 64
 NULL = -2
 
 #: Faults that only count when every path that reaches the place commits them.
-ON_EVERY_PATH = frozenset({"step@discarded", "update@nothing"})
+ON_EVERY_PATH = frozenset({"step@discarded", "step@apart", "update@nothing", "state@stepped"})
 #: Kinds that no state depends on.
 IDLE = frozenset(
     {
@@ -153,6 +153,8 @@ def of_framework(label: str, events: list[Event], program: Program) -> tuple[str
         if advice is not None:
             label = f"{label}-framework"
             values.update(framework=framework.title, advice=advice)
+        elif framework.scaler:
+            values["scaler"] = f"{event.names.get('scaler') or thing.name}.{framework.scaler}"
         return label, values
     return label, {}
 
@@ -183,10 +185,14 @@ class Judge:
         self.updated: set[int | None] = set()
         self.zeroed: set[int] = set()
         self.handed: set[int] = set()
+        #: Optimizers of which a step is in view.
+        self.stepped: set[int] = set()
         #: Whether an event has come near a fault, committed or excused.
         self.faulted = False
         #: Tests that decide whether an iteration ends an accumulation window, and the truth that ends it.
         self.windows: dict[int, bool] = {}
+        #: Tests for an argument that decide so, as far as is known: nobody who gives it is in view.
+        self.flags: dict[int, bool] = {}
         #: Window tests under which gradients of more than one backward are stepped.
         self.accumulates: set[int] = set()
 
@@ -308,7 +314,7 @@ class Judge:
                     event.facts.get("checked") or any(self.tests[k].of_gradients for k, _ in event.guards)
                 ):
                     continue
-                if label == "step@undivided" and facts.get("divided"):
+                if label == "step@undivided" and (facts.get("divided") or self.program.facts.get("averaged")):
                     continue
                 self._settle(label, index, i, here)
 
@@ -355,14 +361,17 @@ class Judge:
                 move(i, name)
         elif kind == e.GRAD_NORMALISE:
             opts = [opt._replace(undivided=False) for opt in opts]
+        elif kind == e.GRAD_AVERAGE:
+            opts = [opt._replace(apart=False) for opt in opts]
         elif kind == e.ZERO_GRAD:
             owners = self._owners(event)
             counted = any(self.tests[key].counts for key, _ in event.guards)
+            rescues = self._rescues(event, here)
             for key in owners:
                 i = self.index[key]
-                if counted:
-                    # Zeroed on a schedule of its own, which is the window's.
-                    opts[i] = opts[i]._replace(held=False)
+                if counted or rescues:
+                    # Zeroed on a schedule of its own, which is the window's, or given up on purpose.
+                    opts[i] = opts[i]._replace(held=False, inside="")
                 move(i, a.ZERO)
         elif kind == e.OPTIMIZER_NEW and event.subject in self.index:
             i = self.index[event.subject]
@@ -377,10 +386,14 @@ class Judge:
             if any(opt.stage == a.STAGE_STEPPED and opt.by == scaler for opt in opts):
                 self._settle("state@stepped", index, 0, here)
         elif kind == e.LOOP_EXIT:
-            opts = [opt._replace(held=False, many=False) for opt in opts]
+            if not event.facts.get("complete"):
+                opts = [opt._replace(held=False, many=False) for opt in opts]
+            elif not event.facts.get("within"):
+                opts = [opt._replace(inside="") for opt in opts]
         elif kind == e.AGAIN:
             # Other code has run in between; only an open accumulation window is meant to last.
-            opts = [opt if opt.held and opt.grads in a.PENDING else a.Opt() for opt in opts]
+            lasting = [(opt.held or opt.inside == e.LOOSE) and opt.grads in a.PENDING for opt in opts]
+            opts = [opt if lasts else a.Opt() for opt, lasts in zip(opts, lasting, strict=True)]
             used = renewed = 0
             state = state._replace(regions=(), stale=-1)
         elif kind == e.END:
@@ -410,6 +423,16 @@ class Judge:
         if event.object is not None and opts[self.index[event.object]].many:
             self.accumulates.update(key for key, _ in event.guards if key in self.windows)
 
+    def _rescues(self, event: Event, here: Here) -> bool:
+        """Whether gradients are cleared where something went wrong: under a test under which nothing runs backward."""
+        if event.facts.get("rescue"):
+            return True
+        around = [(key, truth) for key, truth in event.guards if key not in self.windows]
+        if not around:
+            return False
+        fed = next((x for i, _ in self._path(here) if (x := self._event(i)) is not None and x.kind == e.BACKWARD), None)
+        return fed is not None and not set(fed.guards).issuperset(around)
+
     def _held(self, state: State) -> bool:
         """Whether it is known that this iteration does not end the accumulation window."""
         for key, boundary in self.windows.items():
@@ -422,16 +445,21 @@ class Judge:
         feeds = event.facts.get("feeds")
         sure = len(opts) == 1
         divided = bool(event.facts.get("divided"))
+        loop = event.facts.get("inside", "")
+        apart = bool(event.facts.get("apart"))
         for i, key in enumerate(self.opts):
             if feeds is not None and key not in feeds:
                 continue
             certain = sure or feeds is not None
+            inside = loop if key in self.stepped else ""
             if event.facts.get("opaque"):
                 move(i, a.HANDOFF)
             elif scaler >= 0:
-                move(i, a.BACKWARD_SCALED if certain else a.MAYBE_SCALED, by=scaler, divided=divided, held=held)
+                kind = a.BACKWARD_SCALED if certain else a.MAYBE_SCALED
+                move(i, kind, by=scaler, divided=divided, held=held, inside=inside, apart=apart)
             else:
-                move(i, a.BACKWARD_RAW if certain else a.MAYBE_RAW, divided=divided, held=held)
+                kind = a.BACKWARD_RAW if certain else a.MAYBE_RAW
+                move(i, kind, divided=divided, held=held, inside=inside, apart=apart)
 
     def _update(self, event: Event, opts: list[a.Opt], scaler: int, move: Callable[..., None]) -> None:
         mine = [i for i, opt in enumerate(opts) if opt.by in (scaler, -1)]
@@ -529,6 +557,10 @@ class Judge:
         kinds = BLAMED.get(label)
         if kinds is not None:
             blamed = self._last(here, kinds, i, raw=label == "step@raw")
+        if label == "step@undivided":
+            event = self._event(blamed)
+            if event is not None and event.facts.get("vague"):
+                label = "step@undivided-vague"
         self._blame(label, blamed, index, here)
 
     def _witness(self, label: str, here: Here, blamed: int, settled: int) -> list[Event]:
@@ -581,12 +613,15 @@ BLAMED: dict[str, tuple[str, ...]] = {
     "unscale@divided": (e.GRAD_DIVIDE,),
     "step@discarded": (e.ZERO_GRAD,),
     "step@undivided": (e.BACKWARD,),
+    "step@undivided-vague": (e.BACKWARD,),
+    "step@apart": (e.BACKWARD,),
 }
 
 #: Faults between an event of one turn of a loop and one of a later turn.
 SECOND_TURN = frozenset(
     {
         "step@undivided",
+        "step@undivided-vague",
         "unscale@window",
         "zero@window",
         "step@stepped",
@@ -626,6 +661,8 @@ WITNESS: dict[str, tuple[str, ...]] = {
     "unscale@stepped": (e.SCALER_STEP,),
     "step@discarded": (e.BACKWARD,),
     "step@undivided": (e.BACKWARD,),
+    "step@undivided-vague": (e.BACKWARD,),
+    "step@apart": (e.BACKWARD,),
     "zero@window": (e.BACKWARD,),
     "bce@region": (e.AUTOCAST_ENTER,),
     "backward@region": (e.AUTOCAST_ENTER,),

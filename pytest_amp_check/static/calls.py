@@ -8,6 +8,8 @@ from collections.abc import Callable
 from ..protocol import events as e
 from ..protocol.words import chain
 from .conditions import Formula
+from .losses import first_given, is_graded
+from .microbatches import PIECES
 from .reader import IMPURE, entry_of
 from .things import first_of
 from .torchcalls import TorchCalls, compares
@@ -26,6 +28,7 @@ from .values import (
     Mapping,
     ModuleValue,
     Named,
+    NoSync,
     NullContext,
     Opaque,
     Params,
@@ -135,7 +138,7 @@ class Reader(TorchCalls):
             return self._construct(func, args, keywords, node)
         if isinstance(func, Instance):
             if func.thing is not None:
-                return self._forward(func.thing, args, keywords, node, self._reads_forward(func.cls))
+                return self.module_called(func, func.thing, args, keywords, node)
             return self.call_method(func, "__call__", args, node, keywords)
         if isinstance(func, Engine):
             return self.engine_called(func, args, keywords, node)
@@ -175,6 +178,9 @@ class Reader(TorchCalls):
             made.deps = None
             if not any(t.is_loss for t in tensors):
                 made.divided = False
+            if len(given) > 1:
+                made.vague = False
+            made.opaque = made.opaque or is_graded(given)
             made.module_read = False
             return made
         if last in IMPURE:
@@ -184,6 +190,8 @@ class Reader(TorchCalls):
         )
         if self.loops:
             made_opaque.loops |= frozenset((self.loops[-1].key,))
+        made_opaque.called = True
+        made_opaque.compares = len(given) > 1 and any(isinstance(v, Opaque) and v.called for v in given)
         return made_opaque
 
     def method(self, receiver: Value, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
@@ -279,11 +287,16 @@ class Reader(TorchCalls):
             return self.call_value(stored, args, keywords, node)
         if name == "backward":
             if isinstance(receiver, Opaque) and not args:
-                self._backward(self._foreign_tensor(receiver), node)
+                self._backward(self._foreign_tensor(receiver), node, first_given(args, keywords))
                 return NONE
             # A framework's own backward: it may scale, divide, step.
             self.emit(e.BACKWARD, node, None, opaque=True, feeds=None, names={"loss": text})
             return NONE
+        if name in ("div_", "mul_") and isinstance(receiver, Opaque) and receiver.graded:
+            self.emit(e.GRAD_NORMALISE, node, None, None, owners=None)
+            return receiver
+        if name == "no_sync" and not given:
+            return NoSync()
         if name == "enter_context" and args:
             self.maybe_open += 1
             return self.fresh(node, name)
@@ -312,6 +325,10 @@ class Reader(TorchCalls):
             )
         func = self.structural("method", (receiver,), self.words(node), name)
         result = self.unknown(func, args, keywords, node)
+        result.pieces = name in PIECES
+        if isinstance(result, Opaque) and isinstance(receiver, Opaque):
+            result.compares = name == "mean" or (receiver.compares and name != "item")
+            result.divided = name == "sum" or (receiver.divided and not args)
         if name in ("get", "pop") and args and isinstance(result, Opaque):
             result.entry = entry_of(receiver, args[0])
         return result
@@ -330,3 +347,10 @@ class Reader(TorchCalls):
         things = tuple(thing.key for thing in self.held(given))
         if things:
             self.emit(e.HANDOFF, node, things=things, trains=tuple(t.key for t in direct) if trainers else ())
+        if "no_sync" in self.module.identifiers and any(_has_gradients(value) for value in given):
+            self.emit(e.GRAD_AVERAGE, node)
+
+
+def _has_gradients(value: Value) -> bool:
+    """Whether whoever is given a value may average gradients over processes by hand."""
+    return isinstance(value, (Params, Grad)) or (isinstance(value, Ref) and value.role in ("module", "optimizer"))

@@ -21,11 +21,13 @@ from .values import (
     Grad,
     HelperContext,
     Instance,
+    Mapping,
     ModuleValue,
     Named,
     Opaque,
     Params,
     Ref,
+    Sequence,
     SuperValue,
     Tensor,
     Value,
@@ -35,6 +37,11 @@ from .values import (
 #: Tensor methods that end a tensor's use as a loss.
 TO_NUMBER = frozenset("item tolist numpy cpu shape size dim backward_hooks requires_grad".split())
 
+
+#: Words of a forward that computes a loss itself.
+LOSSES = frozenset(
+    "binary_cross_entropy BCELoss cross_entropy CrossEntropyLoss mse_loss MSELoss l1_loss nll_loss".split()
+)
 
 #: Methods of things that may be taken without being called.
 BOUND = {
@@ -150,6 +157,26 @@ class Classes(Functions):
             words |= owner.words
         return self.method_of(cls, "forward") is not None and "autocast" not in words
 
+    def module_called(
+        self, receiver: Instance, thing: Thing, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
+        """The value of a call of a module whose class is in view: with what its forward does to a loss."""
+        made = self._forward(thing, args, keywords, node, self._reads_forward(receiver.cls))
+        method = self.method_of(receiver.cls, "forward")
+        given = [*args, *keywords.values()]
+        compares = len(given) > 1 and any(tensors_of(v) or (isinstance(v, Opaque) and v.called) for v in given)
+        if method is None or method in self.active or not (compares or method.words & LOSSES):
+            return made
+        outcome: list[Value] = []
+        inner = FunctionValue(method, self.home(method.module), receiver)
+        roots, reached, heap = set(self.roots_reached), set(self.reached), self.heap
+        self.heap = dict(heap)
+        self.forwards += 1
+        self.aside(lambda: outcome.append(self.follow(inner, args, keywords, node)))
+        self.forwards -= 1
+        self.heap, self.roots_reached, self.reached = heap, roots, reached
+        return _reduced_as(outcome[0], made) if isinstance(made, Tensor) else made
+
     def _construct(self, func: ClassValue, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         cls = func.cls
         role = self._role_of(cls)
@@ -211,6 +238,11 @@ class Classes(Functions):
             return BoundMethod(receiver, name)
         if isinstance(receiver, Tensor) and name == "backward":
             return BoundMethod(receiver, name)
+        if isinstance(receiver, Tensor) and name == "grad":
+            # Whether it holds the loss scale, only the backward before it tells.
+            held = receiver.copy()
+            held.opaque = True
+            return held
         if isinstance(receiver, Tensor):
             return receiver.copy() if name not in TO_NUMBER else self.fresh(node, name)
         if isinstance(receiver, Params):
@@ -228,6 +260,8 @@ class Classes(Functions):
         text = self.words(node) if isinstance(node, ast.expr) else name
         made_opaque = self.structural("attribute", (receiver,), text, name)
         made_opaque.parameter = isinstance(receiver, Opaque) and receiver.parameter
+        made_opaque.graded = made_opaque.graded or name == "grad"
+        made_opaque.compares = isinstance(receiver, Opaque) and receiver.called
         return made_opaque
 
     def _ref_attribute(self, receiver: Ref, name: str) -> Value | None:
@@ -342,7 +376,7 @@ class Classes(Functions):
         method = self.method_of(receiver.cls, name)
         if method is not None:
             if receiver.thing is not None and name == "forward":
-                return self._forward(receiver.thing, args, keywords, node, self._reads_forward(receiver.cls))
+                return self.module_called(receiver, receiver.thing, args, keywords, node)
             bound = FunctionValue(
                 method,
                 self.home(method.module),
@@ -377,3 +411,19 @@ class Classes(Functions):
         if "classmethod" in method.decorator_names():
             args = [receiver, *args]
         return self.call_value(FunctionValue(method, receiver.frame), args, keywords, node)
+
+
+def _reduced_as(outcome: Value, made: Tensor) -> Value:
+    """What a module gives, in the shape and with the reductions that reading its forward has shown."""
+    if isinstance(outcome, Choice):
+        outcome = next((v for _, v in outcome.options if isinstance(v, (Tensor, Sequence, Mapping))), outcome)
+    if isinstance(outcome, Sequence) and not outcome.open:
+        return Sequence([_reduced_as(item, made) for item in outcome.items])
+    if isinstance(outcome, Mapping) and not outcome.open:
+        return Mapping({key: _reduced_as(item, made) for key, item in outcome.items.items()})
+    part = made.copy()
+    if isinstance(outcome, Tensor):
+        part.divided, part.is_loss, part.vague = outcome.divided, outcome.is_loss, outcome.vague
+    elif isinstance(outcome, Opaque):
+        part.divided = outcome.divided
+    return part

@@ -16,7 +16,8 @@ from ..protocol.events import Event, Graph, Program, Site, Thing
 from ..protocol.finding import Finding
 from ..protocol.rules import LABELS, RULES
 from ..protocol.suppress import Suppressions
-from . import sources
+from . import documents, sources
+from .documents import Block
 from .project import Module
 from .roots import Reached, read_module
 from .sources import InputError
@@ -65,10 +66,9 @@ class Report:
 def check_source(text: str, filename: str = "<string>", settings: Settings | None = None) -> list[Finding]:
     """Findings in one source text."""
     tree = Tree()
-    data = text.encode("utf-8", "replace")
-    tree.look(filename, data)
-    reading = analyse(text, filename, tree)
-    return _suppressed(_kept([reading]), text, filename, settings or Settings())
+    tree.look(filename, documents.code(filename, text.encode("utf-8", "replace")))
+    settings = settings or Settings()
+    return _settled(_read(text, filename, settings, tree), [filename], settings, {filename: text})
 
 
 def check_paths(
@@ -98,7 +98,7 @@ def check_paths(
         others.extend(looked.others)
         classes |= looked.classes
     # What a class inherits may call what it defines; what trains elsewhere may be saved here.
-    training = {os.fsencode(_stem(path)) for _, path in todo}
+    training = {os.fsencode(_stem(path)) for _, path in todo if path.endswith(".py")}
     todo += [(size, path) for size, path, names, imported in others if names & classes or imported & training]
     tree.grow(files, list(paths))
     # The largest first, so that no process is left with a large one at the end.
@@ -106,10 +106,10 @@ def check_paths(
     enough = sum(size for size, _ in todo) > WORTH_PROCESSES
     work = [path for _, path in todo]
     readings: list[Reading] = []
-    for reading in spread(_check, work, jobs if enough else 1, tree):
-        readings.append(reading)
+    for done, found in enumerate(spread(_check, work, jobs if enough else 1, (settings, tree))):
+        readings += found
         if progress is not None:
-            progress(len(readings), len(todo))
+            progress(done + 1, len(todo))
     findings.extend(_settled(readings, files, settings))
     findings.sort(key=Finding.order)
     return Report(findings, len(files))
@@ -125,16 +125,17 @@ class Reading:
     """What reading one file has shown, in it and in those that it calls.
 
     ``reached`` tells of what was read on its own which functions it called, ``ours`` whether the file has comments
-    that are meant for this tool.
+    that are meant for this tool. ``settled`` are findings that are done with.
     """
 
-    __slots__ = ("findings", "ours", "path", "reached")
+    __slots__ = ("findings", "ours", "path", "reached", "settled")
 
     def __init__(self, path: str, findings: list[Finding], reached: Reached, *, ours: bool = False) -> None:
         self.path = path
         self.findings = findings
         self.reached = reached
         self.ours = ours
+        self.settled: list[Finding] = []
 
 
 class _Looked:
@@ -163,24 +164,70 @@ def _look(paths: list[str]) -> _Looked:
         except sources.Unreadable as error:
             looked.findings.extend(_settle([_unreadable(path, error.line, str(error))], path, settings))
             continue
-        looked.tree.look(path, data)
-        if path in named or sources.mentions(data):
+        code = documents.code(path, data)
+        if not documents.is_markdown(path):
+            looked.tree.look(path, code)
+        if path in named or sources.mentions(code):
             looked.todo.append((len(data), path))
-            looked.classes |= sources.classes(data)
+            looked.classes |= sources.classes(code)
         else:
-            names, imported = sources.bases(data), sources.imports(data)
+            names, imported = sources.bases(code), sources.imports(code)
             if names or imported:
                 looked.others.append((len(data), path, names, imported))
     return looked
 
 
-def _check(path: str) -> Reading:
-    tree = cast("Tree", shared())
+def _check(path: str) -> list[Reading]:
+    settings, tree = cast("tuple[Settings, Tree]", shared())
     try:
-        text = sources.decode(sources.load(path))
+        text = documents.decode(path, sources.load(path))
     except sources.Unreadable as error:
-        return Reading(path, [_unreadable(path, error.line, str(error))], {})
-    return analyse(text, path, tree)
+        return [Reading(path, [_unreadable(path, error.line, str(error))], {})]
+    return _read(text, path, settings, tree)
+
+
+def _read(text: str, path: str, settings: Settings, tree: Tree) -> list[Reading]:
+    """What the programs of one file show. Those of a document are settled here: nothing calls what is in them."""
+    try:
+        blocks = documents.blocks(path, text)
+    except sources.Unreadable as error:
+        return [Reading(path, [_unreadable(path, error.line, str(error))], {})]
+    around = False
+    if documents.is_markdown(path):
+        # What is shown is a part of something, and no part of this project's programs.
+        tree, around = Tree(), True
+        tree.look(path, text.encode("utf-8", "replace"))
+    elif len(blocks) > 1:
+        # One may be entered by another.
+        around = "autocast" in text
+    readings: list[Reading] = []
+    for number, block in enumerate(blocks):
+        if block.broken:
+            ours = Suppressions.ours_in(block.text)
+            reading = Reading(path, [_unreadable(path, *block.broken)], {}, ours=ours)
+        else:
+            reading = analyse(block.text, path, tree, around=around)
+        if block.places is not None:
+            reading = _settled_block(reading, block, f"{path}:{number}", settings)
+        readings.append(reading)
+    return readings
+
+
+def _settled_block(reading: Reading, block: Block, name: str, settings: Settings) -> Reading:
+    """What a program of a document shows, its own findings settled; ``name`` stands for it as if it were a file."""
+    path = reading.path
+    kept = _kept([reading])
+    own = _suppressed([f for f in kept if f.site.path == path], block.text, path, settings)
+    others = [f for f in kept if f.site.path != path]
+    for finding in others:
+        finding.entries = {(name if at == path else at, line) for at, line in finding.entries}
+    reached = {
+        (name, line): {function for function in functions if function[0] != path}
+        for (_, line), functions in reading.reached.items()
+    }
+    made = Reading(path, block.placed(others, path), reached)
+    made.settled = block.placed(own, path)
+    return made
 
 
 def _kept(readings: Sequence[Reading]) -> list[Finding]:
@@ -207,20 +254,25 @@ def _kept(readings: Sequence[Reading]) -> list[Finding]:
     return list(found.values())
 
 
-def _settled(readings: list[Reading], files: list[str], settings: Settings) -> list[Finding]:
+def _settled(
+    readings: list[Reading], files: list[str], settings: Settings, texts: Mapping[str, str] | None = None
+) -> list[Finding]:
     """The findings in each file, suppressed ones removed and unused suppressions added."""
     by_path: dict[str, list[Finding]] = {reading.path: [] for reading in readings if reading.ours}
     asked = frozenset(files)
     for finding in _kept(readings):
         if finding.site.path in asked:
             by_path.setdefault(finding.site.path, []).append(finding)
-    settled: list[Finding] = []
+    settled = [finding for reading in readings for finding in reading.settled]
     for path, findings in by_path.items():
-        try:
-            text = sources.decode(sources.load(path))
-        except sources.Unreadable:
-            text = ""
+        text = texts.get(path) if texts else None
+        if text is None:
+            try:
+                text = sources.decode(sources.load(path))
+            except sources.Unreadable:
+                text = ""
         settled.extend(_suppressed(findings, text, path, settings))
+    settled.sort(key=Finding.order)
     return settled
 
 
@@ -266,8 +318,8 @@ def _ignored(path: str, settings: Settings) -> frozenset[str]:
     return ignored
 
 
-def analyse(text: str, path: str, tree: Tree) -> Reading:
-    """All findings in one text, whatever is selected or suppressed."""
+def analyse(text: str, path: str, tree: Tree, *, around: bool = False) -> Reading:
+    """All findings in one text, whatever is selected or suppressed; ``around`` says that it may stand in a region."""
     limit = sys.getrecursionlimit()
     collecting = gc.isenabled()
     gc.disable()
@@ -279,20 +331,19 @@ def analyse(text: str, path: str, tree: Tree) -> Reading:
             try:
                 parsed = ast.parse(text)
             except SyntaxError as error:
-                reason = f"it is not valid Python {_version()}: {error.msg}"
-                return Reading(path, [_unreadable(path, error.lineno or 1, reason)], {}, ours=ours)
+                return Reading(path, [_unreadable(path, error.lineno or 1, sources.invalid(error))], {}, ours=ours)
             except ValueError as error:
                 return Reading(path, [_unreadable(path, 1, str(error))], {}, ours=ours)
         program = Program()
         tree.begin()
         module = Module(path, text, parsed)
         module.link(tree.local_names(module, path))
-        own = any("autocast" in name for name in module.identifiers)
-        program.facts["enters_autocast"] = own or bool(tree.autocast - {path})
+        own = around or any("autocast" in name for name in module.identifiers)
         program.facts["float16"] = tree.float16
         program.facts["lightning16"] = tree.lightning16
         reached = read_module(module, program, tree)
         _survey(program)
+        program.facts["enters_autocast"] = own or (bool(program.facts["live_scalers"]) and tree.may_enter(path))
         return Reading(path, check(program), reached, ours=ours)
     except (RecursionError, MemoryError):
         return Reading(path, [_unreadable(path, 1, "its code is nested too deeply to be analysed")], {}, ours=ours)
@@ -300,10 +351,6 @@ def analyse(text: str, path: str, tree: Tree) -> Reading:
         sys.setrecursionlimit(limit)
         if collecting:
             gc.enable()
-
-
-def _version() -> str:
-    return f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def _mark_casts(graph: Graph, program: Program) -> None:

@@ -12,6 +12,7 @@ from ..protocol import events as e
 from ..protocol.words import Words
 from .conditions import Formula, both, either, negate
 from .machine import Frame, Loop, Open
+from .microbatches import draws, keeps_gradients, loaded, selects, stored_beside
 from .modules import Modules
 from .project import Imported, catches_import, stored_names
 from .syntax import children, walk
@@ -26,6 +27,7 @@ from .values import (
     Instance,
     Mapping,
     Named,
+    NoSync,
     NullContext,
     Opaque,
     Params,
@@ -319,9 +321,9 @@ class Flow(Modules):
             self.frame.vars, self.heap = dict(in_try), dict(before_heap)
             if handler.name:
                 self.frame.vars[handler.name] = self.fresh(handler, handler.name)
-            self.handling += 1
+            self.rescuing += 1
             self.read(handler.body)
-            self.handling -= 1
+            self.rescuing -= 1
             ends.append((self.cur, self.frame.vars, self.heap))
         self.unwind = self.unwind[:base]
         self.shims -= shim
@@ -366,7 +368,13 @@ class Flow(Modules):
         if items is not None:
             self._unrolled(node, items)
             return
-        self._loop(node.body, node.orelse, lambda: self.assign(node.target, self.elements(iterable, node.iter)), None)
+        pieces = iterable.pieces or (
+            isinstance(iterable, Opaque)
+            and iterable.iterates == "range"
+            and not selects(node.body, node.target)
+            and self._draws_anew(node)
+        )
+        self._loop(node, lambda: self.assign(node.target, self.elements(iterable, node.iter)), None, pieces=pieces)
 
     def _binds_thing(self, target: ast.expr) -> bool:
         return any(
@@ -401,15 +409,34 @@ class Flow(Modules):
                 self.heap = {**heap, **self.heap}
 
     def _while(self, node: ast.While) -> None:
-        self._loop(node.body, node.orelse, lambda: None, node.test)
+        self._loop(node, lambda: None, node.test, pieces=any(loop.node for loop in self.loops) and draws(node.body))
+
+    def _draws_anew(self, node: ast.For | ast.AsyncFor) -> bool:
+        """Whether each turn of a loop works on data that it draws itself, not on those of the turn around it."""
+        if draws(node.body):
+            return True
+        outer = self.loops[-1] if self.loops else None
+        if outer is None or outer.node is None or outer.frame is not self.frame:
+            return False
+        return not any(
+            _is_data(self.frame.vars.get(name)) for name in loaded(node.body) & stored_beside(outer.node, node)
+        )
 
     def _loop(
-        self, body: list[ast.stmt], orelse: list[ast.stmt], bind: Callable[[], None], test: ast.expr | None
+        self,
+        node: ast.For | ast.AsyncFor | ast.While,
+        bind: Callable[[], None],
+        test: ast.expr | None,
+        *,
+        pieces: bool,
     ) -> None:
         if self.cur is None:
             return
+        body, orelse = node.body, node.orelse
         self.serial += 1
         loop = Loop(self.serial, len(self.unwind))
+        loop.node, loop.frame = node, self.frame
+        loop.pieces = pieces and not keeps_gradients(body)
         asked = len(self.tests.asked)
         mark = self.mark()
         self._carry(body, loop, bind)
@@ -438,11 +465,12 @@ class Flow(Modules):
         del self.path[base:]
         self._gather(loop.continues)
         self._turn(head, first, False)
+        open_ended = self._leaves_the_step(head, loop)
         after = (self.cur, self.frame.vars, self.heap)
         self.loops.pop()
         self.cur = past
         counted = any(t.counts and loop.key in self.tests.loops[t.key] for t in self.tests.asked[asked:])
-        if counted and self.happened != mark.happened:
+        if counted and not open_ended and self.happened != mark.happened:
             self.emit(e.LOOP_EXIT, body[0])
         if after[0] is not None:
             self.frame.vars, self.heap = {**before_vars, **after[1]}, {**before_heap, **after[2]}
@@ -452,7 +480,26 @@ class Flow(Modules):
         self.jumped = mark.jumped
         self.read(orelse)
         self._gather(loop.breaks)
+        if open_ended:
+            self.emit(e.LOOP_EXIT, body[0], complete=True)
         self.forget(mark)
+
+    def _leaves_the_step(self, head: int, loop: Loop) -> bool:
+        """Whether a loop that was just read runs backward and leaves the step to what follows; its events are told."""
+        events = [node.event for node in self.graph.nodes[head:] if node.event is not None]
+        backwards = [event for event in events if event.kind == e.BACKWARD]
+        if not backwards or any(event.facts.get("opaque") for event in backwards):
+            return False
+        if any(event.kind in (e.SCALER_STEP, e.STEP, e.HANDOFF) for event in events):
+            return False
+        for event in backwards:
+            if loop.pieces or "inside" not in event.facts:
+                event.facts["inside"] = e.MICRO if loop.pieces else e.LOOSE
+        for event in events:
+            if event.kind == e.LOOP_EXIT:
+                # The window that its loop stands in goes on.
+                event.facts["within"] = True
+        return True
 
     def _turn(self, head: int, first: int, truth: bool) -> None:
         """Lead on to a turn of a loop, which is the first or is not."""
@@ -499,6 +546,10 @@ class Flow(Modules):
                 isinstance(value, Const) and isinstance(value.value, int) and not isinstance(value.value, bool)
             )
             made.counter = made.counter or (isinstance(value, Opaque) and value.counter)
+            if made.counter and isinstance(value, Const) and isinstance(value.value, int):
+                made.first = value.value
+            elif isinstance(value, Opaque) and value.counter and value.first is not None:
+                made.first = value.first + value.offset
             return made
         return value
 
@@ -622,13 +673,17 @@ class Flow(Modules):
         if isinstance(context, Choice):
             if _holds_autocast(context):
                 self._enter_choice(context, node)
+            elif _keeps_apart(context):
+                self.apart.append(either(*(f for f, v in context.options if isinstance(v, NoSync))))
             return
         if isinstance(context, Ref) and context.role == "autocast":
             self._enter_autocast(context, node)
+        elif isinstance(context, NoSync):
+            self.apart.append(True)
         elif isinstance(context, GradMode):
             self.no_grad += 1
         elif isinstance(context, StackContext):
-            context.depth, context.opened = self.depth, len(self.open)
+            context.depth, context.opened, context.apart = self.depth, len(self.open), len(self.apart)
         elif isinstance(context, Instance):
             self.call_method(context, "__enter__", [], node)
         elif isinstance(context, (Opaque, Named)):
@@ -706,8 +761,11 @@ class Flow(Modules):
                 self.open.pop()
         elif isinstance(context, StackContext):
             del self.open[context.opened :]
+            del self.apart[context.apart :]
         elif isinstance(context, GradMode):
             self.no_grad -= 1
+        elif _keeps_apart(context) and self.apart:
+            self.apart.pop()
         elif isinstance(context, (Opaque, Named)):
             self.maybe_open -= 1
 
@@ -721,6 +779,13 @@ def _holds_autocast(value: Value) -> bool:
     if isinstance(value, Choice):
         return any(_holds_autocast(v) for _, v in value.options)
     return isinstance(value, Ref) and value.role == "autocast"
+
+
+def _keeps_apart(value: Value) -> bool:
+    """Whether gradients may not be averaged over processes in a context."""
+    if isinstance(value, Choice):
+        return any(isinstance(v, NoSync) for _, v in value.options)
+    return isinstance(value, NoSync)
 
 
 def _may_become_thing(value: Value) -> bool:
@@ -743,6 +808,13 @@ def _is_of_params(value: Value) -> bool:
             _is_of_params(item) for item in value.items
         )
     return isinstance(value, Params)
+
+
+def _is_data(value: Value | None) -> bool:
+    """Whether a variable may hold what a model is trained on."""
+    if isinstance(value, Opaque):
+        return not value.counter
+    return isinstance(value, (Tensor, Sequence))
 
 
 def _is_of_things(value: Value) -> bool:

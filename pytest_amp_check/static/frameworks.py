@@ -20,7 +20,6 @@ from .values import (
     Choice,
     Const,
     Engine,
-    FunctionValue,
     Instance,
     NullContext,
     Opaque,
@@ -323,29 +322,24 @@ class Frameworks(Things):
                 self.emit(e.UNSCALE, node, scaler, key, framework=by, names=names)
             self.emit(e.SCALER_STEP, node, scaler, key, framework=by, names=names)
 
-        self.fork(engine.enabled, scaled, lambda: self._emit_step(key, node, names))
+        def plain() -> None:
+            self.emit(e.STEP, node, None, key, names=names)
 
-    def _emit_step(self, key: int, node: ast.AST, names: dict[str, object]) -> None:
-        self.emit(e.STEP, node, None, key, names=names)
+        self.fork(engine.enabled, scaled, plain)
 
-    def _optimizer_method(
-        self, optimizer: Ref, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
-    ) -> Value:
-        if name != "step" or any(isinstance(value, FunctionValue) for value in (*args, *keywords.values())):
-            return super()._optimizer_method(optimizer, name, args, keywords, node)
+    def step_optimizer(self, optimizer: Ref, node: ast.AST, names: dict[str, object]) -> None:
+        key = optimizer.thing.key
         prepared = optimizer.thing.facts.get("engine")
         ambient = [engine for engine in self.engines.values() if FRAMEWORKS[engine.framework].ambient]
-        names: dict[str, object] = {"optimizer": self.receiver_words(node), "call": self.words(node)}
         if prepared is not None:
             engine, guards = prepared
-            self._step(engine, optimizer.thing.key, node, names, sure=guards <= set(self.guards()))
+            self._step(engine, key, node, names, sure=guards <= set(self.guards()))
         elif len(ambient) == 1:
-            self._step(ambient[0], optimizer.thing.key, node, names, sure=False)
+            self._step(ambient[0], key, node, names, sure=False)
         elif ambient:
             self.hand_off([optimizer], node)
         else:
-            return super()._optimizer_method(optimizer, name, args, keywords, node)
-        return self.fresh(node, name)
+            super().step_optimizer(optimizer, node, names)
 
     def _region(self, engine: Engine, node: ast.AST) -> Value:
         """The autocast region that an engine enters."""

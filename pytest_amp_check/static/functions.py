@@ -67,7 +67,11 @@ class Functions(Gradients):
         frame.on_yield = on_yield
         frame.cls = function.cls
         frame.receiver = func.receiver
-        return self.run(frame, function, func.wrappers, node)
+        value = self.run(frame, function, func.wrappers, node)
+        if function.generator and frame.yields_pieces and on_yield is None:
+            value = self.fresh(node, "pieces")
+            value.pieces = True
+        return value
 
     def _too_far(self, function: Function) -> bool:
         """Whether enough of other files was read."""

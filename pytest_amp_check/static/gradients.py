@@ -8,6 +8,7 @@ from ..protocol import events as e
 from ..protocol.events import Event
 from ..protocol.words import Words
 from .losses import Losses
+from .reader import undo
 from .values import (
     NONE,
     Const,
@@ -22,13 +23,30 @@ from .values import (
 
 #: Tensor methods that edit in place.
 EDITS = frozenset("mul_ clamp_ clip_ nan_to_num_ add_ sub_ copy_ masked_fill_ sign_ clamp_min_ clamp_max_".split())
+#: Methods of tensors, modules and optimizers that let other code have the gradients before the step.
+HOOKS = frozenset(
+    "register_hook register_post_accumulate_grad_hook register_step_pre_hook register_comm_hook "
+    "register_full_backward_hook register_full_backward_pre_hook".split()
+)
 READS = frozenset("norm abs mean max min std pow sum square histc isnan isinf isfinite".split())
 
 
 class Gradients(Losses):
     """Reads what is done to parameters and their gradients."""
 
+    def rate_divided(self, params: Params) -> None:
+        """Averaging may be left to the learning rate, or to a hook on the gradients."""
+        owners = self._owners(params)
+        if owners is None and self.frame.module is self.module:
+            # Of an optimizer that the file may only come to know by its use.
+            self.program.facts["averaged"] = True
+        for key in owners or ():
+            self.program.things[key].facts["divided"] = True
+
     def _params_method(self, params: Params, name: str, args: list[Value], node: ast.AST) -> Value:
+        if name in HOOKS:
+            self.rate_divided(params)
+            return self.fresh(node, name)
         if name in ("values", "items", "copy"):
             return params
         if name in ("copy_", "add_", "mul_", "sub_", "fill_", "zero_", "lerp_"):
@@ -94,6 +112,7 @@ class Gradients(Losses):
             self.emit(e.GRAD_EDIT, node, None, None, owners=owners, names=names)
         else:
             # Gradients that come from elsewhere (averaged over ranks, restored): whatever they are.
+            undo(value)
             self.emit(e.HANDOFF, node, None, None, things=owners if owners is not None else self._all_optimizers())
 
     @staticmethod
@@ -102,7 +121,9 @@ class Gradients(Losses):
         if isinstance(node, ast.AugAssign):
             return isinstance(node.op, (ast.Div, ast.Mult))
         return (
-            isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("div_", "mul_")
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("div_", "mul_", "_foreach_div_", "_foreach_mul_")
         )
 
     def grad_used(self, grad: Grad, node: ast.AST) -> Event | None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
+from typing import Any
 
 from ..protocol import events as e
 from ..protocol import surface
 from ..protocol.events import Thing
 from ..protocol.words import Words
+from .conditions import either
+from .microbatches import PIECES
 from .reader import Expressions, undo
 from .values import (
     NONE,
@@ -28,10 +32,6 @@ from .values import (
 TO_NUMBER = frozenset("item tolist numpy cpu shape size dim backward_hooks requires_grad".split())
 #: Tensor methods that keep by what a loss was divided.
 LINEAR = frozenset("mean sum float double clone squeeze".split())
-
-
-def _is_none(value: Value | None) -> bool:
-    return value is None or (isinstance(value, Const) and value.value is None)
 
 
 class Losses(Expressions):
@@ -69,7 +69,8 @@ class Losses(Expressions):
         """A loss of which only the name is known."""
         made = Tensor(value.loops if value is not None else frozenset())
         made.deps = None
-        made.opaque = isinstance(value, Opaque) and value.parameter
+        made.opaque = isinstance(value, Opaque) and (value.parameter or value.graded)
+        made.vague = not (isinstance(value, Opaque) and value.compares)
         made.divided = value is not None and value.divided
         if isinstance(value, Opaque):
             made.divisors, made.factors = value.divisors, value.factors
@@ -123,18 +124,22 @@ class Losses(Expressions):
         reduction = keywords.get("reduction")
         summed = facts.get("reduction") == "sum" or (isinstance(reduction, Const) and reduction.value == "sum")
         unknown_reduction = reduction is not None and not isinstance(reduction, Const)
+        legacy = keywords.get("size_average")
+        summed = summed or (isinstance(legacy, Const) and legacy.value is False)
         made.divided = summed or unknown_reduction
+        made.vague = False
         return made
 
     def _tensor_method(
         self, tensor: Tensor, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
         if name == "backward":
-            self._backward(tensor, node, args[0] if args else keywords.get("gradient"))
+            self._backward(tensor, node, first_given(args, keywords))
             return NONE
         if name in TO_NUMBER:
             return self.fresh(node, name)
         made = self._computed([tensor, *(t for v in args for t in tensors_of(v))])
+        made.opaque = made.opaque or is_graded(args)
         if name in ("detach", "detach_", "clone_", "data"):
             made.deps = frozenset()
             made.scaler = -1
@@ -144,18 +149,26 @@ class Losses(Expressions):
             dtypes = [surface.DTYPES.get(v.name) for v in [*args, *keywords.values()] if isinstance(v, Named)]
             if any(dtype in ("float32", "float64") for dtype in dtypes):
                 made.low, made.matmul = "", False
-        elif name in ("div", "div_", "true_divide"):
-            return self.operate("/", tensor, args[0] if args else NONE, node)
-        elif name in ("mul", "mul_"):
-            return self.operate("*", tensor, args[0] if args else NONE, node)
+        elif name.removesuffix("_") in ("div", "true_divide", "mul"):
+            result = self.operate("*" if name.startswith("mul") else "/", tensor, args[0] if args else NONE, node)
+            if name.endswith("_"):
+                # In place: the tensor goes on to be used.
+                tensor.divided = tensor.divided or result.divided
+                if isinstance(result, Tensor):
+                    tensor.divisors, tensor.factors = result.divisors, result.factors
+            return result
         elif name == "sum":
             made.divided = True
-        if name in LINEAR and not args:
-            made.divisors, made.factors = tensor.divisors, tensor.factors
+        elif name == "mean":
+            made.vague = False
+        elif name in PIECES:
+            made.pieces = True
         elif name in ("masked_fill", "masked_fill_", "fill_", "index_fill", "index_fill_"):
             self._fill(name, args[-1] if args else keywords.get("value"), tensor, node)
         elif name in ("bmm", "matmul", "mm", "baddbmm", "__matmul__"):
             made.matmul = True
+        if name in LINEAR and not args:
+            made.divisors, made.factors = tensor.divisors, tensor.factors
         return made
 
     def _backward(self, tensor: Tensor, node: ast.AST, gradient: Value | None = None) -> None:
@@ -170,19 +183,25 @@ class Losses(Expressions):
         if tensor.penalty is not None:
             self._penalty(tensor, node)
         scaler = tensor.scaler if tensor.scaler >= 0 else None
-        self.emit(
-            e.BACKWARD,
-            node,
-            scaler,
-            feeds=self._fed(tensor),
-            divided=tensor.divided,
-            opaque=scaler is None and (tensor.opaque or not _is_none(gradient)),
-            scaled=scaler is not None,
-            dtypes=tensor.dtypes,
-            device=tensor.device,
-            custom=tensor.custom,
-            names=names,
+        facts = {
+            "feeds": self._fed(tensor),
+            "divided": tensor.divided or tensor.opaque or gradient is not None,
+            "vague": tensor.vague,
+            "opaque": scaler is None and (tensor.opaque or gradient is not None),
+            "scaled": scaler is not None,
+            "dtypes": tensor.dtypes,
+            "device": tensor.device,
+            "custom": tensor.custom,
+            "names": names,
+        }
+        self.fork(
+            either(*self.apart),
+            lambda: self._emit_backward(node, scaler, {**facts, "apart": True}),
+            lambda: self._emit_backward(node, scaler, dict(facts)),
         )
+
+    def _emit_backward(self, node: ast.AST, scaler: int | None, facts: dict[str, Any]) -> None:
+        self.emit(e.BACKWARD, node, scaler, **facts)
 
     def _penalty(self, tensor: Tensor, node: ast.AST) -> None:
         penalty = tensor.penalty
@@ -283,6 +302,7 @@ class Losses(Expressions):
         if not parts:
             return None
         made = self._computed(parts)
+        made.opaque = made.opaque or is_graded((left, right))
         if op == "/" and isinstance(left, Tensor) and isinstance(right, Tensor) and left.penalty and right.penalty:
             made.penalty = None
         if op == "@":
@@ -295,8 +315,11 @@ class Losses(Expressions):
             factor = right if isinstance(left, Tensor) else left
             if len(parts) == 1:
                 self.multiply(made, parts[0], factor)
-            # A weight of which only the name is known may well be 1 / k.
-            made.divided = made.divided or not isinstance(factor, Const) or factor.divided
+            if isinstance(factor, Const):
+                made.divided = made.divided or factor.divided or _is_share(factor.value)
+            else:
+                # A weight of which only the name is known may well be 1 / k, but those of a criterion's parts are not.
+                made.divided = made.divided or factor.divided or not self.forwards
         elif op in ("+", "-"):
             made.divided = all(p.divided for p in parts)
             made.divisors = frozenset.intersection(*(p.divisors for p in parts))
@@ -339,3 +362,21 @@ def _divisor(node: ast.AST) -> ast.expr | None:
     if isinstance(node, ast.AugAssign):
         return node.value
     return node.args[0] if isinstance(node, ast.Call) and node.args else None
+
+
+def is_graded(values: Iterable[Value]) -> bool:
+    """Whether something is computed with the gradient of a tensor, which may hold the loss scale or not."""
+    return any(isinstance(value, Opaque) and value.graded for value in values)
+
+
+def first_given(args: list[Value], keywords: dict[str, Value]) -> Value | None:
+    """The gradient that a backward is given, if it is given one."""
+    given = args[0] if args else keywords.get("gradient", keywords.get("grad_tensors"))
+    return None if isinstance(given, Const) else given
+
+
+def _is_share(factor: object) -> bool:
+    """Whether a number is one over another, as the weight of one of several equal parts is."""
+    if not isinstance(factor, float) or not 0 < factor <= 0.5:
+        return False
+    return abs(1 / factor - round(1 / factor)) < 1e-6

@@ -25,6 +25,7 @@ from .values import (
     Instance,
     Mapping,
     Named,
+    NoSync,
     NullContext,
     Opaque,
     Params,
@@ -38,6 +39,7 @@ from .values import (
     Tensor,
     Truth,
     Value,
+    merge_params,
 )
 
 #: Calls within calls that are followed; deeper ones are taken as unknown.
@@ -76,6 +78,7 @@ class Frame:
         "returns",
         "unwind_base",
         "vars",
+        "yields_pieces",
     )
 
     def __init__(
@@ -94,6 +97,7 @@ class Frame:
         self.unwind_base = 0
         self.path_base = 0
         self.of_class = False
+        self.yields_pieces = False
         self.on_yield: Callable[[Value], None] | None = None
 
     @property
@@ -102,13 +106,19 @@ class Frame:
 
 
 class Loop:
-    """A loop that is being read. ``key`` names its turns in :attr:`Value.loops`."""
+    """A loop that is being read. ``key`` names its turns in :attr:`Value.loops`.
 
-    __slots__ = ("breaks", "continues", "key", "unwind_base")
+    ``node`` and ``frame`` are where it stands; ``pieces`` says that it runs over the micro-batches of a window.
+    """
+
+    __slots__ = ("breaks", "continues", "frame", "key", "node", "pieces", "unwind_base")
 
     def __init__(self, key: int, unwind_base: int) -> None:
         self.key = key
         self.unwind_base = unwind_base
+        self.node: ast.For | ast.AsyncFor | ast.While | None = None
+        self.frame: Frame | None = None
+        self.pieces = False
         self.breaks: list[tuple[int, Vars, Heap]] = []
         self.continues: list[tuple[int, Vars, Heap]] = []
 
@@ -184,14 +194,18 @@ class Machine:
         self.no_grad = 0
         #: How far it is known that a framework runs this code under autocast: a severity, or None where it does not.
         self.ambient: str | None = None
+        #: When gradients are not averaged over processes here, for each context that says so.
+        self.apart: list[Formula] = []
         #: Statements read: in this graph, and in the whole file before it.
         self.total += self.spent
         self.all_abroad += self.abroad
         self.spent = self.abroad = 0
         self.shims = 0
         self.guarded = 0
-        #: Handlers of errors that are being read, here and in the callers.
-        self.handling = 0
+        #: Forwards of modules that are being read for what they do to a loss.
+        self.forwards = 0
+        #: Handlers of errors around the place being read.
+        self.rescuing = 0
         self.depth = 0
         self.entered = 0
         self.handlers: list[list[int]] = []
@@ -202,8 +216,19 @@ class Machine:
 
     def finish(self) -> None:
         """Settle what only the whole graph tells: which answers each turn of a loop makes unknown."""
+        lasting = 0
+        for node in self.graph.nodes:
+            if node.event is not None and node.event.kind in (e.BACKWARD, e.SCALER_STEP, e.STEP):
+                for key, _ in node.event.guards:
+                    test = self.graph.tests[key]
+                    if not test.counts and (not test.flag or node.event.kind == e.BACKWARD):
+                        lasting |= 1 << key
         for head, loop in self.heads:
-            self.graph.nodes[head].forgets |= self.tests.forgotten_by(loop)
+            forgotten = self.tests.forgotten_by(loop)
+            if loop < 0:
+                # Whoever calls a function again has not meanwhile changed how it runs backward and steps.
+                forgotten &= ~lasting
+            self.graph.nodes[head].forgets |= forgotten
 
     def aside(self, act: Callable[[], None]) -> None:
         """Read something for the values it gives, without keeping its events."""
@@ -212,6 +237,7 @@ class Machine:
         happened, returned, jumped = self.happened, self.returned, self.jumped
         opened, maybe, depth, no_grad = self.open, self.maybe_open, self.depth, self.no_grad
         self.graph.nodes, self.heads, self.handlers = [], [], []
+        apart, self.apart = self.apart, list(self.apart)
         self.open, self.path, self.loops = list(opened), list(path), list(loops)
         self.cur = self.node()
         act()
@@ -219,6 +245,7 @@ class Machine:
         self.unwind, self.loops, self.path = unwind, loops, path
         self.happened, self.returned, self.jumped = happened, returned, jumped
         self.open, self.maybe_open, self.depth, self.no_grad = opened, maybe, depth, no_grad
+        self.apart = apart
 
     # Places.
 
@@ -255,6 +282,8 @@ class Machine:
         if self.cur is None:
             return None
         names = facts.pop("names", None)
+        if kind == e.ZERO_GRAD and self.rescuing:
+            facts["rescue"] = True
         event = Event(kind, self.site(node), subject, object, facts, names, self.guards())
         here = self.node(event)
         self.link(self.cur, here)
@@ -338,6 +367,7 @@ class Machine:
 
     def fork(self, formula: Formula, then: Callable[[], None], otherwise: Callable[[], None]) -> tuple[bool, bool]:
         """Read two ways on, each with its own variables, and let them meet; says which of them come to an end."""
+        formula = self.short(formula)
         if isinstance(formula, bool):
             (then if formula else otherwise)()
             return (self.cur is not None, False) if formula else (False, self.cur is not None)
@@ -409,6 +439,10 @@ class Machine:
             return Ref(self.same_thing(a.thing, b.thing), self.short(enabled))
         if isinstance(a, Named) and isinstance(b, Named):
             return a
+        if isinstance(a, Params) and isinstance(b, Params) and a.one == b.one:
+            merged = merge_params([a, b])
+            merged.one = a.one
+            return merged
         if isinstance(a, Tensor) and isinstance(b, Tensor) and a.scaler == b.scaler:
             tensor = Tensor.merge([a, b])
             tensor.divided = a.divided or b.divided
@@ -420,11 +454,15 @@ class Machine:
             options = [(f, v) for f, v in options if f is not False]
             if len(options) <= 8:
                 return Choice(options)
-        made = self.opaque(("met", name, self.graph.name, len(self.graph.nodes)), name, a.loops | b.loops)
+        met_opaque = self.opaque(("met", name, self.graph.name, len(self.graph.nodes)), name, a.loops | b.loops)
+        met_opaque.divided = a.divided or b.divided
+        sides = [side for side in (a, b) if isinstance(side, Opaque)]
+        met_opaque.parameter = len(sides) == 2 and all(side.parameter for side in sides)
+        met_opaque.compares = any(side.compares for side in sides)
+        met_opaque.graded = any(side.graded for side in sides)
         if isinstance(a, Opaque) and isinstance(b, Opaque):
-            made.divided = a.divided or b.divided
-            made.divisors = self._divisors_of_either(formula, a, b)
-        return made
+            met_opaque.divisors = self._divisors_of_either(formula, a, b)
+        return met_opaque
 
     def _divisors_of_either(self, formula: Formula, a: Tensor | Opaque, b: Tensor | Opaque) -> frozenset[Divisor]:
         """What a loss was divided by on both ways, or on the one that a test of that very number leads to."""
@@ -558,6 +596,7 @@ class Machine:
             if not isinstance(formula, bool):
                 test = self.graph.tests[formula[1]]
                 test.counts = test.counts or value.counter
+                test.flag = test.flag or value.argument
                 test.of_gradients = test.of_gradients or bool(value.readings)
                 if not test.implies and ("none", value.key) in self.tests.keys:
                     self._imply(value)
@@ -659,6 +698,7 @@ def _matters(value: Value) -> bool:
             Sequence,
             GradMode,
             Named,
+            NoSync,
         ),
     )
 

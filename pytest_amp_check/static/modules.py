@@ -14,7 +14,7 @@ from .tree import is_spoken_for
 from .values import Const, ImportedValue, ModuleValue, Named, Value
 
 BUILTINS = frozenset(
-    "abs all any bool callable chain dict enumerate exit filter float format getattr hasattr id int isinstance "
+    "abs all any bool callable chain dict divmod enumerate exit filter float format getattr hasattr id int isinstance "
     "issubclass iter len list map max min next open print quit range repr reversed round set setattr sorted str sum "
     "super tuple type vars zip".split()
 )

@@ -12,7 +12,8 @@ from ..protocol.events import Event
 from ..protocol.frameworks import FRAMEWORKS
 from ..protocol.words import Words, chain
 from .conditions import Formula, both, either, negate
-from .flow import Flow
+from .counters import Counters, compute
+from .microbatches import draws
 from .modules import BUILTINS
 from .values import (
     NONE,
@@ -52,6 +53,7 @@ _OPERATORS: dict[type[ast.AST], str] = {
     ast.Mod: "%",
     ast.Pow: "**",
     ast.MatMult: "@",
+    ast.BitAnd: "&",
     ast.BitOr: "|",
     ast.Eq: "==",
     ast.NotEq: "!=",
@@ -70,10 +72,9 @@ _OPERATORS: dict[type[ast.AST], str] = {
 TABLE = 64
 #: Elements up to which a comprehension over scalers and optimizers is read one by one.
 FEW = 16
-_MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
-class Expressions(Flow):
+class Expressions(Counters):
     """Reads expressions."""
 
     @abstractmethod
@@ -105,6 +106,9 @@ class Expressions(Flow):
 
     @abstractmethod
     def grad_written(self, target: Grad, value: Value, node: ast.AST) -> None: ...
+
+    @abstractmethod
+    def rate_divided(self, params: Params) -> None: ...
 
     @abstractmethod
     def grad_used(self, grad: Grad, node: ast.AST) -> Event | None: ...
@@ -192,6 +196,7 @@ class Expressions(Flow):
             readings += readings_of(part)
         made = self.opaque((word, *extra, keys), text, loops)
         made.readings = tuple(dict.fromkeys((*made.readings, *readings)))
+        made.graded = any(isinstance(part, Opaque) and part.graded for part in parts)
         return made
 
     def identity(self, value: Value) -> object:
@@ -215,7 +220,11 @@ class Expressions(Flow):
 
     def item(self, receiver: Value, index: Value, node: ast.AST) -> Value:
         if isinstance(receiver, Tensor):
-            return receiver.copy()
+            part = receiver.copy()
+            part.vague = not receiver.is_loss
+            return part
+        if isinstance(receiver, Params) and receiver.groups and _is_key(index):
+            return self.structural("item", (receiver, index), _text(node) if isinstance(node, ast.expr) else "")
         if isinstance(receiver, Params):
             return Params(receiver.modules, receiver.optimizers, one=not receiver.groups, groups=False)
         place = index.value if isinstance(index, Const) else None
@@ -276,6 +285,7 @@ class Expressions(Flow):
         """A comprehension is read as one turn of its loops."""
         saved = dict(self.frame.vars)
         items: list[Value] | None = None
+        pieces = False
         for generator in node.generators:
             iterable = self.evaluate(generator.iter)
             items = self._each_thing(iterable) if len(node.generators) == 1 and not generator.ifs else None
@@ -284,6 +294,7 @@ class Expressions(Flow):
             self.assign(generator.target, self.elements(iterable, generator.iter))
             for test in generator.ifs:
                 self.condition(test)
+            pieces = pieces or iterable.pieces or (_is_range(iterable) and draws((node.elt,)))
         if items is not None:
             elements = []
             for item in items:
@@ -297,7 +308,9 @@ class Expressions(Flow):
             return Params(element.modules, element.optimizers)
         if isinstance(element, Grad):
             return element
-        return Sequence([element], open=True)
+        made = Sequence([element], open=True)
+        made.pieces = pieces
+        return made
 
     def _dict_comprehension(self, node: ast.DictComp) -> Value:
         first = node.generators[0]
@@ -353,13 +366,14 @@ class Expressions(Flow):
                 return value.items[0]
         if isinstance(value, Opaque) and value.iterates == "enumerate":
             index = self.fresh(node, "index")
-            index.counter = True
+            index.counter = index.index = True
             index.first = value.first
             inner = self._enumerated.get(value.key)
             return Sequence([index, self.elements(inner, node) if inner is not None else self.fresh(node, "element")])
         made = self.fresh(node, "element")
+        made.graded = isinstance(value, Opaque) and value.graded
         if isinstance(value, Opaque) and value.iterates == "range":
-            made.counter = True
+            made.counter = made.index = True
             made.first = value.first
         return made
 
@@ -378,6 +392,8 @@ class Expressions(Flow):
 
     def _yield(self, node: ast.Yield) -> Value:
         value = self.evaluate(node.value) if node.value is not None else NONE
+        if any(loop.pieces and loop.frame is self.frame for loop in self.loops):
+            self.frame.yields_pieces = True
         if self.frame.on_yield is not None:
             self.frame.on_yield(value)
         return self.fresh(node, "sent")
@@ -419,7 +435,10 @@ class Expressions(Flow):
             return Const(-value.value)
         if isinstance(value, (Tensor, Grad)):
             return value
-        return self.structural("unary", (value,), _text(node), type(node.op).__name__)
+        made = self.structural("unary", (value,), _text(node), type(node.op).__name__)
+        made.divided = value.divided
+        made.compares = isinstance(value, Opaque) and value.compares
+        return made
 
     def _compare(self, node: ast.Compare) -> Value:
         formula = self.condition(node)
@@ -439,9 +458,12 @@ class Expressions(Flow):
 
     def operate(self, op: str, left: Value, right: Value, node: ast.AST) -> Value:
         if isinstance(left, Const) and isinstance(right, Const):
-            known = _compute(op, left.value, right.value) or self.fresh(node)
+            known = compute(op, left.value, right.value) or self.fresh(node)
             known.divided = op == "/"
             return known
+        if op in ("&", "|") and isinstance(left, Truth) and isinstance(right, Truth):
+            combine = both if op == "&" else either
+            return Truth(combine(left.formula, right.formula), left.loops | right.loops)
         special = self.loss_arithmetic(op, left, right, node)
         if special is not None:
             return special
@@ -463,9 +485,12 @@ class Expressions(Flow):
             if op in ("+", "-") and isinstance(other, Const) and isinstance(other.value, int):
                 made.base = counted.base
                 made.offset = counted.offset + (other.value if op == "+" else -other.value)
-                made.first = counted.first
-        if op == "/" or (op == "*" and (left.divided or right.divided)):
-            made.divided = True
+                made.first, made.index = counted.first, counted.index
+        if op == "%":
+            made.remainder = left, right
+        made.divided = made.divided or _averages(op, left, right)
+        if op in ("+", "-", "*", "/"):
+            made.compares = any(isinstance(side, Opaque) and side.compares for side in (left, right))
         if op == "/" and isinstance(left, Opaque) and not made.divisors:
             self.divide(made, left, right, node)
         elif op == "*" and isinstance(left, Opaque):
@@ -480,6 +505,8 @@ class Expressions(Flow):
         if isinstance(left, Grad):
             self.grad_written(left, self.operate(op, left, right, node), node)
             return
+        if isinstance(left, Opaque) and left.graded and op in ("/", "*"):
+            self.emit(e.GRAD_NORMALISE, node, None, None, owners=None)
         if isinstance(left, Sequence) and op == "+":
             left.items.extend(right.items if isinstance(right, Sequence) else [right])
             return
@@ -491,9 +518,15 @@ class Expressions(Flow):
         kept = isinstance(target, ast.Attribute) and isinstance(value, Const)
         if (isinstance(value, Opaque) or kept) and isinstance(left, (Opaque, Const)) and op in ("+", "-"):
             made = self.fresh(node, _text(target))
-            # A number that grows by a fixed step in a loop counts its turns.
-            made.counter = isinstance(right, Const) and isinstance(right.value, int) and bool(self.loops)
+            # A number that grows by a fixed step in a loop counts its turns, or what they hold.
+            by_one = isinstance(right, Const) and isinstance(right.value, int)
+            made.counter = bool(self.loops) and (by_one or (isinstance(left, Opaque) and left.counter))
+            made.divided, made.compares = value.divided, isinstance(value, Opaque) and value.compares
             value = made
+        if value.divided and isinstance(target, ast.Subscript):
+            owner, option = self.evaluate(target.value), self.evaluate(target.slice)
+            if isinstance(owner, Params) and owner.groups and isinstance(option, Const) and option.value == "lr":
+                self.rate_divided(owner)
         self.assign(target, value)
 
     # Conditions.
@@ -508,9 +541,7 @@ class Expressions(Flow):
         if isinstance(node, ast.Compare):
             return self._comparison(node)
         value = self.evaluate(node)
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-            return negate(self._modulo(value, node, 0, node))
-        return self.truth(value, _text(node), node)
+        return self.asked(value, node)
 
     def _comparison(self, node: ast.Compare) -> Formula:
         values = [self.evaluate(node.left), *(self.evaluate(right) for right in node.comparators)]
@@ -536,86 +567,17 @@ class Expressions(Flow):
                     # Asked of a flag, "is True" and "== True" are the flag itself.
                     formula = self.truth(value, _text(side), node)
                     return negate(formula) if negative == other.value else formula
-            formula = self._equal(left, right, left_node, right_node, node)
+            formula = self.equal(left, right, node)
             return negate(formula) if negative else formula
         if isinstance(left, Const) and isinstance(right, Const):
-            known = _compute(op, left.value, right.value)
+            known = compute(op, left.value, right.value)
             if isinstance(known, Const):
                 return bool(known.value)
-        against_zero = (
-            self._against_zero(_MIRRORED.get(op, op), right, left, right_node, node)
-            if isinstance(left, Const)
-            else self._against_zero(op, left, right, left_node, node)
-        )
-        if against_zero is not None:
-            return against_zero
         if op in ("<", "<=", ">", ">="):
-            return self._ordered(op, left, right, node)
+            return self.ordered(op, left, right, node)
         question = (op.removeprefix("not "), self.identity(left), self.identity(right))
         formula = self.ask(question, _text(node), left.loops | right.loops, node)
         return negate(formula) if op == "not in" else formula
-
-    def _against_zero(
-        self, op: str, left: Value, right: Value, left_node: ast.expr, node: ast.Compare
-    ) -> Formula | None:
-        """``x > 0`` and ``x <= 0`` of a number that is none below zero, a norm or a remainder: whether it is any."""
-        positive = op == ">" and isinstance(right, Const) and right.value == 0
-        positive = positive or (op == ">=" and isinstance(right, Const) and right.value == 1)
-        negative = op == "<=" and isinstance(right, Const) and right.value == 0
-        negative = negative or (op == "<" and isinstance(right, Const) and right.value == 1)
-        if not (positive or negative):
-            return None
-        if isinstance(left_node, ast.BinOp) and isinstance(left_node.op, ast.Mod):
-            formula = negate(self._modulo(left, left_node, 0, left_node))
-        elif isinstance(left, Opaque) and not left.counter and isinstance(right, Const) and right.value == 0:
-            formula = self.truth(left, _text(node), node)
-        else:
-            return None
-        return formula if positive else negate(formula)
-
-    def _ordered(self, op: str, left: Value, right: Value, node: ast.Compare) -> Formula:
-        """One question for ``a > b``, for ``b < a``, and for the negations ``a <= b`` and ``b >= a``."""
-        large, small = (left, right) if op in (">", "<=") else (right, left)
-        question = ("greater", self.identity(large), self.identity(small))
-        loops = left.loops | right.loops
-        if op in ("<", ">"):
-            return self.ask(question, _text(node), loops, node)
-        formula = negate(self.ask(question, f"not ({_text(node)})", loops, node))
-        return self._counts(formula, left, right)
-
-    def _counts(self, formula: Formula, left: Value, right: Value) -> Formula:
-        """Mark a comparison of a counter of the loop being read."""
-        inner = formula[1] if not isinstance(formula, bool) and formula[0] == "not" else formula
-        if isinstance(inner, bool) or inner[0] != "test" or not self.loops:
-            return formula
-        here = self.loops[-1].key
-        for side in (left, right):
-            if isinstance(side, Opaque) and side.counter and here in side.loops and side.first is None:
-                self.graph.tests[inner[1]].counts = True
-        return formula
-
-    def _equal(
-        self, left: Value, right: Value, left_node: ast.expr, right_node: ast.expr, node: ast.Compare
-    ) -> Formula:
-        if isinstance(left, Const) and isinstance(right, Const):
-            return bool(left.value == right.value)
-        for value, other, side in ((left, right, left_node), (right, left, right_node)):
-            if isinstance(value, Choice):
-                parts = [both(f, self._equal(v, other, left_node, right_node, node)) for f, v in value.options]
-                return self.short(either(*parts))
-            if isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod):
-                return self._modulo_equals(value, side, other, node)
-            if isinstance(value, Truth) and isinstance(other, Const) and isinstance(other.value, bool):
-                return value.formula if other.value else negate(value.formula)
-        pair = sorted((repr(self.identity(left)), repr(self.identity(right))))
-        loops = left.loops | right.loops
-        formula = self.ask(("equal", *pair), _text(node), loops, node)
-        if not isinstance(formula, bool) and self.loops:
-            here = self.loops[-1].key
-            for side_value in (left, right):
-                if isinstance(side_value, Opaque) and side_value.counter and here in side_value.loops:
-                    self.graph.tests[formula[1]].counts = True
-        return formula
 
     def is_equal(self, value: Value, other: object, node: ast.AST) -> Formula:
         """The condition under which a value equals a constant: the same question as a comparison of the two."""
@@ -626,47 +588,6 @@ class Expressions(Flow):
         pair = sorted((repr(self.identity(value)), repr(self.identity(Const(other)))))
         words = value.words if isinstance(value, Opaque) else ""
         return self.ask(("equal", *pair), _Equals(words, other), value.loops, node)
-
-    def _modulo_equals(self, value: Value, side: ast.BinOp, other: Value, node: ast.Compare) -> Formula:
-        if isinstance(other, Const) and isinstance(other.value, int):
-            return self._modulo(value, side, other.value, node)
-        if self._is_less_one(other, side):
-            return self._modulo(value, side, -1, node)
-        return self.ask(
-            ("equal", self.identity(value), self.identity(other)), _text(node), value.loops | other.loops, node
-        )
-
-    def _is_less_one(self, other: Value, side: ast.BinOp) -> bool:
-        """Whether ``other`` is the modulus less one, as in ``i % k == k - 1``."""
-        modulus = self.evaluate(side.right)
-        wanted = self.structural("binary", (modulus, Const(1)), "", "-")
-        return isinstance(other, Opaque) and other is wanted
-
-    def _modulo(self, value: Value, side: ast.BinOp, remainder: int, node: ast.AST) -> Formula:
-        """The question whether ``side`` (a ``%``) leaves ``remainder``: the same for every spelling of it."""
-        count, modulus = self.evaluate(side.left), self.evaluate(side.right)
-        if isinstance(modulus, Const) and modulus.value == 1:
-            return remainder == 0
-        if isinstance(count, Const) and isinstance(modulus, Const):
-            known = _compute("%", count.value, modulus.value)
-            return isinstance(known, Const) and known.value == remainder
-        base, offset = count, 0
-        if isinstance(count, Opaque):
-            base, offset = count.base, count.offset
-        question = ("modulo", self.identity(base), offset - remainder, self.identity(modulus))
-        text: object = _text(node)
-        if node is side:
-            text = Words(ast.Compare(side, [ast.Eq()], [ast.Constant(0)]), 80)
-        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.NotEq):
-            text = Words(ast.Compare(node.left, [ast.Eq()], node.comparators), 80)
-        formula = self.ask(question, text, count.loops | modulus.loops, node)
-        if not isinstance(formula, bool):
-            test = self.graph.tests[formula[1]]
-            counted = isinstance(count, Opaque) and (count.counter or bool(count.loops))
-            test.counts = counted and bool(self.loops)
-            first = base.first if isinstance(base, Opaque) else None
-            test.off_by_one = first is not None and first + offset - remainder == 0
-        return formula
 
     # Targets.
 
@@ -699,10 +620,16 @@ class Expressions(Flow):
             for element, item in zip(target.elts, value.items, strict=True):
                 self.assign(element, item)
             return
+        if isinstance(value, Sequence) and len(value.items) == 1 and isinstance(value.items[0], Tensor):
+            # A comprehension: each of its items is like the one.
+            for element in target.elts:
+                self.assign(element, value.items[0].copy())
+            return
         for i, element in enumerate(target.elts):
             part: Value
             if isinstance(value, Tensor) and not self.is_stepped(element):
                 part = value.copy()
+                part.vague = not value.is_loss
             elif isinstance(value, (Params, Grad)):
                 part = value if isinstance(element, ast.Name) else self.fresh(element)
             else:
@@ -731,6 +658,8 @@ class Expressions(Flow):
             else:
                 self.store(receiver.key, target.attr, self._stored(receiver, target.attr, value))
             return
+        if target.attr == "grad" and value.divided:
+            self.emit(e.GRAD_NORMALISE, target, None, None, owners=None)
         key = self.identity(receiver)
         if isinstance(key, int):
             self.name_it(value, str(_text(target)))
@@ -817,36 +746,28 @@ def _as_load(target: ast.expr) -> ast.expr:
     return target
 
 
+def _averages(op: str, left: Value, right: Value) -> bool:
+    """Whether a number may have been divided by how many there are of it."""
+    if op == "/":
+        return True
+    if op == "*":
+        return left.divided or right.divided
+    sides = [side for side in (left, right) if not isinstance(side, Const)]
+    return op in ("+", "-") and all(side.divided for side in sides)
+
+
+def _is_range(value: Value) -> bool:
+    return isinstance(value, Opaque) and value.iterates == "range"
+
+
+def _is_key(index: Value) -> bool:
+    """Whether a subscript of a parameter group asks for an option: its learning rate."""
+    return isinstance(index, Const) and isinstance(index.value, str) and index.value != "params"
+
+
 def _text(node: ast.AST) -> Words:
     return Words(node, 80)
 
-
-def _compute(op: str, left: object, right: object) -> Value | None:
-    """The result of an operation on numbers and strings, or None."""
-    if not isinstance(left, (int, float, str)) or not isinstance(right, (int, float, str)):
-        return None
-    operation = _ARITHMETIC.get(op)
-    if operation is None or (op == "**" and isinstance(right, (int, float)) and abs(right) > 64):
-        return None
-    try:
-        return Const(operation(left, right))
-    except (ArithmeticError, TypeError, ValueError):
-        return None
-
-
-_ARITHMETIC: dict[str, Callable[..., object]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b if isinstance(a, (int, float)) and isinstance(b, (int, float)) else None,
-    "/": lambda a, b: a / b,
-    "//": lambda a, b: a // b,
-    "%": lambda a, b: a % b if isinstance(a, (int, float)) else None,
-    "**": lambda a, b: a**b,
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
-}
 
 _EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {
     ast.Constant: Expressions._constant,

@@ -1,12 +1,15 @@
-"""What to read: finds the Python files below the given paths, decodes them, and says which need no parsing."""
+"""What to read: finds the files below the given paths that hold Python, decodes them, says which need no parsing."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+#: What the files are called that may hold Python: source, notebooks, documentation.
+SUFFIXES = (".py", ".ipynb", ".md")
 #: Directories that hold no source of the project, whatever they contain.
 SKIPPED = frozenset(
     {
@@ -44,7 +47,7 @@ class InputError(Exception):
 
 
 class Unreadable(Exception):
-    """Why a file cannot be read as Python source, in one sentence. ``line`` is where, from 1."""
+    """Why a file cannot be read, in one sentence. ``line`` is where, from 1."""
 
     def __init__(self, reason: str, line: int = 1) -> None:
         super().__init__(reason)
@@ -125,7 +128,7 @@ def _walk(root: str, excluded: Callable[[str, str], bool]) -> list[tuple[str, st
             name = entry.name
             try:
                 directory = entry.is_dir()
-                if not directory and not (name.endswith(".py") and entry.is_file()):
+                if not directory and not (name.endswith(SUFFIXES) and entry.is_file()):
                     continue
             except OSError:
                 # A link to itself, or into what may not be seen.
@@ -138,7 +141,7 @@ def _walk(root: str, excluded: Callable[[str, str], bool]) -> list[tuple[str, st
             if entry.is_symlink():
                 target = os.path.realpath(inner)
                 # What lies below the root is found there, or is left out on purpose.
-                if not (target.startswith(inside) and (directory or target.endswith(".py"))):
+                if not (target.startswith(inside) and (directory or target.endswith(SUFFIXES))):
                     linked.append((before + name, target))
             elif directory:
                 waiting.append((before + name, inner, ignored))
@@ -246,14 +249,8 @@ def decode(data: bytes) -> str:
     The encoding is UTF-8 or what a coding line names (PEP 263). A form feed, which ends a line for ``str.splitlines``,
     ends none for Python.
     """
-    if len(data) > LARGEST:
-        raise Unreadable(
-            f"it has {len(data) / 1e6:.0f} MB, which is more than the {LARGEST / 1e6:.0f} MB that are parsed"
-        )
-    null = data.find(b"\0")
-    if null >= 0:
-        line = _line(data, null)
-        raise Unreadable(f"there is a null byte on line {line}, so it is no text in UTF-8", line)
+    refuse_large(len(data))
+    _refuse_null(data)
     marked = data.startswith(BYTE_ORDER_MARK)
     encoding = _coding_line(data)
     if marked and encoding and encoding.lower().replace("_", "-") not in ("utf-8", "utf8"):
@@ -266,7 +263,40 @@ def decode(data: bytes) -> str:
         raise Unreadable(reason if encoding else f"{reason}, and no coding line names another encoding", line) from None
     except (LookupError, ValueError):
         raise Unreadable(f"its coding line names {encoding}, which is no encoding that Python knows") from None
+    return newlines(text)
+
+
+def utf8(data: bytes) -> str:
+    """The text of a file that is UTF-8 by its format, with a newline character at the end of each line."""
+    _refuse_null(data)
+    try:
+        return newlines(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        line = _line(data, error.start)
+        raise Unreadable(f"byte 0x{data[error.start]:02x} on line {line} is not UTF-8", line) from None
+
+
+def newlines(text: str) -> str:
+    """The text with a newline character for each line end, as Python sees them."""
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def refuse_large(size: int) -> None:
+    """Raises :class:`Unreadable` for so many bytes of code."""
+    if size > LARGEST:
+        raise Unreadable(f"it has {size / 1e6:.0f} MB, which is more than the {LARGEST / 1e6:.0f} MB that are parsed")
+
+
+def _refuse_null(data: bytes) -> None:
+    null = data.find(b"\0")
+    if null >= 0:
+        line = _line(data, null)
+        raise Unreadable(f"there is a null byte on line {line}, so it is no text in UTF-8", line)
+
+
+def invalid(error: SyntaxError) -> str:
+    """Why source is not parsed, in the words of Python's parser."""
+    return f"it is not valid Python {sys.version_info[0]}.{sys.version_info[1]}: {error.msg}"
 
 
 def _coding_line(data: bytes) -> str:
@@ -354,12 +384,22 @@ def imports(data: bytes) -> set[bytes]:
     if not any(word in data for word in _REST):
         return set()
     found: set[bytes] = set()
+    for module, names in imported(data):
+        found.add(module.rpartition(b".")[2])
+        found |= {name.rpartition(b".")[2] for name in names}
+    return found - {b""}
+
+
+def imported(data: bytes) -> Iterator[tuple[bytes, list[bytes]]]:
+    """What source imports: modules with the names that are taken from each; of ``import a.b`` a.b with none."""
     for match in re.finditer(_IMPORT, data, re.MULTILINE):
         module, names, modules = match.groups()
-        found.add((module or b"").rpartition(b".")[2])
-        for name in re.split(rb"[,()\s]+", names or modules):
-            found.add(name.rpartition(b".")[2])
-    return found - {b"", b"as"}
+        if module is not None:
+            yield module, [part.split()[0] for part in names.strip(b"()").split(b",") if part.strip()]
+        else:
+            for part in modules.split(b","):
+                if part.strip():
+                    yield part.split()[0], []
 
 
 #: What a method that a class defines for another file's class may do wrong there.

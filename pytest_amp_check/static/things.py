@@ -11,14 +11,15 @@ from ..protocol.events import Thing
 from ..protocol.words import Words
 from .checkpoints import speaks_of_scaling
 from .classes import Classes
+from .gradients import HOOKS
 from .values import (
     NONE,
     Choice,
     Const,
     FunctionValue,
-    GradMode,
     Instance,
     Named,
+    NoSync,
     Opaque,
     Params,
     Ref,
@@ -50,8 +51,7 @@ class Things(Classes):
         if name == "get_scale":
             return ScaleValue(scaler.thing.key)
         if name == "state_dict":
-            if not self.handling:
-                # What an error leaves is saved as it is found.
+            if not self.rescuing:  # an error may come at any moment: what is saved for it is what there is
                 self.emit(e.SCALER_STATE, node, scaler.thing.key, names={"scaler": self.receiver_words(node)})
             return self._state(scaler, node)
         if name == "load_state_dict":
@@ -185,12 +185,12 @@ class Things(Classes):
         self, optimizer: Ref, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
         key = optimizer.thing.key
-        names = {"optimizer": self.receiver_words(node), "call": self.words(node)}
+        names: dict[str, object] = {"optimizer": self.receiver_words(node), "call": self.words(node)}
         if name == "step":
             closure = first_of(args, keywords, "closure")
             if isinstance(closure, FunctionValue):
                 self.call_value(closure, [], {}, node)
-            self.emit(e.STEP, node, None, key, names=names)
+            self.step_optimizer(optimizer, node, names)
             return self.fresh(node, name)
         if name == "zero_grad":
             self.emit(e.ZERO_GRAD, node, None, None, owners=(key,), names=names)
@@ -206,10 +206,16 @@ class Things(Classes):
             return NONE
         if name.startswith("register_"):
             optimizer.thing.facts["hooked"] = True
+            if name in HOOKS:
+                optimizer.thing.facts["divided"] = True
         if name == "backward":
             self.emit(e.BACKWARD, node, None, opaque=True, feeds=None)
             return NONE
         return self.structural("call", (optimizer, *args), name, name)
+
+    def step_optimizer(self, optimizer: Ref, node: ast.AST, names: dict[str, object]) -> None:
+        """An optimizer's own step."""
+        self.emit(e.STEP, node, None, optimizer.thing.key, names=names)
 
     def module_method(
         self, receiver: Value, thing: Thing, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
@@ -255,8 +261,13 @@ class Things(Classes):
             return self._state(receiver, node) if name == "state_dict" else self.fresh(node, name)
         if name in ("forward", "__call__"):
             return self._forward(thing, args, keywords, node, bool(thing.facts.get("read")))
-        if name == "no_sync":
-            return GradMode()
+        if name == "no_sync" and not args:
+            return NoSync()
+        if name in HOOKS:
+            # torch's own hooks average over ranks, not over micro-batches.
+            if not any(isinstance(v, Named) and v.name.startswith("torch.") for v in [*args, *keywords.values()]):
+                self.rate_divided(Params(frozenset((thing.key,))))
+            return self.fresh(node, name)
         if name == "clip_grad_norm_":
             return self._clip(Params(frozenset((thing.key,))), args, keywords, node)
         if name == "backward":

@@ -14,6 +14,8 @@ from .checkpoints import FIELD_FUNCTIONS, STATE_FUNCTIONS, STATES_FUNCTION, WRIT
 from .conditions import Formula
 from .functions import has_stars
 from .lightning import Lightning
+from .losses import first_given, is_graded
+from .microbatches import PIECES
 from .reader import IMPURE
 from .things import first_of, is_read
 from .values import (
@@ -62,6 +64,10 @@ HARMLESS = (
 )
 #: Other names of ``dict``.
 DICTS = frozenset({"collections.OrderedDict"})
+#: Functions that are a ``%``.
+REMAINDERS = frozenset("math.fmod operator.mod numpy.mod numpy.remainder numpy.fmod torch.remainder torch.fmod".split())
+#: Functions on many gradients at once, and what they do to each.
+FOREACH = {"torch._foreach_div_": "/", "torch._foreach_mul_": "*"}
 #: Objects that only hold what they are given.
 NAMESPACES = frozenset({"types.SimpleNamespace", "argparse.Namespace"})
 #: Calls that end the program.
@@ -96,6 +102,12 @@ class TorchCalls(Lightning):
                 return made
         if name.startswith("builtins."):
             return self._builtin(name.removeprefix("builtins."), args, keywords, node)
+        if name in REMAINDERS and len(args) == 2 and not any(tensors_of(value) for value in args):
+            return self.operate("%", args[0], args[1], node)
+        if name == "itertools.islice":
+            pieces = self.structural("call", tuple(args), self.words(node), name)
+            pieces.pieces = True
+            return pieces
         if name.startswith("itertools."):
             return self._builtin("chain" if name.endswith("chain") else "iter", args, keywords, node)
         if name.startswith("torch.nn.") and name.rpartition(".")[2][:1].isupper() and name.count(".") <= 3:
@@ -123,6 +135,8 @@ class TorchCalls(Lightning):
             self.hand_off(given, node)
         if (not name.startswith(HARMLESS) or name.startswith(WRITERS)) and not compares(name):
             self._may_save(given, node)
+        if name.startswith("torch.distributed.") and not any(isinstance(value, Tensor) for value in given):
+            self.emit(e.GRAD_AVERAGE, node)
         tensors = [t for value in given for t in tensors_of(value)]
         if tensors:
             made_tensor = self._computed(tensors)
@@ -130,6 +144,10 @@ class TorchCalls(Lightning):
                 made_tensor.divided = True
             if name == "torch.sum":
                 made_tensor.divided = True
+            if name == "torch.mean":
+                made_tensor.vague = False
+            made_tensor.opaque = made_tensor.opaque or is_graded(given)
+            made_tensor.pieces = name.rpartition(".")[2] in PIECES
             if not name.startswith("torch."):
                 made_tensor.deps = None
                 made_tensor.module_read = False
@@ -138,11 +156,19 @@ class TorchCalls(Lightning):
             self.hand_off(self.refs(self._owners_of(given)), node)
         for value in given:
             for grad in grads_of(value):
+                if name in FOREACH and len(args) > 1:
+                    result = self.operate(FOREACH[name], grad, args[1], node)
+                    self.grad_written(grad, result, node)
+                    return NONE
                 if not name.startswith("torch.distributed.") and not name.endswith(".sign"):
                     return self._read_grad(grad, node, name)
         if name.rpartition(".")[2] in IMPURE:
             return self.fresh(node, name)
-        return self.structural("call", tuple(given), self.words(node), name, tuple(keywords))
+        made_opaque = self.structural("call", tuple(given), self.words(node), name, tuple(keywords))
+        made_opaque.pieces = name.rpartition(".")[2] in PIECES
+        made_opaque.divided = name in ("torch.sum", "torch.div", "torch.true_divide")
+        made_opaque.compares = name == "torch.mean"
+        return made_opaque
 
     def _owners_of(self, given: list[Value]) -> tuple[int, ...]:
         keys: list[int] = []
@@ -180,6 +206,7 @@ class TorchCalls(Lightning):
             made = self.structural("call", tuple(args), name, name)
             made.loops |= self.turning()
             start: Value = args[0] if name == "range" and len(args) > 1 else Const(0)
+            made.pieces = _takes_pieces(args) if name == "range" else first.pieces
             if name == "enumerate":
                 start = first_of(args[1:], keywords, "start") or Const(0)
                 self._enumerated[made.key] = first
@@ -187,17 +214,12 @@ class TorchCalls(Lightning):
             made.first = start.value if isinstance(start, Const) and isinstance(start.value, int) else None
             return made
         if name == "zip":
-            return Sequence(
-                [
-                    Sequence(
-                        [
-                            self.elements(a, node.args[0] if isinstance(node, ast.Call) else ast.Constant(0))
-                            for a in args
-                        ]
-                    )
-                ],
-                open=True,
-            )
+            place = node.args[0] if isinstance(node, ast.Call) and node.args else ast.Constant(0)
+            zipped = Sequence([Sequence([self.elements(a, place) for a in args])], open=True)
+            zipped.pieces = any(a.pieces for a in args)
+            return zipped
+        if name == "divmod" and len(args) == 2:
+            return Sequence([self.operate("//", args[0], args[1], node), self.operate("%", args[0], args[1], node)])
         if name == "float" and isinstance(first, Const) and isinstance(first.value, (str, int, float)):
             try:
                 return Const(float(first.value))
@@ -271,6 +293,8 @@ class TorchCalls(Lightning):
         return e.UNKNOWN
 
     def new_autocast(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and self.look_up(node.func.id) is None:
+            entry = self._meant(entry, args, keywords)
         bound, excess = self._bound(entry, args, keywords)
         if entry.name == "torch.autocast" and args and isinstance(args[0], FunctionValue):
             # @torch.autocast without parentheses: the function is taken for the device type.
@@ -297,6 +321,13 @@ class TorchCalls(Lightning):
         off = isinstance(cache, Const) and cache.value is False
         thing.facts.update(device=device, dtype=dtype, cache=not off)
         return Ref(thing, enabled)
+
+    def _meant(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value]) -> surface.Entry:
+        """The autocast that a bare name stands for where no import says so: without a device type it is CUDA's own."""
+        first = args[0] if args else keywords.get("device_type")
+        if first is None or (isinstance(first, Const) and isinstance(first.value, bool)):
+            return surface.lookup("torch.cuda.amp.autocast") or entry
+        return entry
 
     def _words_of(self, keyword: str, node: ast.AST) -> object:
         if isinstance(node, ast.Call):
@@ -334,7 +365,9 @@ class TorchCalls(Lightning):
         bound, _ = self._bound(entry, args, keywords)
         made = self.new_optimizer(bound.get("params"), node, entry.name)
         rate = bound.get("lr")
-        made.thing.facts["divided"] = rate is not None and rate.divided
+        groups = bound.get("params")
+        rates = [item.items.get("lr") for item in _items(groups) if isinstance(item, Mapping)]
+        made.thing.facts["divided"] = any(value is not None and value.divided for value in (rate, *rates))
         return made
 
     def _entry_clip(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
@@ -354,6 +387,9 @@ class TorchCalls(Lightning):
         thing.facts["reduction"] = (
             reduction.value if isinstance(reduction, Const) else ("sum" if reduction is not None else "mean")
         )
+        legacy = keywords.get("size_average")
+        if isinstance(legacy, Const) and legacy.value is False:
+            thing.facts["reduction"] = "sum"
         return Ref(thing)
 
     def _loss_function(
@@ -371,7 +407,7 @@ class TorchCalls(Lightning):
             return self.on_each(value, lambda v: self._backward_function(entry, [v, *args[1:]], keywords, node))
         tensors = tensors_of(value) if value is not None else []
         tensor = Tensor.merge(tensors) if tensors else self._foreign_tensor(value)
-        self._backward(tensor, node, args[1] if len(args) > 1 else keywords.get("grad_tensors"))
+        self._backward(tensor, node, first_given(args[1:], keywords))
         return NONE
 
     def _grad_function(
@@ -523,6 +559,18 @@ class TorchCalls(Lightning):
 def compares(name: str) -> bool:
     """Whether a function is one that tests compare with."""
     return name.rpartition(".")[2].startswith(("assert", "Assert"))
+
+
+def _items(value: Value | None) -> list[Value]:
+    return value.items if isinstance(value, Sequence) else []
+
+
+def _takes_pieces(bounds: list[Value]) -> bool:
+    """Whether a range goes forward in steps of more than one, as slices of a batch do."""
+    if len(bounds) != 3:
+        return False
+    step = bounds[2]
+    return not isinstance(step, Const) or (isinstance(step.value, int) and step.value > 1)
 
 
 _ROLES: dict[str, Callable[..., Value]] = {

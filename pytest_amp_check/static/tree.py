@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 
 from ..protocol import frameworks, surface
-from . import sources
+from . import documents, sources
 from .project import Imported, Module
 
 #: Bytes of source whose syntax trees are kept for the next file that imports them.
@@ -19,6 +19,8 @@ KEPT = 1_500_000
 PROJECT_MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
 #: A Trainer of Lightning that trains in float16 with a scaler.
 _LIGHTNING16 = re.compile(rb"precision\s*=\s*[\"']?16(?!-true)|[\"']16-mixed[\"']")
+#: By these a file imports others by a name that only a run knows.
+BY_NAME = (b"import_module(", b"__import__(", b"instantiate(", b"_target_")
 #: Directories beside those of the importing file that are put on the path by habit.
 LAYOUTS = ("", "src", "lib")
 
@@ -33,6 +35,7 @@ class Tree:
     __slots__ = (
         "_held",
         "_helpful",
+        "_imported",
         "_led",
         "_modules",
         "_tails",
@@ -57,9 +60,10 @@ class Tree:
         self._led: dict[tuple[str, str], str | None] = {}
         self._modules: dict[str, Module | None] = {}
         self._held = 0
+        self._imported: dict[str, frozenset[str]] = {}
         #: What the file being read has asked for: files by absolute path, imports with where they led.
         self.touched: set[str] = set()
-        self.asked: dict[tuple[str, str], str | None] = {}
+        self.asked: dict[tuple[str, str, int], str | None] = {}
 
     # What a first look shows.
 
@@ -97,28 +101,25 @@ class Tree:
 
         A package leads to its ``__init__.py``, and a directory without one to itself.
         """
-        if not self.files and not self._tops:
+        if not self._tops:
             return None
-        directory = os.path.dirname(os.path.abspath(importer))
-        if level:
-            for _ in range(level - 1):
-                directory = os.path.dirname(directory)
-            key = ("." + dotted, directory)
-        else:
-            key = (dotted, directory)
+        importer = os.path.abspath(importer)
+        directory = os.path.dirname(importer)
+        for _ in range(level - 1):
+            directory = os.path.dirname(directory)
+        key = ("." * bool(level) + dotted, directory)
         if key not in self._led:
             self._led[key] = self._lead(dotted, directory, relative=bool(level))
         found = self._led[key]
-        self.asked[key] = found
+        if found == importer and not level:
+            # No file imports itself: it has the name of its package.
+            found = self._lead(dotted, os.path.dirname(directory), relative=False)
+        self.asked[dotted, importer, level] = found
         return found
 
     def leads(self, imported: Imported, importer: str) -> bool:
         """Whether an import leads to a file of the tree, or to a package."""
         return self.find(imported.module, importer, imported.level) is not None
-
-    def lead(self, dotted: str, directory: str) -> str | None:
-        """Where an import that was asked for before leads now."""
-        return self._lead(dotted.removeprefix("."), directory, relative=dotted.startswith("."))
 
     def _lead(self, dotted: str, directory: str, *, relative: bool) -> str | None:
         parts = dotted.split(".") if dotted else []
@@ -229,6 +230,54 @@ class Tree:
             if path is not None:
                 return not path.endswith(".py") or self.helps(path)
         return False
+
+    # Who may enter autocast around whom.
+
+    def may_enter(self, path: str) -> bool:
+        """Whether a file, what it imports, or one that imports it may enter autocast; true where that is not known."""
+        here = os.path.abspath(path)
+        entering = {os.path.abspath(other) for other in self.autocast}
+        if not entering:
+            return False
+        if self._imports_of(here) & entering:
+            return True
+        return any(here in self._imports_of(other) for other in entering)
+
+    def _imports_of(self, path: str) -> set[str]:
+        """A file and all that it imports, directly or not; itself with all others where it imports by name."""
+        reached = {path}
+        work = [path]
+        while work:
+            here = work.pop()
+            for other in self._imported_by(here):
+                if other not in reached:
+                    reached.add(other)
+                    work.append(other)
+        return reached
+
+    def _imported_by(self, path: str) -> frozenset[str]:
+        known = self._imported.get(path)
+        if known is None:
+            known = self._imported[path] = frozenset(self._look_at_imports(path))
+        self.touched.add(path)
+        return known
+
+    def _look_at_imports(self, path: str) -> Iterator[str]:
+        try:
+            data = documents.code(path, sources.load(path))
+        except sources.Unreadable:
+            return
+        if any(word in data for word in BY_NAME):
+            yield from self.files
+        for module, names in sources.imported(data):
+            dotted = module.decode("utf-8", "replace")
+            level = len(dotted) - len(dotted.lstrip("."))
+            dotted = dotted[level:]
+            for name in ("", *(n.decode("utf-8", "replace") for n in names)):
+                inner = ".".join(filter(None, (dotted, name)))
+                found = self.find(inner, path, level) if inner else None
+                if found is not None and found.endswith(".py"):
+                    yield found
 
     def begin(self) -> None:
         """Start to read another file: forget what the last one asked for, and parsed files where they grow too many."""

@@ -18,14 +18,15 @@ class Value:
     """An abstract value.
 
     ``loops`` are the loops in which it is made anew on every turn; ``divided`` says that it came from a division, so
-    that what it is multiplied into may be an average.
+    that what it is multiplied into may be an average; ``pieces`` that it holds the micro-batches of one window.
     """
 
-    __slots__ = ("divided", "loops")
+    __slots__ = ("divided", "loops", "pieces")
 
     def __init__(self, loops: frozenset[int] = frozenset()) -> None:
         self.loops = loops
         self.divided = False
+        self.pieces = False
 
 
 class Const(Value):
@@ -41,25 +42,35 @@ class Const(Value):
 class Opaque(Value):
     """A value of which only its identity is known: equal expressions over equal values are the same Opaque.
 
-    ``parameter`` says that it came in from outside the code that is read. ``counter`` marks a number that a loop
-    counts, with ``first`` its first value where that is known; ``offset`` is what was added to it. ``readings`` are
-    the events that read the gradients from which it was computed; ``iterates`` is "range" or "enumerate" for those.
-    ``entry`` is the key of the unknown value that it is an item of, and the name of the item where that is known.
-    ``divisors`` is what it was divided by, ``factors`` the identities of what it was multiplied by.
+    ``parameter`` says that it came in from outside the code that is read, ``argument`` that it did so itself, and is no
+    part of what did. ``counter`` marks a number that a loop
+    counts, with ``first`` its first value where that is known; ``offset`` is what was added to it; ``index`` says that
+    the loop itself hands it out. ``remainder`` holds the two sides of a ``%``. ``readings`` are the events that read
+    the gradients from which it was computed; ``iterates`` is "range" or "enumerate" for those. ``called`` says that a
+    call gave it, ``compares`` that such a call was given what another one gave, as a criterion is; ``graded`` that it
+    was computed from the gradient of a tensor. ``entry`` is the key of the unknown value that it is an item of, and the
+    name of the item where that is known. ``divisors`` is what it was divided by, ``factors`` the identities of what it
+    was multiplied by.
     """
 
     __slots__ = (
+        "argument",
         "base",
+        "called",
+        "compares",
         "counter",
         "divisors",
         "entry",
         "factors",
         "first",
+        "graded",
+        "index",
         "iterates",
         "key",
         "offset",
         "parameter",
         "readings",
+        "remainder",
         "words",
     )
 
@@ -70,11 +81,16 @@ class Opaque(Value):
         self.key = key
         self.words = words
         self.iterates = ""
-        self.parameter = parameter
+        self.parameter = self.argument = parameter
         self.counter = False
         self.first: int | None = None
+        self.index = False
         self.offset = 0
         self.base: Opaque = self
+        self.remainder: tuple[Value, Value] | None = None
+        self.called = False
+        self.compares = False
+        self.graded = False
         self.readings: tuple[Event, ...] = ()
         self.entry: tuple[int, str | None] | None = None
         self.divisors: frozenset[Divisor] = frozenset()
@@ -263,6 +279,7 @@ class Tensor(Value):
     custom      an autograd.Function of the project made it, whose backward is not decorated with custom_bwd
     module_read every module it depends on is in the project and enters no autocast itself
     divisors    what it was divided by; ``factors`` are the identities of what it was multiplied by
+    vague       it is a part of what code that cannot be read gave, of which nobody knows how it was reduced
     """
 
     __slots__ = (
@@ -282,6 +299,7 @@ class Tensor(Value):
         "opaque",
         "penalty",
         "scaler",
+        "vague",
     )
 
     def __init__(self, loops: frozenset[int] = frozenset()) -> None:
@@ -302,6 +320,7 @@ class Tensor(Value):
         self.module_read = True
         self.divisors: frozenset[Divisor] = frozenset()
         self.factors: frozenset[object] = frozenset()
+        self.vague = False
 
     def copy(self) -> Tensor:
         made = Tensor(self.loops)
@@ -329,6 +348,7 @@ class Tensor(Value):
             made.is_loss = made.is_loss or part.is_loss
             made.custom = made.custom or part.custom
             made.module_read = made.module_read and part.module_read
+            made.vague = made.vague and part.vague
             if part.autocast and made.autocast != part.autocast:
                 made.autocast = (
                     part.autocast
@@ -454,15 +474,26 @@ class GradMode(Value):
     __slots__ = ()
 
 
-class StackContext(Value):
-    """An ``ExitStack``; ``depth`` and ``opened`` count the regions that were open when it was entered."""
+class NoSync(Value):
+    """``model.no_sync()`` of a module whose gradients are averaged over processes."""
 
-    __slots__ = ("depth", "opened")
+    __slots__ = ()
+
+
+class StackContext(Value):
+    """An ``ExitStack``.
+
+    ``depth`` and ``opened`` count the regions that were open when it was entered, ``apart`` the contexts in which
+    gradients stay apart.
+    """
+
+    __slots__ = ("apart", "depth", "opened")
 
     def __init__(self) -> None:
         super().__init__()
         self.depth = 0
         self.opened = 0
+        self.apart = 0
 
 
 class HelperContext(Value):

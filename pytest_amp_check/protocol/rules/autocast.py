@@ -111,8 +111,8 @@ def _outside(program: Program) -> Iterator[tuple[str, Event, Mapping[str, str], 
     """Losses that a live scaler scales and whose forward ran outside autocast; the forward is blamed, where known."""
     live = {thing.key for thing in program.facts.get("live_scalers", ())}
     never = not program.facts.get("enters_autocast", True)
-    blamed: dict[int, Event] = {}
-    for graph in program.graphs:
+    blamed: dict[tuple[int, int], Event] = {}
+    for number, graph in enumerate(program.graphs):
         for node in graph.nodes:
             event = node.event
             if event is None:
@@ -125,9 +125,11 @@ def _outside(program: Program) -> Iterator[tuple[str, Event, Mapping[str, str], 
             if event.facts.get("autocast") == "out" and event.facts.get("loss_in_region"):
                 yield "scale@forward-outside", forward or event, {}, (event,)
             elif never:
-                earlier = blamed.get(event.subject)
+                # Once for each function that is read by itself: which of these count is decided later.
+                key = (number, event.subject)
+                earlier = blamed.get(key)
                 if earlier is None or _tells(event) > _tells(earlier):
-                    blamed[event.subject] = event
+                    blamed[key] = event
     for event in blamed.values():
         label = "scale@no-autocast" if event.facts.get("forward_read") else "scale@no-autocast-unknown"
         yield label, event.facts.get("forward") or event, {}, (event,)

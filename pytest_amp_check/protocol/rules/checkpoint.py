@@ -448,7 +448,7 @@ for _ in range(4):
     checkpoint.seek(0)
     torch.save(state, checkpoint)
 """,
-    fix="Save `scaler.state_dict()`, and take it after `scaler.update()`.",
+    fix="Save `scaler.state_dict()`, taken after `scaler.update()`, and load it where the optimizer's state is loaded.",
     sources=(
         f"{_STATE_DICT} (called after update)",
         "PyTorch docs, torch.load: weights_only",

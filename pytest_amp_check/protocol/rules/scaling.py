@@ -1367,6 +1367,10 @@ UNSCALE_OUT_OF_ORDER = Rule(
             "`{scaler}.unscale_({optimizer})` is still open when the next backward runs, so that the scaler takes "
             "scaled gradients for unscaled ones: call `{scaler}.update()` also on the way that skips the step"
         ),
+        "backward@unscaled-framework": Fault(
+            "`{call}` unscales gradients, and the next backward runs before their step, so that {framework} takes "
+            "scaled gradients for unscaled ones: {advice}"
+        ),
         "unscale@unscaled": Fault(
             "`{scaler}.unscale_({optimizer})` is called twice for one update, so torch raises: "
             "call it once, before the gradients are first used"
