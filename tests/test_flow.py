@@ -2034,6 +2034,20 @@ case(
     ),
 )
 case(
+    "the state is saved when a step fails, good",
+    loop(
+        LOSS,
+        "try:\n    scaler.scale(loss).backward()\n    scaler.step(optimizer)\n    scaler.update()\n"
+        "except RuntimeError:\n    save()\n    raise",
+        setup="""
+        scaler = GradScaler("cuda")
+        def save():
+            states = {"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}
+            torch.save(states, "failed.pt")
+        """,
+    ),
+)
+case(
     "a window that is dropped with the scale set by hand, good",
     loop(
         'with autocast("cuda"):\n    loss = criterion(model(x), y)',
