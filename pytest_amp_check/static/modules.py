@@ -108,7 +108,7 @@ class Modules(Machine):
         if isinstance(value, ImportedValue):
             # While it is looked for, it is what it would be if it were not found.
             frame.vars[name] = _named(value.origin, shim=value.shim)
-            found = self._from_module(value.origin, frame.module)
+            found = self._from_module(value.origin, frame.module) if self.module.trains else None
             if found is not None:
                 frame.vars[name] = found
         return frame.vars[name]

@@ -42,7 +42,7 @@ ENGINES = frozenset(
 BANNED = frozenset({"binary_cross_entropy", "BCELoss"})
 
 #: Identifiers one of which a file has that leaves the training to another one.
-TRAINS_ELSEWHERE = frozenset({"state_dict", "save", "clip_grad_norm_", "clip_grad_value_", "step"})
+TRAINS_ELSEWHERE = frozenset({"state_dict", "clip_grad_norm_", "clip_grad_value_", "training_step"})
 
 #: Stand in for what is no identifier: a remainder or a counter, and a number that float16 cannot hold.
 COUNTING = "%"
@@ -78,6 +78,11 @@ def _may_fault(bits: int) -> bool:
         or bits & (_FILLS | _LARGE) == _FILLS | _LARGE
         or bits & (_CASTS | _STEP) == _CASTS | _STEP
     )
+
+
+def may_train(module: Module) -> bool:
+    """Whether a file may train, by itself or by what it imports."""
+    return bool(module.identifiers & (TRAINING | TRAINS_ELSEWHERE)) or "scaler" in module.uses.values()
 
 
 def mark_relevant(module: Module, foreign: frozenset[str]) -> None:

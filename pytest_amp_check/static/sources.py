@@ -375,7 +375,7 @@ def helps(data: bytes) -> bool:
 
 
 #: What a file does that leaves the training to another one, and yet may do something wrong.
-_REST = (b".state_dict(", b"clip_grad", b".step(")
+_REST = (b".state_dict(", b"clip_grad", b"training_step")
 _IMPORT = rb"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)|import[ \t]+([^\n#]*))"
 
 

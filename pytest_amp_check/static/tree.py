@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from ..protocol import frameworks, surface
 from . import documents, sources
 from .project import Imported, Module
+from .relevance import may_train
 
 #: Bytes of source whose syntax trees are kept for the next file that imports them, and that one file may ask for.
 KEPT = 1_000_000
@@ -219,6 +220,8 @@ class Tree:
 
     def local_names(self, module: Module, path: str) -> frozenset[str]:
         """Names of a file that stand for what may matter in another file of the tree."""
+        if not may_train(module):
+            return frozenset()
         return frozenset(
             name
             for name, imported in module.imports.items()
