@@ -13,7 +13,7 @@ import time
 
 from . import sources
 from .looks import Look
-from .readings import Answer, Reading, decode, encode, number, text, truth
+from .readings import Answer, Reading, decode, encode, text, truth
 from .tree import package_top
 
 TYPE_CHECKING = False
@@ -30,6 +30,8 @@ KEPT = 30
 SUFFIX = ".json"
 #: Dots before a name in an import: as many as directories can lie in each other.
 LEVELS = 1000
+#: The number of what an import leads to where that is nothing.
+NOWHERE = -1
 #: What marks the directory for git, and for what makes backups (https://bford.info/cachedir/).
 MARKS = {
     ".gitignore": "# Made by amp-check.\n*\n",
@@ -46,7 +48,7 @@ class Cache:
     """What is known of the files of one run, from the last one with the same paths, and what is to be kept of it.
 
     Use: :meth:`look` at every file, :meth:`settle`, :meth:`readings` of those to be read, :meth:`keep` what was read
-    instead, :meth:`write`.
+    instead, :meth:`write`. ``moved`` says that imports may lead elsewhere now.
     """
 
     def __init__(self, directory: str, paths: Sequence[str], settings: str) -> None:
@@ -70,7 +72,7 @@ class Cache:
         #: Absolute path -> path as it is written, of the files of this run.
         self._written: dict[str, str] = {}
         self._changed: set[str] = set()
-        self._same_layout = False
+        self.moved = True
         self._layout = ""
         self._now: list[bool] = []
         self._dirty = False
@@ -130,7 +132,7 @@ class Cache:
         tops = [(top, package_top(top)) for top in self._paths]
         listed = repr((tops, list(self._written))).encode("utf-8", "backslashreplace")
         self._layout = sources.digest(listed)
-        self._same_layout = self._layout == self._led
+        self.moved = self._alone or self._layout != self._led
         self._now = [tree.float16, tree.lightning16]
         new = self._new
         for path, row in self._old.items():
@@ -140,7 +142,7 @@ class Cache:
         self._changed.update(path for path in self._written if path not in self._old or path not in new)
         if self._facts != self._now:
             self._entries = {}
-        self._dirty = self._dirty or not self._same_layout or bool(self._changed) or self._facts != self._now
+        self._dirty = self._dirty or self._layout != self._led or bool(self._changed) or self._facts != self._now
 
     def _outside(self, path: str, row: Any) -> list[Any] | None:
         """What is known now of a file that an import leads to, and that is not among those to be checked."""
@@ -172,9 +174,9 @@ class Cache:
                 return None
             if any(other not in self._old for other in touched):
                 return None
-            if truth(whole) and (self._alone or self._changed or not self._same_layout):
+            if truth(whole) and (self.moved or self._changed):
                 return None
-            if (self._alone or not self._same_layout) and not _leads(asked, tree):
+            if self.moved and not _leads(asked, tree):
                 return None
             found = decode(path, written, _Back(path, absolute, set(touched), self._written))
         except WRONG:
@@ -201,11 +203,10 @@ class Cache:
             if row is None:
                 return
             self._new[other] = row
-        asked = "" if answer.whole else _asked(answer)
         # Programs of documents are settled where they are read.
         settings = self._settings if not answer.path.endswith(".py") else ""
         written = encode(answer.readings, os.path.abspath)
-        self._kept[absolute] = [settings, answer.whole, sorted(touched), asked, written]
+        self._kept[absolute] = [settings, answer.whole, sorted(touched), _asked(answer), written]
         self._dirty = True
 
     def write(self) -> None:
@@ -273,10 +274,9 @@ class _Back:
 
 def _key() -> str:
     """What else decides what is found: this tool, as it is installed, and the Python that parses."""
-    from .. import __version__
-
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    said: list[object] = [__version__, sys.version_info[:3], sys.implementation.name]
+    # The version stands there.
+    said: list[object] = [sys.version_info[:3], sources.load(os.path.join(package, "__init__.py"))]
     for below in ("protocol", os.path.join("protocol", "rules"), "static"):
         with os.scandir(os.path.join(package, below)) as scan:
             for entry in sorted(scan, key=lambda entry: entry.name):
@@ -318,19 +318,27 @@ def _names(listed: Iterable[str] | None) -> set[bytes] | None:
     return None if listed is None else {name.encode("latin-1") for name in listed}
 
 
-def _asked(answer: Answer) -> str:
-    """The imports that an answer depends on, as one string: they matter in few runs, and parsing them takes time."""
-    import json
+def _asked(answer: Answer) -> list[Any]:
+    """The imports that an answer depends on, with where they led: paths, and a string that names them by number.
 
-    return json.dumps([[*question, led] for question, led in answer.asked.items()], separators=(",", ":"))
+    They matter in few runs, and there are many of them.
+    """
+    places: dict[str, int] = {}
+    said: list[str] = []
+    for (dotted, importer, level), led in answer.asked.items():
+        to = places.setdefault(led, len(places)) if led is not None else NOWHERE
+        said.append(f"{dotted} {places.setdefault(importer, len(places))} {level} {to}")
+    return [list(places), "|".join(said)]
 
 
-def _leads(asked: str, tree: Tree) -> bool:
+def _leads(asked: list[Any], tree: Tree) -> bool:
     """Whether every import still leads where it led."""
-    import json
-
-    for dotted, importer, level, led in json.loads(asked):
-        if not 0 <= number(level) < LEVELS or tree.find(dotted, importer, level) != led:
+    places, said = asked
+    for line in said.split("|") if said else ():
+        dotted, importer, level, led = line.split(" ")
+        if not 0 <= int(level) < LEVELS:
+            return False
+        if tree.find(dotted, places[int(importer)], int(level)) != (None if int(led) == NOWHERE else places[int(led)]):
             return False
     return True
 

@@ -118,16 +118,20 @@ def check_paths(
         tree.know(look)
     todo = _worth_reading(seen, named)
     readings: list[Reading] = []
+    work: list[Look] = todo
     if store is not None:
         store.settle(tree)
-    tree.grow(files, paths)
-    work: list[Look] = []
-    for look in todo:
-        found = store.readings(look.path, tree) if store is not None else None
-        if found is None:
-            work.append(look)
-        else:
-            readings += found
+        work = []
+        if store.moved:
+            tree.grow(files, paths)
+        for look in todo:
+            found = store.readings(look.path, tree)
+            if found is None:
+                work.append(look)
+            else:
+                readings += found
+    if work and (store is None or not store.moved):
+        tree.grow(files, paths)
     # The largest first, so that no process is left with a large one at the end.
     work.sort(key=lambda look: (look.size, look.path), reverse=True)
     enough = sum(look.size for look in work) > WORTH_PROCESSES
