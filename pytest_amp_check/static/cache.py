@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-import time
+from time import time_ns
 
 from . import sources
 from .looks import Look
@@ -52,7 +52,7 @@ class Cache:
     """
 
     def __init__(self, directory: str, paths: Sequence[str], settings: str) -> None:
-        self._started = time.time_ns()
+        self._started = time_ns()
         self._directory = os.path.abspath(directory)
         self._paths = [os.path.abspath(path) for path in paths]
         self._alone = not all(map(os.path.isdir, paths))
