@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -92,11 +93,11 @@ def opened(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> set[st
     found: set[str] = set()
     analyse, look = engine.analyse, engine.looks.look
 
-    def analysing(text, path, *rest, **more):  # type: ignore[no-untyped-def]
+    def analysing(text: str, path: str, *rest: Any, **more: Any) -> Any:
         found.add(os.path.basename(path))
         return analyse(text, path, *rest, **more)
 
-    def looking(path, **more):  # type: ignore[no-untyped-def]
+    def looking(path: str, **more: Any) -> Any:
         found.add(os.path.basename(path))
         return look(path, **more)
 
@@ -332,6 +333,15 @@ def test_progress_counts_what_is_known(tree: Path, tmp_path: Path) -> None:
     assert calls[-1][0] == calls[-1][1] > 0
 
 
+INNER = """\
+import torch
+def train(model, optimizer, loader):
+    scaler = torch.amp.GradScaler('cuda')
+    for x in loader:
+        scaler.scale(model(x).mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
 PARTS = {
     "train.py": [TRAINER, DIRECT, TRAINER.replace("lib.steps", "steps"), "x = (\n", TRAINER.replace('"cuda"', "", 1)],
     "lib/steps.py": [HELPER_OF_THREE, UNSCALING, "from .inner import clip\n", "from steps import *\n", ""],
@@ -339,12 +349,7 @@ PARTS = {
     "lib/__init__.py": ["", "from .steps import clip\n"],
     "steps.py": [HELPER_OF_THREE, UNSCALING, "# float16\n", "import train\n"],
     "outer.py": ["import torch, inner\nwith torch.autocast('cuda'):\n    inner.train()\n", "import lib.steps\n"],
-    "inner.py": [
-        "import torch\ndef train(model, optimizer, loader):\n    scaler = torch.amp.GradScaler('cuda')\n"
-        "    for x in loader:\n        scaler.scale(model(x).mean()).backward()\n        scaler.step(optimizer)\n"
-        "        scaler.update()\n",
-        "x = 1\n",
-    ],
+    "inner.py": [INNER, "x = 1\n"],
     "read.md": [f"```python\n{DIRECT}```\n", f"```python\n{DIRECT.replace('1.0)', '1.0)  # amp: ignore')}```\n"],
 }
 EDITS = st.lists(

@@ -272,7 +272,7 @@ OPTIONS = (
         "cache",
         FLAG,
         True,
-        "remember what was found, so that files that did not change are not read again",
+        "remember what was found, so that files that did not change are not read again (off: --no-cache)",
         flag="--cache",
         run_flag="",
     ),
