@@ -44,6 +44,8 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
         '{"tests/*.py" = ["AMP201", "AMP202"], "old.py" = ["AMP901"]}',
         lambda base: {f"{base}/tests/*.py": ("AMP201", "AMP202"), "old.py": ("AMP901",)},
     ),
+    "cache": ([], [], "true", lambda base: True),
+    "cache-dir": ([".known"], [], '".known"', lambda base: f"{base}/.known"),
     "exclude": (
         ["third_party,src/gen/*.py"],
         ["third_party src/gen/*.py"],
