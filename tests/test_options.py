@@ -44,8 +44,6 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
         '{"tests/*.py" = ["AMP201", "AMP202"], "old.py" = ["AMP901"]}',
         lambda base: {f"{base}/tests/*.py": ("AMP201", "AMP202"), "old.py": ("AMP901",)},
     ),
-    "cache": ([], [], "true", lambda base: True),
-    "cache-dir": ([".known"], [], '".known"', lambda base: f"{base}/.known"),
     "exclude": (
         ["third_party,src/gen/*.py"],
         ["third_party src/gen/*.py"],
@@ -60,6 +58,8 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
     ),
     "output-format": (["json"], [], '"json"', lambda base: "json"),
     "exit-zero": ([], [], "true", lambda base: True),
+    "cache": ([], [], "true", lambda base: True),
+    "cache-dir": ([".known"], [], '".known"', lambda base: f"{base}/.known"),
     "statistics": ([], [], "true", lambda base: True),
     "paths": ([], ["src train.py"], '["src", "train.py"]', lambda base: (f"{base}/src", f"{base}/train.py")),
     "only": (["static"], ["static"], '"static"', lambda base: "static"),
