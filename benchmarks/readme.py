@@ -75,11 +75,17 @@ def option_table() -> str:
                 f"`{option.key}`",
                 _flags(option),
                 ", ".join(f"`{name}`" for name in pytest),
-                "every rule that is on by default" if option.default is None else f"`{json.dumps(option.default)}`",
-                f"{option.help}; for example `{option.kind.example}`",
+                _default(option),
+                f"{option.help}; for example `{'false' if option.default is True else option.kind.example}`",
             )
         )
     return _table(("`[tool.amp-check]`", "`amp-check` check, run", "pytest: flag, ini", "Default", "Meaning"), rows)
+
+
+def _default(option: Option) -> str:
+    if option.default is None:
+        return "every rule that is on by default" if option.key == "select" else ""
+    return f"`{json.dumps(option.default)}`"
 
 
 def _flags(option: Option) -> str:

@@ -58,6 +58,8 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
     ),
     "output-format": (["json"], [], '"json"', lambda base: "json"),
     "exit-zero": ([], [], "true", lambda base: True),
+    "cache": ([], [], "true", lambda base: True),
+    "cache-dir": ([".known"], [], '".known"', lambda base: f"{base}/.known"),
     "statistics": ([], [], "true", lambda base: True),
     "paths": ([], ["src train.py"], '["src", "train.py"]', lambda base: (f"{base}/src", f"{base}/train.py")),
     "only": (["static"], ["static"], '"static"', lambda base: "static"),

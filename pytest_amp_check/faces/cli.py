@@ -187,7 +187,8 @@ def _check(given: Any) -> int:
         paths = given.paths or [text.below(path) for path in options.paths] or [os.curdir]
         show, wipe = text.progress(sys.stderr)
         try:
-            report = engine.check_paths(paths, settings, show, jobs=os.cpu_count() or 1)
+            jobs, cache = os.cpu_count() or 1, table.cache(options)
+            report = engine.check_paths(paths, settings, show, jobs=jobs, cache=cache)
         except engine.InputError as error:
             raise InputFailure(str(error)) from None
         finally:

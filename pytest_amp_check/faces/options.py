@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 TABLE = "[tool.amp-check]"
 CLI, RUN, PYTEST = "cli", "run", "pytest"
 FORMATS = ("full", "concise", "json", "github", "sarif")
+#: Where what was found is kept.
+CACHE = ".amp_check_cache"
 #: The two halves of --amp-check.
 STATIC, RUNTIME = "static", "runtime"
 DEVICES = "auto, cpu, cuda, cuda:N or emulate"
@@ -148,6 +150,12 @@ def _path(value: Any, base: str) -> str:
     return _located((value,), base)[0]
 
 
+def _folder(value: Any, base: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("the path of a folder")
+    return _located((value,), base)[0]
+
+
 def _truth(value: Any, base: str) -> bool:
     if not isinstance(value, bool):
         raise ValueError("true or false")
@@ -172,6 +180,7 @@ HALF = Kind(
 DEVICE = Kind('"emulate"', "string", lambda v, b: device(v[-1]), lambda v, b: device(v))
 DTYPE = Kind('"bfloat16"', "string", lambda v, b: dtype(v[-1]), lambda v, b: dtype(v))
 PATH = Kind('"amp-report.html"', "string", lambda v, b: _path(v[-1], b), _path)
+FOLDER = Kind('".cache/amp-check"', "string", lambda v, b: _folder(v[-1], b), _folder)
 
 
 class Option:
@@ -259,6 +268,24 @@ OPTIONS = (
     ),
     Option("output-format", FORMAT, "full", "how findings are shown", metavar="FORMAT", flag="--output-format"),
     Option("exit-zero", FLAG, False, "leave with 0 even when something was found", flag="--exit-zero"),
+    Option(
+        "cache",
+        FLAG,
+        True,
+        "remember what was found, so that files that did not change are not read again (off: --no-cache)",
+        flag="--cache",
+        run_flag="",
+    ),
+    Option(
+        "cache-dir",
+        FOLDER,
+        None,
+        f"folder of the cache, instead of {CACHE} beside the pyproject.toml with the settings, or else in the current "
+        "folder (with pytest, in the root folder)",
+        metavar="FOLDER",
+        flag="--cache-dir",
+        run_flag="",
+    ),
     Option("statistics", FLAG, False, "count the findings of each rule instead of showing them", flag="--statistics"),
     Option(
         "paths",
@@ -320,12 +347,16 @@ class Options:
     severity: dict[str, str]
     output_format: str
     exit_zero: bool
+    cache: bool
+    cache_dir: str | None
     statistics: bool
     paths: tuple[str, ...]
     only: str | None
     device: str
     dtype: str
     report: str | None
+    #: the folder of the pyproject.toml that was found, or nothing
+    project: str
     #: option name -> where its value stands, in words
     origin: dict[str, str]
 
@@ -347,6 +378,7 @@ def resolve(
     path, table = pyproject(start)
     options = Options()
     options.origin = {}
+    options.project = os.path.dirname(path)
     doors: dict[str, int] = {}
     for option in OPTIONS:
         given = flags.get(option.name)
@@ -476,6 +508,13 @@ def settings(options: Options) -> Settings:
     except UnknownRule as error:
         raise ConfigError(f"{options.origin[setting]}: {error}") from None
     return Settings(select=selected, per_file_ignores=ignores, severity=severity, exclude=options.exclude)
+
+
+def cache(options: Options, base: str = os.curdir) -> str | None:
+    """The folder of the cache, if there is to be one; ``base`` is the project's where no pyproject.toml says so."""
+    if not options.cache:
+        return None
+    return options.cache_dir or os.path.join(options.project or base, CACHE)
 
 
 def add_flags(add: Callable[..., Any], face: str) -> None:

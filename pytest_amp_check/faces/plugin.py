@@ -290,7 +290,10 @@ class _Check:
         from ..static import engine
         from . import text
 
-        report = engine.check_paths([text.below(str(path)) for path in paths.values()], self.settings)
+        cache = None
+        if self.config.pluginmanager.hasplugin("cacheprovider"):
+            cache = table.cache(self.options, str(self.config.rootpath))
+        report = engine.check_paths([text.below(str(path)) for path in paths.values()], self.settings, cache=cache)
         sources = text.Sources()
         results: dict[str, list[Record]] = {real: [] for real in paths}
         for finding in report.findings:

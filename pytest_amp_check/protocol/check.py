@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from . import automaton as a
 from . import events as e
 from .events import Event, Graph, Program, Site, Test
-from .finding import Finding, Step
+from .finding import Finding, Step, merge
 from .judge import (
     ESTABLISHING,
     ON_EVERY_PATH,
@@ -113,18 +113,6 @@ def check(program: Program, select: frozenset[str] | None = None) -> list[Findin
     if unread is not None:
         add(make_finding("source:too-long", unread, [], {"function": unread.function}, ()), (unread.path, 0))
     return sorted(found.values(), key=Finding.order)
-
-
-def merge(found: dict[tuple[str, str, int, int], Finding], finding: Finding) -> None:
-    """Add a finding to others: the same one is kept once, where it is certain."""
-    key = (finding.code, finding.site.path, finding.site.line, finding.site.column)
-    known = found.get(key)
-    if known is None:
-        found[key] = finding
-    elif known is not finding:
-        kept, other = (finding, known) if finding.certain and not known.certain else (known, finding)
-        kept.entries |= other.entries
-        found[key] = kept
 
 
 class _Judge(Judge):

@@ -98,3 +98,15 @@ class Finding:
 
     def __repr__(self) -> str:
         return f"<{self.code} {self.site.place} {self.message}>"
+
+
+def merge(found: dict[tuple[str, str, int, int], Finding], finding: Finding) -> None:
+    """Add a finding to others: the same one is kept once, where it is certain."""
+    key = (finding.code, finding.site.path, finding.site.line, finding.site.column)
+    known = found.get(key)
+    if known is None:
+        found[key] = finding
+    elif known is not finding:
+        kept, other = (finding, known) if finding.certain and not known.certain else (known, finding)
+        kept.entries |= other.entries
+        found[key] = kept

@@ -7,17 +7,19 @@ program of its own, and one that is not valid Python is no mistake. Other files 
 
 from __future__ import annotations
 
-import ast
 import re
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Any
 
 from ..protocol.events import Site
 from ..protocol.finding import Finding, Step
 from . import sources
 from .sources import Unreadable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 #: Where a line of a program stands: its cell, its line there, and the characters that were cut off before it.
 Place = tuple[int | None, int, int]
@@ -136,6 +138,8 @@ def cells(text: str) -> dict[int, str]:
 
 def _error(text: str) -> tuple[int, str] | None:
     """Where and why a text is no Python; None where it is, and where that can only be said by whoever reads it."""
+    import ast
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import ast
 import gc
 import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
 
 from ..protocol import events as e
-from ..protocol.check import check, merge
 from ..protocol.events import Event, Graph, Program, Site, Thing
-from ..protocol.finding import Finding
+from ..protocol.finding import Finding, merge
 from ..protocol.rules import LABELS, RULES
 from ..protocol.suppress import Suppressions
-from . import documents, sources
+from . import documents, looks, sources
+from .cache import Cache
 from .documents import Block
-from .project import Module
-from .roots import Reached, read_module
+from .looks import Look
+from .readings import Answer, Reading
 from .sources import InputError
 from .tree import Tree
 from .work import shared, spread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .roots import Reached
 
 __all__ = ["InputError", "Report", "Settings", "check_paths", "check_source"]
 
@@ -54,6 +56,10 @@ class Settings:
         self.severity = dict(severity or {})
         self.exclude = exclude
 
+    def __repr__(self) -> str:
+        ignores = [(pattern, sorted(codes)) for pattern, codes in self.per_file_ignores]
+        return f"Settings({sorted(self.select)}, {ignores}, {sorted(self.severity.items())})"
+
 
 class Report:
     """Findings in order of file and line, and the number of files that were looked at."""
@@ -70,7 +76,7 @@ def check_source(text: str, filename: str = "<string>", settings: Settings | Non
     tree = Tree()
     tree.look(filename, documents.code(filename, text.encode("utf-8", "replace")))
     settings = settings or Settings()
-    return _settled(_read(text, filename, settings, tree), [filename], settings, {filename: text})
+    return _settled(_read(text, filename, settings, tree).readings, [filename], settings, {filename: text})
 
 
 def check_paths(
@@ -78,43 +84,93 @@ def check_paths(
     settings: Settings | None = None,
     progress: Callable[[int, int], None] | None = None,
     jobs: int = 1,
+    cache: str | None = None,
 ) -> Report:
     """Findings in files, and in the files below directories, read by as many processes as ``jobs`` allows.
 
     A file that is named is parsed whatever it holds; one that was found below a directory, if it can hold a mistake.
-    ``progress`` is told how many of how many files are done. Raises :class:`InputError` for a path that is not there.
+    ``progress`` is told how many of how many files are done. ``cache`` is a directory that keeps what was found for the
+    next time. Raises :class:`InputError` for a path that is not there.
     """
     settings = settings or Settings()
     files = sources.find(paths, settings.exclude)
     named = frozenset(paths)
+    store = Cache(cache, paths, repr(settings)) if cache is not None else None
     tree = Tree()
     findings: list[Finding] = []
-    todo: list[tuple[int, str]] = []
-    others: list[tuple[int, str, set[bytes], set[bytes]]] = []
-    classes: set[bytes] = set()
-    chunks = [files[at : at + CHUNK] for at in range(0, len(files), CHUNK)]
-    for looked in spread(_look, chunks, jobs, (named, settings)):
-        tree.add(looked.tree)
-        findings.extend(looked.findings)
-        todo.extend(looked.todo)
-        others.extend(looked.others)
-        classes |= looked.classes
-    # What a class inherits may call what it defines; what trains elsewhere may be saved here.
-    training = {os.fsencode(_stem(path)) for _, path in todo if path.endswith(".py")}
-    todo += [(size, path) for size, path, names, imported in others if names & classes or imported & training]
-    tree.grow(files, list(paths))
-    # The largest first, so that no process is left with a large one at the end.
-    todo.sort(reverse=True)
-    enough = sum(size for size, _ in todo) > WORTH_PROCESSES
-    work = [path for _, path in todo]
+    seen: list[Look] = []
+    fresh = files
+    if store is not None:
+        fresh = []
+        for path in files:
+            known = store.look(path, named=path in named)
+            if known is not None:
+                seen.append(known)
+            else:
+                fresh.append(path)
+    chunks = [fresh[at : at + CHUNK] for at in range(0, len(fresh), CHUNK)]
+    for looked in spread(_look, chunks, jobs, (named, store is not None)):
+        for path, line, reason in looked.unreadable:
+            findings.extend(_settle([_unreadable(path, line, reason)], path, settings))
+        seen.extend(looked.seen)
+        if store is not None:
+            for look in looked.seen:
+                store.saw(look)
+    for look in seen:
+        tree.know(look)
+    todo = _worth_reading(seen, named)
     readings: list[Reading] = []
-    for done, found in enumerate(spread(_check, work, jobs if enough else 1, (settings, tree))):
-        readings += found
+    work: list[Look] = todo
+    if store is not None:
+        store.settle(tree)
+        work = []
+        if store.moved:
+            tree.grow(files, paths)
+        for look in todo:
+            found = store.readings(look.path, tree)
+            if found is None:
+                work.append(look)
+            else:
+                readings += found
+    if work and (store is None or not store.moved):
+        tree.grow(files, paths)
+    # The largest first, so that no process is left with a large one at the end.
+    work.sort(key=lambda look: (look.size, look.path), reverse=True)
+    enough = sum(look.size for look in work) > WORTH_PROCESSES
+    done = len(todo) - len(work)
+    if progress is not None and done:
+        progress(done, len(todo))
+    if work:
+        # Before processes start that would each do so.
+        from . import roots  # noqa: F401
+    for answer in spread(_check, [look.path for look in work], jobs if enough else 1, (settings, tree)):
+        readings += answer.readings
+        if store is not None:
+            store.keep(answer)
+        done += 1
         if progress is not None:
-            progress(done + 1, len(todo))
+            progress(done, len(todo))
+    if store is not None:
+        store.write()
     findings.extend(_settled(readings, files, settings))
     findings.sort(key=Finding.order)
     return Report(findings, len(files))
+
+
+def _worth_reading(seen: list[Look], named: frozenset[str]) -> list[Look]:
+    """The files to read: what may hold a mistake, and what may do so together with one of these."""
+    todo: list[Look] = []
+    others: list[Look] = []
+    classes: set[bytes] = set()
+    for look in seen:
+        if look.speaks or look.path in named:
+            todo.append(look)
+            classes |= look.classes or set()
+        elif look.bases or look.imports:
+            others.append(look)
+    # What a class inherits may call what it defines; what trains elsewhere may be saved here.
+    training = {os.fsencode(_stem(look.path)) for look in todo if look.path.endswith(".py")}
+    return todo + [x for x in others if (x.bases or set()) & classes or (x.imports or set()) & training]
 
 
 def _stem(path: str) -> str:
@@ -123,99 +179,78 @@ def _stem(path: str) -> str:
     return stem if stem != "__init__" else os.path.basename(os.path.dirname(os.path.abspath(path)))
 
 
-class Reading:
-    """What reading one file has shown, in it and in those that it calls.
-
-    ``reached`` tells of what was read on its own which functions it called, ``ours`` whether the file has comments
-    that are meant for this tool. ``settled`` are findings that are done with.
-    """
-
-    __slots__ = ("findings", "ours", "path", "reached", "settled")
-
-    def __init__(self, path: str, findings: list[Finding], reached: Reached, *, ours: bool = False) -> None:
-        self.path = path
-        self.findings = findings
-        self.reached = reached
-        self.ours = ours
-        self.settled: list[Finding] = []
-
-
 class _Looked:
-    """What a first look at some files has shown: which of them to read, with their sizes.
+    """What a first look at some files has shown, and which of them cannot be read: where, and why."""
 
-    ``classes`` are those that these define. ``others`` are worth reading if a class of theirs derives from one, or if
-    they import one of these files.
-    """
-
-    __slots__ = ("classes", "findings", "others", "todo", "tree")
+    __slots__ = ("seen", "unreadable")
 
     def __init__(self) -> None:
-        self.classes: set[bytes] = set()
-        self.others: list[tuple[int, str, set[bytes], set[bytes]]] = []
-        self.tree = Tree()
-        self.findings: list[Finding] = []
-        self.todo: list[tuple[int, str]] = []
+        self.seen: list[Look] = []
+        self.unreadable: list[tuple[str, int, str]] = []
 
 
 def _look(paths: list[str]) -> _Looked:
-    named, settings = cast("tuple[frozenset[str], Settings]", shared())
+    named: frozenset[str]
+    digest: bool
+    named, digest = shared()
     looked = _Looked()
     for path in paths:
         try:
-            data = sources.load(path)
+            looked.seen.append(looks.look(path, named=path in named, digest=digest))
         except sources.Unreadable as error:
-            looked.findings.extend(_settle([_unreadable(path, error.line, str(error))], path, settings))
-            continue
-        code = documents.code(path, data)
-        if not documents.is_markdown(path):
-            looked.tree.look(path, code)
-        if path in named or sources.mentions(code):
-            looked.todo.append((len(data), path))
-            looked.classes |= sources.classes(code)
-        else:
-            names, imported = sources.bases(code), sources.imports(code)
-            if names or imported:
-                looked.others.append((len(data), path, names, imported))
+            looked.unreadable.append((path, error.line, str(error)))
     return looked
 
 
-def _check(path: str) -> list[Reading]:
-    settings, tree = cast("tuple[Settings, Tree]", shared())
+def _check(path: str) -> Answer:
+    settings: Settings
+    tree: Tree
+    settings, tree = shared()
     try:
         text = documents.decode(path, sources.load(path))
     except sources.Unreadable as error:
-        return [Reading(path, [_unreadable(path, error.line, str(error))], {})]
-    readings = _read(text, path, settings, tree)
+        return Answer(path, [Reading(path, [_unreadable(path, error.line, str(error))], {})], lasting=False)
+    answer = _read(text, path, settings, tree)
     if len(text) > WORTH_COLLECTING:
         gc.collect()
-    return readings
+    return answer
 
 
-def _read(text: str, path: str, settings: Settings, tree: Tree) -> list[Reading]:
+def _read(text: str, path: str, settings: Settings, tree: Tree) -> Answer:
     """What the programs of one file show. Those of a document are settled here: nothing calls what is in them."""
+    tree.begin()
     try:
         blocks = documents.blocks(path, text)
     except sources.Unreadable as error:
-        return [Reading(path, [_unreadable(path, error.line, str(error))], {})]
-    around = False
+        return Answer(path, [Reading(path, [_unreadable(path, error.line, str(error))], {})])
+    answer = Answer(path, [])
+    within, around = tree, False
     if documents.is_markdown(path):
         # What is shown is a part of something, and no part of this project's programs.
-        tree, around = Tree(), True
-        tree.look(path, text.encode("utf-8", "replace"))
+        within, around = Tree(), True
+        within.look(path, text.encode("utf-8", "replace"))
     elif len(blocks) > 1:
         # One may be entered by another.
         around = "autocast" in text
-    readings: list[Reading] = []
     for number, block in enumerate(blocks):
         if block.broken:
             ours = Suppressions.ours_in(block.text)
             reading = Reading(path, [_unreadable(path, *block.broken)], {}, ours=ours)
         else:
-            reading = analyse(block.text, path, tree, around=around)
+            try:
+                reading = analyse(block.text, path, within, around=around)
+            except (RecursionError, MemoryError):
+                found = _unreadable(path, 1, "its code is nested too deeply to be analysed")
+                reading = Reading(path, [found], {}, ours=Suppressions.ours_in(block.text))
+                answer.lasting = False
         if block.places is not None:
             reading = _settled_block(reading, block, f"{path}:{number}", settings)
-        readings.append(reading)
-    return readings
+        answer.readings.append(reading)
+    answer.touched, answer.asked, answer.whole = tree.touched, tree.asked, tree.whole
+    if answer.whole:
+        # Then these are most of the files, and none of them says more.
+        answer.touched, answer.asked = set(), {}
+    return answer
 
 
 def _settled_block(reading: Reading, block: Block, name: str, settings: Settings) -> Reading:
@@ -252,7 +287,8 @@ def _kept(readings: Sequence[Reading]) -> list[Finding]:
             kept.add(entry)
             covered |= reached[entry]
     found: dict[tuple[str, str, int, int], Finding] = {}
-    for reading in readings:
+    # Of the same finding in two files the first is kept, in whatever order they were read.
+    for reading in sorted(readings, key=lambda reading: reading.path):
         for finding in reading.findings:
             if not finding.entries or finding.entries & kept:
                 merge(found, finding)
@@ -324,7 +360,16 @@ def _ignored(path: str, settings: Settings) -> frozenset[str]:
 
 
 def analyse(text: str, path: str, tree: Tree, *, around: bool = False) -> Reading:
-    """All findings in one text, whatever is selected or suppressed; ``around`` says that it may stand in a region."""
+    """All findings in one text, whatever is selected or suppressed; ``around`` says that it may stand in a region.
+
+    Raises RecursionError or MemoryError for what is nested too deeply.
+    """
+    import ast
+
+    from ..protocol.check import check
+    from .project import Module
+    from .roots import read_module
+
     limit = sys.getrecursionlimit()
     collecting = gc.isenabled()
     gc.disable()
@@ -340,7 +385,6 @@ def analyse(text: str, path: str, tree: Tree, *, around: bool = False) -> Readin
             except ValueError as error:
                 return Reading(path, [_unreadable(path, 1, str(error))], {}, ours=ours)
         program = Program()
-        tree.begin()
         module = Module(path, text, parsed)
         module.link(tree.local_names(module, path))
         own = around or any("autocast" in name for name in module.identifiers)
@@ -350,8 +394,6 @@ def analyse(text: str, path: str, tree: Tree, *, around: bool = False) -> Readin
         _survey(program)
         program.facts["enters_autocast"] = own or (bool(program.facts["live_scalers"]) and tree.may_enter(path))
         return Reading(path, check(program), reached, ours=ours)
-    except (RecursionError, MemoryError):
-        return Reading(path, [_unreadable(path, 1, "its code is nested too deeply to be analysed")], {}, ours=ours)
     finally:
         sys.setrecursionlimit(limit)
         if collecting:

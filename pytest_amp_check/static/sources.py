@@ -13,6 +13,7 @@ SUFFIXES = (".py", ".ipynb", ".md")
 #: Directories that hold no source of the project, whatever they contain.
 SKIPPED = frozenset(
     {
+        ".amp_check_cache",
         ".eggs",
         ".git",
         ".hg",
@@ -237,6 +238,17 @@ def load(path: str) -> bytes:
     except OSError as error:
         raise Unreadable(f"this directory cannot be listed, {_said(error)}") from None
     raise Unreadable("it is a directory")
+
+
+def digest(data: bytes) -> str:
+    """What stands for the content of a file."""
+    try:
+        # hashlib loads OpenSSL, which takes longer than hashing most projects.
+        from _blake2 import blake2b
+    except ImportError:
+        from hashlib import blake2b
+
+    return blake2b(data, digest_size=16).hexdigest()
 
 
 def _said(error: OSError) -> str:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import ast
 import gc
 import os
-import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..protocol import frameworks, surface
-from . import documents, sources
-from .project import Imported, Module
-from .relevance import may_train
+from . import documents, looks, sources
 
-#: Bytes of source whose syntax trees are kept for the next file that imports them, and that one file may ask for.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .looks import Look
+    from .project import Imported, Module
+
+#: Characters of source whose syntax trees are kept for the next file that imports them.
 KEPT = 1_000_000
+#: Those that one file may be given of others.
+MOST = 1_500_000
 #: What marks the directory of a project, above which no import of a file that is named leads.
 PROJECT_MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
-#: A Trainer of Lightning that trains in float16 with a scaler.
-_LIGHTNING16 = re.compile(rb"precision\s*=\s*[\"']?16(?!-true)|[\"']16-mixed[\"']")
 #: By these a file imports others by a name that only a run knows.
 BY_NAME = (b"import_module(", b"__import__(", b"instantiate(", b"_target_")
 #: Directories beside those of the importing file that are put on the path by habit.
@@ -35,10 +36,13 @@ class Tree:
     """
 
     __slots__ = (
+        "_given",
+        "_handed",
         "_held",
         "_helpful",
         "_imported",
         "_led",
+        "_linked",
         "_modules",
         "_tails",
         "_tops",
@@ -48,6 +52,7 @@ class Tree:
         "float16",
         "lightning16",
         "touched",
+        "whole",
     )
 
     def __init__(self) -> None:
@@ -62,28 +67,35 @@ class Tree:
         self._led: dict[tuple[str, str], str | None] = {}
         self._modules: dict[str, Module | None] = {}
         self._held = 0
+        #: What linking a parsed file has asked for, which whoever asks for that file asks for, too.
+        self._linked: dict[str, tuple[set[str], dict[tuple[str, str, int], str | None]]] = {}
         self._imported: dict[str, frozenset[str]] = {}
         #: What the file being read has asked for: files by absolute path, imports with where they led.
         self.touched: set[str] = set()
         self.asked: dict[tuple[str, str, int], str | None] = {}
+        #: Files whose own imports are among these already.
+        self._handed: set[str] = set()
+        self._given = 0
+        #: Whether any file may have mattered.
+        self.whole = False
 
     # What a first look shows.
 
     def look(self, path: str, data: bytes) -> None:
-        if b"autocast" in data:
+        """Know what code shows before it is parsed."""
+        self._know(path, *looks.facts(data))
+
+    def know(self, look: Look) -> None:
+        """Know what a look at a file has shown."""
+        self._know(look.path, look.autocast, look.float16, look.lightning16)
+
+    def _know(self, path: str, autocast: bool, float16: bool, lightning16: bool) -> None:
+        if autocast:
             self.autocast.add(path)
-            self.float16 = True
-        elif not self.float16 and (b"GradScaler" in data or b".half()" in data or b"float16" in data):
-            self.float16 = True
-        self.lightning16 = self.lightning16 or (b"precision" in data and _LIGHTNING16.search(data) is not None)
+        self.float16 = self.float16 or float16
+        self.lightning16 = self.lightning16 or lightning16
 
-    def add(self, other: Tree) -> None:
-        """Know what another look has shown, too."""
-        self.autocast |= other.autocast
-        self.float16 = self.float16 or other.float16
-        self.lightning16 = self.lightning16 or other.lightning16
-
-    def grow(self, files: list[str], paths: list[str]) -> None:
+    def grow(self, files: list[str], paths: Sequence[str]) -> None:
         """Take in the files that were found below the paths that the user named."""
         self.files = {os.path.abspath(file): file for file in files}
         for file in self.files:
@@ -139,9 +151,7 @@ class Tree:
     def _above(self, directory: str) -> Iterator[str]:
         """The directories from that of a file up to the top of its tree, or of the package that the top lies in."""
         tops = [top for top, _ in self._tops if directory == top or directory.startswith(os.path.join(top, ""))]
-        top = min(tops, key=len) if tops else directory
-        while os.path.isfile(os.path.join(top, "__init__.py")) and os.path.dirname(top) != top:
-            top = os.path.dirname(top)
+        top = package_top(min(tops, key=len) if tops else directory)
         while True:
             yield directory
             parent = os.path.dirname(directory)
@@ -202,24 +212,45 @@ class Tree:
         """The parsed file at an absolute path; None if it does not parse."""
         self.touched.add(path)
         if path not in self._modules:
-            if self._held > 2 * KEPT:
-                return None
-            made = None
-            try:
-                text = sources.decode(sources.load(path))
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    made = Module(self.written(path), text, ast.parse(text))
-            except (sources.Unreadable, SyntaxError, ValueError):
-                pass
+            made = self._parsed(path)
             self._held += len(made.text) if made is not None else 0
             if made is not None:
-                made.link(self.local_names(made, path))
+                outer = self.touched, self.asked
+                self.touched, self.asked = self._linked[path] = set(), {}
+                try:
+                    made.link(self.local_names(made, path))
+                finally:
+                    self.touched, self.asked = outer
             self._modules[path] = made
-        return self._modules[path]
+        known = self._modules[path]
+        if known is not None and path not in self._handed:
+            # However much of it is at hand from before: what a file is given depends on that file alone.
+            if self._given > MOST:
+                return None
+            self._given += len(known.text)
+            self._handed.add(path)
+            touched, asked = self._linked[path]
+            self.touched |= touched
+            self.asked |= asked
+        return known
+
+    def _parsed(self, path: str) -> Module | None:
+        import ast
+
+        from .project import Module
+
+        try:
+            text = sources.decode(sources.load(path))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return Module(self.written(path), text, ast.parse(text))
+        except (sources.Unreadable, SyntaxError, ValueError):
+            return None
 
     def local_names(self, module: Module, path: str) -> frozenset[str]:
         """Names of a file that stand for what may matter in another file of the tree."""
+        from .relevance import may_train
+
         if not may_train(module):
             return frozenset()
         return frozenset(
@@ -241,6 +272,7 @@ class Tree:
 
     def may_enter(self, path: str) -> bool:
         """Whether a file, what it imports, or one that imports it may enter autocast; true where that is not known."""
+        self.whole = True
         here = os.path.abspath(path)
         entering = {os.path.abspath(other) for other in self.autocast}
         if not entering:
@@ -265,7 +297,6 @@ class Tree:
         known = self._imported.get(path)
         if known is None:
             known = self._imported[path] = frozenset(self._look_at_imports(path))
-        self.touched.add(path)
         return known
 
     def _look_at_imports(self, path: str) -> Iterator[str]:
@@ -289,8 +320,12 @@ class Tree:
         """Start to read another file: forget what the last one asked for, and parsed files where they grow too many."""
         self.touched = set()
         self.asked = {}
+        self._handed = set()
+        self._given = 0
+        self.whole = False
         if self._held > KEPT:
             self._modules.clear()
+            self._linked.clear()
             self._held = 0
             # Modules and their functions know each other: only this frees them.
             gc.collect()
@@ -300,6 +335,13 @@ def is_spoken_for(imported: Imported) -> bool:
     """Whether an import names something of torch, or of a framework, whose meaning the tables tell."""
     name = f"{imported.module}.{imported.name}".rstrip(".")
     return not imported.level and (surface.known(name) or frameworks.known(name))
+
+
+def package_top(directory: str) -> str:
+    """The directory in which the package lies that a directory is in; itself where it is in none."""
+    while os.path.isfile(os.path.join(directory, "__init__.py")) and os.path.dirname(directory) != directory:
+        directory = os.path.dirname(directory)
+    return directory
 
 
 def _project_of(directory: str) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    Item = TypeVar("Item")
+    Result = TypeVar("Result")
 
 #: Set before the processes start, so that what every item needs is sent to each process once.
 _shared: object = None
@@ -18,7 +21,7 @@ def _begin(shared: object) -> None:
     _shared = shared
 
 
-def shared() -> object:
+def shared() -> Any:
     """What :func:`spread` was given for every item."""
     return _shared
 

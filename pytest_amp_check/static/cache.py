@@ -1,0 +1,350 @@
+"""Remembers between runs what files hold and what reading them has shown, so that only what changed is read again.
+
+One file of JSON for each list of paths that was checked. What it says of a file counts as long as the content is the
+same, and that of every other file that mattered, and as imports lead where they led. What is selected, suppressed or
+how severe it is, is decided after.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from time import time_ns
+
+from . import sources
+from .looks import Look
+from .readings import Answer, Reading, decode, encode, text, truth
+from .tree import package_top
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from .tree import Tree
+
+#: Nanoseconds within which a file may change again without its times showing it.
+RACY = 2_000_000_000
+#: Files in a cache, above which the oldest go.
+KEPT = 30
+SUFFIX = ".json"
+#: Dots before a name in an import: as many as directories can lie in each other.
+LEVELS = 1000
+#: The number of what an import leads to where that is nothing.
+NOWHERE = -1
+#: What marks the directory for git, and for what makes backups (https://bford.info/cachedir/).
+MARKS = {
+    ".gitignore": "# Made by amp-check.\n*\n",
+    "CACHEDIR.TAG": "Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache of amp-check. It can be deleted.\n",
+}
+#: What goes wrong with a file that somebody else wrote, or that breaks off.
+WRONG = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, MemoryError, OverflowError)
+
+#: Size, times of change in nanoseconds, and inode.
+Stat = list[int]
+
+
+class Cache:
+    """What is known of the files of one run, from the last one with the same paths, and what is to be kept of it.
+
+    Use: :meth:`look` at every file, :meth:`settle`, :meth:`readings` of those to be read, :meth:`keep` what was read
+    instead, :meth:`write`. ``moved`` says that imports may lead elsewhere now.
+    """
+
+    def __init__(self, directory: str, paths: Sequence[str], settings: str) -> None:
+        self._started = time_ns()
+        self._directory = os.path.abspath(directory)
+        self._paths = [os.path.abspath(path) for path in paths]
+        self._alone = not all(map(os.path.isdir, paths))
+        self._settings = sources.digest(settings.encode("utf-8", "backslashreplace"))
+        self._key = _key()
+        name = "\0".join(self._paths).encode("utf-8", "surrogateescape")
+        self._path = os.path.join(self._directory, sources.digest(name) + SUFFIX)
+        #: Absolute path -> stat, digest and look, as they were, and as they are.
+        self._old: dict[str, list[Any]] = {}
+        self._new: dict[str, list[Any]] = {}
+        self._entries: dict[str, list[Any]] = {}
+        self._kept: dict[str, list[Any]] = {}
+        self._led: Any = None
+        self._facts: Any = None
+        self._read()
+        self._stats: dict[str, Stat] = {}
+        #: Absolute path -> path as it is written, of the files of this run.
+        self._written: dict[str, str] = {}
+        self._changed: set[str] = set()
+        self.moved = True
+        self._layout = ""
+        self._now: list[bool] = []
+        self._dirty = False
+
+    def _read(self) -> None:
+        import json
+
+        try:
+            with open(self._path, "rb") as file:
+                found = json.loads(file.read())
+            if found["key"] == self._key:
+                files, entries = found["files"], found["entries"]
+                if isinstance(files, dict) and isinstance(entries, dict):
+                    self._old, self._entries = files, entries
+                    self._led, self._facts = found["layout"], found["facts"]
+        except (OSError, *WRONG):
+            return
+
+    # A first look at each file.
+
+    def look(self, path: str, *, named: bool) -> Look | None:
+        """What was seen in a file that did not change since, without opening it; None where it is to be looked at."""
+        absolute = os.path.abspath(path)
+        self._written[absolute] = path
+        found = _stat(absolute)
+        if found is None:
+            return None
+        self._stats[absolute] = found
+        row = self._old.get(absolute)
+        try:
+            if row is None or row[0] != found:
+                return None
+            known = _seen(path, row)
+        except WRONG:
+            return None
+        if not known.suffices(named=named):
+            return None
+        self._new[absolute] = row
+        return known
+
+    def saw(self, look: Look) -> None:
+        """Know what was just seen in a file."""
+        absolute = os.path.abspath(look.path)
+        found = self._stats.get(absolute)
+        if found is not None:
+            self._new[absolute] = [self._trusted(found), look.digest, *_shown(look)]
+            self._dirty = True
+
+    def _trusted(self, found: Stat) -> Stat | None:
+        """A stat, if whatever changes the file after this run changes it too."""
+        return found if max(found[1], found[2]) < self._started - RACY else None
+
+    # Which of what was read still holds.
+
+    def settle(self, tree: Tree) -> None:
+        """Find out what changed, once every file was seen."""
+        tops = [(top, package_top(top)) for top in self._paths]
+        listed = repr((tops, list(self._written))).encode("utf-8", "backslashreplace")
+        self._layout = sources.digest(listed)
+        self.moved = self._alone or self._layout != self._led
+        self._now = [tree.float16, tree.lightning16]
+        new = self._new
+        for path, row in self._old.items():
+            now = new.get(path) if path in self._written else self._outside(path, row)
+            if now is None or _digest(now) != _digest(row):
+                self._changed.add(path)
+        self._changed.update(path for path in self._written if path not in self._old or path not in new)
+        if self._facts != self._now:
+            self._entries = {}
+        self._dirty = self._dirty or self._layout != self._led or bool(self._changed) or self._facts != self._now
+
+    def _outside(self, path: str, row: Any) -> list[Any] | None:
+        """What is known now of a file that an import leads to, and that is not among those to be checked."""
+        found = _stat(path)
+        if found is None:
+            return None
+        try:
+            if row[0] == found:
+                return list(row)
+        except WRONG:
+            return None
+        return self._hashed(path, found)
+
+    def _hashed(self, path: str, found: Stat) -> list[Any] | None:
+        try:
+            return [self._trusted(found), sources.digest(sources.load(path))]
+        except sources.Unreadable:
+            return None
+
+    def readings(self, path: str, tree: Tree) -> list[Reading] | None:
+        """What reading a file has shown, if reading it again would show the same."""
+        absolute = os.path.abspath(path)
+        entry = self._entries.get(absolute)
+        if entry is None or absolute in self._changed:
+            return None
+        try:
+            settings, whole, touched, asked, written = entry
+            if settings not in ("", self._settings) or not self._changed.isdisjoint(touched):
+                return None
+            if any(other not in self._old for other in touched):
+                return None
+            if truth(whole) and (self.moved or self._changed):
+                return None
+            if self.moved and not _leads(asked, tree):
+                return None
+            found = decode(path, written, _Back(path, absolute, set(touched), self._written))
+        except WRONG:
+            return None
+        self._kept[absolute] = entry
+        for other in touched:
+            self._new.setdefault(other, self._old[other])
+        return found
+
+    # What is kept for the next run.
+
+    def keep(self, answer: Answer) -> None:
+        """Keep what reading a file has shown, if that is sure to be shown again."""
+        absolute = os.path.abspath(answer.path)
+        if not answer.lasting or absolute not in self._new or (answer.whole and self._alone):
+            return
+        touched = set() if answer.whole else answer.touched - {absolute}
+        for other in touched:
+            if other in self._new:
+                continue
+            # What it held when it was read is only known if it did not change since.
+            found = _stat(other)
+            row = self._hashed(other, found) if found is not None and self._trusted(found) else None
+            if row is None:
+                return
+            self._new[other] = row
+        # Programs of documents are settled where they are read.
+        settings = self._settings if not answer.path.endswith(".py") else ""
+        written = encode(answer.readings, os.path.abspath)
+        self._kept[absolute] = [settings, answer.whole, sorted(touched), _asked(answer), written]
+        self._dirty = True
+
+    def write(self) -> None:
+        """Write down what is to be kept; nothing, where it cannot be written."""
+        if not self._dirty and self._kept.keys() == self._entries.keys():
+            return
+        import json
+
+        made = {
+            "key": self._key,
+            "layout": self._layout,
+            "facts": self._now,
+            "files": self._new,
+            "entries": self._kept,
+        }
+        part = f"{self._path}.{os.getpid()}"
+        try:
+            os.makedirs(self._directory, exist_ok=True)
+            for name, content in MARKS.items():
+                mark = os.path.join(self._directory, name)
+                if not os.path.lexists(mark):
+                    with open(mark, "w", encoding="utf-8") as file:
+                        file.write(content)
+            fresh = not os.path.exists(self._path)
+            with open(part, "w", encoding="ascii") as file:
+                file.write(json.dumps(made, separators=(",", ":")))
+            os.replace(part, self._path)
+            if fresh:
+                self._prune()
+        except (OSError, ValueError):
+            # The next run reads again what this one has read.
+            _remove(part)
+
+    def _prune(self) -> None:
+        """Remove the files of lists of paths that were not checked for longest, and what broken runs have left."""
+        found: list[tuple[int, str]] = []
+        with os.scandir(self._directory) as scan:
+            for entry in scan:
+                stem, _, rest = entry.name.partition(".")
+                if len(stem) == 32 and f".{rest}".startswith(SUFFIX):
+                    found.append((entry.stat().st_mtime_ns, entry.path))
+        for _, path in sorted(found)[:-KEPT]:
+            _remove(path)
+
+
+class _Back:
+    """From the absolute paths of what was written down to those of this run; ValueError for any other."""
+
+    def __init__(self, path: str, absolute: str, touched: set[str], written: dict[str, str]) -> None:
+        self._path = path
+        self._absolute = absolute
+        self._touched = touched
+        self._written = written
+
+    def __call__(self, place: str) -> str:
+        if place == self._absolute:
+            return self._path
+        if place in self._touched or place in self._written:
+            return self._written.get(place) or os.path.relpath(place)
+        if place.startswith(self._absolute + ":") and place[len(self._absolute) + 1 :].isdecimal():
+            # A program of a document.
+            return self._path + place[len(self._absolute) :]
+        raise ValueError(place)
+
+
+def _key() -> str:
+    """What else decides what is found: this tool, as it is installed, and the Python that parses."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    # The version stands there.
+    said: list[object] = [sys.version_info[:3], sources.load(os.path.join(package, "__init__.py"))]
+    for below in ("protocol", os.path.join("protocol", "rules"), "static"):
+        with os.scandir(os.path.join(package, below)) as scan:
+            for entry in sorted(scan, key=lambda entry: entry.name):
+                if entry.name.endswith(".py"):
+                    found = entry.stat()
+                    said.append((entry.name, found.st_size, found.st_mtime_ns))
+    return sources.digest(repr(said).encode("utf-8", "backslashreplace"))
+
+
+def _stat(path: str) -> Stat | None:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+
+
+def _digest(row: Any) -> Any:
+    return row[1] if isinstance(row, list) and len(row) > 1 else None
+
+
+def _shown(look: Look) -> list[Any]:
+    """A look as a list that JSON can hold."""
+    flags = [look.speaks, look.autocast, look.float16, look.lightning16]
+    names = [None if n is None else sorted(x.decode("latin-1") for x in n) for n in (look.classes, look.bases)]
+    imports = None if look.imports is None else sorted(x.decode("latin-1") for x in look.imports)
+    return [look.size, *flags, *names, imports]
+
+
+def _seen(path: str, row: list[Any]) -> Look:
+    _, digest, size, speaks, autocast, float16, lightning16, classes, bases, imports = row
+    look = Look(path, int(size), (truth(autocast), truth(float16), truth(lightning16)), speaks=truth(speaks))
+    look.digest = text(digest)
+    look.classes, look.bases, look.imports = _names(classes), _names(bases), _names(imports)
+    return look
+
+
+def _names(listed: Iterable[str] | None) -> set[bytes] | None:
+    return None if listed is None else {name.encode("latin-1") for name in listed}
+
+
+def _asked(answer: Answer) -> list[Any]:
+    """The imports that an answer depends on, with where they led: paths, and a string that names them by number.
+
+    They matter in few runs, and there are many of them.
+    """
+    places: dict[str, int] = {}
+    said: list[str] = []
+    for (dotted, importer, level), led in answer.asked.items():
+        to = places.setdefault(led, len(places)) if led is not None else NOWHERE
+        said.append(f"{dotted} {places.setdefault(importer, len(places))} {level} {to}")
+    return [list(places), "|".join(said)]
+
+
+def _leads(asked: list[Any], tree: Tree) -> bool:
+    """Whether every import still leads where it led."""
+    places, said = asked
+    for line in said.split("|") if said else ():
+        dotted, importer, level, led = line.split(" ")
+        if not 0 <= int(level) < LEVELS:
+            return False
+        if tree.find(dotted, places[int(importer)], int(level)) != (None if int(led) == NOWHERE else places[int(led)]):
+            return False
+    return True
+
+
+def _remove(path: str) -> None:
+    try:
+        os.remove(path)
+    except OSError:
+        return

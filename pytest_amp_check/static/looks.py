@@ -1,0 +1,71 @@
+"""A first look at a file: what its bytes say before anything is parsed."""
+
+from __future__ import annotations
+
+import re
+
+from . import documents, sources
+
+#: A Trainer of Lightning that trains in float16 with a scaler.
+_LIGHTNING16 = re.compile(rb"precision\s*=\s*[\"']?16(?!-true)|[\"']16-mixed[\"']")
+
+
+class Look:
+    """What a first look at one file has shown.
+
+    ``speaks`` says whether it may hold a mistake by itself, ``autocast`` whether it may enter autocast, ``float16`` and
+    ``lightning16`` whether it speaks of float16, and has a Trainer of Lightning train in it. Of a file to be read,
+    ``classes`` are those that it defines. Another one is worth reading if a class of its derives from one of these
+    (``bases``), or if it imports one of these files (``imports``). What was not looked for is None. ``digest`` stands
+    for the content.
+    """
+
+    __slots__ = (
+        "autocast",
+        "bases",
+        "classes",
+        "digest",
+        "float16",
+        "imports",
+        "lightning16",
+        "path",
+        "size",
+        "speaks",
+    )
+
+    def __init__(self, path: str, size: int, facts: tuple[bool, bool, bool], *, speaks: bool) -> None:
+        self.path = path
+        self.size = size
+        self.autocast, self.float16, self.lightning16 = facts
+        self.speaks = speaks
+        self.classes: set[bytes] | None = None
+        self.bases: set[bytes] | None = None
+        self.imports: set[bytes] | None = None
+        self.digest = ""
+
+    def suffices(self, *, named: bool) -> bool:
+        """Whether it has looked for all that matters of a file that the user names, or does not."""
+        return self.classes is not None if named or self.speaks else self.bases is not None
+
+
+def facts(data: bytes) -> tuple[bool, bool, bool]:
+    """Whether code may enter autocast, speaks of float16, and has a Trainer of Lightning train in it."""
+    autocast = b"autocast" in data
+    float16 = autocast or b"GradScaler" in data or b".half()" in data or b"float16" in data
+    return autocast, float16, b"precision" in data and _LIGHTNING16.search(data) is not None
+
+
+def look(path: str, *, named: bool, digest: bool) -> Look:
+    """Look at a file, which the user may have named. Raises :class:`.sources.Unreadable`."""
+    data = sources.load(path)
+    code = documents.code(path, data)
+    # What documentation shows is no part of this project's programs.
+    said = (False, False, False) if documents.is_markdown(path) else facts(code)
+    seen = Look(path, len(data), said, speaks=sources.mentions(code))
+    if named or seen.speaks:
+        seen.classes = sources.classes(code)
+    else:
+        seen.bases, seen.imports = sources.bases(code), sources.imports(code)
+    if digest:
+        seen.digest = sources.digest(data)
+    return seen
