@@ -611,7 +611,7 @@ class Flow(Modules):
         if isinstance(context, HelperContext):
             self._with_helper(context, item, node, index)
             return
-        depth = self.depth
+        depth, opened = self.depth, len(self.open)
         self.enter(context, item.context_expr)
         if item.optional_vars is not None:
             self.assign(item.optional_vars, self.entered_value(context, item.context_expr))
@@ -630,6 +630,8 @@ class Flow(Modules):
         self.unwind = self.unwind[:base]
         self.exit(context, item.context_expr, depth)
         self.closed(context)
+        if isinstance(context, Instance):
+            del self.open[opened:]
         self.depth = depth
 
     def _yields_inside(self, node: ast.With | ast.AsyncWith, context: ast.expr) -> None:
@@ -769,6 +771,9 @@ class Flow(Modules):
             self.emit(e.AUTOCAST_EXIT, node, depth=depth)
         elif isinstance(context, Instance) and self.cur is not None:
             self.call_method(context, "__exit__", [NONE, NONE, NONE], node)
+            if self.entered:
+                # What the object of a class has opened, it closes, in whatever way it finds its context again.
+                self.emit(e.AUTOCAST_EXIT, node, depth=depth)
 
     def closed(self, context: Value) -> None:
         """What is no longer around once a context is left."""

@@ -489,7 +489,9 @@ class TorchCalls(Lightning):
         for holder in holders:
             contents = Contents(self.attributes)
             contents.look(holder)
-            if contents.optimizers and (contents.modules or (contents.others and isinstance(holder, Mapping))):
+            # Live objects are given for their states to be taken, or loaded, by whoever gets them.
+            taken = contents.optimizers and contents.place is not None
+            if taken and (contents.modules or (contents.others and isinstance(holder, Mapping))):
                 self._saved(holder, node)
 
     def lend(self, receiver: Value, given: list[Value]) -> None:
