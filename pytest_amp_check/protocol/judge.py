@@ -23,7 +23,7 @@ DEPTH = 64
 NULL = -2
 
 #: Faults that only count when every path that reaches the place commits them.
-ON_EVERY_PATH = frozenset({"step@discarded", "step@apart", "update@nothing", "state@stepped"})
+ON_EVERY_PATH = frozenset({"step@discarded", "step@apart", "update@nothing"})
 #: Kinds that no state depends on.
 IDLE = frozenset(
     {
