@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .project import Imported, Module
 
 #: Characters of source whose syntax trees are kept for the next file that imports them.
-KEPT = 1_000_000
+KEPT = 2_000_000
 #: Those that one file may be given of others.
 MOST = 1_500_000
 #: What marks the directory of a project, above which no import of a file that is named leads.
@@ -221,8 +221,10 @@ class Tree:
                     made.link(self.local_names(made, path))
                 finally:
                     self.touched, self.asked = outer
-            self._modules[path] = made
-        known = self._modules[path]
+        else:
+            # The one that was asked for last is kept longest.
+            made = self._modules.pop(path)
+        known = self._modules[path] = made
         if known is not None and path not in self._handed:
             # However much of it is at hand from before: what a file is given depends on that file alone.
             if self._given > MOST:
@@ -324,9 +326,11 @@ class Tree:
         self._given = 0
         self.whole = False
         if self._held > KEPT:
-            self._modules.clear()
-            self._linked.clear()
-            self._held = 0
+            while self._held > KEPT // 2:
+                oldest = next(iter(self._modules))
+                dropped = self._modules.pop(oldest)
+                self._linked.pop(oldest, None)
+                self._held -= len(dropped.text) if dropped is not None else 0
             # Modules and their functions know each other: only this frees them.
             gc.collect()
 
