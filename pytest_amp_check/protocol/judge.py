@@ -557,6 +557,10 @@ class Judge:
         kinds = BLAMED.get(label)
         if kinds is not None:
             blamed = self._last(here, kinds, i, raw=label == "step@raw")
+        if label == "update@pending":
+            updating, stepping = self._event(blamed), self._event(index)
+            if updating is not None and stepping is not None and updating.subject != stepping.subject:
+                return  # another scaler's backward is not known to have reached what this one steps
         if label == "step@undivided":
             event = self._event(blamed)
             if event is not None and event.facts.get("vague"):

@@ -328,7 +328,9 @@ class Reader(TorchCalls):
         result.pieces = name in PIECES
         if isinstance(result, Opaque) and isinstance(receiver, Opaque):
             result.compares = name == "mean" or (receiver.compares and name != "item")
-            result.divided = name == "sum" or (receiver.divided and not args)
+            part = name.removesuffix("_")
+            kept = receiver.divided or (part == "mul" and any(value.divided for value in args))
+            result.divided = part in ("sum", "div", "true_divide") or (kept and (not args or part == "mul"))
         if name in ("get", "pop") and args and isinstance(result, Opaque):
             result.entry = entry_of(receiver, args[0])
         return result

@@ -235,6 +235,8 @@ class Classes(Functions):
             return self._instance_attribute(receiver, name, node)
         if isinstance(receiver, SuperValue):
             return self._super_attribute(receiver, name)
+        if isinstance(receiver, ClassValue) and name not in receiver.cls.methods and self._is_enum(receiver.cls):
+            return Const((receiver.cls.module.path, receiver.cls.name, name))
         if name in BOUND.get(receiver.role if isinstance(receiver, Ref) else "", ()):
             return BoundMethod(receiver, name)
         if isinstance(receiver, Tensor) and name == "backward":
@@ -267,6 +269,11 @@ class Classes(Functions):
         made_opaque.graded = made_opaque.graded or name == "grad"
         made_opaque.compares = isinstance(receiver, Opaque) and receiver.called
         return made_opaque
+
+    def _is_enum(self, cls: Class) -> bool:
+        """Whether each name in a class stands for a value of its own."""
+        bases = [self._base(owner, base) for owner in self._bases(cls) for base in owner.bases]
+        return any(isinstance(base, Named) and base.name.startswith("enum.") for base in bases)
 
     def _ref_attribute(self, receiver: Ref, name: str) -> Value | None:
         if receiver.role == "optimizer" and name == "param_groups":

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ..protocol.words import Words
 from .conditions import Formula, both, either, negate
 from .flow import Flow
-from .values import Choice, Const, Opaque, Truth, Value
+from .values import Choice, Const, Named, Opaque, Truth, Value
 
 _MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
@@ -99,8 +99,12 @@ class Counters(Flow):
         loops = left.loops | right.loops
         formula = self.ask(("equal", *pair), _text(node), loops, node)
         for value, other in ((left, right), (right, left)):
-            if isinstance(other, Const) and not isinstance(formula, bool):
-                self._one_of(self.identity(value), formula[1])
+            if not isinstance(formula, bool):
+                if isinstance(other, Const):
+                    self._one_of(self.identity(value), formula[1])
+                elif isinstance(other, Named) and other.name.rpartition(".")[2].isupper():
+                    # Constants of one class or module that cannot be read, as those of an enumeration.
+                    self._one_of((self.identity(value), other.name.rpartition(".")[0]), formula[1])
         if not isinstance(formula, bool) and self.loops:
             here = self.loops[-1].key
             for side in (left, right):

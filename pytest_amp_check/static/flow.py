@@ -659,9 +659,8 @@ class Flow(Modules):
         ran = False
 
         def at_yield(value: Value) -> None:
+            # Of several places where it yields, each stands on a way of its own.
             nonlocal ran
-            if ran:
-                return
             ran = True
             inner, self.frame = self.frame, outer
             if item.optional_vars is not None:
