@@ -151,6 +151,33 @@ def test_a_new_file_to_which_an_import_leads(tree: Path, tmp_path: Path) -> None
     assert same(tree, cache) == before
 
 
+def test_a_word_in_another_file_that_changes_what_this_one_means(tmp_path: Path, settled: None) -> None:
+    """Whether the tree trains in float16 decides about a fill that float16 cannot hold."""
+    root, cache = tmp_path / "project", str(tmp_path / "cache")
+    put(root / "mask.py", "import torch\n\ndef scores(q, k, m):\n    return torch.matmul(q, k).masked_fill(m, -1e9)\n")
+    put(root / "other.py", "x = 1\n")
+    assert "AMP506" not in same(root, cache)
+    put(root / "other.py", "dtype = 'float16'\n")
+    assert "AMP506" in same(root, cache)
+
+
+def test_a_new_file_for_an_import_of_a_module_that_two_share(tmp_path: Path, settled: None) -> None:
+    root, cache = tmp_path / "project", str(tmp_path / "cache")
+    put(root / "shared.py", "from last import clip\n\ndef before(model):\n    model.zero_grad\n    clip(model)\n")
+    for name in ("one", "two"):
+        text = DIRECT.replace("import torch\n", "import torch\nfrom shared import before\n", 1)
+        put(
+            root / f"{name}.py",
+            text.replace("torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "before(model)"),
+        )
+    assert "AMP201" not in same(root, cache)
+    put(root / "last.py", HELPER)
+    report = check_paths([str(root)], cache=cache)
+    assert "AMP201" in same(root, cache)
+    callers = {s.frames()[0].path for f in report.findings for s in [f.site] if f.code == "AMP201"}
+    assert len(callers) == 1
+
+
 def test_a_file_that_is_named_follows_files_that_are_not(tree: Path, tmp_path: Path, settled: None) -> None:
     cache, train = str(tmp_path / "cache"), tree / "named.py"
     put(tree / "pyproject.toml", "")
