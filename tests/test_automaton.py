@@ -62,7 +62,7 @@ def every_state() -> Iterable[Opt]:
     for grads, stage in product(a.GRADS, a.STAGES):
         for flags in product((False, True), repeat=len(FLAGS)):
             for inside, apart in (("", False), (e.LOOSE, False), (e.MICRO, True)):
-                yield Opt(grads, stage, 0, *flags, inside, apart)
+                yield Opt(grads, stage, 0, **dict(zip(FLAGS, flags, strict=True)), inside=inside, apart=apart)
 
 
 def reached() -> tuple[set[Opt], dict[str, tuple[Opt, str]]]:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_amp_check.faces.cli import main
-from pytest_amp_check.static import engine
+from pytest_amp_check.static import engine, looks
 from pytest_amp_check.static.engine import Settings, check_paths
 
 HELPER = "def clip(model):\n    import torch\n    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
@@ -91,7 +91,7 @@ def same(root: Path, cache: str, settings: Settings | None = None) -> str:
 def opened(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> set[str]:
     """Names of the files that are analysed, or looked at for the first time, while something is done."""
     found: set[str] = set()
-    analyse, look = engine.analyse, engine.looks.look
+    analyse, look = engine.analyse, looks.look
 
     def analysing(text: str, path: str, *rest: Any, **more: Any) -> Any:
         found.add(os.path.basename(path))
@@ -103,7 +103,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> set[st
 
     with monkeypatch.context() as patch:
         patch.setattr(engine, "analyse", analysing)
-        patch.setattr(engine.looks, "look", looking)
+        patch.setattr(looks, "look", looking)
         act()
     return found
 
@@ -219,7 +219,7 @@ def test_a_file_that_is_no_cache(tree: Path, tmp_path: Path, content: bytes) -> 
     assert json.loads(file.read_bytes())["entries"].keys() == good["entries"].keys()
 
 
-HOSTILE = [None, [], {}, "\x1b[31m", -1, 10**12, True, ["/etc/passwd"], [[[]]], "a b c d"]
+HOSTILE: list[Any] = [None, [], {}, "\x1b[31m", -1, 10**12, True, ["/etc/passwd"], [[[]]], "a b c d"]
 
 
 @given(data=st.data())
