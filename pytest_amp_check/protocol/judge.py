@@ -557,6 +557,8 @@ class Judge:
         kinds = BLAMED.get(label)
         if kinds is not None:
             blamed = self._last(here, kinds, i, raw=label == "step@raw")
+        if label == "zero@window" and self._before_the_loop(index, i, here):
+            return  # what an earlier loop has left is cleared, not what this window has gathered
         if label == "update@pending":
             updating, stepping = self._event(blamed), self._event(index)
             if updating is not None and stepping is not None and updating.subject != stepping.subject:
@@ -566,6 +568,14 @@ class Judge:
             if event is not None and event.facts.get("vague"):
                 label = "step@undivided-vague"
         self._blame(label, blamed, index, here)
+
+    def _before_the_loop(self, index: int, i: int, here: Here) -> bool:
+        """Whether gradients are cleared outside of the loop in which the last backward ran."""
+        zeroing = self._event(index)
+        backward = self._event(self._last(here, (e.BACKWARD,), i, raw=False))
+        if zeroing is None or backward is None or not backward.facts.get("loops"):
+            return False
+        return backward.facts["loops"][-1] not in zeroing.facts.get("loops", ())
 
     def _witness(self, label: str, here: Here, blamed: int, settled: int) -> list[Event]:
         """The events of the path that matter to a fault, in the order in which they happen."""

@@ -397,6 +397,8 @@ def imports(data: bytes) -> set[bytes]:
         return set()
     found: set[bytes] = set()
     for module, names in imported(data):
+        if module == b"torch" or module.startswith(b"torch."):
+            continue
         found.add(module.rpartition(b".")[2])
         found |= {name.rpartition(b".")[2] for name in names}
     return found - {b""}
