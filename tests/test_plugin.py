@@ -117,6 +117,17 @@ def test_a_good_script_passes_and_is_not_run(pytester: pytest.Pytester) -> None:
     assert summary(result) == ["No AMP mistakes found in 1 file."]
 
 
+def test_what_was_found_is_remembered_unless_pytest_keeps_no_cache(project: pytest.Pytester) -> None:
+    folder = project.path / ".amp_check_cache"
+    project.runpytest("--amp-check", "-p", "no:cacheprovider", "src")
+    assert not folder.exists()
+    first = project.runpytest("--amp-check", "src")
+    assert folder.is_dir()
+    assert summary(project.runpytest("--amp-check", "src")) == summary(first)
+    (project.path / "src" / "pkg" / "bad.py").write_text(GOOD)
+    project.runpytest("--amp-check", "src").assert_outcomes(passed=3)
+
+
 def test_info_does_not_fail_and_is_shown_at_the_end(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(train=INFO)
     result = pytester.runpytest("--amp-check", "--amp-select=AMP503", "train.py")

@@ -187,7 +187,9 @@ def _check(given: Any) -> int:
         paths = given.paths or [text.below(path) for path in options.paths] or [os.curdir]
         show, wipe = text.progress(sys.stderr)
         try:
-            jobs, cache = os.cpu_count() or 1, table.cache(options)
+            # A few files are read as soon as what is known of them.
+            cache = table.cache(options) if any(map(os.path.isdir, paths)) else None
+            jobs = os.cpu_count() or 1
             report = engine.check_paths(paths, settings, show, jobs=jobs, cache=cache)
         except engine.InputError as error:
             raise InputFailure(str(error)) from None

@@ -272,7 +272,7 @@ OPTIONS = (
         "cache",
         FLAG,
         True,
-        "remember what was found, so that files that did not change are not read again (off: --no-cache)",
+        "remember what was found below folders, so that what did not change is not read again (off: --no-cache)",
         flag="--cache",
         run_flag="",
     ),

@@ -10,6 +10,7 @@ from ..protocol import surface
 from ..protocol.events import Site, Thing
 from .checkpoints import as_mapping
 from .functions import Functions, is_static
+from .losses import TO_NUMBER
 from .machine import Frame
 from .project import Class, Function
 from .values import (
@@ -34,10 +35,6 @@ from .values import (
     Value,
     tensors_of,
 )
-
-#: Tensor methods that end a tensor's use as a loss.
-TO_NUMBER = frozenset("item tolist numpy cpu shape size dim backward_hooks requires_grad".split())
-
 
 #: Words of a forward that computes a loss itself.
 LOSSES = frozenset(

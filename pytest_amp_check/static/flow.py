@@ -142,7 +142,9 @@ class Flow(Modules):
             if child is not None:
                 self.evaluate(child)
         if self.handlers and self.cur is not None:
-            self.handlers[-1].append(self.cur)
+            here = self.node()
+            self.link(self.cur, here)
+            self.handlers[-1].append(here)
         self.happened += 1
         self.cur = None
 
@@ -315,7 +317,7 @@ class Flow(Modules):
         ends = [(self.cur, self.frame.vars, self.heap)]
         in_try = {**before_vars, **self.frame.vars}
         for handler in node.handlers:
-            self.cur = self.join(raised)
+            self.cur = self.join(self._raising(raised))
             if self.entered != entered:
                 self.emit(e.AUTOCAST_EXIT, handler, depth=depth)
             self.frame.vars, self.heap = dict(in_try), dict(before_heap)
@@ -341,6 +343,20 @@ class Flow(Modules):
             heap = {**other[2], **heap}
         self.cur, self.frame.vars, self.heap = cur, variables, heap
         self.read(node.finalbody)
+
+    def _raising(self, places: list[int]) -> list[int]:
+        """The places of a ``try`` after which something may raise: between step and update only what says so does."""
+        kept: list[int] = []
+        stepped: list[int] = []
+        for place in places:
+            event = self.graph.nodes[place].event
+            if event is not None and event.kind == e.UPDATE:
+                stepped.clear()
+            if event is not None and (stepped or event.kind == e.SCALER_STEP):
+                stepped.append(place)
+            else:
+                kept.append(place)
+        return kept + stepped
 
     def _only_raised(self, node: ast.Try, raised: list[int]) -> None:
         self.cur = self.join(raised)

@@ -204,8 +204,6 @@ class Machine:
         self.spent = self.abroad = 0
         self.shims = 0
         self.guarded = 0
-        #: Whether a scaler has stepped and not been updated since, where this is read.
-        self.stepping = False
         #: Forwards of modules that are being read for what they do to a loss.
         self.forwards = 0
         #: Handlers of errors around the place being read.
@@ -295,12 +293,8 @@ class Machine:
         self.link(self.cur, here)
         self.cur = here
         self.happened += 1
-        if kind in (e.SCALER_STEP, e.UPDATE):
-            # Hardly anything raises between the two.
-            self.stepping = kind == e.SCALER_STEP
-        if not self.stepping:
-            for handlers in self.handlers:
-                handlers.append(here)
+        for handlers in self.handlers:
+            handlers.append(here)
         return event
 
     def emit_at(self, kind: str, site: Site, subject: int | None, **facts: Any) -> None:

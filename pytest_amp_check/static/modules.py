@@ -96,10 +96,8 @@ class Modules(Machine):
     def imported(self, origin: Imported) -> Value:
         """What an import gives a name to, not looked at before somebody asks."""
         shim = self.shims > 0
-        if not is_spoken_for(origin):
-            importer = self.frame.module.path
-            if self.tree.leads(origin, importer):
-                return ImportedValue(origin, importer, shim=shim)
+        if not is_spoken_for(origin) and self.tree.leads(origin, self.frame.module.path):
+            return ImportedValue(origin, shim=shim)
         return _named(origin, shim=shim)
 
     def _loaded(self, frame: Frame, name: str) -> Value:

@@ -82,7 +82,11 @@ def _may_fault(bits: int) -> bool:
 
 def may_train(module: Module) -> bool:
     """Whether a file may train, by itself or by what it imports."""
-    return bool(module.identifiers & (TRAINING | TRAINS_ELSEWHERE)) or "scaler" in module.uses.values()
+    return _trains(module) or bool(module.identifiers & TRAINS_ELSEWHERE)
+
+
+def _trains(module: Module) -> bool:
+    return bool(module.identifiers & TRAINING) or "scaler" in module.uses.values()
 
 
 def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
@@ -91,8 +95,7 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     ``words`` are those that matter to a file that trains, ``contexts`` to one that does not. ``foreign`` are the local
     names of what may matter in other files.
     """
-    trains = bool(module.identifiers & TRAINING) or "scaler" in module.uses.values()
-    trains = module.trains = trains or bool(foreign and module.identifiers & TRAINS_ELSEWHERE)
+    trains = module.trains = _trains(module) or bool(foreign and module.identifiers & TRAINS_ELSEWHERE)
     bits = dict(_BITS)
     scalers = {text.rpartition(".")[2] for text, role in module.uses.items() if role == "scaler"}
     engines = {text.rpartition(".")[2] for text, role in module.uses.items() if role in FRAMEWORKS}

@@ -32,6 +32,7 @@ def read_module(module: Module, program: Program, tree: Tree) -> Reached:
             node = function.node
             program.facts["unread"] = Site(module.path, node.lineno, node.col_offset, function=function.qualified_name)
             break
+        # What a class inherits stands for the class: no line of another file, and none that is called here.
         entry = (module.path, function.node.lineno if cls is function.cls or cls is None else -cls.node.lineno)
         _read_function(reader, function, cls)
         reached.setdefault(entry, set())

@@ -117,14 +117,13 @@ class Named(Value):
 
 
 class ImportedValue(Value):
-    """What an import in the file at ``importer`` gives a name to, not looked at yet; ``shim`` as in :class:`Named`."""
+    """What an import gives a name to, not looked at yet; ``shim`` as in :class:`Named`."""
 
-    __slots__ = ("importer", "origin", "shim")
+    __slots__ = ("origin", "shim")
 
-    def __init__(self, origin: Imported, importer: str, *, shim: bool) -> None:
+    def __init__(self, origin: Imported, *, shim: bool) -> None:
         super().__init__()
         self.origin = origin
-        self.importer = importer
         self.shim = shim
 
 
