@@ -1,4 +1,4 @@
-"""Which files are found, how they are decoded, and which may be left unparsed."""
+"""Which files are found, and how they are decoded."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_amp_check.protocol.rule import RUNTIME
-from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.static import sources
-from pytest_amp_check.static.sources import InputError, Unreadable, decode, find, mentions, read
+from pytest_amp_check.static.sources import InputError, Unreadable, decode, find, read
 
 
 def tree(root: Path, *names: str) -> Path:
@@ -339,89 +337,3 @@ class TestDecode:
         else:
             assert "\r" not in text
             assert "\0" not in text
-
-
-WITH_AMP = {
-    "a region": "with torch.autocast('cuda'):\n    pass",
-    "another name": "from torch.cuda.amp import autocast as ac",
-    "another name, several lines": "from torch.amp import (\n    GradScaler,\n    autocast as ac,\n)",
-    "another name, continued": "from torch.amp import \\\n    autocast as ac",
-    "the module": "from torch.cuda import amp\nwith amp.autocast():\n    pass",
-    "a bare decorator": "@torch.autocast\ndef f(): ...",
-    "a decorator": "@ autocast('cuda')\ndef f(): ...",
-    "a value": "ctx = torch.autocast if amp else nullcontext",
-    "a value of a partial": "ctx = partial(autocast, 'cuda')",
-    "a helper": "with maybe_autocast (dtype):\n    pass",
-    "an attribute": "with self.autocast:\n    pass",
-    "a local name": "with autocast:\n    pass",
-    "an old getter": "torch.get_autocast_gpu_dtype()",
-    "an old setter": "from torch import set_autocast_cpu_enabled",
-    "a custom function": "@amp.custom_bwd\ndef backward(): ...",
-    "an old clip": "from torch.nn.utils import clip_grad_norm",
-    "a scaler": "s = torch.amp.GradScaler()",
-    "a scaler by another name": "from torch.amp import GradScaler as G",
-    "a sharded scaler": "s = ShardedGradScaler()",
-    "a scaler that is passed in": "def f(scaler, opt):\n    scaler.step(opt)",
-    "a scaler in a dict": "scaler['g'].update()",
-    "a scaler in an attribute": "self.loss_scaler(loss, optimizer)",
-    "a scaler by its methods": "self.amp.unscale_(optimizer)",
-    "a scaler by its scaling": "g.scale(loss).backward()",
-    "accumulation": "loss.backward()\nif i % k == 0:\n    optimizer.step()",
-    "float16 weights": "model.half()\noptimizer = optim.SGD(model.parameters())",
-    "bfloat16 weights": "model.to(dtype=torch.bfloat16)\nopt = Lion(model.parameters())\nopt.step()",
-    "float16 by name": "model = model.to(device, torch.float16)\noptimizer = torch.optim.SGD(model.parameters())",
-    "a fill": "scores.masked_fill(mask, -1e9)",
-    "a fill, nested": "scores.masked_fill((mask == f(0, g(1))), value=float('-1e9'))",
-    "a fill, nested deeper": "scores.masked_fill(f(g(h(i(mask)))), -1e9)",
-    "a fill over lines": "scores.masked_fill_(\n    mask,  # (padding\n    -1e9,\n)",
-    "a fill with an integer": "torch.where(mask, x, -100000)",
-    "a fill with a power": "torch.full_like(x, -2**31)",
-    "a fill with a limit": "x.index_fill(0, i, torch.finfo(torch.float32).min)",
-    "a fill of all": "x[mask].fill_(1e6)",
-    "a fill with a constant": "low: float = -1e9\ntorch.where(mask, x, low)",
-    "a fill with an attribute": "self.low = -1e9\nx.masked_fill(mask, self.low)",
-    "a fill with a default": "def f(x, low=-1e9):\n    return x.masked_fill(x == 0, low)",
-    "a suppression": "x = 1  # amp: ignore[AMP201]",
-    "a suppression, tight": "x = 1  #amp:ignore",
-    "a noqa": "x = 1  # noqa: AMP201",
-    "a noqa of several": "x = 1  # NOQA:E501, AMP201",
-}
-WITHOUT_AMP = {
-    "nothing": "",
-    "a word in a comment": "# autocast is off here\nx = 1",
-    "a word in prose": 'def f():\n    """Runs where the autocast mode is off."""',
-    "a name that contains it": "torch.is_autocast_enabled()",
-    "a string": "__all__ = ['autocast']",
-    "a list of getters": "NAMES = ['torch.get_autocast_gpu_dtype']",
-    "another scaler": "the upscaler is fast",
-    "the new clip": "torch.nn.utils.clip_grad_norm_(parameters, 1.0)",
-    "inference": "model.half()\nmodel.to(torch.float16)",
-    "training without accumulation": "optimizer.step()",
-    "a small fill": "x.half().masked_fill(mask, 0.0)",
-    "an infinite fill": "x.half().masked_fill(mask, float('-inf'))",
-    "a large number beside a fill": "x.half().masked_fill(mask, 0)\ny = 1e9",
-    "words of a fill": "where (and how) a fill of 1e9 helps",
-    "a noqa of another tool": "x = 1  # noqa: E501\nAMP = 1",
-}
-
-
-class TestMentions:
-    @pytest.mark.parametrize("what", WITH_AMP)
-    def test_what_may_give_a_finding(self, what: str) -> None:
-        assert mentions(WITH_AMP[what].encode())
-
-    @pytest.mark.parametrize("what", WITHOUT_AMP)
-    def test_what_gives_none(self, what: str) -> None:
-        assert not mentions(WITHOUT_AMP[what].encode())
-
-    @pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.readers != RUNTIME])
-    def test_every_rule_sees_its_own_bad_example(self, code: str) -> None:
-        assert mentions(RULES[code].bad.encode())
-
-    def test_text_that_hides_its_names(self) -> None:
-        assert mentions("with torch.autocast('cuda'): pass".encode("utf-16"))
-
-    @given(st.binary(max_size=200))
-    def test_any_bytes_have_an_answer(self, data: bytes) -> None:
-        assert mentions(data + b"\nwith torch.autocast('cuda'):\n    pass\n")
-        assert mentions(data) in (True, False)

@@ -164,7 +164,7 @@ def _parser() -> ArgumentParser:
 
 
 def _check(given: Any) -> int:
-    from ..static import engine
+    from ..static import engine, work
 
     stdin = given.paths == ["-"]
     if "-" in given.paths and not stdin:
@@ -189,7 +189,7 @@ def _check(given: Any) -> int:
         try:
             # A few files are read as soon as what is known of them.
             cache = table.cache(options) if any(map(os.path.isdir, paths)) else None
-            jobs = os.cpu_count() or 1
+            jobs = options.jobs or work.processors()
             report = engine.check_paths(paths, settings, show, jobs=jobs, cache=cache)
         except engine.InputError as error:
             raise InputFailure(str(error)) from None

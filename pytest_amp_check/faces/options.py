@@ -162,6 +162,12 @@ def _truth(value: Any, base: str) -> bool:
     return value
 
 
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError("a whole number from 1")
+    return value
+
+
 WORDS = Kind('["AMP2", "missing-scaler-update"]', "args", lambda v, b: _split(v), lambda v, b: tuple(_strings(v)))
 PATTERNS = Kind(
     '["third_party", "src/generated/*.py"]',
@@ -180,6 +186,7 @@ HALF = Kind(
 DEVICE = Kind('"emulate"', "string", lambda v, b: device(v[-1]), lambda v, b: device(v))
 DTYPE = Kind('"bfloat16"', "string", lambda v, b: dtype(v[-1]), lambda v, b: dtype(v))
 PATH = Kind('"amp-report.html"', "string", lambda v, b: _path(v[-1], b), _path)
+COUNT = Kind("4", "string", lambda v, b: _count(int(v[-1]) if v[-1].isdecimal() else v[-1]), lambda v, b: _count(v))
 FOLDER = Kind('".cache/amp-check"', "string", lambda v, b: _folder(v[-1], b), _folder)
 
 
@@ -286,6 +293,15 @@ OPTIONS = (
         flag="--cache-dir",
         run_flag="",
     ),
+    Option(
+        "jobs",
+        COUNT,
+        None,
+        "processes that read a large tree, instead of one for each processor",
+        metavar="N",
+        flag="--jobs",
+        run_flag="",
+    ),
     Option("statistics", FLAG, False, "count the findings of each rule instead of showing them", flag="--statistics"),
     Option(
         "paths",
@@ -349,6 +365,7 @@ class Options:
     exit_zero: bool
     cache: bool
     cache_dir: str | None
+    jobs: int | None
     statistics: bool
     paths: tuple[str, ...]
     only: str | None

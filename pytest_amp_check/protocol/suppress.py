@@ -26,6 +26,7 @@ _HASH = r"(?:^|(?<=\s))#+\s*"
 #: Codes without brackets are taken for a list too: as the reason of a blanket suppression they would silence far more.
 _LIST = r"(?:\s*\[([^\]#]*)\]?|\s*:?\s*(AMP[0-9]+(?:[,\s]+AMP[0-9]+)*)\b)?"
 _PRAGMA = _HASH + r"amp:\s*ignore(-file)?(?![\w-])" + _LIST
+_MENTION = r"#[^\n]*(?i:noqa)[^\n]*"
 _NOQA = "(?i)" + _HASH + r"noqa(?![\w-])(?:(\s*:)\s*([A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*\b)?)?"
 
 
@@ -108,7 +109,7 @@ class Suppressions:
     def of(cls, text: str) -> Suppressions:
         """Read the comments of a source text. Text that breaks off is read as far as it goes."""
         self = cls()
-        if "amp:" in text or "noqa" in text.lower():
+        if _may_suppress(text):
             self._read(text.replace("\r\n", "\n").replace("\r", "\n"))
         return self
 
@@ -206,6 +207,13 @@ class Suppressions:
         except (TokenError, SyntaxError):
             # The file does not parse, and that is what will be said about it.
             return
+
+
+def _may_suppress(text: str) -> bool:
+    """Whether anything in a text looks like a comment that suppresses: most that say noqa speak to other tools."""
+    if "amp:" in text:
+        return True
+    return any(next(_parse(found, 0, 0), None) is not None for found in re.findall(_MENTION, text))
 
 
 def _parse(comment: str, line: int, column: int) -> Iterator[_Suppression]:

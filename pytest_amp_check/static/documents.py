@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from ..protocol.events import Site
 from ..protocol.finding import Finding, Step
 from . import sources
+from .search import Code
 from .sources import Unreadable
 
 TYPE_CHECKING = False
@@ -105,7 +106,7 @@ def blocks(path: str, text: str) -> list[Block]:
 
 
 def _speaks(text: str) -> bool:
-    return sources.mentions(text.encode("utf-8", "replace"))
+    return Code(text.encode("utf-8", "replace")).speaks()
 
 
 def code(path: str, data: bytes) -> bytes:

@@ -24,7 +24,11 @@ from .work import shared, spread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from .roots import Reached
+
+    Result = TypeVar("Result")
 
 __all__ = ["InputError", "Report", "Settings", "check_paths", "check_source"]
 
@@ -33,8 +37,6 @@ __all__ = ["InputError", "Report", "Settings", "check_paths", "check_source"]
 CHUNK = 400
 #: Bytes of source from which on it pays to start processes.
 WORTH_PROCESSES = 1_000_000
-#: Characters of source from which on it pays to free at once what reading it has left behind.
-WORTH_COLLECTING = 100_000
 #: Python frames that reading deeply nested code may take.
 RECURSION = 9_000
 
@@ -76,7 +78,8 @@ def check_source(text: str, filename: str = "<string>", settings: Settings | Non
     tree = Tree()
     tree.look(filename, documents.code(filename, text.encode("utf-8", "replace")))
     settings = settings or Settings()
-    return _settled(_read(text, filename, settings, tree).readings, [filename], settings, {filename: text})
+    readings = _uncollected(lambda: _read(text, filename, settings, tree).readings)
+    return _settled(readings, [filename], settings, {filename: text})
 
 
 def check_paths(
@@ -92,7 +95,27 @@ def check_paths(
     ``progress`` is told how many of how many files are done. ``cache`` is a directory that keeps what was found for the
     next time. Raises :class:`InputError` for a path that is not there.
     """
-    settings = settings or Settings()
+    return _uncollected(lambda: _report(paths, settings or Settings(), progress, jobs, cache))
+
+
+def _uncollected(act: Callable[[], Result]) -> Result:
+    """Do something without looking for cycles among objects: it makes many of them, and says itself when it is time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return act()
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _report(
+    paths: Sequence[str],
+    settings: Settings,
+    progress: Callable[[int, int], None] | None,
+    jobs: int,
+    cache: str | None,
+) -> Report:
     files = sources.find(paths, settings.exclude)
     named = frozenset(paths)
     store = Cache(cache, paths, repr(settings)) if cache is not None else None
@@ -118,22 +141,19 @@ def check_paths(
                 store.saw(look)
     for look in seen:
         tree.know(look)
-    todo = _worth_reading(seen, named)
+    tree.grow(files, paths)
+    todo = _worth_reading(seen, named, tree)
     readings: list[Reading] = []
     work: list[Look] = todo
     if store is not None:
         store.settle(tree)
         work = []
-        if store.moved:
-            tree.grow(files, paths)
         for look in todo:
             found = store.readings(look.path, tree)
             if found is None:
                 work.append(look)
             else:
                 readings += found
-    if work and (store is None or not store.moved):
-        tree.grow(files, paths)
     # The largest first, so that no process is left with a large one at the end.
     work.sort(key=lambda look: (look.size, look.path), reverse=True)
     enough = sum(look.size for look in work) > WORTH_PROCESSES
@@ -157,7 +177,7 @@ def check_paths(
     return Report(findings, len(files))
 
 
-def _worth_reading(seen: list[Look], named: frozenset[str]) -> list[Look]:
+def _worth_reading(seen: list[Look], named: frozenset[str], tree: Tree) -> list[Look]:
     """The files to read: what may hold a mistake, and what may do so together with one of these."""
     todo: list[Look] = []
     others: list[Look] = []
@@ -169,8 +189,14 @@ def _worth_reading(seen: list[Look], named: frozenset[str]) -> list[Look]:
         elif look.bases or look.imports:
             others.append(look)
     # What a class inherits may call what it defines; what trains elsewhere may be saved here.
-    training = {os.fsencode(_stem(look.path)) for look in todo if look.path.endswith(".py")}
-    return todo + [x for x in others if (x.bases or set()) & classes or (x.imports or set()) & training]
+    training = {os.path.abspath(look.path) for look in todo if look.path.endswith(".py")}
+    stems = {os.fsencode(_stem(path)) for path in training}
+    for look in others:
+        inherits = not classes.isdisjoint(look.bases or ())
+        # Few are called the same, so that this is asked of few.
+        if inherits or (not stems.isdisjoint(look.imports or ()) and tree.imports(look.path) & training):
+            todo.append(look)
+    return todo
 
 
 def _stem(path: str) -> str:
@@ -211,8 +237,7 @@ def _check(path: str) -> Answer:
     except sources.Unreadable as error:
         return Answer(path, [Reading(path, [_unreadable(path, error.line, str(error))], {})], lasting=False)
     answer = _read(text, path, settings, tree)
-    if len(text) > WORTH_COLLECTING:
-        gc.collect()
+    tree.end(len(text))
     return answer
 
 
@@ -371,8 +396,6 @@ def analyse(text: str, path: str, tree: Tree, *, around: bool = False) -> Readin
     from .roots import read_module
 
     limit = sys.getrecursionlimit()
-    collecting = gc.isenabled()
-    gc.disable()
     ours = Suppressions.ours_in(text)
     try:
         sys.setrecursionlimit(max(limit, RECURSION))
@@ -396,8 +419,6 @@ def analyse(text: str, path: str, tree: Tree, *, around: bool = False) -> Readin
         return Reading(path, check(program), reached, ours=ours)
     finally:
         sys.setrecursionlimit(limit)
-        if collecting:
-            gc.enable()
 
 
 def _mark_casts(graph: Graph, program: Program) -> None:

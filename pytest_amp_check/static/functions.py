@@ -25,6 +25,10 @@ from .values import (
     Value,
 )
 
+#: Statements of a function that is followed for the value it gives: in a file that trains, and in another one, where
+#: a value matters only to whether a region is entered.
+SHORT, SHORTEST = 4, 2
+
 
 class Functions(Gradients):
     """Follows calls into functions of the project."""
@@ -86,9 +90,10 @@ class Functions(Gradients):
 
     def _worthwhile(self, function: Function) -> bool:
         """Whether a function that does nothing to the protocol may still make a value that matters: it is short."""
-        if isinstance(function.node, ast.Lambda) or len(function.node.body) <= 4:
+        if isinstance(function.node, ast.Lambda):
             return True
-        return function.name == "__init__" and self.module.trains
+        short = len(function.node.body) <= (SHORT if self.module.trains else SHORTEST)
+        return short or (function.name == "__init__" and self.module.trains)
 
     def run(self, frame: Frame, function: Function, wrappers: tuple[Value, ...], node: ast.AST) -> Value:
         outer, loops = self.frame, self.loops

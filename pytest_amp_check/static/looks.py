@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from . import documents, sources
-
-#: A Trainer of Lightning that trains in float16 with a scaler.
-_LIGHTNING16 = re.compile(rb"precision\s*=\s*[\"']?16(?!-true)|[\"']16-mixed[\"']")
+from .search import Code
 
 
 class Look:
@@ -48,24 +44,18 @@ class Look:
         return self.classes is not None if named or self.speaks else self.bases is not None
 
 
-def facts(data: bytes) -> tuple[bool, bool, bool]:
-    """Whether code may enter autocast, speaks of float16, and has a Trainer of Lightning train in it."""
-    autocast = b"autocast" in data
-    float16 = autocast or b"GradScaler" in data or b".half()" in data or b"float16" in data
-    return autocast, float16, b"precision" in data and _LIGHTNING16.search(data) is not None
-
-
 def look(path: str, *, named: bool, digest: bool) -> Look:
     """Look at a file, which the user may have named. Raises :class:`.sources.Unreadable`."""
     data = sources.load(path)
-    code = documents.code(path, data)
+    code = Code(documents.code(path, data))
     # What documentation shows is no part of this project's programs.
-    said = (False, False, False) if documents.is_markdown(path) else facts(code)
-    seen = Look(path, len(data), said, speaks=sources.mentions(code))
+    shown = documents.is_markdown(path)
+    facts = (False, False, False) if shown else (code.autocast, code.float16, code.lightning16)
+    seen = Look(path, len(data), facts, speaks=code.speaks())
     if named or seen.speaks:
-        seen.classes = sources.classes(code)
+        seen.classes = code.classes()
     else:
-        seen.bases, seen.imports = sources.bases(code), sources.imports(code)
+        seen.bases, seen.imports = code.bases(), code.imports()
     if digest:
         seen.digest = sources.digest(data)
     return seen

@@ -11,6 +11,8 @@ from .relevance import COUNTING, LARGE_NUMBER, mark_relevant
 from .roles import Roles
 from .syntax import children, walk
 
+_FUNCTIONS = frozenset((ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+_NUMBERS = frozenset((int, float))
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -192,6 +194,7 @@ class Module:
         "text",
         "trains",
         "tree",
+        "used",
         "uses",
         "words",
     )
@@ -219,6 +222,8 @@ class Module:
         self.trains = False
         #: Texts of expressions that the file uses as scalers, optimizers or modules.
         self.uses = self._roles.settled()
+        #: The last part of each.
+        self.used = frozenset(text.rpartition(".")[2] for text in self.uses)
 
     def link(self, foreign: frozenset[str]) -> None:
         """Say which functions matter, given the local names of what may matter in other files."""
@@ -228,66 +233,68 @@ class Module:
         """Find functions and classes, what each names, and how what they name is used: in one walk over the tree."""
         words: set[str] = set()
         found: dict[Function | Class, set[str]] = {}
-        stack: list[tuple[ast.AST, Class | None, set[str], Function | None]] = [(tree, None, words, None)]
-        while stack:
-            node, owner, seen, function = stack.pop()
-            if type(node) is not ast.ClassDef:
-                owner = None
-            for child in children(node):
-                kind = type(child)
-                if kind is ast.Name:
-                    seen.add(child.id)  # type: ignore[attr-defined]
-                    continue
-                if kind is ast.Constant:
-                    if isinstance(child.value, (int, float)) and abs(child.value) > 65504:  # type: ignore[attr-defined]
-                        seen.add(LARGE_NUMBER)
-                    continue
-                if kind is ast.Attribute:
-                    seen.add(child.attr)  # type: ignore[attr-defined]
-                    self._roles.note_attribute(child)  # type: ignore[arg-type]
-                elif kind is ast.Call:
-                    self._roles.note_call(child)  # type: ignore[arg-type]
-                elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-                    made = Function(child, self, owner)
-                    self.functions[child] = made
-                    if owner is not None and kind is not ast.Lambda:
-                        owner.methods.setdefault(made.name, made)
-                    self.named.setdefault(made.name, []).append(made)
-                    found[made] = set()
-                    stack.append((child, None, found[made], made))
-                    if kind is ast.Lambda:
-                        seen.add(made.name)
-                    continue
-                elif isinstance(child, ast.ClassDef):
-                    new = Class(child, self)
-                    self.classes[child] = new
-                    found[new] = set()
-                    stack.append((child, new, found[new], None))
-                    continue
-                elif isinstance(child, (ast.Yield, ast.YieldFrom)):
-                    seen.add("yield")
-                    if function is not None:
-                        function.generator = True
-                elif isinstance(child, ast.alias):
-                    last = child.name.rpartition(".")[2]
-                    seen.add(last)
-                    if child.asname:
-                        self.aliases.setdefault(child.asname, set()).add(last)
-                    self._import(node, child)
-                    continue
-                elif isinstance(child, ast.ExceptHandler):
-                    if catches_import(child):
-                        self.shims.update(walk(child))
-                elif kind is ast.Assign:
-                    self._alias(child)  # type: ignore[arg-type]
-                elif kind is ast.AugAssign or (kind is ast.BinOp and type(child.op) is ast.Mod):  # type: ignore[attr-defined]
-                    seen.add(COUNTING)
-                stack.append((child, owner, seen, function))
+        scopes: list[tuple[ast.AST, Class | None, set[str], Function | None]] = [(tree, None, words, None)]
+        for top, cls, seen, function in scopes:
+            stack = [top]
+            while stack:
+                node = stack.pop()
+                for child in children(node):
+                    kind = type(child)
+                    if kind is ast.Name:
+                        seen.add(child.id)  # type: ignore[attr-defined]
+                    elif kind is ast.Constant:
+                        value = child.value  # type: ignore[attr-defined]
+                        if type(value) in _NUMBERS and abs(value) > 65504:
+                            seen.add(LARGE_NUMBER)
+                    elif kind is ast.Attribute:
+                        seen.add(child.attr)  # type: ignore[attr-defined]
+                        self._roles.note_attribute(child)  # type: ignore[arg-type]
+                        stack.append(child)
+                    elif kind is ast.Call:
+                        self._roles.note_call(child)  # type: ignore[arg-type]
+                        stack.append(child)
+                    elif kind in _FUNCTIONS:
+                        made = Function(child, self, cls if node is top else None)  # type: ignore[arg-type]
+                        self.functions[child] = made
+                        if made.cls is not None and kind is not ast.Lambda:
+                            made.cls.methods.setdefault(made.name, made)
+                        self.named.setdefault(made.name, []).append(made)
+                        found[made] = set()
+                        scopes.append((child, None, found[made], made))
+                        if kind is ast.Lambda:
+                            seen.add(made.name)
+                    elif kind is ast.ClassDef:
+                        new = Class(child, self)  # type: ignore[arg-type]
+                        self.classes[child] = new
+                        found[new] = set()
+                        scopes.append((child, new, found[new], None))
+                    elif kind is ast.alias:
+                        self._alias_of_import(node, child, seen)  # type: ignore[arg-type]
+                    else:
+                        if kind is ast.Assign:
+                            self._alias(child)  # type: ignore[arg-type]
+                        elif kind is ast.AugAssign or (kind is ast.BinOp and type(child.op) is ast.Mod):  # type: ignore[attr-defined]
+                            seen.add(COUNTING)
+                        elif kind is ast.ExceptHandler:
+                            if catches_import(child):  # type: ignore[arg-type]
+                                self.shims.update(walk(child))
+                        elif kind is ast.Yield or kind is ast.YieldFrom:
+                            seen.add("yield")
+                            if function is not None:
+                                function.generator = True
+                        stack.append(child)
         self._add_aliases([words, *found.values()])
         self.words = frozenset(words)
         self.identifiers = self.words.union(*found.values())
         for holder, inner in found.items():
             holder.words = frozenset(inner)
+
+    def _alias_of_import(self, node: ast.AST, alias: ast.alias, seen: set[str]) -> None:
+        last = alias.name.rpartition(".")[2]
+        seen.add(last)
+        if alias.asname:
+            self.aliases.setdefault(alias.asname, set()).add(last)
+        self._import(node, alias)
 
     def _import(self, node: ast.AST, alias: ast.alias) -> None:
         if isinstance(node, ast.ImportFrom):

@@ -151,6 +151,9 @@ class Expressions(Counters):
 
     def recognise(self, value: Value, node: ast.expr) -> Value:
         """An unknown value that this file uses as a scaler, an optimizer or a module is one."""
+        last = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        if last and last not in self.frame.module.used:
+            return value
         if isinstance(value, Named) and not value.name.startswith(("torch.", "builtins.")):
             value = self._imported_thing(value, node)
         if not isinstance(value, Opaque):
@@ -188,23 +191,26 @@ class Expressions(Counters):
 
     def structural(self, word: str, parts: tuple[Value, ...], text: object, *extra: object) -> Opaque:
         """The unknown value that an operation on values gives: the same for the same operation on the same values."""
-        keys = tuple(self.identity(part) for part in parts)
         loops: frozenset[int] = frozenset()
         readings: tuple[Event, ...] = ()
+        graded = False
         for part in parts:
             loops |= part.loops
+            if isinstance(part, Opaque):
+                graded = graded or part.graded
             readings += readings_of(part)
-        made = self.opaque((word, *extra, keys), text, loops)
-        made.readings = tuple(dict.fromkeys((*made.readings, *readings)))
-        made.graded = any(isinstance(part, Opaque) and part.graded for part in parts)
+        made = self.opaque((word, *extra, tuple([self.identity(part) for part in parts])), text, loops)
+        if readings:
+            made.readings = tuple(dict.fromkeys((*made.readings, *readings)))
+        made.graded = graded
         return made
 
     def identity(self, value: Value) -> object:
         """A key that equal values share."""
-        if isinstance(value, Const):
-            return ("const", repr(value.value))
         if isinstance(value, Opaque):
             return value.key
+        if isinstance(value, Const):
+            return ("const", repr(value.value))
         if isinstance(value, Named):
             return value.name
         if isinstance(value, Ref):

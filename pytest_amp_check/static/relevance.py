@@ -25,10 +25,7 @@ WORDS = frozenset(
     "update_params optim_context".split()
 )
 #: Those that are worth following in a file that does not train: what may open a region, and what must not run in it.
-CONTEXTS = frozenset(
-    "autocast nullcontext ExitStack enter_context partial binary_cross_entropy BCELoss masked_fill "
-    "masked_fill_ yield".split()
-)
+CONTEXTS = frozenset("autocast binary_cross_entropy BCELoss masked_fill masked_fill_".split())
 #: Identifiers one of which a file that trains has.
 TRAINING = frozenset(
     {"GradScaler", "ShardedGradScaler", "backward", "unscale_", "zero_grad", "manual_backward", "update_params"}

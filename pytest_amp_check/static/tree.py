@@ -9,7 +9,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 
 from ..protocol import frameworks, surface
-from . import documents, looks, sources
+from . import documents, search, sources
+from .search import Code
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ PROJECT_MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
 BY_NAME = (b"import_module(", b"__import__(", b"instantiate(", b"_target_")
 #: Directories beside those of the importing file that are put on the path by habit.
 LAYOUTS = ("", "src", "lib")
+
+
+#: Characters of parsed files that nobody needs any more, above which their memory is freed.
+WASTE = 1_000_000
 
 
 class Tree:
@@ -46,6 +51,7 @@ class Tree:
         "_modules",
         "_tails",
         "_tops",
+        "_waste",
         "asked",
         "autocast",
         "files",
@@ -76,6 +82,8 @@ class Tree:
         #: Files whose own imports are among these already.
         self._handed: set[str] = set()
         self._given = 0
+        #: Characters of parsed files that nobody needs any more.
+        self._waste = 0
         #: Whether any file may have mattered.
         self.whole = False
 
@@ -83,7 +91,8 @@ class Tree:
 
     def look(self, path: str, data: bytes) -> None:
         """Know what code shows before it is parsed."""
-        self._know(path, *looks.facts(data))
+        code = Code(data)
+        self._know(path, code.autocast, code.float16, code.lightning16)
 
     def know(self, look: Look) -> None:
         """Know what a look at a file has shown."""
@@ -202,7 +211,7 @@ class Tree:
         if known is None:
             try:
                 # What a package hands on lies in other files.
-                known = os.path.basename(path) == "__init__.py" or sources.helps(sources.load(path))
+                known = os.path.basename(path) == "__init__.py" or search.helps(sources.load(path))
             except sources.Unreadable:
                 known = False
             self._helpful[path] = known
@@ -283,6 +292,13 @@ class Tree:
             return True
         return any(here in self._imports_of(other) for other in entering)
 
+    def imports(self, path: str) -> frozenset[str]:
+        """Absolute paths of the files that a file imports itself."""
+        asked, self.asked = self.asked, {}
+        found = self._imported_by(os.path.abspath(path))
+        self.asked = asked
+        return found
+
     def _imports_of(self, path: str) -> set[str]:
         """A file and all that it imports, directly or not; itself with all others where it imports by name."""
         reached = {path}
@@ -308,7 +324,7 @@ class Tree:
             return
         if any(word in data for word in BY_NAME):
             yield from self.files
-        for module, names in sources.imported(data):
+        for module, names in search.imported(data):
             dotted = module.decode("utf-8", "replace")
             level = len(dotted) - len(dotted.lstrip("."))
             dotted = dotted[level:]
@@ -330,9 +346,17 @@ class Tree:
                 oldest = next(iter(self._modules))
                 dropped = self._modules.pop(oldest)
                 self._linked.pop(oldest, None)
-                self._held -= len(dropped.text) if dropped is not None else 0
+                size = len(dropped.text) if dropped is not None else 0
+                self._held -= size
+                self._waste += size
+
+    def end(self, size: int) -> None:
+        """A file with so many characters has been read, and is not needed any more."""
+        self._waste += size
+        if self._waste > WASTE:
             # Modules and their functions know each other: only this frees them.
             gc.collect()
+            self._waste = 0
 
 
 def is_spoken_for(imported: Imported) -> bool:

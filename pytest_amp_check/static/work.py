@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
@@ -16,9 +17,23 @@ if TYPE_CHECKING:
 _shared: object = None
 
 
+def processors() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _begin(shared: object) -> None:
     global _shared  # noqa: PLW0603 - the one place where a process keeps what it was started with
     _shared = shared
+
+
+def _start(shared: object) -> None:
+    """Begin a process of its own: what it was started with lives as long as it does."""
+    import gc
+
+    gc.disable()
+    gc.freeze()
+    _begin(shared)
 
 
 def shared() -> Any:
@@ -42,7 +57,7 @@ def spread(act: Callable[[Item], Result], items: Sequence[Item], jobs: int, give
     # A forked process starts with everything imported; where there are threads about, forking is not safe.
     forks = sys.platform.startswith("linux") and not _has_threads()
     context = multiprocessing.get_context("fork" if forks else "spawn")
-    with context.Pool(min(jobs, len(items)), _begin, (given,)) as pool:
+    with context.Pool(min(jobs, len(items)), _start, (given,)) as pool:
         yield from pool.imap_unordered(act, items)
 
 
