@@ -2982,6 +2982,32 @@ def train(model, loader, optimizer, k):
 """,
 )
 case(
+    "no_sync in the arm of the step, and what brings no gradients together bad",
+    """
+def say(text):
+    if dist.is_initialized() and dist.get_rank() == 0:
+        print(text)
+
+def train(model, loader, optimizer, k):
+    scaler = GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        with autocast("cuda"):
+            loss = F.cross_entropy(model(x), y)
+        update = (i + 1) % k == 0
+        if update:
+            with model.no_sync():
+                scaler.scale(loss / k).backward()  # AMP305
+        else:
+            scaler.scale(loss / k).backward()
+        say("a turn")
+        dist.barrier()
+        if update:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+""",
+)
+case(
     "no_sync in an exit stack, for all but the last good",
     """
 def train(model, loader, optimizer, k):

@@ -1209,6 +1209,24 @@ KEPT = {
         "scaler",
         "opt",
     ),
+    "a tuple from a function that returns early": (
+        """
+scaler = GradScaler("cuda")
+def resume(opt, scaler):
+    if not args.path:
+        return opt, scaler, 0
+    try:
+        saved = torch.load(args.path)
+    except OSError:
+        return opt, scaler, 0
+    opt.load_state_dict(saved["opt"])
+    scaler.load_state_dict(saved["scaler"])
+    return opt, scaler, saved["step"]
+opt, scaler, start = resume(optimizer, scaler)
+""",
+        "scaler",
+        "opt",
+    ),
     "a dict from a function": (
         'def build():\n    return {"opt": optimizer, "scaler": GradScaler("cuda")}\nstate = build()',
         'state["scaler"]',

@@ -452,6 +452,12 @@ class Machine:
             tensor.divided = a.divided or b.divided
             tensor.divisors = self._divisors_of_either(formula, a, b)
             return tensor
+        if isinstance(a, Sequence) and isinstance(b, Sequence) and len(a.items) == len(b.items):
+            pairs = zip(a.items, b.items, strict=True)
+            items = [self.unite(formula, x, y, f"{name}[{i}]") for i, (x, y) in enumerate(pairs)]
+            both_ways = Sequence(items, open=a.open or b.open)
+            both_ways.pieces = a.pieces or b.pieces
+            return both_ways
         if _matters(a) or _matters(b):
             options = [(self.short(both(formula, f)), v) for f, v in _options(a)]
             options += [(self.short(both(negate(formula), f)), v) for f, v in _options(b)]

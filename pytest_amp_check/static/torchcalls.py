@@ -136,7 +136,7 @@ class TorchCalls(Lightning):
             self.hand_off(given, node)
         if (not name.startswith(HARMLESS) or name.startswith(WRITERS)) and not compares(name):
             self._may_save(given, node)
-        if name.startswith("torch.distributed.") and not any(isinstance(value, Tensor) for value in given):
+        if _averages(name) and not any(isinstance(value, Tensor) for value in given):
             self.emit(e.GRAD_AVERAGE, node)
         tensors = [t for value in given for t in tensors_of(value)]
         if tensors:
@@ -583,6 +583,12 @@ def _takes_pieces(bounds: list[Value]) -> bool:
         return False
     step = bounds[2]
     return not isinstance(step, Const) or (isinstance(step.value, int) and step.value > 1)
+
+
+def _averages(name: str) -> bool:
+    """Whether a function of torch brings together what several processes hold, as gradients are averaged."""
+    last = name.rpartition(".")[2]
+    return name.startswith("torch.distributed.") and any(word in last for word in ("reduce", "gather", "average"))
 
 
 _ROLES: dict[str, Callable[..., Value]] = {
