@@ -105,6 +105,9 @@ class Classes(Functions):
 
     def _bases(self, cls: Class) -> list[Class]:
         """The classes of the project that a class derives from, itself first."""
+        known = self.lineages.get(cls)
+        if known is not None:
+            return known
         chain: list[Class] = []
         todo = [cls]
         while todo and len(chain) < 12:
@@ -116,6 +119,9 @@ class Classes(Functions):
                 value = self._base(now, base)
                 if isinstance(value, ClassValue):
                     todo.append(value.cls)
+        # While names are being looked for, a base may not be found yet; in this file, it may not be bound yet.
+        if not self.binding and cls.module is not self.module:
+            self.lineages[cls] = chain
         return chain
 
     def method_of(self, cls: Class, name: str, *, after: Class | None = None) -> Function | None:

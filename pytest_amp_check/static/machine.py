@@ -160,6 +160,8 @@ class Machine:
         self.homes: dict[str, Frame] = {}
         self.binding: set[tuple[str, str]] = set()
         self.active: list[Function] = []
+        #: The classes that each class of another file derives from.
+        self.lineages: dict[Class, list[Class]] = {}
         #: Assignments of attributes that are being read for the value they give.
         self.looked_up: set[int] = set()
         self.instances: dict[object, Instance] = {}

@@ -10,6 +10,7 @@ from collections.abc import Sequence as Items
 
 from .machine import Frame, Machine
 from .project import Imported, Module
+from .syntax import walk
 from .tree import is_spoken_for
 from .values import Const, ImportedValue, ModuleValue, Named, Value
 
@@ -18,6 +19,8 @@ BUILTINS = frozenset(
     "issubclass iter len list map max min next open print quit range repr reversed round set setattr sorted str sum "
     "super tuple type vars zip".split()
 )
+#: Imported names in the value of a global, above which it is a table of them, and not read.
+LISTED = 8
 
 
 class Modules(Machine):
@@ -75,6 +78,9 @@ class Modules(Machine):
         key = (home.module.path, name)
         statements = home.module.bindings.get(name)
         if statements is None or key in self.binding:
+            return
+        if any(_lists_imports(statement, home.module) for statement in statements):
+            home.vars[name] = self.opaque(("global", *key), name)
             return
         self.binding.add(key)
         outer, active, guarded = self.frame, self.active, self.guarded
@@ -137,6 +143,14 @@ class Modules(Machine):
             return None
         path = self.tree.find(name, value.path if last == "__init__.py" else os.path.join(value.path, "__init__.py"), 1)
         return self._module_at(path, f"{value.name}.{name}") if path is not None else None
+
+
+def _lists_imports(statement: ast.stmt, module: Module) -> bool:
+    """Whether a statement gives a name a table of what other files define: reading it would read all of these."""
+    if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
+        return False
+    names = {node.id for node in walk(statement.value) if isinstance(node, ast.Name)}
+    return len(names & module.imports.keys()) > LISTED
 
 
 def _dotted(origin: Imported) -> str:

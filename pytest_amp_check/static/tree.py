@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .project import Imported, Module
 
 #: Characters of source whose syntax trees are kept for the next file that imports them.
-KEPT = 2_000_000
+KEPT = 4_000_000
 #: Those that one file may be given of others.
 MOST = 1_500_000
 #: What marks the directory of a project, above which no import of a file that is named leads.
@@ -342,7 +342,7 @@ class Tree:
         self._given = 0
         self.whole = False
         if self._held > KEPT:
-            while self._held > KEPT // 2:
+            while self._held > KEPT * 3 // 4:
                 oldest = next(iter(self._modules))
                 dropped = self._modules.pop(oldest)
                 self._linked.pop(oldest, None)
