@@ -1,6 +1,6 @@
-"""Writes those parts of README.md that are made from the code: what the first command prints, rules, options, modules.
+"""Writes what is made from the code: parts of README.md (first output, rules, options, modules), a page for each rule.
 
-python benchmarks/readme.py            writes them into README.md
+python benchmarks/readme.py            writes them into README.md and docs/rules
 python benchmarks/readme.py --check    says which of them are out of date
 """
 
@@ -17,11 +17,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pytest_amp_check.faces.options import OPTIONS, Option
+from pytest_amp_check.faces.text import rule_markdown
 from pytest_amp_check.protocol.rules import RULES
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 PACKAGE = ROOT / "pytest_amp_check"
+PAGES = ROOT / "docs" / "rules"
 #: The argument of the first command, and the finding of it that the first screen shows in full.
 EXAMPLE, SHOWN = "fixtures/headline.py", "AMP201"
 LEFT_OUT = "   [...]"
@@ -40,6 +42,18 @@ def blocks() -> dict[str, str]:
         "options": option_table(),
         "modules": _fenced(modules()),
     }
+
+
+def pages() -> dict[Path, str]:
+    """The page of each rule, by its path."""
+    return {PAGES / f"{rule.code}.md": rule_markdown(rule) for rule in RULES.values()}
+
+
+def stale_pages() -> list[Path]:
+    """The pages that are missing, out of date, or of no rule."""
+    made = pages()
+    stale = [path for path, text in made.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    return stale + sorted(set(PAGES.glob("*.md")) - set(made))
 
 
 def example_output() -> str:
@@ -61,7 +75,14 @@ def shortened(output: str) -> str:
 
 def rule_table() -> str:
     rows = (
-        (rule.code, f"`{rule.name}`", rule.severity, READERS[rule.readers], rule.summary) for rule in RULES.values()
+        (
+            f"[{rule.code}](docs/rules/{rule.code}.md)",
+            f"`{rule.name}`",
+            rule.severity,
+            READERS[rule.readers],
+            rule.summary,
+        )
+        for rule in RULES.values()
     )
     return _table(("Code", "Name", "Severity", "Decided from", "What is wrong"), rows)
 
@@ -138,9 +159,17 @@ def main() -> None:
     given = parser.parse_args()
     readme, parts = README.read_text(encoding="utf-8"), blocks()
     if given.check:
-        old = [name for name, text in parts.items() if replaced(readme, {name: text}) != readme]
-        sys.exit(f"out of date in README.md: {', '.join(old)}; run python benchmarks/readme.py" if old else 0)
+        old = [f"{name} in README.md" for name, text in parts.items() if replaced(readme, {name: text}) != readme]
+        old += [path.relative_to(ROOT).as_posix() for path in stale_pages()]
+        sys.exit(f"out of date: {', '.join(old)}; run python benchmarks/readme.py" if old else 0)
     README.write_text(replaced(readme, parts), encoding="utf-8")
+    PAGES.mkdir(parents=True, exist_ok=True)
+    made = pages()
+    for path in stale_pages():
+        if path in made:
+            path.write_text(made[path], encoding="utf-8")
+        else:
+            path.unlink()
 
 
 if __name__ == "__main__":

@@ -47,6 +47,11 @@ def test_what_is_made_from_the_code_is_up_to_date(name: str, blocks: dict[str, s
     assert replaced(README, {name: blocks[name]}) == README, "run python benchmarks/readme.py"
 
 
+def test_the_pages_of_the_rules_are_up_to_date() -> None:
+    assert MAKER["stale_pages"]() == [], "run python benchmarks/readme.py"
+    assert "# AMP201 clip-before-unscale" in (ROOT / "docs/rules/AMP201.md").read_text(encoding="utf-8")
+
+
 def test_the_first_command_prints_the_four_headline_mistakes(blocks: dict[str, str]) -> None:
     assert commands()[:2] == [["pip", "install", "."], ["amp-check", "check", "fixtures/headline.py"]]
     found = re.findall(r"^fixtures/headline\.py:(\d+):\d+: (AMP\d{3}) ", blocks["whole output"], re.MULTILINE)

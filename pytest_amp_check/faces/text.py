@@ -329,6 +329,7 @@ def rule_markdown(rule: Rule) -> str:
         rule.why.strip(),
         "## Measured harm",
         rule.harm.strip(),
+        *_measured(rule.code),
         "## Bad",
         _fenced(rule.bad),
         "## Good",
@@ -348,6 +349,14 @@ def rule_markdown(rule: Rule) -> str:
         for reason, code in rule.silent:
             parts += [f"- {reason.strip()}", _fenced(code)]
     return "\n\n".join(parts) + "\n"
+
+
+def _measured(code: str) -> list[str]:
+    """What the rule's own examples did when they were run."""
+    from ..protocol.measured import MEASURED, TORCH
+
+    said = MEASURED.get(code)
+    return [f"The bad example below beside the good one, on the CPU with torch {TORCH}: {said}."] if said else []
 
 
 def _fenced(code: str) -> str:

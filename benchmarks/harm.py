@@ -1,0 +1,258 @@
+"""Runs each rule's bad and good example on the CPU and writes what the mistake did, as the table that `explain` quotes.
+
+python benchmarks/harm.py            measures, and writes pytest_amp_check/protocol/measured.py
+python benchmarks/harm.py AMP201     measures some rules, and prints the sentences
+
+An example is run as it stands, with its own seed. What is measured needs no recorder: hooks of torch's optimizers see
+each step that is really taken, its gradients and how far the parameters move. Where nothing differs nothing is claimed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import math
+import os
+import random
+import runpy
+import sys
+import tempfile
+import textwrap
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from pytest_amp_check.protocol.rules import RULES
+
+TABLE = Path(__file__).resolve().parents[1] / "pytest_amp_check" / "protocol" / "measured.py"
+#: These are about text, which no run has.
+OF_TEXT = frozenset({"AMP902", "AMP903"})
+#: Factor from which on two figures are told apart.
+TELLING = 1.02
+
+
+class Steps:
+    """What one optimizer did.
+
+    ``norms`` are those of the gradients that each step saw (float32), ``zeros`` the shares of them that were exactly
+    zero, ``moved`` the norm of what all steps together changed in the parameters.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._first = {p: p.detach().clone() for group in optimizer.param_groups for p in group["params"]}
+        self.norms: list[float] = []
+        self.zeros: list[float] = []
+
+    def saw(self) -> None:
+        gradients = [p.grad.detach().float() for p in self._first if p.grad is not None]
+        if gradients:
+            self.norms.append(float(torch.stack([g.norm() for g in gradients]).norm()))
+            self.zeros.append(sum(int((g == 0).sum()) for g in gradients) / sum(g.numel() for g in gradients))
+
+    @property
+    def moved(self) -> float:
+        return math.sqrt(sum(float((p.detach().float() - q.float()).pow(2).sum()) for p, q in self._first.items()))
+
+    @property
+    def broken(self) -> bool:
+        return any(not bool(p.detach().isfinite().all()) for p in self._first)
+
+
+class Figures:
+    """What one run of an example did.
+
+    ``taken`` and ``skipped`` count optimizer steps, ``scale`` is the loss scale after the last update, ``open`` says
+    that autocast was still enabled at the end, ``error`` is what ended the run.
+    """
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.skipped = 0
+        self.scale: float | None = None
+        self.open = False
+        self.error = ""
+        self.warned = 0
+        self.steps: dict[torch.optim.Optimizer, Steps] = {}
+
+    def before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if optimizer not in self.steps:
+            self.steps[optimizer] = Steps(optimizer)
+        self.steps[optimizer].saw()
+
+    def after(self, *_: Any) -> None:
+        self.taken += 1
+
+    @property
+    def broken(self) -> bool:
+        return any(steps.broken for steps in self.steps.values())
+
+
+@contextlib.contextmanager
+def watched(figures: Figures) -> Iterator[None]:
+    """Let torch's own hooks tell of each step, and each update of its scale."""
+    update = torch.amp.GradScaler.update
+
+    @functools.wraps(update)
+    def updated(self: torch.amp.GradScaler, new_scale: Any = None) -> None:
+        before = self.get_scale()
+        update(self, new_scale)
+        figures.scale = self.get_scale()
+        figures.skipped += new_scale is None and figures.scale < before
+
+    hooks = [
+        register_optimizer_step_pre_hook(figures.before),
+        register_optimizer_step_post_hook(figures.after),
+    ]
+    torch.amp.GradScaler.update = updated  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.amp.GradScaler.update = update  # type: ignore[method-assign]
+        for hook in hooks:
+            hook.remove()
+
+
+def run(source: str) -> Figures:
+    """What an example does, run in a thread and a folder of its own."""
+    figures = Figures()
+
+    def go() -> None:
+        with watched(figures), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                runpy.run_path("example.py", run_name="__main__")
+            except Exception as error:  # noqa: BLE001 - what torch raises is a result
+                figures.error = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            figures.open = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+            figures.warned = len(said)
+
+    here, compiler, arguments = os.getcwd(), torch.compile, sys.argv
+    torch.compile = functools.partial(torch.compile, backend="aot_eager")
+    sys.argv = ["example.py"]
+    try:
+        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:
+            os.chdir(folder)
+            Path("example.py").write_text(source)
+            torch.manual_seed(0)
+            random.seed(0)
+            pool.submit(go).result()
+            os.chdir(here)
+    finally:
+        os.chdir(here)
+        torch.compile, sys.argv = compiler, arguments
+        torch.clear_autocast_cache()
+    return figures
+
+
+def times(bad: float, good: float, more: str, less: str) -> str:
+    """How one figure compares with another, in words; "" where they cannot be told apart."""
+    if not (math.isfinite(bad) and math.isfinite(good)) or good <= 0 or bad <= 0:
+        return ""
+    ratio = bad / good
+    if 1 / TELLING < ratio < TELLING:
+        return ""
+    number, word = (ratio, more) if ratio > 1 else (1 / ratio, less)
+    shown = f"{number:.2f}" if number < 10 else f"{number:,.0f}" if number < 1e6 else f"{number:.1e}"
+    return f"{shown} times {word}"
+
+
+def middle(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2] if values else math.nan
+
+
+def of_steps(bad: Steps, good: Steps) -> list[str]:
+    """What went differently for one optimizer."""
+    said: list[str] = []
+    gradients = times(middle(bad.norms), middle(good.norms), "larger", "smaller")
+    if gradients:
+        said.append(f"the gradients that the optimizer sees are {gradients} in the median step")
+    elif middle(bad.norms) == 0 < middle(good.norms):
+        said.append("the gradients that the optimizer sees are zero in the median step")
+    zeros, others = middle(bad.zeros), middle(good.zeros)
+    if bad.norms and zeros - others > 0.02 and zeros < 1:
+        said.append(f"{zeros:.0%} of the gradients are exactly zero, not {others:.0%}")
+    if bad.moved == 0 < good.moved:
+        said.append("the parameters do not move at all")
+    moved = times(bad.moved, good.moved, "further", "less far")
+    if moved:
+        said.append(f"the parameters move {moved}")
+    return said
+
+
+def sentence(bad: Figures, good: Figures) -> str:
+    """What the mistake did, as far as it can be measured; "" where nothing differs."""
+    said: list[str] = []
+    if bad.error and bad.error != good.error:
+        text = bad.error if len(bad.error) <= 160 else bad.error[:157] + "..."
+        said.append(f"it ends with `{text}`")
+    if bad.broken and not good.broken:
+        said.append("parameters end as values that are not finite")
+    if bad.open and not good.open:
+        said.append("autocast is still enabled when it is over")
+    if not bad.error:
+        if (bad.taken, bad.skipped) != (good.taken, good.skipped):
+            said.append(
+                f"steps taken are {bad.taken} and skipped {bad.skipped}, where they would be {good.taken} and "
+                f"{good.skipped}"
+            )
+        # Of several optimizers, the one that shows it.
+        each = [of_steps(*pair) for pair in zip(bad.steps.values(), good.steps.values(), strict=False)]
+        telling: list[str] = max(each, key=len, default=[])
+        said += telling
+        if bad.scale is not None and good.scale is not None and bad.scale != good.scale:
+            said.append(f"the loss scale ends at {bad.scale:g}, not {good.scale:g}")
+    if bad.warned > good.warned:
+        said.append(f"warnings: {bad.warned}, where the good example gives {good.warned or 'none'}")
+    return "; ".join(said)
+
+
+def measure(code: str) -> str:
+    rule = RULES[code]
+    return sentence(run(rule.bad), run(rule.good))
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    codes = sys.argv[1:] or [code for code in RULES if code not in OF_TEXT]
+    found = {}
+    for code in codes:
+        found[code] = measure(code)
+        print(f"{code}: {found[code] or '-'}", flush=True)
+    if sys.argv[1:]:
+        return
+    lines = [
+        '"""What each rule\'s bad example did beside its good one, measured: written by benchmarks/harm.py."""',
+        "",
+        "#: The torch that ran them, on the CPU.",
+        f'TORCH = "{torch.__version__.partition("+")[0]}"',
+        "#: Code -> what the bad example did. Where nothing could be told apart, there is no entry.",
+        "MEASURED = {",
+        *(entry for code, text in found.items() if text for entry in written(code, text)),
+        "}",
+    ]
+    TABLE.write_text("\n".join(lines) + "\n")
+
+
+def written(code: str, text: str) -> list[str]:
+    """The lines of one entry of the table."""
+    parts = [json.dumps(part, ensure_ascii=False) for part in pieces(text)]
+    if len(parts) == 1:
+        return [f'    "{code}": {parts[0]},']
+    return [f'    "{code}": (', *(f"        {part}" for part in parts), "    ),"]
+
+
+def pieces(text: str) -> list[str]:
+    """A text in pieces of a line each, which add up to it."""
+    lines = textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False)
+    return [line + " " for line in lines[:-1]] + lines[-1:]
+
+
+if __name__ == "__main__":
+    main()
