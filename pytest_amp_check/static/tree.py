@@ -41,6 +41,8 @@ class Tree:
     """
 
     __slots__ = (
+        "_around",
+        "_directories",
         "_given",
         "_handed",
         "_held",
@@ -49,6 +51,7 @@ class Tree:
         "_led",
         "_linked",
         "_modules",
+        "_names",
         "_tails",
         "_tops",
         "_waste",
@@ -70,6 +73,9 @@ class Tree:
         self.files: dict[str, str] = {}
         self._tops: list[tuple[str, bool]] = []
         self._tails: dict[str, list[str]] = {}
+        #: The directories around the files, and what files and directories are called: what an import can lead to.
+        self._directories: set[str] = set()
+        self._names: set[str] = set()
         self._led: dict[tuple[str, str], str | None] = {}
         self._modules: dict[str, Module | None] = {}
         self._held = 0
@@ -82,6 +88,8 @@ class Tree:
         #: Files whose own imports are among these already.
         self._handed: set[str] = set()
         self._given = 0
+        #: The files that one which may enter autocast imports, directly or not, with that one.
+        self._around: set[str] | None = None
         #: Characters of parsed files that nobody needs any more.
         self._waste = 0
         #: Whether any file may have mattered.
@@ -112,6 +120,11 @@ class Tree:
             if tail == "__init__.py":
                 tail = os.path.basename(os.path.dirname(file))
             self._tails.setdefault(tail.removesuffix(".py"), []).append(file)
+            directory = os.path.dirname(file)
+            while directory not in self._directories:
+                self._directories.add(directory)
+                directory = os.path.dirname(directory)
+        self._names = self._tails.keys() | {os.path.basename(directory) for directory in self._directories}
         for path in paths:
             top = os.path.abspath(path)
             alone = not os.path.isdir(top)
@@ -150,6 +163,8 @@ class Tree:
             return self._at(directory, parts)
         if not parts or parts[0] in sys.stdlib_module_names or parts[0] == "torch":
             return None
+        if parts[0] not in self._names and not any(alone for _, alone in self._tops):
+            return None
         for above in self._above(directory):
             for layout in LAYOUTS:
                 found = self._at(os.path.join(above, layout) if layout else above, parts)
@@ -178,18 +193,17 @@ class Tree:
     def _is_file(self, path: str) -> bool:
         if path in self.files:
             return True
-        return any(alone and path.startswith(os.path.join(top, "")) for top, alone in self._tops) and os.path.isfile(
-            path
-        )
+        return self._may_lie_alone(path) and os.path.isfile(path)
 
     def _holds_files(self, directory: str) -> bool:
         """Whether a directory without ``__init__.py`` is a package all the same, for what lies in it."""
-        if not os.path.isdir(directory):
-            return False
-        inside = os.path.join(directory, "")
-        if any(alone and inside.startswith(os.path.join(top, "")) for top, alone in self._tops):
+        if directory in self._directories:
             return True
-        return any(file.startswith(inside) for file in self.files)
+        return self._may_lie_alone(directory) and os.path.isdir(directory)
+
+    def _may_lie_alone(self, path: str) -> bool:
+        """Whether a path lies in the project of a file that was named, whose other files are not known."""
+        return any(alone and path.startswith(os.path.join(top, "")) for top, alone in self._tops)
 
     def _by_tail(self, parts: list[str]) -> str | None:
         """The one file of the tree whose path ends as an import does: other code puts its directory on the path."""
@@ -288,9 +302,9 @@ class Tree:
         entering = {os.path.abspath(other) for other in self.autocast}
         if not entering:
             return False
-        if self._imports_of(here) & entering:
-            return True
-        return any(here in self._imports_of(other) for other in entering)
+        if self._around is None:
+            self._around = self._imports_of(entering)
+        return here in self._around or not entering.isdisjoint(self._imports_of({here}))
 
     def imports(self, path: str) -> frozenset[str]:
         """Absolute paths of the files that a file imports itself."""
@@ -299,11 +313,11 @@ class Tree:
         self.asked = asked
         return found
 
-    def _imports_of(self, path: str) -> set[str]:
-        """A file and all that it imports, directly or not; itself with all others where it imports by name."""
-        reached = {path}
-        work = [path]
-        while work:
+    def _imports_of(self, paths: set[str]) -> set[str]:
+        """Files and all that they import, directly or not; every file where one of them imports by name."""
+        reached = set(paths)
+        work = list(paths)
+        while work and len(reached) < len(self.files):
             here = work.pop()
             for other in self._imported_by(here):
                 if other not in reached:
