@@ -50,8 +50,8 @@ BUDGET = 12_000
 FILE_BUDGET = 100_000
 
 #: Those of them in other files, in one graph and in all, before calls into these are no longer followed.
-FOREIGN_BUDGET = 4_000
-ALL_FOREIGN = 16_000
+FOREIGN_BUDGET = 2_000
+ALL_FOREIGN = 8_000
 
 #: Objects within objects that are looked into for what they hold.
 HOLDERS = 4
