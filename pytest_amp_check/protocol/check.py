@@ -39,6 +39,7 @@ STILL = frozenset(
     {
         e.AUTOCAST_NEW,
         e.SCOPE_LOST,
+        e.CUSTOM_FUNCTION,
         e.DEPRECATED,
         e.SAVE,
         e.OPTIMIZER_LOAD,

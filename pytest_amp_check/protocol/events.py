@@ -13,6 +13,8 @@ AUTOCAST_NEW = "autocast-new"  # an autocast context is constructed; facts: argu
 AUTOCAST_ENTER = "autocast-enter"  # region; facts: instance, device, dtype, enabled, cache
 AUTOCAST_EXIT = "autocast-exit"  # region
 AUTOCAST_CACHE_CLEAR = "autocast-cache-clear"
+#: An autograd.Function that does not take what autocast gives it; facts: how, applied (to what matters), inside.
+CUSTOM_FUNCTION = "custom-function"
 SCOPE_LOST = "scope-lost"  # an autocast that never covers the intended code; facts: how
 SCALER_NEW = "scaler-new"  # scaler; facts: arguments
 OPTIMIZER_NEW = "optimizer-new"  # optimizer; facts: found (not constructed here: its gradients may be anything)

@@ -29,6 +29,7 @@ IDLE = frozenset(
     {
         e.AUTOCAST_NEW,
         e.SCOPE_LOST,
+        e.CUSTOM_FUNCTION,
         e.DEPRECATED,
         e.SAVE,
         e.OPTIMIZER_LOAD,

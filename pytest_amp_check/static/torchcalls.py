@@ -13,6 +13,7 @@ from ..protocol.words import Words
 from .checkpoints import FIELD_FUNCTIONS, STATE_FUNCTIONS, STATES_FUNCTION, WRITERS, Contents, as_mapping
 from .classes import BOUND
 from .conditions import Formula
+from .customfunctions import makes_float32
 from .functions import has_stars
 from .lightning import Lightning
 from .losses import first_given, is_graded
@@ -163,6 +164,10 @@ class TorchCalls(Lightning):
                     return NONE
                 if not name.startswith("torch.distributed.") and not name.endswith(".sign"):
                     return self._read_grad(grad, node, name)
+        if makes_float32(name, args, keywords):
+            made_full = self.fresh(node, name)
+            made_full.full = True
+            return made_full
         if name.rpartition(".")[2] in IMPURE:
             return self.fresh(node, name)
         made_opaque = self.structural("call", tuple(given), self.words(node), name, tuple(keywords))
@@ -187,6 +192,7 @@ class TorchCalls(Lightning):
         thing = self.thing(("module", self.place_key(node)), "module", "", self.site(node))
         thing.facts["read"] = all(bool(is_read(p)) for p in parts)
         thing.facts["parts"] = {p.thing.key for p in parts if p.thing is not None}
+        thing.facts["parameter"] = name.endswith(".Parameter") and all(isinstance(v, Opaque) and v.full for v in args)
         return Ref(thing)
 
     def _states(self, name: str, given: list[Value], node: ast.AST) -> Value | None:
