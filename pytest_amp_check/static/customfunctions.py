@@ -217,6 +217,11 @@ def _mixed_inputs(forward: Function, backward: Function) -> frozenset[int]:
     return frozenset(found)
 
 
+def is_low_op(node: ast.AST) -> bool:
+    """Whether an expression is an op that autocast runs in the low-precision dtype."""
+    return bool(_operands(node))
+
+
 def _operands(node: ast.AST) -> list[ast.expr]:
     """The operands of an op that autocast runs in the low-precision dtype."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):

@@ -778,7 +778,7 @@ class Flow(Modules):
         self.entered += 1
         if remember:
             self.depth += 1
-            self.open.append(Open(context.enabled, device, dtype))
+            self.open.append(Open(context.enabled, device, dtype, cache=cache))
 
     def exit(self, context: Value, node: ast.AST, depth: int) -> None:
         """What leaving a context does to the graph: only ``depth`` regions stay open."""

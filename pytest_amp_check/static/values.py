@@ -463,6 +463,23 @@ class BoundMethod(Value):
         self.name = name
 
 
+class ThreadValue(Value):
+    """A thread, and the function that it will run."""
+
+    __slots__ = ("args", "target")
+
+    def __init__(self, target: Value | None, args: list[Value]) -> None:
+        super().__init__()
+        self.target = target
+        self.args = args
+
+
+class Pool(Value):
+    """A pool of threads."""
+
+    __slots__ = ()
+
+
 class NullContext(Value):
     """A context that does nothing to autocast."""
 
