@@ -169,7 +169,7 @@ class Distributed(Lightning):
 
         def act() -> None:
             self.open, self.maybe_open = [], 0
-            self.follow(function, args, {}, node)
+            self.follow(function, args, {}, node, always=True)
             ran.extend(self._forwards(self.graph.nodes))
 
         heap, self.heap = self.heap, dict(self.heap)

@@ -31,6 +31,7 @@ from .values import (
     NullContext,
     Opaque,
     Params,
+    Pool,
     Ref,
     Sequence,
     StackContext,
@@ -806,7 +807,7 @@ class Flow(Modules):
             self.maybe_open -= 1
 
     def entered_value(self, context: Value, node: ast.expr) -> Value:
-        if isinstance(context, (StackContext, Instance)):
+        if isinstance(context, (StackContext, Instance, Pool)):
             return context
         return self.fresh(node, "entered")
 
