@@ -53,6 +53,9 @@ _BITS = {
     "GradScaler": _AMP,
     "ShardedGradScaler": _AMP,
     "unscale_": _AMP,
+    "fp16_compress_hook": _AMP,
+    "fp16_compress_wrapper": _AMP,
+    "FP16_COMPRESS": _AMP,
     "backward": _BACKWARD,
     "step": _STEP,
     COUNTING: _COUNTS,
@@ -100,6 +103,8 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     bits.update(dict.fromkeys(scalers | engines | ENGINES, _AMP))
     if scalers or foreign or module.identifiers & {"GradScaler", "ShardedGradScaler"}:
         bits["state_dict"] = bits["load_state_dict"] = _STATE
+    if "FullyShardedDataParallel" in module.identifiers:
+        bits["clip_grad_norm_"] = _AMP
     if trains:
         for name in foreign:
             bits.setdefault(name, _BACKWARD | _STEP)
