@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..protocol import events as e
 from ..protocol import surface
@@ -73,18 +73,18 @@ class Distributed(Lightning):
             wraps = "whole"
         thing.facts.setdefault("wrapped", {}).setdefault(wraps, frozenset(self.guards()))
 
-    def sharded(self, keys: frozenset[int] | None, *, aware: bool) -> bool:
+    def sharded(self, keys: frozenset[int] | None, aware: Callable[[], bool]) -> bool:
         """Whether some of these modules hold local shards here.
 
-        ``aware`` says that the file shows that it knows what to do with shards: then it must be plain that it does not
-        do so here.
+        ``aware`` asks whether the file shows that it knows what to do with shards: then it must be plain that it does
+        not do so here.
         """
         mine = frozenset(self.guards())
         for key in self._whole(keys) if keys else ():
             under = self.program.things[key].facts.get("wrapped", {}).get("fsdp1")
             if under is None or any((test, not truth) in mine for test, truth in under) or self._told_whole(mine):
                 continue
-            if not aware or (under and under <= mine):
+            if (under and under <= mine) or not aware():
                 return True
         return False
 
@@ -104,7 +104,7 @@ class Distributed(Lightning):
         if isinstance(params, Sequence):
             parts = [item.modules for item in params.items if isinstance(item, Params) and item.modules]
             modules = frozenset().union(*parts)
-        return bool(modules) and self.sharded(modules, aware=_clips_shards(self.module.tree))
+        return self.sharded(modules, lambda: _clips_shards(self.module.tree))
 
     def unsynchronised(self, scaler: Ref, optimizer: int) -> str:
         """Why ranks can disagree about whether this scaler skips a step: "" where they cannot, as far as is known."""
@@ -117,7 +117,7 @@ class Distributed(Lightning):
             for key in self._whole(owns) if owns else ():
                 wraps |= self.program.things[key].facts.get("wrapped", {}).keys()
             return "fused" if owner.get("fused") and (not wraps or "fsdp1" in wraps) else ""
-        return "plain" if self.sharded(owns, aware="ShardedGradScaler" in self.module.identifiers) else ""
+        return "plain" if self.sharded(owns, lambda: "ShardedGradScaler" in self.module.identifiers) else ""
 
     # Hooks on gradients.
 

@@ -22,8 +22,8 @@ WORDS = frozenset(
     "binary_cross_entropy BCELoss cross_entropy CrossEntropyLoss mse_loss MSELoss l1_loss nll_loss masked_fill "
     "masked_fill_ clear_autocast_cache parameters no_grad yield Accelerator Fabric NativeScaler AmpOptimWrapper "
     "accumulate prepare setup manual_backward optimizers clip_gradients scale_loss master_params initialize "
-    "update_params optim_context FullyShardedDataParallel DataParallel register_comm_hook register_ddp_comm_hook "
-    "trace trace_module make_graphed_callables Thread ThreadPool ThreadPoolExecutor".split()
+    "update_params optim_context FullyShardedDataParallel register_comm_hook register_ddp_comm_hook "
+    "make_graphed_callables Thread ThreadPool ThreadPoolExecutor".split()
 )
 #: Those that are worth following in a file that does not train: what may open a region, and what must not run in it.
 CONTEXTS = frozenset("autocast binary_cross_entropy BCELoss masked_fill masked_fill_".split())
