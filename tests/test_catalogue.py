@@ -33,6 +33,7 @@ FAMILIES = {
     "3": "accumulation",
     "4": "checkpoint",
     "5": "numerics",
+    "6": "distributed",
     "8": "dynamics",
     "9": "migration",
 }

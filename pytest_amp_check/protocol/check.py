@@ -39,6 +39,11 @@ STILL = frozenset(
     {
         e.AUTOCAST_NEW,
         e.SCOPE_LOST,
+        e.CUSTOM_FUNCTION,
+        e.CAPTURE,
+        e.THREAD,
+        e.COMPILED,
+        e.COMM_HOOK,
         e.DEPRECATED,
         e.SAVE,
         e.OPTIMIZER_LOAD,
@@ -170,7 +175,7 @@ class _Judge(Judge):
         kinds = self.kinds
         if kinds & {e.SCALER_STEP, e.UNSCALE, e.UPDATE, e.SCALER_STATE, e.RESTORE}:
             return True
-        if e.AUTOCAST_ENTER in kinds and kinds & {e.BACKWARD, e.STEP, e.LOSS, e.AUTOCAST_ENTER}:
+        if e.AUTOCAST_ENTER in kinds and kinds & {e.BACKWARD, e.STEP, e.LOSS, e.CAPTURE, e.THREAD, e.AUTOCAST_ENTER}:
             return True
         return (e.BACKWARD in kinds and (bool(self.windows) or e.STEP in kinds)) or e.LOSS in kinds
 

@@ -29,6 +29,9 @@ IDLE = frozenset(
     {
         e.AUTOCAST_NEW,
         e.SCOPE_LOST,
+        e.CUSTOM_FUNCTION,
+        e.COMPILED,
+        e.COMM_HOOK,
         e.DEPRECATED,
         e.SAVE,
         e.OPTIMIZER_LOAD,
@@ -241,6 +244,9 @@ class Judge:
         if kind == e.LOSS:
             self._loss(index, event, state, here)
             return state
+        if kind in (e.CAPTURE, e.THREAD):
+            self._outside(index, event, state, here)
+            return state
         if kind == e.SCALER_NEW:
             bit = self.scaler_bit.get(event.subject if event.subject is not None else -1, 0)
             return state._replace(renewed=state.renewed | bit) if state.used & bit else state
@@ -281,6 +287,34 @@ class Judge:
         self._blame(label, index, region.entered, here)
         regions = tuple(r._replace(told=True) for r in state.regions)
         return state._replace(regions=regions)
+
+    def _outside(self, index: int, event: Event, state: State, here: Here) -> None:
+        """A module is captured, or run by another thread, in a region whose cache or state that does not respect."""
+        region = state.regions[-1] if state.regions else None
+        if region is None or not region.enabled:
+            return
+        how = event.facts["how"]
+        cuda = region.device == "cuda"
+        if how == "trace" and region.cache:
+            self._blame("trace@cached-region", index, region.entered, here)
+        elif how == "graphed" and region.cache and cuda:
+            self._blame("graphed@cached-region", index, region.entered, here)
+        elif how == "graph" and region.cache and cuda and self._ran_since(region.entered, here):
+            self._blame("graph@cached-region", index, region.entered, here)
+        elif how == "thread":
+            self._blame("thread@region", index, region.entered, here)
+        elif how == "replicas" and cuda and region.dtype == "bfloat16":
+            self._blame("replicas@region", index, region.entered, here)
+
+    def _ran_since(self, entered: int, here: Here) -> bool:
+        """Whether a module has run forward since a region was entered."""
+        for index, _ in self._path(here):
+            event = self._event(index)
+            if event is not None and event.kind == e.FORWARD:
+                return True
+            if index == entered:
+                break
+        return False
 
     def _loss(self, index: int, event: Event, state: State, here: Here) -> None:
         inside = bool(state.regions) and state.regions[-1].enabled
@@ -682,6 +716,11 @@ WITNESS: dict[str, tuple[str, ...]] = {
     "backward@region": (e.AUTOCAST_ENTER,),
     "step@region": (e.AUTOCAST_ENTER,),
     "state@stepped": (e.SCALER_STEP,),
+    "trace@cached-region": (e.AUTOCAST_ENTER,),
+    "graphed@cached-region": (e.AUTOCAST_ENTER,),
+    "graph@cached-region": (e.AUTOCAST_ENTER, e.FORWARD),
+    "thread@region": (e.AUTOCAST_ENTER,),
+    "replicas@region": (e.AUTOCAST_ENTER,),
     "write@region-then-forward": (e.AUTOCAST_ENTER,),
 }
 
@@ -702,6 +741,8 @@ _DESCRIPTIONS = {
     e.ZERO_GRAD: "the gradients are zeroed",
     e.FORWARD: "the model runs forward",
     e.PARAM_WRITE: "parameters are written",
+    e.CAPTURE: "the model is captured",
+    e.THREAD: "another thread runs the model",
     e.SCALER_STATE: "the scaler's state is taken",
     e.SAVE: "the checkpoint is written",
     e.MODULE_CAST: "the model's parameters are cast",

@@ -35,6 +35,11 @@ COMPILE = "compile"
 SCRIPT = "script"
 DEVICE = "device"
 PARTIAL = "partial"
+CAPTURE = "capture"  # traces a module, or captures its kernels
+REGISTER_HOOK = "register-hook"
+COMPRESS = "compress"  # gives a hook that casts gradients to float16
+THREAD = "thread"
+POOL = "pool"  # of threads
 
 
 class Entry:
@@ -70,10 +75,16 @@ _ENTRIES = [
         sharded=True,
     ),
     Entry(
-        "torch.nn.utils.clip_grad_norm_", CLIP, ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach")
+        "torch.nn.utils.clip_grad_norm_",
+        CLIP,
+        ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach"),
+        norm=True,
     ),
     Entry(
-        "torch.nn.utils.clip_grad_norm", CLIP, ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach")
+        "torch.nn.utils.clip_grad_norm",
+        CLIP,
+        ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach"),
+        norm=True,
     ),
     Entry("torch.nn.utils.clip_grad_value_", CLIP, ("parameters", "clip_value", "foreach")),
     Entry("torch.nn.utils.clip_grads_with_norm_", CLIP, ("parameters", "max_norm", "total_norm", "foreach")),
@@ -88,15 +99,27 @@ _ENTRIES = [
     Entry("torch.load", LOAD, ("f",)),
     Entry("torch.compile", COMPILE, ("model",)),
     Entry("torch.jit.script", SCRIPT, ("obj",)),
-    Entry("torch.jit.trace", WRAP_MODULE, ("func",)),
+    Entry("torch.jit.trace", CAPTURE, ("func",), how="trace"),
+    Entry("torch.jit.trace_module", CAPTURE, ("mod",), how="trace"),
+    Entry("torch.cuda.make_graphed_callables", CAPTURE, ("callables",), how="graphed"),
+    Entry("torch.cuda.graph", CAPTURE, ("cuda_graph",), how="graph"),
+    Entry("torch.distributed.algorithms.ddp_comm_hooks.default_hooks.fp16_compress_wrapper", COMPRESS, ("hook",)),
+    Entry(
+        "torch.distributed.algorithms.ddp_comm_hooks.register_ddp_comm_hook",
+        REGISTER_HOOK,
+        ("comm_hook_type", "model", "state"),
+    ),
+    Entry("threading.Thread", THREAD, ("group", "target", "name", "args")),
+    Entry("concurrent.futures.ThreadPoolExecutor", POOL),
+    Entry("multiprocessing.pool.ThreadPool", POOL),
     Entry("torch.device", DEVICE, ("device",)),
     Entry("functools.partial", PARTIAL),
-    Entry("torch.nn.DataParallel", WRAP_MODULE, ("module",)),
-    Entry("torch.nn.parallel.DataParallel", WRAP_MODULE, ("module",)),
-    Entry("torch.nn.parallel.DistributedDataParallel", WRAP_MODULE, ("module",)),
+    Entry("torch.nn.DataParallel", WRAP_MODULE, ("module",), wraps="replicas"),
+    Entry("torch.nn.parallel.DataParallel", WRAP_MODULE, ("module",), wraps="replicas"),
+    Entry("torch.nn.parallel.DistributedDataParallel", WRAP_MODULE, ("module",), wraps="ddp"),
     Entry("torch.nn.SyncBatchNorm.convert_sync_batchnorm", WRAP_MODULE, ("module",)),
-    Entry("torch.distributed.fsdp.FullyShardedDataParallel", WRAP_MODULE, ("module",)),
-    Entry("torch.distributed.fsdp.fully_shard", WRAP_MODULE, ("module",)),
+    Entry("torch.distributed.fsdp.FullyShardedDataParallel", WRAP_MODULE, ("module",), wraps="fsdp1"),
+    Entry("torch.distributed.fsdp.fully_shard", WRAP_MODULE, ("module",), wraps="fsdp2"),
     Entry("fairscale.optim.grad_scaler.GradScaler", SCALER, SCALER_ARGUMENTS, device="cuda"),
     Entry("fairscale.optim.grad_scaler.ShardedGradScaler", SCALER, SCALER_ARGUMENTS, device="cuda", sharded=True),
     Entry("copy.deepcopy", WRAP_MODULE, ("x",), copies=True),
@@ -191,8 +214,20 @@ ALIASES = {
     "torch.distributed.fsdp.ShardedGradScaler": "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler",
     "torch.autograd.grad_mode.": "torch.",
     "torch.distributed._composable.fsdp.": "torch.distributed.fsdp.",
+    "multiprocessing.dummy.Pool": "multiprocessing.pool.ThreadPool",
+    "concurrent.futures.thread.": "concurrent.futures.",
+    "torch.cuda.graphs.": "torch.cuda.",
+    "torch.jit._trace.": "torch.jit.",
     "fairscale.optim.": "fairscale.optim.grad_scaler.",
 }
+
+#: Hooks of DistributedDataParallel that cast gradients to float16.
+FP16_HOOKS = frozenset(
+    {
+        "torch.distributed.algorithms.ddp_comm_hooks.default_hooks.fp16_compress_hook",
+        "torch.distributed.algorithms.ddp_comm_hooks.DDPCommHookType.FP16_COMPRESS",
+    }
+)
 
 #: Base classes: whoever derives from one plays its role.
 BASES = {

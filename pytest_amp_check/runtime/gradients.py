@@ -10,6 +10,7 @@ import torch
 
 from ..protocol import events as e
 from ..protocol.events import Site
+from .elsewhere import are_shards
 from .known import Known, Loss, Scaler
 from .recording import CLIPPED_KEPT, told
 from .regions import Regions
@@ -170,7 +171,13 @@ class Gradients(Regions):
 
     @told
     def clip(
-        self, params: Sequence[torch.Tensor], limit: Any, *, grads: Sequence[torch.Tensor] = (), nonfinite_error: bool
+        self,
+        params: Sequence[torch.Tensor],
+        limit: Any,
+        *,
+        grads: Sequence[torch.Tensor] = (),
+        nonfinite_error: bool,
+        norm: bool = False,
     ) -> None:
         owners, unknown = self._owners_of(params)
         owners.update([key for grad in grads for key in self._owners_of_grad(grad)])
@@ -202,6 +209,7 @@ class Gradients(Regions):
             touches=unknown,
             nonfinite_error=nonfinite_error,
             measures_only=measures_only,
+            local=norm and are_shards(params),
             names=self._at(site, _clipping),
         )
 

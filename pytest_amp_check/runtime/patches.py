@@ -8,13 +8,15 @@ that do not record.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import functools
 import operator
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +26,7 @@ from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ..protocol import surface
+from .elsewhere import CONSTANT, Watch, watched
 from .sites import is_inner
 
 if TYPE_CHECKING:
@@ -37,12 +40,16 @@ class _Local(threading.local):
     active: tuple[Recorder, ...] = ()
     #: Whether torch is clearing gradients.
     clearing: bool = False
+    #: What watches this thread for the regions in which it was given work.
+    watches: Sequence[Watch] = ()
 
 
 _LOCAL = _Local()
 _LOCK = threading.Lock()
 _MISSING = object()
 _REDIRECTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "redirects.py")
+#: Where pools start their threads, which go on when the region of the one who asks is left.
+_POOLS = os.path.dirname(os.path.abspath(concurrent.futures.__file__))
 #: What is patched now: (object, name, what stood there).
 _installed: list[tuple[Any, str, Any]] = []
 _hooks: list[Any] = []
@@ -162,6 +169,8 @@ def _install() -> None:
     _install_gradients()
     _install_modules()
     _install_checkpoints()
+    _install_captures()
+    _install_threads()
 
 
 def _from_torch(depth: int = 2) -> bool:
@@ -215,6 +224,8 @@ def _install_autocast() -> None:
             result = original(self)
             for recorder in _LOCAL.active:
                 recorder.autocast_enter(self)
+            for watch in _LOCAL.watches:
+                watch.on = True
             return result
 
         return enter
@@ -707,6 +718,7 @@ def _clips(frame: Any) -> None:
             recorder.norm_read(values.get("tensors"))
         return
     limit = values.get("clip_value" if name == "clip_grad_value_" else "max_norm")
+    norm = name == "clip_grad_norm_"
     if limit is None:
         return
     parameters = values.get("parameters")
@@ -721,6 +733,7 @@ def _clips(frame: Any) -> None:
             limit,
             grads=() if known or not isinstance(grads, list) else grads,
             nonfinite_error=bool(values.get("error_if_nonfinite")),
+            norm=norm,
         )
 
 
@@ -793,3 +806,53 @@ def _install_checkpoints() -> None:
         _wrap(torch.serialization, name, make)
     for name in ("_load", "_legacy_load"):
         _wrap(torch.serialization, name, make_load)
+
+
+# Captures and threads.
+
+
+def _install_captures() -> None:
+    def make(original: Any) -> Any:
+        def trace_module(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            except RuntimeError as error:
+                if CONSTANT in str(error):
+                    for recorder in _LOCAL.active:
+                        recorder.traced()
+                raise
+
+        return trace_module
+
+    # torch.jit.trace looks it up in its own module.
+    for module in (torch.jit._trace, torch.jit):
+        _wrap(module, "trace_module", make)
+
+
+def _install_threads() -> None:
+    def watches() -> list[Watch]:
+        asked = [recorder.thread_asked() for recorder in _LOCAL.active if recorder.in_region]
+        return [watch for watch in asked if watch is not None]
+
+    def make_start(original: Any) -> Any:
+        def start(self: Any) -> None:
+            if _LOCAL.active and not sys._getframe(1).f_code.co_filename.startswith(_POOLS):
+                watching = watches()
+                if watching:
+                    self.run = watched(self.run, watching, _LOCAL)
+            original(self)
+
+        return start
+
+    def make_submit(original: Any) -> Any:
+        def submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if _LOCAL.active:
+                watching = watches()
+                if watching:
+                    fn = watched(fn, watching, _LOCAL)
+            return original(self, fn, *args, **kwargs)
+
+        return submit
+
+    _wrap(threading.Thread, "start", make_start)
+    _wrap(ThreadPoolExecutor, "submit", make_submit)

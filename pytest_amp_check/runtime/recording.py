@@ -18,6 +18,7 @@ from ..protocol.events import Event, Program, Site, Symbol, Thing
 from ..protocol.finding import Finding
 from . import patches
 from .collector import Collector
+from .elsewhere import Watch
 from .known import Known, Penalty, Scaler
 from .sites import Sites, own
 from .spoken import Spoken
@@ -91,8 +92,10 @@ class Recording:
         #: id of a backward's site -> the parameters that it reached at first.
         self._leaves: dict[int, frozenset[int]] = {}
         self._casts: dict[int, Event] = {}
-        #: Where the regions that are open were entered.
+        #: Where the regions that are open were entered, on which devices, and who was given work in them.
         self._regions: list[Site] = []
+        self._devices: list[str] = []
+        self._threads: list[Watch] = []
         #: Places that scaled, with the dtypes of the regions before.
         self._scales: set[tuple[int, frozenset[str]]] = set()
         #: Places where an autocast was constructed.

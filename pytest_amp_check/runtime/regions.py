@@ -11,6 +11,7 @@ from ..protocol import events as e
 from ..protocol import surface
 from ..protocol.events import Event, Site
 from . import patches
+from .elsewhere import Watch
 from .known import Known
 from .recording import Recording, plain, told
 from .spoken import Entered, Spoken
@@ -52,6 +53,7 @@ class Regions(Recording):
         decorated = frame.f_code.co_name == "decorate_autocast"
         site = self.sites.definition(frame.f_locals["func"].__code__) if decorated else self.sites.here()
         self._regions.append(site)
+        self._devices.append(region.device)
         cache = bool(region._cache_enabled)
         if KEEPS_DETACHED and enabled and cache:
             self._hook_forwards()
@@ -72,8 +74,12 @@ class Regions(Recording):
     def autocast_exit(self, region: Any) -> None:
         if self._passes or not self._regions:
             return
+        if self._threads:
+            self._tell_threads()
+        self._devices.pop()
         self._emit(e.AUTOCAST_EXIT, self._regions.pop())
         if not self._regions:
+            self._threads.clear()
             self._unhook()
             self._written.clear()
             self._poison.clear()
@@ -89,6 +95,31 @@ class Regions(Recording):
         if not self._passes:
             site = self.sites.here()
             self._emit(e.LOSS, site, function=function, names={"call": Spoken(site), "loss": Spoken(site, "argument")})
+
+    @property
+    def in_region(self) -> bool:
+        """Whether an autocast region is open."""
+        return bool(self._regions)
+
+    @told
+    def traced(self) -> None:
+        site = self.sites.here()
+        self._emit(e.CAPTURE, site, how="trace", names={"call": Spoken(site)})
+
+    @told
+    def thread_asked(self) -> Watch | None:
+        """Another thread is given work."""
+        watch = Watch(self.sites.here(), len(self._regions), self._devices[-1])
+        self._threads.append(watch)
+        return watch
+
+    def _tell_threads(self) -> None:
+        """Tell of the threads that were given work in the innermost region and ran modules without it."""
+        depth = len(self._regions)
+        for watch in [w for w in self._threads if w.depth == depth]:
+            self._threads.remove(watch)
+            if watch.off and not watch.on:
+                self._emit(e.THREAD, watch.site, how="thread", names={"call": Spoken(watch.site)})
 
     def _hook_forwards(self) -> None:
         if self._hook is None and self._regions:

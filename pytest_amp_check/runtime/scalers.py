@@ -10,6 +10,7 @@ import torch
 from ..protocol import events as e
 from ..protocol import surface
 from ..protocol.events import Event, Site
+from .elsewhere import unsynchronised
 from .known import Known, Scaler
 from .optimizers import Optimizers
 from .passes import MARK
@@ -138,6 +139,7 @@ class Scalers(Optimizers):
             known.thing.key,
             closure=closure,
             unscales=_unscales(optimizer),
+            unsynchronised=unsynchronised(scaler, optimizer, known.params),
             names=names,
         )
         self.in_scaler_step += 1

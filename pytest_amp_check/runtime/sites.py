@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import linecache
 import os
 import sys
+import threading
 from types import CodeType, FrameType
 
 import torch
@@ -25,6 +27,8 @@ _INNER = (
     "<frozen ",
     "<eval_with_key>",
     contextlib.__file__,
+    threading.__file__,
+    os.path.dirname(concurrent.futures.__file__) + os.sep,
 )
 
 Span = tuple[int, int, int, int]

@@ -33,12 +33,14 @@ from .values import (
     Opaque,
     Params,
     Partial,
+    Pool,
     Ref,
     Sequence,
     StackContext,
     StateDict,
     SuperValue,
     Tensor,
+    ThreadValue,
     Value,
     merge_into,
     options_of,
@@ -233,6 +235,8 @@ class Reader(TorchCalls):
             return self._sequence_method(receiver, name, args, node)
         if isinstance(receiver, StateDict):
             return receiver
+        if isinstance(receiver, (ThreadValue, Pool)):
+            return self.thread_method(receiver, name, args, node)
         if isinstance(receiver, ClassValue):
             return self._class_method(receiver, name, args, keywords, node)
         if isinstance(receiver, FunctionValue) and name == "__call__":

@@ -9,7 +9,8 @@ from ..protocol import events as e
 from ..protocol import surface
 from ..protocol.events import Site, Thing
 from .checkpoints import as_mapping
-from .functions import Functions, is_static
+from .customfunctions import CustomFunctions
+from .functions import is_static
 from .losses import TO_NUMBER
 from .machine import Frame
 from .project import Class, Function
@@ -51,7 +52,7 @@ BOUND = {
 }
 
 
-class Classes(Functions):
+class Classes(CustomFunctions):
     """Reads objects of the project's own classes."""
 
     @abstractmethod
@@ -240,6 +241,8 @@ class Classes(Functions):
             return self._super_attribute(receiver, name)
         if isinstance(receiver, ClassValue) and name not in receiver.cls.methods and self._is_enum(receiver.cls):
             return Const((receiver.cls.module.path, receiver.cls.name, name))
+        if name == "apply" and isinstance(receiver, ClassValue):
+            return BoundMethod(receiver, name)
         if name in BOUND.get(receiver.role if isinstance(receiver, Ref) else "", ()):
             return BoundMethod(receiver, name)
         if isinstance(receiver, Tensor) and name == "backward":
@@ -416,6 +419,7 @@ class Classes(Functions):
             made = self._computed(tensors) if tensors else self._foreign_tensor(None)
             backward = self.method_of(receiver.cls, "backward")
             made.custom = backward is not None and "custom_bwd" not in backward.decorator_names()
+            self.applied(receiver.cls, args)
             return made
         method = self.method_of(receiver.cls, name)
         if method is None:

@@ -31,6 +31,7 @@ from .values import (
     NullContext,
     Opaque,
     Params,
+    Pool,
     Ref,
     Sequence,
     StackContext,
@@ -778,7 +779,7 @@ class Flow(Modules):
         self.entered += 1
         if remember:
             self.depth += 1
-            self.open.append(Open(context.enabled, device, dtype))
+            self.open.append(Open(context.enabled, device, dtype, cache=cache))
 
     def exit(self, context: Value, node: ast.AST, depth: int) -> None:
         """What leaving a context does to the graph: only ``depth`` regions stay open."""
@@ -806,7 +807,7 @@ class Flow(Modules):
             self.maybe_open -= 1
 
     def entered_value(self, context: Value, node: ast.expr) -> Value:
-        if isinstance(context, (StackContext, Instance)):
+        if isinstance(context, (StackContext, Instance, Pool)):
             return context
         return self.fresh(node, "entered")
 

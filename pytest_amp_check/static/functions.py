@@ -43,8 +43,13 @@ class Functions(Gradients):
         keywords: dict[str, Value],
         node: ast.AST,
         on_yield: Callable[[Value], None] | None = None,
+        *,
+        always: bool = False,
     ) -> Value:
-        """Read the body of a function of the project with its arguments bound."""
+        """Read the body of a function of the project with its arguments bound.
+
+        ``always`` says that what it does matters whatever it speaks of.
+        """
         function = func.function
         if self.cur is None:
             return NONE
@@ -58,7 +63,7 @@ class Functions(Gradients):
             words = Words(node.func) if isinstance(node, ast.Call) else function.name
             return self.unknown(self.opaque(("abstract", id(function.node)), words), args, keywords, node)
         matters = function.words if self.module.trains else function.contexts
-        if not matters and not func.wrappers and not self._worthwhile(function):
+        if not (matters or always or func.wrappers or self._worthwhile(function)):
             self._reach(function)
             return self.unknown(self.opaque(("function", id(function.node)), function.name), args, keywords, node)
         if len(self.active) >= DEPTH or self.spent > BUDGET or self._too_far(function):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
@@ -36,6 +37,12 @@ LINEAR = frozenset("mean sum float double clone squeeze".split())
 
 class Losses(Expressions):
     """Reads what is done to tensors that losses are made of."""
+
+    @abstractmethod
+    def replicated(self, thing: Thing, node: ast.AST) -> None: ...
+
+    @abstractmethod
+    def compiled_backward(self, tensor: Tensor, node: ast.AST) -> None: ...
 
     def _inside(self) -> bool:
         """Whether an autocast region may be enabled where this is read."""
@@ -84,6 +91,7 @@ class Losses(Expressions):
         cached = not (thing.facts.get("compiled") or thing.facts.get("low"))
         made = Tensor(self.turning())
         made.forward = self.emit(e.FORWARD, node, thing.key, cached=cached, names={"module": self.words(node)})
+        self.replicated(thing, node)
         parts = [t for value in [*args, *keywords.values()] for t in tensors_of(value)]
         deps: frozenset[int] | None = frozenset((thing.key,))
         for part in parts:
@@ -182,6 +190,7 @@ class Losses(Expressions):
                     names["scaler"] = Words(inner.func.value)
         if tensor.penalty is not None:
             self._penalty(tensor, node)
+        self.compiled_backward(tensor, node)
         scaler = tensor.scaler if tensor.scaler >= 0 else None
         facts = {
             "feeds": self._fed(tensor),

@@ -137,9 +137,10 @@ class Mark(NamedTuple):
 class Open:
     """An autocast region that stands open around the place being read."""
 
-    __slots__ = ("device", "dtype", "enabled")
+    __slots__ = ("cache", "device", "dtype", "enabled")
 
-    def __init__(self, enabled: Formula, device: str, dtype: str) -> None:
+    def __init__(self, enabled: Formula, device: str, dtype: str, *, cache: bool = True) -> None:
+        self.cache = cache
         self.enabled = enabled
         self.device = device
         self.dtype = dtype

@@ -22,7 +22,8 @@ WORDS = frozenset(
     "binary_cross_entropy BCELoss cross_entropy CrossEntropyLoss mse_loss MSELoss l1_loss nll_loss masked_fill "
     "masked_fill_ clear_autocast_cache parameters no_grad yield Accelerator Fabric NativeScaler AmpOptimWrapper "
     "accumulate prepare setup manual_backward optimizers clip_gradients scale_loss master_params initialize "
-    "update_params optim_context".split()
+    "update_params optim_context FullyShardedDataParallel register_comm_hook register_ddp_comm_hook "
+    "make_graphed_callables Thread ThreadPool ThreadPoolExecutor".split()
 )
 #: Those that are worth following in a file that does not train: what may open a region, and what must not run in it.
 CONTEXTS = frozenset("autocast binary_cross_entropy BCELoss masked_fill masked_fill_".split())
@@ -52,6 +53,9 @@ _BITS = {
     "GradScaler": _AMP,
     "ShardedGradScaler": _AMP,
     "unscale_": _AMP,
+    "fp16_compress_hook": _AMP,
+    "fp16_compress_wrapper": _AMP,
+    "FP16_COMPRESS": _AMP,
     "backward": _BACKWARD,
     "step": _STEP,
     COUNTING: _COUNTS,
@@ -99,6 +103,8 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     bits.update(dict.fromkeys(scalers | engines | ENGINES, _AMP))
     if scalers or foreign or module.identifiers & {"GradScaler", "ShardedGradScaler"}:
         bits["state_dict"] = bits["load_state_dict"] = _STATE
+    if "FullyShardedDataParallel" in module.identifiers:
+        bits["clip_grad_norm_"] = _AMP
     if trains:
         for name in foreign:
             bits.setdefault(name, _BACKWARD | _STEP)

@@ -24,6 +24,7 @@ def read_module(module: Module, program: Program, tree: Tree) -> Reached:
     reached: Reached = {}
     reader._derived, reader._trainers = {}, {}
     reader.read(module.tree.body)
+    reader.custom_functions()
     _close(reader, (module.path, 0), reached)
     for function, cls in _alone(reader):
         if function.node in reader.roots_reached:

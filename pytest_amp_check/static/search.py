@@ -94,9 +94,9 @@ class Code:
     def _speaks(self) -> bool:
         words, data = self.words, self.data
         if b"autocast" in words and _autocast(data):
-            return True  # AMP101 to AMP106, AMP502, AMP504
+            return True  # AMP101 to AMP107, AMP502, AMP504, AMP601, AMP605, AMP606
         if b"cale" in words and _scaler(data):
-            return True  # AMP110, AMP2xx, AMP4xx, AMP503
+            return True  # AMP110, AMP2xx, AMP4xx, AMP503, AMP602, AMP604
         if b".step(" in words and b"backward(" in words:
             return True  # AMP3xx, which need no scaler
         if b"update_params(" in words and b"AmpOptimWrapper" in data:
@@ -106,9 +106,11 @@ class Code:
         ):
             return True  # AMP302, AMP504
         if b"custom_" in words and (b"custom_fwd" in data or b"custom_bwd" in data):
-            return True  # AMP901
+            return True  # AMP107, AMP901
         if b"clip_grad" in words and re.search(rb"clip_grad_norm(?!\w)", data):
             return True  # AMP901
+        if b"clip_grad" in words and b"FullyShardedDataParallel" in data:
+            return True  # AMP603
         if b"parameters(" in words and self._casts():
             return True  # AMP501
         if not words.isdisjoint((b"fill", b"where(", b"full_like")) and _fills(data):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from abc import abstractmethod
 from collections.abc import Callable
 
 from ..protocol import events as e
@@ -107,7 +108,9 @@ class Things(Classes):
 
             def act(optimizer: int, names: dict[str, object]) -> None:
                 if name == "step":
-                    self.emit(e.SCALER_STEP, node, key, optimizer, closure=closure, names={**words, **names})
+                    alone = self.unsynchronised(scaler, optimizer)
+                    names = {**words, **names}
+                    self.emit(e.SCALER_STEP, node, key, optimizer, closure=closure, unsynchronised=alone, names=names)
                 else:
                     self.emit(e.UNSCALE, node, key, optimizer, names={**words, **names})
 
@@ -213,6 +216,12 @@ class Things(Classes):
             return NONE
         return self.structural("call", (optimizer, *args), name, name)
 
+    @abstractmethod
+    def unsynchronised(self, scaler: Ref, optimizer: int) -> str: ...
+
+    @abstractmethod
+    def comm_hook(self, module: Thing | None, hook: Value | None, node: ast.AST) -> None: ...
+
     def step_optimizer(self, optimizer: Ref, node: ast.AST, names: dict[str, object]) -> None:
         """An optimizer's own step."""
         self.emit(e.STEP, node, None, optimizer.thing.key, names=names)
@@ -249,6 +258,9 @@ class Things(Classes):
             if isinstance(flag, Const) and flag.value is False:
                 thing.facts["frozen"] = True
             return receiver
+        if name == "compile":
+            thing.facts["compiled"] = True
+            return NONE
         if name in ("train", "eval", "cuda", "cpu", "float", "double", "apply", "to_empty", "share_memory"):
             if name in ("float", "double"):
                 thing.facts["upcast"] = True
@@ -264,6 +276,7 @@ class Things(Classes):
         if name == "no_sync" and not args:
             return NoSync()
         if name in HOOKS:
+            self.comm_hook(thing, args[1] if len(args) > 1 else keywords.get("hook"), node)
             # torch's own hooks average over ranks, not over micro-batches.
             if not any(isinstance(v, Named) and v.name.startswith("torch.") for v in [*args, *keywords.values()]):
                 self.rate_divided(Params(frozenset((thing.key,))))

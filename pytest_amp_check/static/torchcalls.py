@@ -13,8 +13,9 @@ from ..protocol.words import Words
 from .checkpoints import FIELD_FUNCTIONS, STATE_FUNCTIONS, STATES_FUNCTION, WRITERS, Contents, as_mapping
 from .classes import BOUND
 from .conditions import Formula
+from .customfunctions import makes_float32
+from .distributed import Distributed
 from .functions import has_stars
-from .lightning import Lightning
 from .losses import first_given, is_graded
 from .microbatches import PIECES
 from .reader import IMPURE
@@ -75,7 +76,7 @@ NAMESPACES = frozenset({"types.SimpleNamespace", "argparse.Namespace"})
 ENDINGS = frozenset({"sys.exit", "os._exit", "builtins.exit", "builtins.quit"})
 
 
-class TorchCalls(Lightning):
+class TorchCalls(Distributed):
     """Reads calls of what is imported."""
 
     @abstractmethod
@@ -163,6 +164,10 @@ class TorchCalls(Lightning):
                     return NONE
                 if not name.startswith("torch.distributed.") and not name.endswith(".sign"):
                     return self._read_grad(grad, node, name)
+        if makes_float32(name, args, keywords):
+            made_full = self.fresh(node, name)
+            made_full.full = True
+            return made_full
         if name.rpartition(".")[2] in IMPURE:
             return self.fresh(node, name)
         made_opaque = self.structural("call", tuple(given), self.words(node), name, tuple(keywords))
@@ -187,6 +192,7 @@ class TorchCalls(Lightning):
         thing = self.thing(("module", self.place_key(node)), "module", "", self.site(node))
         thing.facts["read"] = all(bool(is_read(p)) for p in parts)
         thing.facts["parts"] = {p.thing.key for p in parts if p.thing is not None}
+        thing.facts["parameter"] = name.endswith(".Parameter") and all(isinstance(v, Opaque) and v.full for v in args)
         return Ref(thing)
 
     def _states(self, name: str, given: list[Value], node: ast.AST) -> Value | None:
@@ -322,6 +328,8 @@ class TorchCalls(Lightning):
         cache = bound.get("cache_enabled")
         thing = self.thing(("autocast", self.place_key(node)), "autocast", "", self.site(node))
         off = isinstance(cache, Const) and cache.value is False
+        # Without the argument it is what the region around is, unless the old entry points are asked.
+        off = off or (cache is None and entry.name == "torch.autocast" and bool(self.open) and not self.open[-1].cache)
         thing.facts.update(device=device, dtype=dtype, cache=not off)
         return Ref(thing, enabled)
 
@@ -370,13 +378,20 @@ class TorchCalls(Lightning):
         rate = bound.get("lr")
         groups = bound.get("params")
         rates = [item.items.get("lr") for item in _items(groups) if isinstance(item, Mapping)]
+        fused = keywords.get("fused")
+        made.thing.facts["fused"] = isinstance(fused, Const) and fused.value is True
         made.thing.facts["divided"] = any(value is not None and value.divided for value in (rate, *rates))
         return made
 
     def _entry_clip(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         bound, _ = self._bound(entry, args, keywords)
         rest = [bound[name] for name in entry.parameters[1:] if name in bound]
-        return self._clip(bound.get("parameters"), rest, bound, node)
+        params = bound.get("parameters")
+        norm = self._clip(params, rest, bound, node)
+        if entry.facts.get("norm") and self.local_clip(params):
+            for event in norm.readings if isinstance(norm, Opaque) else ():
+                event.facts["local"] = True
+        return norm
 
     def _entry_norm(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         for grad in grads_of(args[0]) if args else []:
@@ -530,6 +545,8 @@ class TorchCalls(Lightning):
         if thing is None and isinstance(inner, Opaque):
             thing = self.thing(("wrapped", self.place_key(node)), "module", "", self.site(node))
             inner = Ref(thing)
+        if thing is not None:
+            self.mark_wrapped(thing, entry, args, keywords)
         if thing is not None and entry.role == surface.COMPILE:
             thing.facts["compiled"] = True
         if entry.facts.get("copies") and isinstance(inner, (Ref, Instance)):
@@ -614,4 +631,9 @@ _ROLES: dict[str, Callable[..., Value]] = {
     surface.SCRIPT: TorchCalls._script,
     surface.DEVICE: TorchCalls._device,
     surface.PARTIAL: TorchCalls._partial,
+    surface.CAPTURE: TorchCalls._capture,
+    surface.REGISTER_HOOK: TorchCalls._register_hook,
+    surface.COMPRESS: TorchCalls._compressed,
+    surface.THREAD: TorchCalls._thread,
+    surface.POOL: TorchCalls._pool,
 }

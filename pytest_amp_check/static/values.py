@@ -42,15 +42,15 @@ class Const(Value):
 class Opaque(Value):
     """A value of which only its identity is known: equal expressions over equal values are the same Opaque.
 
-    ``parameter`` says that it came in from outside the code that is read, ``argument`` that it did so itself, and is no
-    part of what did. ``counter`` marks a number that a loop
-    counts, with ``first`` its first value where that is known; ``offset`` is what was added to it; ``index`` says that
-    the loop itself hands it out. ``remainder`` holds the two sides of a ``%``. ``readings`` are the events that read
-    the gradients from which it was computed; ``iterates`` is "range" or "enumerate" for those. ``called`` says that a
-    call gave it, ``compares`` that such a call was given what another one gave, as a criterion is; ``graded`` that it
-    was computed from the gradient of a tensor. ``entry`` is the key of the unknown value that it is an item of, and the
-    name of the item where that is known. ``divisors`` is what it was divided by, ``factors`` the identities of what it
-    was multiplied by.
+    ``parameter`` says that it came in from outside the code that is read, ``argument`` that it did so itself, and
+    is no part of what did. ``counter`` marks a number that a loop counts, with ``first`` its first value where that
+    is known; ``offset`` is what was added to it; ``index`` says that the loop itself hands it out. ``remainder``
+    holds the two sides of a ``%``. ``readings`` are the events that read the gradients from which it was computed;
+    ``iterates`` is "range" or "enumerate" for those. ``called`` says that a call gave it, ``compares`` that such a
+    call was given what another one gave, as a criterion is; ``graded`` that it was computed from the gradient of a
+    tensor. ``entry`` is the key of the unknown value that it is an item of, and the name of the item where that is
+    known. ``full`` says that it is a tensor of float32, made here. ``divisors`` is what it was divided by,
+    ``factors`` the identities of what it was multiplied by.
     """
 
     __slots__ = (
@@ -63,6 +63,7 @@ class Opaque(Value):
         "entry",
         "factors",
         "first",
+        "full",
         "graded",
         "index",
         "iterates",
@@ -90,6 +91,7 @@ class Opaque(Value):
         self.remainder: tuple[Value, Value] | None = None
         self.called = False
         self.compares = False
+        self.full = False
         self.graded = False
         self.readings: tuple[Event, ...] = ()
         self.entry: tuple[int, str | None] | None = None
@@ -459,6 +461,23 @@ class BoundMethod(Value):
         super().__init__()
         self.receiver = receiver
         self.name = name
+
+
+class ThreadValue(Value):
+    """A thread, and the function that it will run."""
+
+    __slots__ = ("args", "target")
+
+    def __init__(self, target: Value | None, args: list[Value]) -> None:
+        super().__init__()
+        self.target = target
+        self.args = args
+
+
+class Pool(Value):
+    """A pool of threads."""
+
+    __slots__ = ()
 
 
 class NullContext(Value):

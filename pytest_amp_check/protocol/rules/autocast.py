@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..events import AUTOCAST_NEW, FORWARD, MODULE_CAST, SCALE, SCOPE_LOST, Event, Program, Symbol
+from ..events import (
+    AUTOCAST_ENTER,
+    AUTOCAST_NEW,
+    BACKWARD,
+    CUSTOM_FUNCTION,
+    FORWARD,
+    MODULE_CAST,
+    SCALE,
+    SCOPE_LOST,
+    Event,
+    Program,
+    Symbol,
+)
 from ..rule import BOTH, ERROR, INFO, RUNTIME, STATIC, WARNING, Fault, Rule
 from ..surface import AUTOCAST_DEVICES, DTYPES, lookup
 
@@ -105,6 +117,16 @@ def _enabled(value: object, device: object) -> Iterator[tuple[str, Mapping[str, 
         yield "autocast:device-as-enabled", {"value": repr(value)}
     else:
         yield "autocast:not-a-bool", {"argument": "enabled", "value": repr(value)}
+
+
+def _custom_functions(program: Program) -> Iterator[tuple[str, Event, Mapping[str, str], tuple[Event, ...]]]:
+    """Functions that break where they are used, once something runs backward and enters autocast."""
+    events = [node.event for graph in program.graphs for node in graph.nodes if node.event is not None]
+    trains = any(event.kind == BACKWARD for event in events)
+    enters = trains and any(event.kind == AUTOCAST_ENTER and event.facts["enabled"] for event in events)
+    for event in events:
+        if event.kind == CUSTOM_FUNCTION and (not event.facts["applied"] or enters):
+            yield f"function:{event.facts['how']}", event, {}, ()
 
 
 def _outside(program: Program) -> Iterator[tuple[str, Event, Mapping[str, str], tuple[Event, ...]]]:
@@ -1262,6 +1284,246 @@ with autocast(enabled=True, fp8_recipe=recipe):
         ),
         readers=BOTH,
         on={AUTOCAST_NEW: _arguments},
+    ),
+    Rule(
+        "AMP107",
+        "custom-function-undecorated",
+        WARNING,
+        "An autograd.Function used under autocast lacks custom_fwd or custom_bwd.",
+        faults={
+            "function:undecorated": Fault(
+                "`{function}` multiplies a low-precision gradient with a float32 input in its backward, which raises"
+                " under autocast: decorate its `forward` with `torch.amp.custom_fwd` and its `backward` with"
+                " `torch.amp.custom_bwd`"
+            ),
+            "function:forward-alone": Fault(
+                "`{function}` has `custom_fwd` and no `custom_bwd`, so its backward runs without autocast and raises:"
+                " decorate its `backward` with `torch.amp.custom_bwd` of the same device type"
+            ),
+            "function:backward-alone": Fault(
+                "`{function}` has `custom_bwd` and no `custom_fwd`, which raises an AttributeError in every backward:"
+                " decorate its `forward` with `torch.amp.custom_fwd` of the same device type",
+                ERROR,
+            ),
+            "function:devices": Fault(
+                "`custom_fwd` and `custom_bwd` of `{function}` name different device types, so its backward runs"
+                " without the autocast of its forward: give both the same"
+            ),
+        },
+        why="""\
+The forward of a custom Function runs in the autocast region that its caller stands in: a matmul gives a low-precision
+output and leaves its float32 inputs as they are. Its backward runs outside of the region, where nothing casts, and is
+given a low-precision gradient beside the float32 inputs that it has saved. `custom_fwd` takes note of the state in
+which forward runs, and `custom_bwd` runs backward in that state; each needs the other, for the same device type.
+""",
+        harm="""\
+Measured with `y = x.mm(w.t())` in a region of float16, with float32 `x` and `w`: without decorators, with `custom_fwd`
+alone and with two device types the backward raises `RuntimeError: expected m1 and m2 to have the same dtype, but got:
+c10::Half != float`. With `custom_bwd` alone it raises `AttributeError: ... object has no attribute
+'_fwd_used_autocast'`, with or without autocast. With both decorators the gradients are float32.
+""",
+        bad="""\
+import torch
+
+
+class Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):  # AMP107
+        ctx.save_for_backward(x, weight)
+        return x.mm(weight.t())
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        return grad.mm(weight), grad.t().mm(x)
+
+
+weight = torch.nn.Parameter(torch.randn(2, 8))
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    loss = Linear.apply(torch.randn(4, 8), weight).float().square().mean()
+try:
+    loss.backward()
+except RuntimeError as error:
+    print(error)
+""",
+        good="""\
+import torch
+
+
+class Linear(torch.autograd.Function):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu")
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x.mm(weight.t())
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        return grad.mm(weight), grad.t().mm(x)
+
+
+weight = torch.nn.Parameter(torch.randn(2, 8))
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    loss = Linear.apply(torch.randn(4, 8), weight).float().square().mean()
+try:
+    loss.backward()
+except RuntimeError as error:
+    print(error)
+""",
+        fix="Decorate forward with `torch.amp.custom_fwd(device_type=...)`, and backward with `custom_bwd` alike.",
+        silent=(
+            (
+                "one input, one number at a time",
+                """\
+class Exponential(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        result = x.exp()
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    def backward(ctx, grad):
+        (result,) = ctx.saved_tensors
+        return grad * result
+
+
+with torch.autocast("cuda", dtype=torch.float16):
+    loss = criterion(Exponential.apply(model(inputs)), targets)
+loss.backward()
+""",
+            ),
+            (
+                "two inputs, and promotion takes care of their product",
+                """\
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        return grad * weight, (grad * x).sum(0)
+
+
+weight = torch.nn.Parameter(torch.randn(8))
+with torch.autocast("cuda", dtype=torch.float16):
+    loss = criterion(Scale.apply(model(inputs), weight), targets)
+loss.backward()
+""",
+            ),
+            (
+                "it takes care of dtypes itself",
+                """\
+class Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x.mm(weight.t())
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        grad = grad.to(weight.dtype)
+        return grad.mm(weight), grad.t().mm(x.to(weight.dtype))
+
+
+weight = torch.nn.Parameter(torch.randn(2, 8))
+with torch.autocast("cuda", dtype=torch.float16):
+    loss = criterion(Linear.apply(inputs, weight), targets)
+loss.backward()
+""",
+            ),
+            (
+                "its forward is given float32, so its backward is too",
+                """\
+class Linear(torch.autograd.Function):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x.mm(weight.t())
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        return grad.mm(weight), grad.t().mm(x)
+
+
+weight = torch.nn.Parameter(torch.randn(2, 8))
+with torch.autocast("cuda", dtype=torch.float16):
+    loss = criterion(Linear.apply(inputs, weight), targets)
+loss.backward()
+""",
+            ),
+            (
+                "all that it multiplies may come from autocast",
+                """\
+class Scores(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, queries, keys):
+        ctx.save_for_backward(queries, keys)
+        return queries @ keys.transpose(-2, -1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        queries, keys = ctx.saved_tensors
+        return grad @ keys, grad.transpose(-2, -1) @ queries
+
+
+with torch.autocast("cuda", dtype=torch.float16):
+    loss = criterion(Scores.apply(encoder(inputs), decoder(inputs)), targets)
+loss.backward()
+""",
+            ),
+            (
+                "nothing enters autocast",
+                """\
+class Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x.mm(weight.t())
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        return grad.mm(weight), grad.t().mm(x)
+
+
+weight = torch.nn.Parameter(torch.randn(2, 8))
+criterion(Linear.apply(inputs, weight), targets).backward()
+""",
+            ),
+            (
+                "the decorators of CUDA alone, and those that name it, are a pair",
+                """\
+class Linear(torch.autograd.Function):
+    @staticmethod
+    @torch.cuda.amp.custom_fwd
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x.mm(weight.t())
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cuda")
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        return grad.mm(weight), grad.t().mm(x)
+""",
+            ),
+        ),
+        sources=(
+            _EXAMPLES + ", section Autocast and Custom Autograd Functions",
+            "PyTorch source: torch/amp/autocast_mode.py, custom_fwd and custom_bwd",
+            _MEASURED,
+        ),
+        readers=STATIC,
+        whole=_custom_functions,
     ),
     Rule(
         "AMP109",

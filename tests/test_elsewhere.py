@@ -1,0 +1,183 @@
+"""What a run tells of shards, threads and traces, and what it leaves alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402 - needs torch, as all below do
+
+from pytest_amp_check import record  # noqa: E402
+
+dist = pytest.importorskip("torch.distributed")
+if not dist.is_available():
+    pytest.skip("torch was built without torch.distributed", allow_module_level=True)
+
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy  # noqa: E402
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # noqa: E402
+from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
+
+
+@pytest.fixture
+def two_ranks() -> Iterator[None]:
+    """One process of two; what it asks the other is answered at once."""
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield
+    dist.destroy_process_group()
+
+
+def shard(**how: Any) -> Any:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+    return FullyShardedDataParallel(net, device_id=torch.device("cpu"), **how)
+
+
+def codes_of_clip(model: Any, clip: Callable[[], object]) -> list[str]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record() as run:
+        model(torch.randn(4, 8)).square().mean().backward()
+        clip()
+        optimizer.step()
+    return [finding.code for finding in run.findings]
+
+
+def codes_of_step(model: Any, scaler: Any, *, fused: bool = False) -> list[str]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+    with record() as run:
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = nn.functional.mse_loss(model(torch.randn(4, 8)), torch.zeros(4, 2))
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return [finding.code for finding in run.findings]
+
+
+@pytest.mark.usefixtures("two_ranks")
+@pytest.mark.parametrize("original", [False, True])
+def test_shards_are_known_whatever_their_parameters_look_like(*, original: bool) -> None:
+    model = shard(use_orig_params=original)
+    assert codes_of_clip(model, lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.1)) == ["AMP603"]
+    assert codes_of_step(model, torch.amp.GradScaler("cpu", init_scale=256.0)) == ["AMP602"]
+
+
+@pytest.mark.usefixtures("two_ranks")
+@pytest.mark.filterwarnings("ignore:.*NO_SHARD:FutureWarning")
+@pytest.mark.parametrize("original", [False, True])
+def test_what_is_not_sharded_is_left_alone(*, original: bool) -> None:
+    model = shard(use_orig_params=original, sharding_strategy=ShardingStrategy.NO_SHARD)
+    assert codes_of_clip(model, lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.1)) == []
+    assert codes_of_step(model, torch.amp.GradScaler("cpu", init_scale=256.0)) == []
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_one_rank_holds_everything() -> None:
+    with pytest.warns(UserWarning, match="NO_SHARD"):
+        model = shard()
+    assert codes_of_clip(model, lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.1)) == []
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_what_sees_all_shards_is_left_alone() -> None:
+    model = shard()
+    assert codes_of_clip(model, lambda: model.clip_grad_norm_(0.1)) == []
+    assert codes_of_clip(model, lambda: nn.utils.clip_grad_value_(model.parameters(), 0.1)) == []
+    assert codes_of_step(model, ShardedGradScaler("cpu", init_scale=256.0)) == []
+    assert codes_of_step(model, ShardedGradScaler("cpu", init_scale=256.0), fused=True) == ["AMP602"]
+
+
+LAYER = nn.Linear(8, 2)
+X = torch.randn(4, 8)
+
+
+def run_layer() -> None:
+    LAYER(X)
+
+
+def run_in_region() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        LAYER(X)
+
+
+def run_in_float32() -> None:
+    with torch.autocast("cpu", enabled=False):
+        LAYER(X)
+
+
+def in_thread(work: Callable[[], None]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def codes_of_thread(work: Callable[[], None], *, enabled: bool = True) -> list[str]:
+    with record() as run, torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+        in_thread(work)
+    return [finding.code for finding in run.findings]
+
+
+def test_a_thread_is_told_of_where_its_model_runs_without_the_region() -> None:
+    assert codes_of_thread(run_layer) == ["AMP606"]
+    assert codes_of_thread(run_in_region) == []
+    assert codes_of_thread(run_in_float32) == []
+    assert codes_of_thread(lambda: None) == []
+    assert codes_of_thread(run_layer, enabled=False) == []
+
+
+def test_a_thread_that_outlives_the_region_is_not_told_of() -> None:
+    go = threading.Event()
+
+    def later() -> None:
+        go.wait()
+        LAYER(X)
+
+    with record() as run:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            thread = threading.Thread(target=later)
+            thread.start()
+        go.set()
+        thread.join()
+    assert run.findings == []
+
+
+def test_a_pool_is_told_of_for_the_work_that_it_is_given_in_a_region() -> None:
+    with record() as run, ThreadPoolExecutor(1) as pool:
+        pool.submit(run_layer).result()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            pool.submit(run_layer).result()
+        pool.submit(run_layer).result()
+    assert [finding.code for finding in run.findings] == ["AMP606"]
+
+
+def test_threads_give_what_they_give_without_a_recording() -> None:
+    seen: list[object] = []
+    before = dict(torch.nn.modules.module._global_forward_pre_hooks)
+    with record(), torch.autocast("cpu", dtype=torch.bfloat16), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(max, 3, 4).result() == 4
+        with pytest.raises(ZeroDivisionError):
+            pool.submit(lambda: 1 / 0).result()
+        in_thread(lambda: seen.append(LAYER(X).dtype))
+    assert seen == [torch.float32]
+    assert before == torch.nn.modules.module._global_forward_pre_hooks
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("cache", [True, False])
+def test_a_trace_is_told_of_once_torch_refuses_it(*, cache: bool) -> None:
+    refused = pytest.raises(RuntimeError, match="requires grad as a constant") if cache else nullcontext()
+    with record() as run, torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=cache), refused:
+        torch.jit.trace(LAYER, X)
+    assert [finding.code for finding in run.findings] == (["AMP605"] if cache else [])
