@@ -10,10 +10,11 @@ import pytest
 
 from pytest_amp_check.protocol import optable
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
+import torch  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
+from torch.nn import functional  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,7 +36,7 @@ def test_what_is_registered_has_a_policy(device: str) -> None:
 #: Op -> the function that runs it on one matrix.
 RUNS: dict[str, Callable[..., torch.Tensor]] = {
     "mm": lambda x: torch.mm(x, x),
-    "linear": lambda x: F.linear(x, x),
+    "linear": lambda x: functional.linear(x, x),
     "matmul": lambda x: x @ x,
     "exp": torch.exp,
     "log": torch.log,
@@ -46,11 +47,11 @@ RUNS: dict[str, Callable[..., torch.Tensor]] = {
     "sum": torch.sum,
     "cumsum": lambda x: x.cumsum(0),
     "linalg_vector_norm": torch.linalg.vector_norm,
-    "layer_norm": lambda x: F.layer_norm(x, (4,)),
+    "layer_norm": lambda x: functional.layer_norm(x, (4,)),
     "logsumexp": lambda x: x.logsumexp(-1),
-    "mse_loss": lambda x: F.mse_loss(x, x),
-    "cosine_similarity": lambda x: F.cosine_similarity(x, x),
-    "reflection_pad1d": lambda x: F.pad(x, (1, 1), mode="reflect"),
+    "mse_loss": lambda x: functional.mse_loss(x, x),
+    "cosine_similarity": lambda x: functional.cosine_similarity(x, x),
+    "reflection_pad1d": lambda x: functional.pad(x, (1, 1), mode="reflect"),
     "sigmoid": torch.sigmoid,
     "sqrt": torch.sqrt,
     "mean": torch.mean,
