@@ -12,9 +12,9 @@ from pytest_amp_check.protocol import optable
 
 pytest.importorskip("torch")
 
-import torch  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-from torch.nn import functional  # noqa: E402
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
 
 ROOT = Path(__file__).parents[1]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..events import BACKWARD, FILL, LOSS, MODULE_CAST, SCALE, Event, Program
+from ..events import BACKWARD, EPSILON, FILL, LOSS, MODULE_CAST, SCALE, Event, Program
 from ..rule import BOTH, ERROR, INFO, STATIC, WARNING, Fault, Rule
 
 _AUTOCAST = "PyTorch documentation: torch.autocast and GradScaler, docs.pytorch.org/docs/stable/amp.html"
@@ -13,6 +13,8 @@ _MEASURED = "measured with torch 2.13 on the CPU"
 _MEASURED_BOTH = "measured with torch 2.4 and 2.13 on the CPU"
 
 _FLOAT16_MAX = 65504.0
+#: What is no larger is zero in float16.
+_FLOAT16_ZERO = 2.0**-25
 
 
 def _cast_of_trained(program: Program) -> Iterator[tuple[str, Event, Mapping[str, str], tuple[Event, ...]]]:
@@ -58,6 +60,17 @@ def _fill(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, st
     # Infinities are values of float16, and NaN compares false.
     if event.facts.get("eligible") and value is not None and _FLOAT16_MAX < abs(value) < float("inf"):
         yield "fill:overflow", {"value": f"{value:g}", "limit": "min" if value < 0 else "max"}
+
+
+def _epsilon(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
+    facts = event.facts
+    value = facts["value"]
+    doubt = facts["guessed"] or facts["dtype"] != "float16"
+    values = {"value": f"{value:g}"}
+    if value <= _FLOAT16_ZERO:
+        yield f"epsilon:{facts['how']}", {**values, "severity": INFO} if doubt else values
+    elif facts["divides"] and value < 1 / _FLOAT16_MAX and not doubt:
+        yield "epsilon:small", values
 
 
 RULES: tuple[Rule, ...] = (
@@ -761,6 +774,176 @@ for real, fake in loader:
         ),
         readers=BOTH,
         on={LOSS: _in_a_framework},
+    ),
+    Rule(
+        "AMP505",
+        "eps-underflow",
+        WARNING,
+        "An epsilon below the range of float16 protects nothing.",
+        faults={
+            "epsilon:added": Fault(
+                "`{sum}` adds {value} to a float16 tensor, where it is 0: cast the tensor with `.float()` first, or use"
+                " an epsilon of 1e-6 to 1e-4"
+            ),
+            "epsilon:clamped": Fault(
+                "`{sum}` keeps a float16 tensor above {value}, which is 0 there: cast the tensor with `.float()` first,"
+                " or use a bound of 1e-6 to 1e-4"
+            ),
+            "epsilon:small": Fault(
+                "`{sum}` keeps a float16 divisor above {value} only, by which ordinary numbers divide to infinity: cast"
+                " it with `.float()` first, or use an epsilon of 1e-4",
+                INFO,
+            ),
+        },
+        why="""\
+The smallest number that float16 has is 6e-8, and what is no larger than 3e-8 rounds to zero. An epsilon of 1e-8 or
+1e-12 that is added to a float16 tensor, or that such a tensor is clamped to, is zero: the division, the logarithm or
+the root behind it sees the zero that it was to be kept from. That the logarithm itself runs in float32 on CUDA does not
+help, since the sum was made before. bfloat16 has the range of float32 and keeps such numbers.
+""",
+        harm="""\
+In float16, 1e-8 is 0: `0 / (0 + 1e-8)` was NaN, `log(0 + 1e-12)` and `log` of `clamp(min=1e-8)` -inf, and
+`rsqrt(0 + 1e-10)` infinite, where float32 gave 0, -27.6, -18.4 and 1e5. With an epsilon of 1e-7, 1e-6 or 1e-5 in the
+divisor, 512 / epsilon was infinite.
+""",
+        bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 4)
+x = torch.zeros(2, 8)
+
+with torch.autocast("cpu", dtype=torch.float16):
+    y = model(x) - model(x)
+    direction = y / (y.abs() + 1e-8)  # AMP505
+    level = y.abs().clamp(min=1e-12).log()  # AMP505
+print("finite:", direction.isfinite().all().item(), level.isfinite().all().item())
+""",
+        good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 4)
+x = torch.zeros(2, 8)
+
+with torch.autocast("cpu", dtype=torch.float16):
+    y = (model(x) - model(x)).float()
+    direction = y / (y.abs() + 1e-8)
+    level = y.abs().clamp(min=1e-12).log()
+print("finite:", direction.isfinite().all().item(), level.isfinite().all().item())
+""",
+        fix="Compute the expression on `.float()`, or use an epsilon that float16 has, 1e-6 to 1e-4.",
+        silent=(
+            (
+                "the epsilon of an optimizer, whose parameters are float32",
+                """\
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-8)
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = criterion(model(inputs), targets)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+            ),
+            (
+                "the epsilon of a norm layer, which computes in float32",
+                """\
+projection = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    y = projection(inputs)
+    y = torch.nn.functional.layer_norm(y, (8,), eps=1e-12)
+""",
+            ),
+            (
+                "bfloat16 has the range of float32",
+                """\
+projection = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    y = projection(inputs)
+    y = y / (y.std() + 1e-8)
+""",
+            ),
+            (
+                "the operand is cast to float32",
+                """\
+projection = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    y = projection(inputs).float()
+    y = y / (y.std() + 1e-8)
+""",
+            ),
+            (
+                "CUDA's autocast computes softmax, norm and sum in float32",
+                """\
+projection = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    y = projection(inputs)
+    entropy = -torch.log(y.softmax(dim=-1) + 1e-12).sum()
+    unit = y / (y.norm(dim=-1, keepdim=True) + 1e-8)
+    share = y / (y.sum() + 1e-8)
+""",
+            ),
+            (
+                "Python floats",
+                """\
+projection = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    y = projection(inputs)
+speed = len(inputs) / (y.mean().item() + 1e-12)
+""",
+            ),
+            (
+                "a region that is switched off, on inputs in float32",
+                """\
+projection = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    y = projection(inputs)
+    with torch.autocast("cuda", enabled=False):
+        z = y.float()
+        z = z / (z.std() + 1e-8)
+""",
+            ),
+            (
+                "a function of which nobody knows where it is called",
+                """\
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.projection = nn.Linear(8, 8)
+
+    def forward(self, inputs):
+        y = self.projection(inputs)
+        return y / (y.std() + 1e-8)
+""",
+            ),
+            (
+                "targets in float32 promote",
+                """\
+projection = nn.Linear(8, 8)
+weights = torch.ones(8)
+with torch.autocast("cuda", dtype=torch.float16):
+    y = projection(inputs) * weights
+    y = y / (y.std() + 1e-8)
+""",
+            ),
+            (
+                "an epsilon that float16 has",
+                """\
+projection = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    y = projection(inputs)
+    y = y / (y.std() + 1e-4)
+    z = torch.sqrt(y.var() + 1e-6)
+""",
+            ),
+        ),
+        sources=("PyTorch documentation: torch.finfo, docs.pytorch.org/docs/stable/type_info.html", _MEASURED),
+        readers=STATIC,
+        on={EPSILON: _epsilon},
     ),
     Rule(
         "AMP506",
