@@ -180,7 +180,7 @@ def outcome(op: str, given: Fact, state: State) -> str:
             return state.dtype
         if policy.startswith("fp32"):
             return "float32"
-        return given.dtype if plain and policy == "" else ""
+        return given.dtype if policy == "" else ""
     if plain or state.how == "off" or LEFT in given.traits:
         return given.dtype
     # What the caller has open decides.

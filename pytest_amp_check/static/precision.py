@@ -167,7 +167,8 @@ class Precision:
     def _write_item(self, target: ast.Subscript, fact: Fact) -> None:
         """``buffer[index] = x``: with tensors as indexes this is ``index_put_``, which does not cast."""
         buffer, index = self.of(target.value), self.of(target.slice)
-        if index.dtype in INTEGERS and buffer.dtype == "float32" and fact.low and REGION in fact.traits:
+        masks = index.dtype in INTEGERS or isinstance(target.slice, ast.Compare)
+        if masks and buffer.dtype == "float32" and fact.low and REGION in fact.traits:
             self._emit(e.DTYPE_CLASH, target, fact, how="write", names={"target": Words(target)})
 
     def _augment(self, node: ast.AugAssign) -> None:
@@ -331,7 +332,7 @@ class Precision:
         if dotted is None and isinstance(func, ast.Attribute):
             receiver = self.of(func.value)
             args, keywords = self._arguments(node)
-            if receiver.dtype not in ("", NUMBER):
+            if receiver.dtype not in ("", NUMBER) or receiver.traits & {ANGLES, ROUNDED}:
                 return self._op(func.attr, [receiver, *args], keywords, node, node.args, method=True)
             if func.attr in ("new_zeros", "new_ones", "new_full", "new_empty"):
                 return self._constructed(func.attr, [receiver, *args], keywords, node)
