@@ -556,17 +556,26 @@ class Precision:
         positions = frozenset({POSITIONS}) if name == "arange" else frozenset()
         if "dtype" in keywords:
             dtype = self._named_dtype(node)
+            if self._is_short(node):
+                positions = frozenset()
             if positions and dtype in ("float16", "bfloat16"):
                 return Fact(dtype, frozenset({ROUNDED}), node)
             return Fact(dtype, positions)
         if name.endswith("_like") or name.startswith("new_"):
             return Fact(args[0].dtype if args else "")
         if name == "arange":
-            return Fact("int", positions)
+            return Fact("int", positions if not self._is_short(node) else frozenset())
         module = self.reader.frame.module
         if "set_default_dtype" in module.identifiers or name in ("tensor", "as_tensor"):
             return NOTHING
         return Fact("float32")
+
+    @staticmethod
+    def _is_short(node: ast.Call) -> bool:
+        """Whether positions are so few that every low dtype has them: up to 256."""
+        return all(
+            isinstance(arg, ast.Constant) and isinstance(arg.value, int) and arg.value <= 256 for arg in node.args
+        )
 
     def _named_dtype(self, node: ast.Call) -> str:
         """The dtype that a call is given by name."""

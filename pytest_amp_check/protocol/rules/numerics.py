@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..events import BACKWARD, EPSILON, FILL, FRAGILE_MATH, LOSS, MODULE_CAST, SCALE, Event, Program
+from ..events import (
+    BACKWARD,
+    EPSILON,
+    FILL,
+    FRAGILE_MATH,
+    LOSS,
+    LOW_POSITIONS,
+    LOW_SUM,
+    MODULE_CAST,
+    SCALE,
+    Event,
+    Program,
+)
 from ..rule import BOTH, ERROR, INFO, STATIC, WARNING, Fault, Rule
 
 _AUTOCAST = "PyTorch documentation: torch.autocast and GradScaler, docs.pytorch.org/docs/stable/amp.html"
@@ -80,6 +92,16 @@ def _fragile(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str,
     if dtype != "bfloat16" or how == "log-complement":
         doubt = facts["guessed"] or dtype == "half"
         yield f"fragile:{how}", {"severity": INFO} if doubt else {}
+
+
+def _low_sum(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
+    dtype = event.facts["dtype"]
+    values = {"dtype": "low precision" if dtype == "half" else dtype}
+    yield "sum:low", {**values, "severity": INFO} if event.facts["guessed"] else values
+
+
+def _low_positions(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
+    yield f"positions:{event.facts['how']}", {}
 
 
 RULES: tuple[Rule, ...] = (
@@ -1264,5 +1286,259 @@ with torch.autocast("cuda", dtype=torch.float16):
         sources=(_OPS, "PyTorch source: ATen/autocast_mode.h", _MEASURED),
         readers=STATIC,
         on={FRAGILE_MATH: _fragile},
+    ),
+    Rule(
+        "AMP508",
+        "low-precision-accumulator",
+        WARNING,
+        "A running sum is kept in float16 or bfloat16.",
+        faults={
+            "sum:low": Fault(
+                "`{sum}` sums over the iterations in {dtype}, which soon stops growing: add `.float()` of the tensor,"
+                " or its `.item()`"
+            ),
+        },
+        why="""\
+A sum stops growing where what is added is smaller than half the gap to the next number: in float16 that is one part
+in 2048, in bfloat16 one in 256. A sum that runs over the batches of an epoch, started at a Python zero, takes the dtype
+of what is added to it: what autocast computed in low precision stays in low precision.
+""",
+        harm="""\
+Ten thousand times 1 added up to 2048 in float16 and to 256 in bfloat16. A moving average with a decay of 0.9999 of a
+constant 1 was 0.25 and 0.031 after 20,000 steps; it is 0.865.
+""",
+        bad="""\
+import torch
+from torch import nn
+
+model = nn.Linear(8, 1)
+nn.init.constant_(model.weight, 0.125)
+nn.init.zeros_(model.bias)
+batches = [torch.ones(4, 8) for _ in range(1000)]
+
+total = 0.0
+for x in batches:
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        score = model(x).mean()
+    total += score  # AMP508
+print("sum of 1000 ones:", float(total))
+""",
+        good="""\
+import torch
+from torch import nn
+
+model = nn.Linear(8, 1)
+nn.init.constant_(model.weight, 0.125)
+nn.init.zeros_(model.bias)
+batches = [torch.ones(4, 8) for _ in range(1000)]
+
+total = 0.0
+for x in batches:
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        score = model(x).mean()
+    total += score.float()
+print("sum of 1000 ones:", float(total))
+""",
+        fix="Add `.float()` of the tensor or its `.item()`, or start from a float32 tensor.",
+        silent=(
+            (
+                "Python numbers",
+                """\
+model = nn.Linear(8, 1)
+total = 0.0
+for inputs in loader:
+    with torch.autocast("cuda", dtype=torch.float16):
+        score = model(inputs).mean()
+    total += score.item()
+""",
+            ),
+            (
+                "a float32 buffer promotes",
+                """\
+model = nn.Linear(8, 1)
+total = torch.zeros(1)
+for inputs in loader:
+    with torch.autocast("cuda", dtype=torch.float16):
+        score = model(inputs).mean()
+    total += score
+""",
+            ),
+            (
+                "losses are float32 under autocast",
+                """\
+model = nn.Linear(8, 1)
+total = 0.0
+for inputs, targets in loader:
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = torch.nn.functional.mse_loss(model(inputs), targets)
+    total += loss.detach()
+""",
+            ),
+            (
+                "a few terms of one forward",
+                """\
+layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+head = nn.Linear(8, 8)
+for inputs in loader:
+    with torch.autocast("cuda", dtype=torch.float16):
+        out = head(inputs)
+        for layer in layers:
+            out += head(out)
+    print(out.shape)
+""",
+            ),
+            (
+                "a sum of one iteration",
+                """\
+model = nn.Linear(8, 1)
+for inputs in loader:
+    total = 0.0
+    with torch.autocast("cuda", dtype=torch.float16):
+        score = model(inputs).mean()
+    total += score
+    total += 0.1 * score
+""",
+            ),
+            (
+                "the running statistics of batch norm stay float32",
+                """\
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+for inputs in loader:
+    with torch.autocast("cuda", dtype=torch.float16):
+        y = model(inputs)
+""",
+            ),
+        ),
+        sources=("PyTorch documentation: torch.finfo, docs.pytorch.org/docs/stable/type_info.html", _MEASURED),
+        readers=STATIC,
+        on={LOW_SUM: _low_sum},
+    ),
+    Rule(
+        "AMP509",
+        "low-precision-positions",
+        WARNING,
+        "Positions or the angles of a rotary embedding are computed in low precision.",
+        faults={
+            "positions:angles": Fault(
+                "`{call}` multiplies positions by frequencies in an op that autocast runs in low precision, so the"
+                " angles are off by radians: compute them in a region with `enabled=False`"
+            ),
+            "positions:cast": Fault(
+                "`{call}` rounds positions to low precision before their sine or cosine is taken: cast what comes out,"
+                " not what goes in"
+            ),
+            "positions:index": Fault(
+                "`{call}` rounds indexes to low precision, which has not all of them: keep them as integers"
+            ),
+        },
+        why="""\
+float16 has every integer up to 2048 and bfloat16 up to 256; beyond, neighbouring positions become the same number, and
+an angle of some hundred radians is known to a radian or so. Autocast runs `einsum` and `matmul` in low precision even
+on float32 tensors, and that is how rotary embeddings multiply positions by frequencies. The sine and cosine behind it
+run on what is left. An elementwise product of the two stays in float32.
+""",
+        harm="""\
+The angles of 4096 positions and 32 frequencies, multiplied by a matmul under autocast, were wrong by up to 2.2 radians
+in float16 and 14.4 in bfloat16, and their cosines by up to 2.0. Of 5000 positions, 3299 were distinct in float16 and
+797 in bfloat16.
+""",
+        bad="""\
+import torch
+
+inverse = 10000.0 ** -(torch.arange(0, 64, 2).float() / 64)
+
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    positions = torch.arange(4096).float()
+    angles = positions[:, None] @ inverse[None, :]  # AMP509
+    cosine = angles.cos()
+exact = (torch.arange(4096).float()[:, None] * inverse[None, :]).cos()
+print("largest error:", (cosine - exact).abs().max().item())
+""",
+        good="""\
+import torch
+
+inverse = 10000.0 ** -(torch.arange(0, 64, 2).float() / 64)
+
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    positions = torch.arange(4096).float()
+    with torch.autocast("cpu", enabled=False):
+        angles = positions[:, None] @ inverse[None, :]
+        cosine = angles.cos()
+exact = (torch.arange(4096).float()[:, None] * inverse[None, :]).cos()
+print("largest error:", (cosine - exact).abs().max().item())
+""",
+        fix=(
+            "Compute angles in a `torch.autocast(..., enabled=False)` region, or by an elementwise product, and cast"
+            " their sine and cosine."
+        ),
+        silent=(
+            (
+                "in a region that is switched off",
+                """\
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    with torch.autocast("cuda", enabled=False):
+        t = torch.arange(4096).float()
+        angles = torch.einsum("i,j->ij", t, inverse)
+        cosine, sine = angles.cos(), angles.sin()
+""",
+            ),
+            (
+                "an elementwise product stays in float32",
+                """\
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    t = torch.arange(4096).float()
+    angles = t[:, None] * inverse[None, :]
+    cosine, sine = angles.cos(), angles.sin()
+    angles = torch.outer(t, inverse)
+    cosine = angles.cos()
+""",
+            ),
+            (
+                "cast after the cosine",
+                """\
+layer = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    x = layer(inputs)
+    t = torch.arange(4096).float()
+    cosine = (t[:, None] * inverse[None, :]).cos().to(x.dtype)
+""",
+            ),
+            (
+                "the bins of an expectation are no positions",
+                """\
+layer = nn.Linear(8, 16)
+with torch.autocast("cuda", dtype=torch.float16):
+    p = layer(inputs).softmax(dim=-1)
+    distance = p @ torch.arange(16).float()
+""",
+            ),
+            (
+                "computed where the model is made, outside of any region",
+                """\
+t = torch.arange(4096).float()
+angles = torch.einsum("i,j->ij", t, inverse)
+cosine = angles.cos()
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    y = model(inputs, cosine)
+""",
+            ),
+            (
+                "as many positions as bfloat16 has",
+                """\
+layer = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    x = layer(inputs)
+    t = torch.arange(128).to(x.dtype)
+    phase = (t * 0.01).sin()
+""",
+            ),
+        ),
+        sources=(
+            _OPS,
+            "huggingface/diffusers issue 13920 and huggingface/transformers issue 29285",
+            _MEASURED,
+        ),
+        readers=STATIC,
+        on={LOW_POSITIONS: _low_positions},
     ),
 )
