@@ -28,6 +28,7 @@ ANGLES = "angles"  # positions multiplied by frequencies in an op that autocast 
 ROUNDED = "rounded"  # positions that were cast to a low dtype
 REGION = "region"  # made low by a region, not by a cast
 GUESS = "guess"  # what a model of unknown code gives in a region: nearly always low
+SCALAR = "scalar"  # without dimensions, as far as is known
 LEFT = "left"  # made in a region that is left
 
 

@@ -32,6 +32,7 @@ from .dtypes import (
     POSITIONS,
     REGION,
     ROUNDED,
+    SCALAR,
     SIGMOID,
     SOFTMAX,
     SQUARE,
@@ -65,12 +66,13 @@ _WRITES = {
     "index_add_": (2, "source"),
     "index_copy_": (2, "source"),
     "index_add": (2, "source"),
-    "index_copy": (2, "source"),
     "scatter_": (2, "src"),
     "scatter_add_": (2, "src"),
     "masked_scatter_": (1, "source"),
     "index_put_": (1, "values"),
 }
+#: Give one number where they are not told over what to reduce.
+_REDUCTIONS = frozenset("mean sum max min amax amin std var norm prod median logsumexp".split())
 _MATMULS = frozenset(("matmul", "mm", "bmm", "einsum", "baddbmm", "__matmul__"))
 _BOUNDED = frozenset("sigmoid softmax tanh normalize sin cos hardsigmoid erf cosine_similarity".split())
 
@@ -168,7 +170,8 @@ class Precision:
         """``buffer[index] = x``: with tensors as indexes this is ``index_put_``, which does not cast."""
         buffer, index = self.of(target.value), self.of(target.slice)
         masks = index.dtype in INTEGERS or isinstance(target.slice, ast.Compare)
-        if masks and buffer.dtype == "float32" and fact.low and REGION in fact.traits:
+        # One number is written as a fill is, which casts.
+        if masks and buffer.dtype == "float32" and fact.low and REGION in fact.traits and SCALAR not in fact.traits:
             self._emit(e.DTYPE_CLASH, target, fact, how="write", names={"target": Words(target)})
 
     def _augment(self, node: ast.AugAssign) -> None:
@@ -220,21 +223,20 @@ class Precision:
     def state(self) -> State:
         """The autocast state at the place being read."""
         reader = self.reader
-        region = next((r for r in reversed(reader.open) if r.device), None)
-        if region is not None:
+        if reader.open:
+            region = reader.open[-1]
             if region.enabled is False:
                 return State("off")
             if region.dtype in ("float32", "float64"):
                 return State()
             return State("on", region.device.partition(":")[0], region.dtype if region.dtype in _DTYPES else HALF)
-        if reader.open or reader.maybe_open:
-            return State("off") if reader.open and not reader.maybe_open else State()
-        return State("out")
+        return State() if reader.maybe_open else State("out")
 
     @staticmethod
     def _is_outside(fact: Fact, state: State) -> bool:
         """Whether a tensor that a region made low is used where nothing is cast."""
-        return fact.low and REGION in fact.traits and (state.how == "off" or LEFT in fact.traits)
+        outside = state.how == "off" or (state.how == "out" and LEFT in fact.traits)
+        return fact.low and REGION in fact.traits and outside
 
     def _constant(self, node: ast.Constant) -> Fact:
         return A_NUMBER if isinstance(node.value, (int, float)) and not isinstance(node.value, bool) else NOTHING
@@ -259,7 +261,8 @@ class Precision:
     def _subscript(self, node: ast.Subscript) -> Fact:
         fact = self.of(node.value)
         self.of(node.slice)
-        return fact
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        return fact if any(isinstance(part, ast.Slice) for part in parts) else fact.having(SCALAR)
 
     def _if_expression(self, node: ast.IfExp) -> Fact:
         self.of(node.test)
@@ -293,6 +296,8 @@ class Precision:
     ) -> Fact:
         """What an operator makes of two operands."""
         kept = (left.traits | right.traits) & {REGION, GUESS, LEFT}
+        if all(SCALAR in fact.traits or fact.dtype == NUMBER for fact in (left, right)):
+            kept |= {SCALAR}
         if isinstance(op, ast.MatMult):
             return self._matmul("matmul", [left, right], node)
         if isinstance(op, ast.Pow):
@@ -473,7 +478,9 @@ class Precision:
             "new_"
         ):
             return Fact(dtype)
-        fact = Fact(dtype, first.traits & {REGION, GUESS, LEFT})
+        fact = Fact(dtype, first.traits & {REGION, GUESS, LEFT, SCALAR})
+        if op in _REDUCTIONS and not rest and not keywords:
+            fact = fact.having(SCALAR)
         if op in KEEP_TRAITS:
             return fact._replace(traits=first.traits, place=first.place)
         self._fragile(op, first, fact, node)

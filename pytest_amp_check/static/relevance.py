@@ -111,7 +111,7 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
             bits.setdefault(name, _BACKWARD | _STEP)
     everywhere = _LARGE if LARGE_NUMBER in module.words else 0
     small = SMALL_NUMBER in module.identifiers
-    module.fragile = small or not SPOILT.isdisjoint(module.words)
+    module.fragile = small or not SPOILT.isdisjoint(module.identifiers)
     # Where nothing trains, a region matters to the function that opens it, not to all that call that function.
     found = _bits_of_names(module, bits) if trains else {}
     for function in module.functions.values():
