@@ -84,6 +84,8 @@ class Precision:
         self.reader = reader
         #: What was found, by place and kind; it is added to the graph that is read once that is whole.
         self.found: Found = {}
+        #: Whether a region was entered in this graph.
+        self._awake = False
         self._told: set[tuple[object, ...]] = set()
         #: What is known of the arguments of a call that is about to be followed.
         self._given: dict[int, tuple[list[Fact], dict[str, Fact]]] = {}
@@ -92,6 +94,11 @@ class Precision:
 
     def read(self, statement: ast.stmt) -> None:
         """Read a statement, before the reader does."""
+        self._awake = self._awake or bool(self.reader.open)
+        made = isinstance(statement, ast.Assign) and isinstance(statement.value, (ast.Call, ast.Constant))
+        if not (made or self._awake) and _CASTS.isdisjoint(self.reader.frame.module.identifiers):
+            # Nothing is low yet: of interest are the tensors and numbers that a region may find.
+            return
         if isinstance(statement, ast.Assign):
             fact = self.of(statement.value)
             for target in statement.targets:
@@ -117,11 +124,13 @@ class Precision:
     def close(self) -> Found:
         """What was found since the last graph was closed."""
         found, self.found = self.found, {}
+        self._awake = False
         return found
 
     def reopen(self, found: Found) -> None:
         """Go back to what was found before, and leave out what has been since."""
         self.found = found
+        self._awake = True
 
     def bind(self, frame: Frame, parameters: list[ast.arg], node: ast.AST, *, bound: bool) -> None:
         """Tell a function that is followed what is known of the tensors that it is given."""
@@ -386,10 +395,11 @@ class Precision:
 
     def _other(self, node: ast.Call, args: list[Fact], keywords: dict[str, Fact]) -> Fact:
         """A call of a module, of a function of the project, or of something that is not known."""
-        if chain(node.func) is None:
+        state = self.state()
+        given = [*args, *keywords.values()]
+        if chain(node.func) is None or (state.how != "on" and not any(fact.low for fact in given)):
             return NOTHING
         callee = self._value(node.func)
-        state = self.state()
         traits = frozenset({REGION})
         first = args[0] if args else NOTHING
         if isinstance(callee, Ref) and callee.role == "module":
@@ -676,6 +686,8 @@ class Precision:
 
 
 _DTYPES = frozenset(("float16", "bfloat16"))
+#: Identifiers by which a tensor may be made low without a region.
+_CASTS = frozenset(("float16", "half", "bfloat16"))
 #: Methods that cast.
 _DTYPES_OF = {"half": "float16", "bfloat16": "bfloat16", "float": "float32", "double": "float64"}
 _METHOD_OPERATORS: dict[str, ast.operator] = {
