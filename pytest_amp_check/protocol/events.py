@@ -52,6 +52,13 @@ SCHEDULER_STEP = "scheduler-step"  # optimizer whose learning rate moves; facts:
 GRAD_INVALID = "grad-invalid"  # optimizer: values that are not finite appeared in its gradients after unscale_
 PENALTY = "penalty"  # scaled gradients from autograd.grad enter a new loss
 DEPRECATED = "deprecated"  # facts: old, new
+# What low precision does to values. facts: dtype ("half" where it is one of the two), guessed (code that cannot be read
+# gave the tensor), how.
+EPSILON = "epsilon"  # a small constant is added to a tensor, or is the least that one may be; facts: value, divides
+FRAGILE_MATH = "fragile-math"  # an expression that overflows or cancels
+LOW_SUM = "low-sum"  # a running sum is kept in low precision
+LOW_POSITIONS = "low-positions"  # positions lose their last digits
+DTYPE_CLASH = "dtype-clash"  # a low-precision tensor meets float32 where nothing promotes
 HANDOFF = "handoff"  # things given to code that cannot be read; facts: things, also_scaler
 #: A loop that counts accumulation windows is left: what it leaves over is no window. facts: complete, where the loop
 #: leaves the step to what follows, so that its end completes the window; within, where a loop around it does so too.

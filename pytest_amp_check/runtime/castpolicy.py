@@ -1,7 +1,7 @@
 """CUDA's autocast policy on CPU tensors: which op casts what, and kernels that do it.
 
-Both tables were read in torch's sources (``ATen/autocast_mode.h`` for CUDA, ``aten/src/ATen/autocast_mode.cpp`` for the
-CPU); which overloads they apply to is asked of the torch that is installed.
+The policies of the ops are those of :mod:`..protocol.optable`; which overloads they apply to is asked of the torch that
+is installed.
 """
 
 from __future__ import annotations
@@ -13,36 +13,10 @@ from typing import Any
 
 import torch
 
+from ..protocol import optable
+
 _C: Any = torch._C
 
-#: CUDA: all floating arguments are cast to the autocast dtype.
-_LOW = frozenset(
-    "_convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution "
-    "cudnn_convolution cudnn_convolution_transpose prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear "
-    "addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell "
-    "rnn_tanh_cell rnn_relu_cell _scaled_dot_product_flash_attention scaled_dot_product_attention".split()
-)
-#: CUDA: all floating arguments are cast to float32.
-_FP32 = frozenset(
-    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus layer_norm "
-    "native_layer_norm rms_norm group_norm frobenius_norm nuclear_norm cosine_similarity poisson_nll_loss "
-    "cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss "
-    "margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss "
-    "binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp upsample_nearest1d _upsample_nearest_exact1d "
-    "upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d "
-    "upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa".split()
-)
-#: CUDA: the output dtype is float32 unless the call names one.
-_FP32_UNLESS_DTYPE = frozenset(
-    "prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum".split()
-)
-#: CUDA: the overload without an output dtype becomes the one that has it, with float32.
-_FP32_APPENDED = frozenset({"norm"})
-#: CUDA: the widest floating dtype among the arguments.
-_PROMOTE = frozenset(
-    "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add".split()
-)
-_BANNED = frozenset({"binary_cross_entropy"})
 #: On CUDA these run as one op of cuDNN, which is registered in CUDA builds alone; weights are cast anew on every call.
 _CUDNN_RNN = frozenset(
     f"aten::{name}.{overload}" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu") for overload in ("input", "data")
@@ -55,14 +29,6 @@ _AS_GIVEN = frozenset(
 )
 #: Registered in CUDA builds, and never reached by a CPU tensor.
 _UNREACHABLE = frozenset({"_cudnn_rnn", "miopen_rnn"})
-
-#: What the CPU registers and is in neither of the next two is cast to float32.
-_CPU_LOW = frozenset(
-    "conv1d conv2d conv3d bmm mm linalg_vecdot baddbmm addmm _addmm_activation addbmm linear _convolution matmul "
-    "conv_tbc mkldnn_rnn_layer conv_transpose1d conv_transpose2d conv_transpose3d prelu scaled_dot_product_attention "
-    "_native_multi_head_attention".split()
-)
-_CPU_PROMOTE = frozenset({"cat", "stack", "index_copy"})
 
 _ONLY_AUTOCAST_CPU = _C.DispatchKeySet(_C.DispatchKey.AutocastCPU)
 _ONLY_AUTOCAST_CUDA = _C.DispatchKeySet(_C.DispatchKey.AutocastCUDA)
@@ -235,18 +201,7 @@ def cuda_policy(name: str) -> str | None:
     if name in _CUDNN_RNN:
         return "rnn"
     base = _base(name)
-    for names, policy in (
-        (_LOW, "low"),
-        (_FP32, "fp32"),
-        (_FP32_UNLESS_DTYPE, "fp32 unless dtype"),
-        (_FP32_APPENDED, "fp32 appended"),
-        (_PROMOTE, "promote"),
-        (_BANNED, "banned"),
-        (_UNREACHABLE, "rnn"),
-    ):
-        if base in names:
-            return policy
-    return None
+    return "rnn" if base in _UNREACHABLE else optable.OPS["cuda"].get(base)
 
 
 def _on_cuda(op: Any, name: str) -> _Policy | None:
@@ -268,8 +223,8 @@ def _on_cuda(op: Any, name: str) -> _Policy | None:
 
 
 def _on_cpu(name: str) -> _Policy:
-    base = _base(name)
-    return _low if base in _CPU_LOW else _promote if base in _CPU_PROMOTE else _fp32
+    # What the CPU of a newer torch registers beside the table is most likely cast to float32.
+    return {"low": _low, "promote": _promote}.get(optable.OPS["cpu"].get(_base(name), ""), _fp32)
 
 
 def _kernel(op: Any, on_cuda: _Policy | None, on_cpu: _Policy | None) -> Callable[..., Any]:

@@ -6,13 +6,17 @@ import ast
 from collections.abc import Callable
 
 from ..protocol import events as e
+from ..protocol.events import Program, Thing
 from ..protocol.words import chain
 from .conditions import Formula
 from .losses import first_given, is_graded
 from .microbatches import PIECES
+from .precision import Precision
+from .project import Module
 from .reader import IMPURE, entry_of
 from .things import first_of
 from .torchcalls import TorchCalls, compares
+from .tree import Tree
 from .values import (
     NONE,
     BoundMethod,
@@ -55,6 +59,10 @@ TELLING = frozenset(
 
 class Reader(TorchCalls):
     """Reads a file: gives each call its event, and its value."""
+
+    def __init__(self, module: Module, program: Program, things: dict[object, Thing], tree: Tree) -> None:
+        super().__init__(module, program, things, tree)
+        self.precision = Precision(self)
 
     def call(self, node: ast.Call) -> Value:
         func = node.func

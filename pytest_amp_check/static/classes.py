@@ -170,7 +170,9 @@ class Classes(CustomFunctions):
         method = self.method_of(receiver.cls, "forward")
         given = [*args, *keywords.values()]
         compares = len(given) > 1 and any(tensors_of(v) or (isinstance(v, Opaque) and v.called) for v in given)
-        if method is None or method in self.active or not (compares or method.words & LOSSES):
+        if method is None or method in self.active:
+            return made
+        if not (compares or method.words & LOSSES or (method.fragile and self.in_region())):
             return made
         outcome: list[Value] = []
         inner = FunctionValue(method, self.home(method.module), receiver)

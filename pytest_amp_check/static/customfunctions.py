@@ -64,7 +64,7 @@ class CustomFunctions(Functions):
 
     def applied(self, cls: Class, args: list[Value]) -> None:
         """A Function is applied where a region may be open."""
-        if not self._inside() or self.no_grad:
+        if not self.in_region() or self.no_grad:
             return
         flaw = self._flaw(cls)
         if flaw is not None and flaw.mixed is not None:

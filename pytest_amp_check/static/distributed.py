@@ -162,7 +162,7 @@ class Distributed(Lightning):
     def _elsewhere(self, target: Value | None, args: list[Value], node: ast.AST) -> None:
         """A function of the project is run by another thread: the regions around this place are not around it."""
         self.hand_off([*args, *([target] if target is not None else [])], node)
-        if not isinstance(target, FunctionValue) or not self._inside():
+        if not isinstance(target, FunctionValue) or not self.in_region():
             return
         function = target
         ran: list[Thing] = []
@@ -199,7 +199,7 @@ class Distributed(Lightning):
     def compiled_backward(self, tensor: Tensor, node: ast.AST) -> None:
         """A loss runs backward outside of the region in which a compiled module ran, which has float32 islands."""
         forward = tensor.forward
-        if forward is None or forward.subject is None or tensor.autocast != "in" or self._inside() or self.maybe_open:
+        if forward is None or forward.subject is None or tensor.autocast != "in" or self.in_region() or self.maybe_open:
             return
         thing = self.program.things[forward.subject]
         if thing.facts.get("compiled") and "backward_pass_autocast" not in self.module.identifiers:

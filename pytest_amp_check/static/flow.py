@@ -14,6 +14,7 @@ from .conditions import Formula, both, either, negate
 from .machine import Frame, Loop, Open
 from .microbatches import draws, keeps_gradients, loaded, selects, stored_beside
 from .modules import Modules
+from .precision import Precision
 from .project import Imported, catches_import, stored_names
 from .syntax import children, walk
 from .values import (
@@ -48,6 +49,8 @@ class Flow(Modules):
 
     @abstractmethod
     def evaluate(self, node: ast.expr) -> Value: ...
+
+    precision: Precision
 
     @abstractmethod
     def identity(self, value: Value) -> object: ...
@@ -95,6 +98,8 @@ class Flow(Modules):
                 self.abroad += 1
             handler = _STATEMENTS.get(type(statement))
             if handler is not None:
+                if (self.frame.function or self.frame.module).fragile:
+                    self.precision.read(statement)
                 handler(self, statement)
         del self.path[base:]
         self.shims = shims
@@ -620,7 +625,9 @@ class Flow(Modules):
         item = node.items[index]
         if _expects_error(item.context_expr):
             # What is written to raise is no mistake.
+            found = self.precision.close()
             self.aside(lambda: self.read(node.body))
+            self.precision.reopen(found)
             return
         context = self.evaluate(item.context_expr)
         if isinstance(context, Choice) and any(isinstance(v, HelperContext) for _, v in context.options):

@@ -63,7 +63,8 @@ class Functions(Gradients):
             words = Words(node.func) if isinstance(node, ast.Call) else function.name
             return self.unknown(self.opaque(("abstract", id(function.node)), words), args, keywords, node)
         matters = function.words if self.module.trains else function.contexts
-        if not (matters or always or func.wrappers or self._worthwhile(function)):
+        spoilt = function.fragile and self.in_region()
+        if not (matters or spoilt or always or func.wrappers or self._worthwhile(function)):
             self._reach(function)
             return self.unknown(self.opaque(("function", id(function.node)), function.name), args, keywords, node)
         if len(self.active) >= DEPTH or self.spent > BUDGET or self._too_far(function):
@@ -71,6 +72,7 @@ class Functions(Gradients):
         self._reach(function)
         frame = Frame(function, func.frame, self.site(node))
         self._bind(frame, function, args, keywords, node)
+        self.precision.bind(frame, function.parameters(), node, bound=func.receiver is not None)
         frame.unwind_base = len(self.unwind)
         frame.path_base = len(self.path)
         frame.on_yield = on_yield

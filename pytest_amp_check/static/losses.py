@@ -44,7 +44,7 @@ class Losses(Expressions):
     @abstractmethod
     def compiled_backward(self, tensor: Tensor, node: ast.AST) -> None: ...
 
-    def _inside(self) -> bool:
+    def in_region(self) -> bool:
         """Whether an autocast region may be enabled where this is read."""
         return any(region.enabled is not False for region in self.open)
 
@@ -67,7 +67,7 @@ class Losses(Expressions):
         made = Tensor.merge(parts)
         made.divisors, made.factors = frozenset(), frozenset()
         made.loops |= self.turning()
-        made.in_region = self._inside()
+        made.in_region = self.in_region()
         if made.in_region and not made.autocast:
             self._mark_region(made)
         return made
@@ -108,7 +108,7 @@ class Losses(Expressions):
         parts = [t for value in [*args, *keywords.values()] for t in tensors_of(value)]
         low, promotes = "", facts.get("promotes")
         first = next(iter(tensors_of(args[0])), None) if args else None
-        if first is not None and first.low and not (self._inside() or self.maybe_open or self.no_grad or promotes):
+        if first is not None and first.low and not (self.in_region() or self.maybe_open or self.no_grad or promotes):
             low = first.low if first.low in ("float16", "bfloat16") else ""
         self.emit(
             e.LOSS,
@@ -124,9 +124,9 @@ class Losses(Expressions):
         made = self._computed(parts) if parts else Tensor(self.turning())
         if not parts:
             made.deps = None
-            made.autocast = "in" if self._inside() else "unknown"
+            made.autocast = "in" if self.in_region() else "unknown"
             made.module_read = False
-            made.in_region = self._inside()
+            made.in_region = self.in_region()
         made.is_loss = True
         made.low = ""
         reduction = keywords.get("reduction")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ..protocol import events as e
 from ..protocol.events import Event, Graph, Node, Program, Site, Thing
 from .conditions import Formula, Tests, both, either, literals, negate, weight
+from .dtypes import Precise, known_of_both
 from .project import Class, Function, Module
 from .tree import Tree
 from .values import (
@@ -426,6 +427,8 @@ class Machine:
         """The value that is ``a`` where the formula is true and ``b`` where it is not."""
         if a is b or (isinstance(a, Const) and isinstance(b, Const) and a.value is b.value):
             return a
+        if isinstance(a, Precise) or isinstance(b, Precise):
+            return known_of_both(a, b)
         if isinstance(formula, bool):
             return a if formula else b
         if _is_truth(a) and _is_truth(b):

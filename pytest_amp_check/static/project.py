@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..protocol.words import chain
-from .relevance import COUNTING, LARGE_NUMBER, mark_relevant
+from .relevance import COUNTING, LARGE_NUMBER, SMALL_NUMBER, mark_relevant
 from .roles import Roles
 from .syntax import children, walk
 
@@ -27,7 +27,7 @@ class Imported(NamedTuple):
 class Function:
     """A function of the project. ``cls`` is the class whose method it is."""
 
-    __slots__ = ("cls", "contexts", "generator", "manager", "module", "name", "node", "strong", "words")
+    __slots__ = ("cls", "contexts", "fragile", "generator", "manager", "module", "name", "node", "strong", "words")
 
     def __init__(self, node: FunctionNode, module: Module, cls: Class | None) -> None:
         self.node = node
@@ -38,6 +38,8 @@ class Function:
         #: A ``@contextmanager``.
         self.manager = "contextmanager" in self.decorator_names()
         self.strong = False
+        #: Whether it may do what low precision spoils.
+        self.fragile = False
         self.words: frozenset[str] = frozenset()
         self.contexts: frozenset[str] = frozenset()
 
@@ -183,6 +185,7 @@ class Module:
         "aliases",
         "ascii",
         "classes",
+        "fragile",
         "functions",
         "identifiers",
         "imports",
@@ -218,6 +221,8 @@ class Module:
         self.shims: set[ast.AST] = set()
         self._roles = Roles()
         self._index(tree)
+        #: Whether the statements of the module itself may do what low precision spoils.
+        self.fragile = False
         #: Whether anything in the file trains.
         self.trains = False
         #: Texts of expressions that the file uses as scalers, optimizers or modules.
@@ -244,8 +249,11 @@ class Module:
                         seen.add(child.id)  # type: ignore[attr-defined]
                     elif kind is ast.Constant:
                         value = child.value  # type: ignore[attr-defined]
-                        if type(value) in _NUMBERS and abs(value) > 65504:
-                            seen.add(LARGE_NUMBER)
+                        if type(value) in _NUMBERS:
+                            if abs(value) > 65504:
+                                seen.add(LARGE_NUMBER)
+                            elif 0 < value < 1.6e-5:
+                                seen.add(SMALL_NUMBER)
                     elif kind is ast.Attribute:
                         seen.add(child.attr)  # type: ignore[attr-defined]
                         self._roles.note_attribute(child)  # type: ignore[arg-type]

@@ -42,9 +42,16 @@ BANNED = frozenset({"binary_cross_entropy", "BCELoss"})
 #: Identifiers one of which a file has that leaves the training to another one.
 TRAINS_ELSEWHERE = frozenset({"state_dict", "clip_grad_norm_", "clip_grad_value_", "training_step"})
 
-#: Stand in for what is no identifier: a remainder or a counter, and a number that float16 cannot hold.
+#: Stand in for what is no identifier: a remainder or a counter, a number that float16 cannot hold, and one that it
+#: holds as zero, or with few digits.
 COUNTING = "%"
 LARGE_NUMBER = "#"
+SMALL_NUMBER = "~"
+#: Identifiers of what low precision may spoil: a small constant and a buffer may come from elsewhere in the file.
+SPOILT = frozenset(
+    "autocast log log2 log10 log1p var square arange numpy index_add_ index_copy_ scatter_ scatter_add_ index_add "
+    "masked_scatter_ index_put_".split()
+)
 
 # What a function does, as bits.
 _AMP, _BACKWARD, _STEP, _COUNTS, _OLD, _FILLS, _LARGE, _CASTS, _STATE = (1 << n for n in range(9))
@@ -109,6 +116,8 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
         for name in foreign:
             bits.setdefault(name, _BACKWARD | _STEP)
     everywhere = _LARGE if LARGE_NUMBER in module.words else 0
+    small = SMALL_NUMBER in module.identifiers
+    module.fragile = small or not SPOILT.isdisjoint(module.identifiers)
     # Where nothing trains, a region matters to the function that opens it, not to all that call that function.
     found = _bits_of_names(module, bits) if trains else {}
     for function in module.functions.values():
@@ -116,6 +125,7 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
         for word in function.words:
             does |= bits.get(word, 0) | found.get(word, 0)
         function.strong = _may_fault(does) or _is_run_by_a_trainer(module, function)
+        function.fragile = small or not SPOILT.isdisjoint(function.words)
     amp = {word for word, does in bits.items() if does & (_AMP | _OLD)}
     words, contexts = WORDS | amp | foreign, CONTEXTS | amp
     words |= _users_of(module, words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ..protocol import events as e
-from ..protocol.events import Program, Site, Thing
+from ..protocol.events import Node, Program, Site, Thing
 from .calls import Reader
 from .machine import FILE_BUDGET, Frame, Loop
 from .project import Class, Function, Module
@@ -61,6 +61,8 @@ def _alone(reader: Reader) -> list[tuple[Function, Class | None]]:
 def _close(reader: Reader, entry: tuple[str, int], reached: Reached) -> None:
     last = reader.module.tree.body[-1] if reader.module.tree.body else reader.module.tree
     reader.emit(e.END, last)
+    for event in reader.precision.close().values():
+        reader.graph.nodes.append(Node(event))
     reader.finish()
     reader.graph.entry = entry
     reader.program.graphs.append(reader.graph)

@@ -140,7 +140,7 @@ class Things(Classes):
             e.SCALE,
             node,
             scaler.thing.key,
-            autocast=made.autocast or ("in" if self._inside() else "unknown"),
+            autocast=made.autocast or ("in" if self.in_region() else "unknown"),
             loss_in_region=made.in_region,
             forward_read=made.module_read and bool(made.autocast),
             dtypes=made.dtypes,

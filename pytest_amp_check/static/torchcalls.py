@@ -191,6 +191,9 @@ class TorchCalls(Distributed):
         parts = [v for v in args if isinstance(v, (Ref, Instance))]
         thing = self.thing(("module", self.place_key(node)), "module", "", self.site(node))
         thing.facts["read"] = all(bool(is_read(p)) for p in parts)
+        kind = name.rpartition(".")[2]
+        last = args[-1] if kind == "Sequential" and args else None
+        thing.facts["kind"] = last.thing.facts.get("kind", "") if isinstance(last, Ref) else kind
         thing.facts["parts"] = {p.thing.key for p in parts if p.thing is not None}
         thing.facts["parameter"] = name.endswith(".Parameter") and all(isinstance(v, Opaque) and v.full for v in args)
         return Ref(thing)
@@ -535,7 +538,7 @@ class TorchCalls(Distributed):
         tensors = [t for v in [*args, *keywords.values()] for t in tensors_of(v)]
         made = self._computed(tensors) if tensors else self._foreign_tensor(None)
         made.matmul = True
-        if self._inside():
+        if self.in_region():
             self._mark_region(made)
         return made
 

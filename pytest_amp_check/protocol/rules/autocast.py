@@ -9,6 +9,7 @@ from ..events import (
     AUTOCAST_NEW,
     BACKWARD,
     CUSTOM_FUNCTION,
+    DTYPE_CLASH,
     FORWARD,
     MODULE_CAST,
     SCALE,
@@ -160,6 +161,13 @@ def _outside(program: Program) -> Iterator[tuple[str, Event, Mapping[str, str], 
 def _tells(event: Event) -> int:
     """How much is known of the forward behind a scaled loss."""
     return bool(event.facts.get("forward")) + bool(event.facts.get("forward_read"))
+
+
+def _clash(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
+    # What a model that cannot be read gives may be float32.
+    if not event.facts["guessed"]:
+        dtype = event.facts["dtype"]
+        yield f"clash:{event.facts['how']}", {"dtype": "low-precision" if dtype == "half" else dtype}
 
 
 RULES: tuple[Rule, ...] = (
@@ -1524,6 +1532,205 @@ class Linear(torch.autograd.Function):
         ),
         readers=STATIC,
         whole=_custom_functions,
+    ),
+    Rule(
+        "AMP108",
+        "dtype-clash-at-boundary",
+        WARNING,
+        "What autocast made low-precision meets float32 code that does not promote.",
+        faults={
+            "clash:module": Fault(
+                "`{call}` has float32 weights and is given a {dtype} tensor where autocast is off, which raises"
+                " RuntimeError: cast the tensor with `.float()` first"
+            ),
+            "clash:matmul": Fault(
+                "`{call}` multiplies a {dtype} tensor by a float32 one where autocast is off, which raises"
+                " RuntimeError: cast with `.float()` first"
+            ),
+            "clash:write": Fault(
+                "`{target}` writes a {dtype} tensor into a float32 one by index, which raises RuntimeError: cast what"
+                " is written with `.to(buffer.dtype)`"
+            ),
+            "clash:numpy": Fault(
+                "`{call}` is called on a bfloat16 tensor, a dtype that NumPy does not have, which raises TypeError:"
+                " call `.float()` first"
+            ),
+        },
+        why="""\
+Autocast casts the inputs of the ops on its lists, and only inside of its regions. What leaves a region, or enters one
+that is switched off, keeps its dtype, and there a matmul or a convolution refuses a low-precision input with float32
+weights. Writes by index, in place, are on no list either: `index_add_`, `scatter_`, `index_put_` and `buffer[mask] = x`
+refuse a source of another dtype, inside a region as well. Additions, `where`, `cat` and slices promote or cast.
+""",
+        harm="""\
+A linear layer after the region: `RuntimeError: mat1 and mat2 must have the same dtype, but got BFloat16 and Float`. A
+write by index: `Index put requires the source and destination dtypes match, got Float for the destination and BFloat16
+for the source`, and the like of `index_add_`, `scatter_` and `masked_scatter_`. NumPy: `TypeError: Got unsupported
+ScalarType BFloat16`. A test without autocast passes.
+""",
+        bad="""\
+import torch
+from torch import nn
+
+body, head = nn.Linear(8, 8), nn.Linear(8, 2)
+memory = torch.zeros(10, 8)
+index = torch.tensor([1, 3])
+
+
+def predict(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        features = body(x)
+    return head(features)  # AMP108
+
+
+def remember(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        memory.index_add_(0, index, body(x).detach())  # AMP108
+
+
+for act in (predict, remember):
+    try:
+        act(torch.randn(2, 8))
+        print(act.__name__, "ran")
+    except RuntimeError as error:
+        print(act.__name__, error)
+""",
+        good="""\
+import torch
+from torch import nn
+
+body, head = nn.Linear(8, 8), nn.Linear(8, 2)
+memory = torch.zeros(10, 8)
+index = torch.tensor([1, 3])
+
+
+def predict(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        features = body(x)
+    return head(features.float())
+
+
+def remember(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        memory.index_add_(0, index, body(x).detach().to(memory.dtype))
+
+
+for act in (predict, remember):
+    act(torch.randn(2, 8))
+    print(act.__name__, "ran")
+""",
+        fix="Cast with `.float()` where a tensor leaves the region, or with `.to(buffer.dtype)` where it is written.",
+        silent=(
+            (
+                "cast before it leaves",
+                """\
+body, head = nn.Linear(8, 8), nn.Linear(8, 2)
+with torch.autocast("cuda", dtype=torch.float16):
+    features = body(inputs)
+    with torch.autocast("cuda", enabled=False):
+        outputs = head(features.float())
+features = features.float()
+outputs = head(features)
+""",
+            ),
+            (
+                "slices, where and additions cast or promote",
+                """\
+body = nn.Linear(8, 8)
+memory = torch.zeros(10, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    y = body(inputs)
+    memory[:4] = y
+    memory[0] = y[0]
+    memory.add_(y)
+    memory = torch.where(memory > 0, memory, y)
+total = memory + y
+both = torch.cat((memory, y))
+""",
+            ),
+            (
+                "CUDA's scatter_add promotes where it is not in place",
+                """\
+body = nn.Linear(8, 8)
+memory = torch.zeros(10, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    memory = memory.scatter_add(0, index, body(inputs))
+""",
+            ),
+            (
+                "one number that is written through a mask",
+                """\
+body = nn.Linear(8, 8)
+memory = torch.zeros(10, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    y = body(inputs)
+    memory[memory > 1] = y.mean()
+""",
+            ),
+            (
+                "a buffer of the tensor's own dtype",
+                """\
+body = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    y = body(inputs)
+    memory = torch.zeros(10, 8, dtype=y.dtype)
+    memory.index_add_(0, index, y)
+    memory = y.new_zeros(10, 8)
+    memory.index_add_(0, index, y)
+""",
+            ),
+            (
+                "NumPy has float16",
+                """\
+body = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    y = body(inputs)
+array = y.detach().cpu().numpy()
+""",
+            ),
+            (
+                "cast before NumPy",
+                """\
+body = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    y = body(inputs)
+array = y.detach().float().cpu().numpy()
+""",
+            ),
+            (
+                "a model that is in low precision itself",
+                """\
+body, head = nn.Linear(8, 8), nn.Linear(8, 2)
+head.half()
+with torch.no_grad(), torch.autocast("cuda", dtype=torch.float16):
+    features = body(inputs)
+outputs = head(features)
+""",
+            ),
+            (
+                "a model whose forward is not in view may enter autocast itself",
+                """\
+body = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    features = body(inputs)
+outputs = decoder(features)
+""",
+            ),
+            (
+                "autocast on one way only",
+                """\
+body, head = nn.Linear(8, 8), nn.Linear(8, 2)
+if use_amp:
+    with torch.autocast("cuda", dtype=torch.float16):
+        outputs = head(body(inputs))
+else:
+    outputs = head(body(inputs))
+""",
+            ),
+        ),
+        sources=(_AUTOCAST, "PyTorch source: ATen/autocast_mode.h", _MEASURED),
+        readers=STATIC,
+        on={DTYPE_CLASH: _clash},
     ),
     Rule(
         "AMP109",

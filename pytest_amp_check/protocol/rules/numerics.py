@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..events import BACKWARD, FILL, LOSS, MODULE_CAST, SCALE, Event, Program
+from ..events import (
+    BACKWARD,
+    EPSILON,
+    FILL,
+    FRAGILE_MATH,
+    LOSS,
+    LOW_POSITIONS,
+    LOW_SUM,
+    MODULE_CAST,
+    SCALE,
+    Event,
+    Program,
+)
 from ..rule import BOTH, ERROR, INFO, STATIC, WARNING, Fault, Rule
 
 _AUTOCAST = "PyTorch documentation: torch.autocast and GradScaler, docs.pytorch.org/docs/stable/amp.html"
@@ -13,6 +25,8 @@ _MEASURED = "measured with torch 2.13 on the CPU"
 _MEASURED_BOTH = "measured with torch 2.4 and 2.13 on the CPU"
 
 _FLOAT16_MAX = 65504.0
+#: What is no larger is zero in float16.
+_FLOAT16_ZERO = 2.0**-25
 
 
 def _cast_of_trained(program: Program) -> Iterator[tuple[str, Event, Mapping[str, str], tuple[Event, ...]]]:
@@ -58,6 +72,36 @@ def _fill(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, st
     # Infinities are values of float16, and NaN compares false.
     if event.facts.get("eligible") and value is not None and _FLOAT16_MAX < abs(value) < float("inf"):
         yield "fill:overflow", {"value": f"{value:g}", "limit": "min" if value < 0 else "max"}
+
+
+def _epsilon(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
+    facts = event.facts
+    value = facts["value"]
+    doubt = facts["guessed"] or facts["dtype"] != "float16"
+    values = {"value": f"{value:g}"}
+    if value <= _FLOAT16_ZERO:
+        yield f"epsilon:{facts['how']}", {**values, "severity": INFO} if doubt else values
+    elif facts["divides"] and value < 1 / _FLOAT16_MAX and not doubt:
+        yield "epsilon:small", values
+
+
+def _fragile(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
+    facts = event.facts
+    how, dtype = facts["how"], facts["dtype"]
+    # What bfloat16 does not overflow in, it still cancels in: one minus a probability that rounds to one.
+    if dtype != "bfloat16" or how == "log-complement":
+        doubt = facts["guessed"] or dtype == "half"
+        yield f"fragile:{how}", {"severity": INFO} if doubt else {}
+
+
+def _low_sum(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
+    dtype = event.facts["dtype"]
+    values = {"dtype": "low precision" if dtype == "half" else dtype}
+    yield "sum:low", {**values, "severity": INFO} if event.facts["guessed"] else values
+
+
+def _low_positions(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
+    yield f"positions:{event.facts['how']}", {}
 
 
 RULES: tuple[Rule, ...] = (
@@ -763,6 +807,176 @@ for real, fake in loader:
         on={LOSS: _in_a_framework},
     ),
     Rule(
+        "AMP505",
+        "eps-underflow",
+        WARNING,
+        "An epsilon below the range of float16 protects nothing.",
+        faults={
+            "epsilon:added": Fault(
+                "`{sum}` adds {value} to a float16 tensor, where it is 0: cast the tensor with `.float()` first, or use"
+                " an epsilon of 1e-6 to 1e-4"
+            ),
+            "epsilon:clamped": Fault(
+                "`{sum}` keeps a float16 tensor above {value}, which is 0 there: cast the tensor with `.float()` first,"
+                " or use a bound of 1e-6 to 1e-4"
+            ),
+            "epsilon:small": Fault(
+                "`{sum}` keeps a float16 divisor above {value} only, by which ordinary numbers divide to infinity: cast"
+                " it with `.float()` first, or use an epsilon of 1e-4",
+                INFO,
+            ),
+        },
+        why="""\
+The smallest number that float16 has is 6e-8, and what is no larger than 3e-8 rounds to zero. An epsilon of 1e-8 or
+1e-12 that is added to a float16 tensor, or that such a tensor is clamped to, is zero: the division, the logarithm or
+the root behind it sees the zero that it was to be kept from. That the logarithm itself runs in float32 on CUDA does not
+help, since the sum was made before. bfloat16 has the range of float32 and keeps such numbers.
+""",
+        harm="""\
+In float16, 1e-8 is 0: `0 / (0 + 1e-8)` was NaN, `log(0 + 1e-12)` and `log` of `clamp(min=1e-8)` -inf, and
+`rsqrt(0 + 1e-10)` infinite, where float32 gave 0, -27.6, -18.4 and 1e5. With an epsilon of 1e-7, 1e-6 or 1e-5 in the
+divisor, 512 / epsilon was infinite.
+""",
+        bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 4)
+x = torch.zeros(2, 8)
+
+with torch.autocast("cpu", dtype=torch.float16):
+    y = model(x) - model(x)
+    direction = y / (y.abs() + 1e-8)  # AMP505
+    level = y.abs().clamp(min=1e-12).log()  # AMP505
+print("finite:", direction.isfinite().all().item(), level.isfinite().all().item())
+""",
+        good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 4)
+x = torch.zeros(2, 8)
+
+with torch.autocast("cpu", dtype=torch.float16):
+    y = (model(x) - model(x)).float()
+    direction = y / (y.abs() + 1e-8)
+    level = y.abs().clamp(min=1e-12).log()
+print("finite:", direction.isfinite().all().item(), level.isfinite().all().item())
+""",
+        fix="Compute the expression on `.float()`, or use an epsilon that float16 has, 1e-6 to 1e-4.",
+        silent=(
+            (
+                "the epsilon of an optimizer, whose parameters are float32",
+                """\
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-8)
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = criterion(model(inputs), targets)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+            ),
+            (
+                "the epsilon of a norm layer, which computes in float32",
+                """\
+projection = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    y = projection(inputs)
+    y = torch.nn.functional.layer_norm(y, (8,), eps=1e-12)
+""",
+            ),
+            (
+                "bfloat16 has the range of float32",
+                """\
+projection = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    y = projection(inputs)
+    y = y / (y.std() + 1e-8)
+""",
+            ),
+            (
+                "the operand is cast to float32",
+                """\
+projection = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    y = projection(inputs).float()
+    y = y / (y.std() + 1e-8)
+""",
+            ),
+            (
+                "CUDA's autocast computes softmax, norm and sum in float32",
+                """\
+projection = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    y = projection(inputs)
+    entropy = -torch.log(y.softmax(dim=-1) + 1e-12).sum()
+    unit = y / (y.norm(dim=-1, keepdim=True) + 1e-8)
+    share = y / (y.sum() + 1e-8)
+""",
+            ),
+            (
+                "Python floats",
+                """\
+projection = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    y = projection(inputs)
+speed = len(inputs) / (y.mean().item() + 1e-12)
+""",
+            ),
+            (
+                "a region that is switched off, on inputs in float32",
+                """\
+projection = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    y = projection(inputs)
+    with torch.autocast("cuda", enabled=False):
+        z = y.float()
+        z = z / (z.std() + 1e-8)
+""",
+            ),
+            (
+                "a function of which nobody knows where it is called",
+                """\
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.projection = nn.Linear(8, 8)
+
+    def forward(self, inputs):
+        y = self.projection(inputs)
+        return y / (y.std() + 1e-8)
+""",
+            ),
+            (
+                "targets in float32 promote",
+                """\
+projection = nn.Linear(8, 8)
+weights = torch.ones(8)
+with torch.autocast("cuda", dtype=torch.float16):
+    y = projection(inputs) * weights
+    y = y / (y.std() + 1e-8)
+""",
+            ),
+            (
+                "an epsilon that float16 has",
+                """\
+projection = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    y = projection(inputs)
+    y = y / (y.std() + 1e-4)
+    z = torch.sqrt(y.var() + 1e-6)
+""",
+            ),
+        ),
+        sources=("PyTorch documentation: torch.finfo, docs.pytorch.org/docs/stable/type_info.html", _MEASURED),
+        readers=STATIC,
+        on={EPSILON: _epsilon},
+    ),
+    Rule(
         "AMP506",
         "fill-overflow",
         ERROR,
@@ -907,5 +1121,424 @@ output = model(query, key, mask)
         sources=("PyTorch documentation: torch.finfo, docs.pytorch.org/docs/stable/type_info.html", _MEASURED_BOTH),
         readers=STATIC,
         on={FILL: _fill},
+    ),
+    Rule(
+        "AMP507",
+        "fragile-low-precision-math",
+        WARNING,
+        "An expression overflows or cancels in the low precision that autocast gives it.",
+        faults={
+            "fragile:log-softmax": Fault(
+                "`{call}` takes the logarithm of a softmax that is 0 in low precision for all but the largest: use"
+                " `log_softmax`"
+            ),
+            "fragile:log-sigmoid": Fault(
+                "`{call}` takes the logarithm of a sigmoid that is 0 in low precision below -17: use `logsigmoid`"
+            ),
+            "fragile:log-complement": Fault(
+                "`{call}` takes the logarithm of one minus a probability that rounds to 1 in low precision: use"
+                " `logsigmoid` of the negated logits, or compute it on `.float()`"
+            ),
+            "fragile:logsumexp": Fault(
+                "`{call}` takes the logarithm of a sum of exponentials, which overflow float16 from 11.1 on: use"
+                " `torch.logsumexp`"
+            ),
+            "fragile:squares": Fault(
+                "`{call}` averages squares that overflow float16 from 256 on: square `.float()`, or use `mse_loss`"
+            ),
+            "fragile:variance": Fault(
+                "`{call}` gives a variance in float16, which overflows where the deviation reaches 256: compute it on"
+                " `.float()`",
+                INFO,
+            ),
+        },
+        why="""\
+Autocast runs on its list of float32 ops what is known to need it, and everything else in the dtype that it is given.
+A product, a mean, a variance and a sigmoid are on no list, so on the output of a linear layer they run in float16: it
+ends at 65504, the square of 256, and has 11 bits, in which a probability close to 1 is 1. CUDA's list holds exp, log,
+pow, sum, norm and softmax; the CPU's holds none of these, so there they run in float16 too. What stands behind them
+then sees an infinity or a zero.
+""",
+        harm="""\
+In float16 the logarithm of a softmax whose logits are 20 apart was -inf (`log_softmax`: -20), that of `sigmoid(-20)`
+-inf (`logsigmoid`: -20), and `log(1 - sigmoid(10))` -inf (-10), in bfloat16 as well. `exp(12)` is infinite. The mean
+of squares of values of 300 was infinite (90000 in float32), and so was the variance of 0 to 999 (83417).
+""",
+        bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 4)
+x = torch.randn(16, 8) * 200
+
+with torch.autocast("cpu", dtype=torch.float16):
+    y = model(x)
+    likelihood = torch.log(torch.softmax(y, dim=-1))  # AMP507
+    energy = (y * y).mean()  # AMP507
+print("finite:", likelihood.isfinite().all().item(), energy.isfinite().item())
+""",
+        good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 4)
+x = torch.randn(16, 8) * 200
+
+with torch.autocast("cpu", dtype=torch.float16):
+    y = model(x)
+    likelihood = torch.log_softmax(y, dim=-1)
+    energy = (y.float() * y.float()).mean()
+print("finite:", likelihood.isfinite().all().item(), energy.isfinite().item())
+""",
+        fix=(
+            "Use the stable function (`log_softmax`, `logsigmoid`, `logsumexp`, `mse_loss`), or compute the expression"
+            " on `.float()`."
+        ),
+        silent=(
+            (
+                "the operand is cast to float32 first",
+                """\
+layer = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    y = layer(inputs).float()
+    energy = (y * y).mean()
+    likelihood = torch.log(torch.sigmoid(y))
+    spread = y.var(dim=0)
+""",
+            ),
+            (
+                "CUDA's autocast computes pow, sum, softmax, exp and log in float32",
+                """\
+layer = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    y = layer(inputs)
+    likelihood = torch.log(torch.softmax(y, dim=-1))
+    total = torch.log(torch.exp(y).sum(dim=-1))
+    energy = ((y - y.mean()) ** 2).mean()
+    length = y.pow(2).sum().sqrt()
+""",
+            ),
+            (
+                "bfloat16 does not overflow",
+                """\
+layer = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    y = layer(inputs)
+    energy = (y * y).mean()
+    spread = y.var(dim=0)
+    likelihood = torch.log(torch.sigmoid(y))
+""",
+            ),
+            (
+                "the maximum is subtracted before the exponential",
+                """\
+layer = nn.Linear(8, 8)
+with torch.autocast("cpu", dtype=torch.float16):
+    y = layer(inputs)
+    highest = y.max(dim=-1, keepdim=True).values
+    total = torch.log(torch.exp(y - highest).sum(dim=-1)) + highest.squeeze(-1)
+""",
+            ),
+            (
+                "squares of what is bounded",
+                """\
+layer = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    p = torch.sigmoid(layer(inputs))
+    overlap = (p * p).mean()
+    spread = torch.tanh(layer(inputs)).var()
+""",
+            ),
+            (
+                "targets in float32 promote",
+                """\
+layer = nn.Linear(8, 8)
+targets = torch.randn(4, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    difference = layer(inputs) - targets
+    loss = (difference * difference).mean()
+""",
+            ),
+            (
+                "the stable functions",
+                """\
+layer = nn.Linear(8, 8)
+with torch.autocast("cpu", dtype=torch.float16):
+    y = layer(inputs)
+    a = torch.nn.functional.log_softmax(y, dim=-1)
+    b = torch.nn.functional.logsigmoid(y)
+    c = torch.logsumexp(y, dim=-1)
+    d = torch.nn.functional.mse_loss(y, targets)
+""",
+            ),
+            (
+                "a standard deviation does not overflow",
+                """\
+layer = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.float16):
+    y = layer(inputs)
+    spread = y.std(dim=0)
+""",
+            ),
+        ),
+        sources=(_OPS, "PyTorch source: ATen/autocast_mode.h", _MEASURED),
+        readers=STATIC,
+        on={FRAGILE_MATH: _fragile},
+    ),
+    Rule(
+        "AMP508",
+        "low-precision-accumulator",
+        WARNING,
+        "A running sum is kept in float16 or bfloat16.",
+        faults={
+            "sum:low": Fault(
+                "`{sum}` sums over the iterations in {dtype}, which soon stops growing: add `.float()` of the tensor,"
+                " or its `.item()`"
+            ),
+        },
+        why="""\
+A sum stops growing where what is added is smaller than half the gap to the next number: in float16 that is one part
+in 2048, in bfloat16 one in 256. A sum that runs over the batches of an epoch, started at a Python zero, takes the dtype
+of what is added to it: what autocast computed in low precision stays in low precision.
+""",
+        harm="""\
+Ten thousand times 1 added up to 2048 in float16 and to 256 in bfloat16. A moving average with a decay of 0.9999 of a
+constant 1 was 0.25 and 0.031 after 20,000 steps; it is 0.865.
+""",
+        bad="""\
+import torch
+from torch import nn
+
+model = nn.Linear(8, 1)
+nn.init.constant_(model.weight, 0.125)
+nn.init.zeros_(model.bias)
+batches = [torch.ones(4, 8) for _ in range(1000)]
+
+total = 0.0
+for x in batches:
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        score = model(x).mean()
+    total += score  # AMP508
+print("sum of 1000 ones:", float(total))
+""",
+        good="""\
+import torch
+from torch import nn
+
+model = nn.Linear(8, 1)
+nn.init.constant_(model.weight, 0.125)
+nn.init.zeros_(model.bias)
+batches = [torch.ones(4, 8) for _ in range(1000)]
+
+total = 0.0
+for x in batches:
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        score = model(x).mean()
+    total += score.float()
+print("sum of 1000 ones:", float(total))
+""",
+        fix="Add `.float()` of the tensor or its `.item()`, or start from a float32 tensor.",
+        silent=(
+            (
+                "Python numbers",
+                """\
+model = nn.Linear(8, 1)
+total = 0.0
+for inputs in loader:
+    with torch.autocast("cuda", dtype=torch.float16):
+        score = model(inputs).mean()
+    total += score.item()
+""",
+            ),
+            (
+                "a float32 buffer promotes",
+                """\
+model = nn.Linear(8, 1)
+total = torch.zeros(1)
+for inputs in loader:
+    with torch.autocast("cuda", dtype=torch.float16):
+        score = model(inputs).mean()
+    total += score
+""",
+            ),
+            (
+                "losses are float32 under autocast",
+                """\
+model = nn.Linear(8, 1)
+total = 0.0
+for inputs, targets in loader:
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = torch.nn.functional.mse_loss(model(inputs), targets)
+    total += loss.detach()
+""",
+            ),
+            (
+                "a few terms of one forward",
+                """\
+layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+head = nn.Linear(8, 8)
+for inputs in loader:
+    with torch.autocast("cuda", dtype=torch.float16):
+        out = head(inputs)
+        for layer in layers:
+            out += head(out)
+    print(out.shape)
+""",
+            ),
+            (
+                "a sum of one iteration",
+                """\
+model = nn.Linear(8, 1)
+for inputs in loader:
+    total = 0.0
+    with torch.autocast("cuda", dtype=torch.float16):
+        score = model(inputs).mean()
+    total += score
+    total += 0.1 * score
+""",
+            ),
+            (
+                "the running statistics of batch norm stay float32",
+                """\
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+for inputs in loader:
+    with torch.autocast("cuda", dtype=torch.float16):
+        y = model(inputs)
+""",
+            ),
+        ),
+        sources=("PyTorch documentation: torch.finfo, docs.pytorch.org/docs/stable/type_info.html", _MEASURED),
+        readers=STATIC,
+        on={LOW_SUM: _low_sum},
+    ),
+    Rule(
+        "AMP509",
+        "low-precision-positions",
+        WARNING,
+        "Positions or the angles of a rotary embedding are computed in low precision.",
+        faults={
+            "positions:angles": Fault(
+                "`{call}` multiplies positions by frequencies in an op that autocast runs in low precision, so the"
+                " angles are off by radians: compute them in a region with `enabled=False`"
+            ),
+            "positions:cast": Fault(
+                "`{call}` rounds positions to low precision before their sine or cosine is taken: cast what comes out,"
+                " not what goes in"
+            ),
+            "positions:index": Fault(
+                "`{call}` rounds indexes to low precision, which has not all of them: keep them as integers"
+            ),
+        },
+        why="""\
+float16 has every integer up to 2048 and bfloat16 up to 256; beyond, neighbouring positions become the same number, and
+an angle of some hundred radians is known to a radian or so. Autocast runs `einsum` and `matmul` in low precision even
+on float32 tensors, and that is how rotary embeddings multiply positions by frequencies. The sine and cosine behind it
+run on what is left. An elementwise product of the two stays in float32.
+""",
+        harm="""\
+The angles of 4096 positions and 32 frequencies, multiplied by a matmul under autocast, were wrong by up to 2.2 radians
+in float16 and 14.4 in bfloat16, and their cosines by up to 2.0. Of 5000 positions, 3299 were distinct in float16 and
+797 in bfloat16.
+""",
+        bad="""\
+import torch
+
+inverse = 10000.0 ** -(torch.arange(0, 64, 2).float() / 64)
+
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    positions = torch.arange(4096).float()
+    angles = positions[:, None] @ inverse[None, :]  # AMP509
+    cosine = angles.cos()
+exact = (torch.arange(4096).float()[:, None] * inverse[None, :]).cos()
+print("largest error:", (cosine - exact).abs().max().item())
+""",
+        good="""\
+import torch
+
+inverse = 10000.0 ** -(torch.arange(0, 64, 2).float() / 64)
+
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    positions = torch.arange(4096).float()
+    with torch.autocast("cpu", enabled=False):
+        angles = positions[:, None] @ inverse[None, :]
+        cosine = angles.cos()
+exact = (torch.arange(4096).float()[:, None] * inverse[None, :]).cos()
+print("largest error:", (cosine - exact).abs().max().item())
+""",
+        fix=(
+            "Compute angles in a `torch.autocast(..., enabled=False)` region, or by an elementwise product, and cast"
+            " their sine and cosine."
+        ),
+        silent=(
+            (
+                "in a region that is switched off",
+                """\
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    with torch.autocast("cuda", enabled=False):
+        t = torch.arange(4096).float()
+        angles = torch.einsum("i,j->ij", t, inverse)
+        cosine, sine = angles.cos(), angles.sin()
+""",
+            ),
+            (
+                "an elementwise product stays in float32",
+                """\
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    t = torch.arange(4096).float()
+    angles = t[:, None] * inverse[None, :]
+    cosine, sine = angles.cos(), angles.sin()
+    angles = torch.outer(t, inverse)
+    cosine = angles.cos()
+""",
+            ),
+            (
+                "cast after the cosine",
+                """\
+layer = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    x = layer(inputs)
+    t = torch.arange(4096).float()
+    cosine = (t[:, None] * inverse[None, :]).cos().to(x.dtype)
+""",
+            ),
+            (
+                "the bins of an expectation are no positions",
+                """\
+layer = nn.Linear(8, 16)
+with torch.autocast("cuda", dtype=torch.float16):
+    p = layer(inputs).softmax(dim=-1)
+    distance = p @ torch.arange(16).float()
+""",
+            ),
+            (
+                "computed where the model is made, outside of any region",
+                """\
+t = torch.arange(4096).float()
+angles = torch.einsum("i,j->ij", t, inverse)
+cosine = angles.cos()
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    y = model(inputs, cosine)
+""",
+            ),
+            (
+                "as many positions as bfloat16 has",
+                """\
+layer = nn.Linear(8, 8)
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    x = layer(inputs)
+    t = torch.arange(128).to(x.dtype)
+    phase = (t * 0.01).sin()
+""",
+            ),
+        ),
+        sources=(
+            _OPS,
+            "huggingface/diffusers issue 13920 and huggingface/transformers issue 29285",
+            _MEASURED,
+        ),
+        readers=STATIC,
+        on={LOW_POSITIONS: _low_positions},
     ),
 )

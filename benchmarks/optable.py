@@ -1,0 +1,155 @@
+"""Writes ``protocol/optable.py``, autocast's policy for each op, from the torch that is installed.
+
+CUDA's policies are macros in a header of every wheel; what else has them is asked of the dispatcher. The lists of the
+CPU, and where MPS differs, are in sources that no wheel has: they are stated here, and applied to what is registered.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import torch
+
+TARGET = Path(__file__).parents[1] / "pytest_amp_check" / "protocol" / "optable.py"
+
+_C: Any = torch._C
+
+#: Macro of ``ATen/autocast_mode.h`` -> policy.
+MACROS = {
+    "AT_FORALL_LOWER_PRECISION_FP": "low",
+    "AT_FORALL_FP32": "fp32",
+    "AT_FORALL_FP32_SET_OPT_DTYPE": "fp32 unless dtype",
+    "AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE": "fp32 appended",
+    "AT_FORALL_PROMOTE": "promote",
+}
+#: What is registered for CUDA beside the macros (``aten/src/ATen/autocast_mode.cpp``).
+CUDA_BESIDE = {
+    "cudnn_convolution": "low",
+    "cudnn_convolution_transpose": "low",
+    "binary_cross_entropy": "banned",
+}
+#: Where MPS has another policy than CUDA.
+MPS_DIFFERS = {"_mps_convolution": "low", "batch_norm": "fp32", "conv_transpose3d": "fp32"}
+#: The CPU: what it registers beside these is cast to float32.
+CPU_LOW = (
+    "conv1d conv2d conv3d bmm mm linalg_vecdot baddbmm addmm _addmm_activation addbmm linear _convolution matmul "
+    "conv_tbc mkldnn_rnn_layer conv_transpose1d conv_transpose2d conv_transpose3d prelu scaled_dot_product_attention "
+    "_native_multi_head_attention"
+).split()
+CPU_PROMOTE = ("cat", "stack", "index_copy")
+#: Which devices share CUDA's policies.
+LIKE_CUDA = ("XPU", "MTIA", "MAIA")
+ORDER = ("low", "fp32", "fp32 unless dtype", "fp32 appended", "promote", "banned")
+
+_HEAD = '''"""What autocast does with each op, for every kind of device: names of aten without their overloads.
+
+Written by ``benchmarks/optable.py`` from torch {version}; do not edit. ``low``: floating arguments are cast to the
+autocast dtype; ``fp32``: to float32; ``fp32 unless dtype``: the output is float32 unless the call names a dtype; ``fp32
+appended``: the overload that takes a dtype is called, with float32; ``promote``: to the widest floating dtype among
+them; ``banned``: it raises. What is not listed runs in the dtypes that it is given.
+"""
+
+from __future__ import annotations
+
+'''
+_TAIL = '''
+
+def policy(device: str, op: str) -> str:
+    """What autocast does with an op of aten on a type of device, "" where it is not on the device's list.
+
+    Of a device that is not known, only what is the same on CUDA, the CPU and MPS is known: "?" elsewhere.
+    """
+    table = OPS.get(device)
+    if table is not None:
+        return table.get(op, "")
+    found = {OPS[known].get(op, "") for known in ("cuda", "cpu", "mps")}
+    return found.pop() if len(found) == 1 else "?"
+'''
+
+
+def registered(key: str) -> set[str]:
+    """The ops, without their overloads, that have a kernel of their own for a dispatch key."""
+    return {
+        name.removeprefix("aten::").partition(".")[0]
+        for name in _C._dispatch_get_all_op_names()
+        if name.startswith("aten::") and _C._dispatch_has_kernel_for_dispatch_key(name, key)
+    }
+
+
+def of_macros() -> dict[str, str]:
+    """Op -> policy, as the header says."""
+    header = (Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h").read_text(encoding="utf-8")
+    found: dict[str, str] = {}
+    for match in re.finditer(r"#define (AT_FORALL_\w+)\(_\)((?:.*\\\n)*.*\n)", header):
+        if match[1] in MACROS:
+            for name in re.findall(r"_\((?:ADD_NS\()?(\w+)", match[2]):
+                found[name] = MACROS[match[1]]
+    return found
+
+
+def tables() -> dict[str, dict[str, str]]:
+    """Device type -> op -> policy, for the torch that is installed."""
+    macros = of_macros() | CUDA_BESIDE
+    made = {"cuda": {name: macros[name] for name in registered("AutocastCUDA")}}
+    for key in LIKE_CUDA:
+        made[key.lower()] = {name: macros[name] for name in registered(f"Autocast{key}")}
+    # CUDA builds register these, too, and wheels for the CPU do not.
+    made["cuda"] |= dict.fromkeys(("_cudnn_rnn", "miopen_rnn"), "low")
+    made["mps"] = {name: (macros | MPS_DIFFERS)[name] for name in registered("AutocastMPS")}
+    cpu = dict.fromkeys(CPU_LOW, "low") | dict.fromkeys(CPU_PROMOTE, "promote")
+    made["cpu"] = {name: cpu.get(name, "fp32") for name in registered("AutocastCPU")}
+    return made
+
+
+def names(table: dict[str, str], policy: str) -> list[str]:
+    return sorted(name for name, of in table.items() if of == policy)
+
+
+def literal(chosen: list[str]) -> str:
+    lines = textwrap.wrap(" ".join(chosen), 106, break_long_words=False, break_on_hyphens=False)
+    if len(lines) == 1:
+        return f'"{lines[0]}"'
+    body = "".join(f'        "{line}{" " if line is not lines[-1] else ""}"\n' for line in lines)
+    return f"(\n{body}    )"
+
+
+def render() -> str:
+    """The text of the module."""
+    made = tables()
+    parts = [_HEAD.format(version=torch.__version__.partition("+")[0])]
+
+    def table(title: str, ops: dict[str, str]) -> None:
+        rows = [(policy, names(ops, policy)) for policy in ORDER]
+        parts.append(f"{title} = {{\n")
+        parts.extend(f'    "{policy}": {literal(chosen)},\n' for policy, chosen in rows if chosen)
+        parts.append("}\n")
+
+    parts.append("#: Policy -> ops. The other accelerators share the list of CUDA, but for what is cuDNN's.\n")
+    table("_CUDA", made["cuda"])
+    table("_MPS", made["mps"])
+    table("_CPU", made["cpu"])
+    only = sorted(made["cuda"].keys() - made["xpu"].keys())
+    parts.append(f"_ONLY_CUDA = frozenset({literal(only)}.split())\n")
+    assert all(made[key.lower()] == made["xpu"] for key in LIKE_CUDA)
+    parts.append(
+        "\n\ndef _by_op(table: dict[str, str]) -> dict[str, str]:\n"
+        "    return {op: policy for policy, ops in table.items() for op in ops.split()}\n\n\n"
+        "#: Device type -> op -> policy.\n"
+        'OPS: dict[str, dict[str, str]] = {"cuda": _by_op(_CUDA), "mps": _by_op(_MPS), "cpu": _by_op(_CPU)}\n'
+    )
+    others = ", ".join(f'"{key.lower()}"' for key in LIKE_CUDA)
+    parts.append(
+        "#: What is common to all accelerators but MPS.\n"
+        '_COMMON = {op: policy for op, policy in OPS["cuda"].items() if op not in _ONLY_CUDA}\n'
+        f"OPS.update(dict.fromkeys(({others}), _COMMON))\n"
+    )
+    parts.append(_TAIL)
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    TARGET.write_text(render(), encoding="utf-8")
+    print(f"wrote {TARGET.name} from torch {torch.__version__}")
