@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,7 +49,7 @@ _LOCAL = _Local()
 _LOCK = threading.Lock()
 _MISSING = object()
 _REDIRECTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "redirects.py")
-#: Where pools start their threads, which go on when the region of the one who asks is left.
+#: Where pools of threads are.
 _POOLS = os.path.dirname(os.path.abspath(concurrent.futures.__file__))
 #: What is patched now: (object, name, what stood there).
 _installed: list[tuple[Any, str, Any]] = []
@@ -830,26 +831,33 @@ def _install_captures() -> None:
 
 
 def _install_threads() -> None:
-    def watches() -> list[Watch]:
+    def watches(frame: FrameType | None) -> list[Watch]:
+        """What watches a thread that is given work by a frame, if that is a user's, or a pool's for one."""
+        if not any(recorder.in_region for recorder in _LOCAL.active):
+            return []
+        while frame is not None and frame.f_code.co_filename.startswith(_POOLS):
+            frame = frame.f_back
+        if frame is None or is_inner(frame.f_code.co_filename):
+            return []
         asked = [recorder.thread_asked() for recorder in _LOCAL.active if recorder.in_region]
         return [watch for watch in asked if watch is not None]
 
     def make_start(original: Any) -> Any:
         def start(self: Any) -> None:
-            if _LOCAL.active and not sys._getframe(1).f_code.co_filename.startswith(_POOLS):
-                watching = watches()
-                if watching:
-                    self.run = watched(self.run, watching, _LOCAL)
+            frame = sys._getframe(1)
+            # A pool's threads go on when the region of the one who asks is left; what they are given is watched.
+            watching = [] if frame.f_code.co_filename.startswith(_POOLS) else watches(frame)
+            if watching:
+                self.run = watched(self.run, watching, _LOCAL)
             original(self)
 
         return start
 
     def make_submit(original: Any) -> Any:
         def submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if _LOCAL.active:
-                watching = watches()
-                if watching:
-                    fn = watched(fn, watching, _LOCAL)
+            watching = watches(sys._getframe(1))
+            if watching:
+                fn = watched(fn, watching, _LOCAL)
             return original(self, fn, *args, **kwargs)
 
         return submit

@@ -244,7 +244,7 @@ class Reader(TorchCalls):
         if isinstance(receiver, StateDict):
             return receiver
         if isinstance(receiver, (ThreadValue, Pool)):
-            return self.thread_method(receiver, name, args, node)
+            return self.thread_method(receiver, name, args, keywords, node)
         if isinstance(receiver, ClassValue):
             return self._class_method(receiver, name, args, keywords, node)
         if isinstance(receiver, FunctionValue) and name == "__call__":

@@ -11,7 +11,7 @@ from ..protocol import events as e
 from ..protocol import surface
 from ..protocol.words import chain
 from .functions import Functions
-from .project import Class, Function
+from .project import Class, Function, Module
 from .syntax import walk
 from .values import Named, Opaque, Ref, Value
 
@@ -27,8 +27,7 @@ _DTYPES = frozenset(
 #: Decorators that change nothing about dtypes.
 _NEUTRAL = frozenset({"staticmethod", "once_differentiable"})
 #: Functions of torch that make a tensor of float32 where no dtype is given.
-_FACTORIES = frozenset(f"torch.{name}" for name in "rand randn zeros ones empty eye linspace".split())
-_PARAMETER = "Parameter"
+_FACTORIES = frozenset("rand randn zeros ones empty eye linspace Tensor FloatTensor".split())
 
 
 class Flaw(NamedTuple):
@@ -54,7 +53,9 @@ class CustomFunctions(Functions):
 
     def custom_functions(self) -> None:
         """Tell of the Functions of this file that break by themselves, and of those that its modules give weights."""
-        own = [cls for cls in self.module.classes.values() if any(_is_function(base) for base in cls.bases)]
+        if "Function" not in self.module.identifiers:
+            return
+        own = [cls for cls in self.module.classes.values() if self._role_of(cls) == surface.AUTOGRAD_FUNCTION]
         flaws = {cls.name: (cls, flaw) for cls in own if (flaw := self._flaw(cls)) is not None}
         weighed = {name for name, (_, flaw) in flaws.items() if flaw.mixed is not None}
         given = dict(self._given_weights(weighed)) if weighed and "autocast" in self.module.identifiers else {}
@@ -108,14 +109,12 @@ class CustomFunctions(Functions):
         for decorator in method.decorators:
             called = decorator if isinstance(decorator, ast.Call) else None
             target = called.func if called is not None else decorator
-            last = (chain(target) or "").rpartition(".")[2]
+            named = self._named_at(method, target)
+            last = named.rpartition(".")[2]
             if last in _NEUTRAL:
                 continue
             if last not in ("custom_fwd", "custom_bwd"):
                 return None
-            outer, self.frame = self.frame, self.home(method.module)
-            named = surface.canonical(self._dotted(target) or "")
-            self.frame = outer
             keywords = {k.arg: k.value for k in called.keywords} if called is not None else {}
             if "cast_inputs" in keywords:
                 return None
@@ -137,9 +136,33 @@ class CustomFunctions(Functions):
                 called = chain(node.func) if isinstance(node, ast.Call) else None
                 name, _, last = (called or "").rpartition(".")
                 if last == "apply" and name in names and isinstance(node, ast.Call):
-                    places = {i for i, arg in enumerate(node.args) if _is_weight(arg, method, owner)}
+                    places = {i for i, arg in enumerate(node.args) if self._is_weight(arg, method, owner)}
                     if places and not _speaks_of_dtypes(method):
                         yield name, frozenset(places)
+
+    def _named_at(self, method: Function, node: ast.expr) -> str:
+        """The name of torch that an expression in a method stands for, or the text of it."""
+        outer, self.frame = self.frame, self.home(method.module)
+        named = self._dotted(node)
+        self.frame = outer
+        return surface.canonical(named) if named else chain(node) or ""
+
+    def _is_weight(self, argument: ast.expr, method: Function, owner: Class) -> bool:
+        """Whether an argument is an attribute to which the class assigns a parameter of float32."""
+        parameters = method.parameters()
+        if not (isinstance(argument, ast.Attribute) and isinstance(argument.value, ast.Name) and parameters):
+            return False
+        if argument.value.id != parameters[0].arg:
+            return False
+        values = [value for _, value in owner.assigned.get(argument.attr, ())]
+        return bool(values) and all(self._is_parameter(value, method) for value in values)
+
+    def _is_parameter(self, value: ast.expr, method: Function) -> bool:
+        """Whether an expression makes a parameter of float32."""
+        if not isinstance(value, ast.Call) or not self._named_at(method, value.func).endswith("Parameter"):
+            return False
+        made = {self._named_at(method, n.func).rpartition(".")[2] for n in walk(value) if isinstance(n, ast.Call)}
+        return bool(made & _FACTORIES) and not any(_word(node) in _DTYPES for node in walk(value))
 
     def _is_float32(self, value: Value) -> bool:
         """Whether a value is known to be a tensor of float32."""
@@ -150,36 +173,19 @@ class CustomFunctions(Functions):
 
 def makes_float32(name: str, args: list[Value], keywords: dict[str, Value]) -> bool:
     """Whether a function of torch is known to give a tensor of float32."""
-    if name not in _FACTORIES or "dtype" in keywords or "**" in keywords:
+    if (
+        not name.startswith("torch.")
+        or name.removeprefix("torch.") not in _FACTORIES
+        or "dtype" in keywords
+        or "**" in keywords
+    ):
         return False
     return not any(isinstance(value, Named) for value in args)
-
-
-def _is_function(base: ast.expr) -> bool:
-    return (chain(base) or "").rpartition(".")[2] == "Function"
 
 
 def _targets(decorators: Iterable[ast.expr]) -> Iterator[ast.expr]:
     for decorator in decorators:
         yield decorator.func if isinstance(decorator, ast.Call) else decorator
-
-
-def _is_weight(argument: ast.expr, method: Function, owner: Class) -> bool:
-    """Whether an argument is an attribute to which the class assigns a parameter."""
-    parameters = method.parameters()
-    if not (isinstance(argument, ast.Attribute) and isinstance(argument.value, ast.Name) and parameters):
-        return False
-    if argument.value.id != parameters[0].arg:
-        return False
-    values = [value for _, value in owner.assigned.get(argument.attr, ())]
-    return bool(values) and all(_is_parameter(value) for value in values)
-
-
-def _is_parameter(value: ast.expr) -> bool:
-    """Whether an expression makes a parameter whose dtype is not given."""
-    if not isinstance(value, ast.Call) or (chain(value.func) or "").rpartition(".")[2] != _PARAMETER:
-        return False
-    return not any(_word(node) in _DTYPES for node in walk(value))
 
 
 def _word(node: ast.AST) -> str | None:
@@ -200,7 +206,7 @@ def _mixed_inputs(forward: Function, backward: Function) -> frozenset[int]:
     """The inputs of forward that backward multiplies, as they came, with the gradient of a low-precision output."""
     inputs = [parameter.arg for parameter in forward.parameters()[1:]]
     gradients = {parameter.arg for parameter in backward.parameters()[1:]}
-    if not any(_operands(node) for node in walk(forward.node)):
+    if not any(is_low_op(node, forward.module) for node in walk(forward.node)):
         return frozenset()
     reassigned = {n.id for n in walk(forward.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     saved = {
@@ -210,23 +216,24 @@ def _mixed_inputs(forward: Function, backward: Function) -> frozenset[int]:
     }
     found: set[int] = set()
     for node in walk(backward.node):
-        sides = [{chain(part) for part in walk(side)} for side in _operands(node)]
+        sides = [{chain(part) for part in walk(side)} for side in _operands(node, backward.module)]
         for side in sides:
             if side & gradients:
                 found.update(saved[n] for other in sides if not other & gradients for n in other if n in saved)
     return frozenset(found)
 
 
-def is_low_op(node: ast.AST) -> bool:
+def is_low_op(node: ast.AST, module: Module) -> bool:
     """Whether an expression is an op that autocast runs in the low-precision dtype."""
-    return bool(_operands(node))
+    return bool(_operands(node, module))
 
 
-def _operands(node: ast.AST) -> list[ast.expr]:
+def _operands(node: ast.AST, module: Module) -> list[ast.expr]:
     """The operands of an op that autocast runs in the low-precision dtype."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
         return [node.left, node.right]
-    if isinstance(node, ast.Call) and _word(node.func) in _LOW:
+    word = _word(node.func) if isinstance(node, ast.Call) else None
+    if isinstance(node, ast.Call) and (word in _LOW or not _LOW.isdisjoint(module.aliases.get(word or "", ()))):
         receiver = [node.func.value] if isinstance(node.func, ast.Attribute) else []
         return [*receiver, *node.args]
     return []

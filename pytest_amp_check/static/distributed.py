@@ -104,7 +104,17 @@ class Distributed(Lightning):
         if isinstance(params, Sequence):
             parts = [item.modules for item in params.items if isinstance(item, Params) and item.modules]
             modules = frozenset().union(*parts)
-        return self.sharded(modules, lambda: _clips_shards(self.module.tree))
+        return self.sharded(modules, self._clips_shards)
+
+    def _clips_shards(self) -> bool:
+        """Whether something in this file clips its own gradients, as a module that is sharded does."""
+        for node in walk(self.module.tree):
+            func = node.func if isinstance(node, ast.Call) else None
+            if isinstance(func, ast.Attribute) and func.attr == "clip_grad_norm_":
+                named = self._dotted(func.value)
+                if named is None or not named.startswith("torch."):
+                    return True
+        return False
 
     def unsynchronised(self, scaler: Ref, optimizer: int) -> str:
         """Why ranks can disagree about whether this scaler skips a step: "" where they cannot, as far as is known."""
@@ -143,6 +153,7 @@ class Distributed(Lightning):
     # Threads.
 
     def _thread(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        self.hand_off([*args, *keywords.values()], node)
         bound = {**dict(zip(entry.parameters, args, strict=False)), **keywords}
         given = bound.get("args")
         return ThreadValue(bound.get("target"), given.items if isinstance(given, Sequence) else [])
@@ -150,8 +161,11 @@ class Distributed(Lightning):
     def _pool(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         return Pool()
 
-    def thread_method(self, receiver: ThreadValue | Pool, name: str, args: list[Value], node: ast.AST) -> Value:
+    def thread_method(
+        self, receiver: ThreadValue | Pool, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
         """What a thread, or a pool of threads, is asked to do."""
+        self.hand_off([*args, *keywords.values()], node)
         if isinstance(receiver, ThreadValue):
             if name == "start":
                 self._elsewhere(receiver.target, receiver.args, node)
@@ -161,7 +175,6 @@ class Distributed(Lightning):
 
     def _elsewhere(self, target: Value | None, args: list[Value], node: ast.AST) -> None:
         """A function of the project is run by another thread: the regions around this place are not around it."""
-        self.hand_off([*args, *([target] if target is not None else [])], node)
         if not isinstance(target, FunctionValue) or not self.in_region():
             return
         function = target
@@ -172,9 +185,7 @@ class Distributed(Lightning):
             self.follow(function, args, {}, node, always=True)
             ran.extend(self._forwards(self.graph.nodes))
 
-        heap, self.heap = self.heap, dict(self.heap)
-        self.aside(act)
-        self.heap = heap
+        self._look_at(act)
         if ran:
             names = {"call": self.words(node), "module": ran[0].name}
             self.emit(e.THREAD, node, ran[0].key, how="thread", names=names)
@@ -209,11 +220,41 @@ class Distributed(Lightning):
 
     def _has_island(self, module: Instance, depth: int) -> bool:
         """Whether a module, or one that it holds, multiplies matrices where it has switched autocast off."""
-        if any(_switches_off(owner) for owner in self._bases(module.cls)):
+        if any(_switches_off(owner) for owner in self._bases(module.cls)) or self._leaves_autocast(module):
             return True
         held = [value for _, value in self.attributes(module.key)]
         held += [item for value in held if isinstance(value, Sequence) for item in value.items]
         return depth > 0 and any(self._has_island(value, depth - 1) for value in held if isinstance(value, Instance))
+
+    def _leaves_autocast(self, module: Instance) -> bool:
+        """Whether the forward of a module runs others where it has switched autocast off."""
+        forward = self.method_of(module.cls, "forward")
+        if forward is None or forward in self.active:
+            return False
+        function = FunctionValue(forward, self.home(forward.module), module, self.decorations(forward))
+        ran: list[bool] = []
+
+        def act() -> None:
+            self.follow(function, [], {}, forward.node, always=True)
+            off = False
+            for node in self.graph.nodes:
+                kind = node.event.kind if node.event is not None else ""
+                if node.event is not None and kind == e.AUTOCAST_ENTER and not node.event.facts.get("null"):
+                    off = node.event.facts["enabled"] is False
+                elif kind == e.AUTOCAST_EXIT:
+                    off = False
+                elif kind == e.FORWARD and off:
+                    ran.append(True)
+
+        self._look_at(act)
+        return bool(ran)
+
+    def _look_at(self, act: Callable[[], None]) -> None:
+        """Read something for the events that it has, which are none of this place's."""
+        roots, reached, heap = set(self.roots_reached), set(self.reached), self.heap
+        self.heap = dict(heap)
+        self.aside(act)
+        self.heap, self.roots_reached, self.reached = heap, roots, reached
 
 
 def _is_never_cast(thing: Thing) -> bool:
@@ -221,20 +262,11 @@ def _is_never_cast(thing: Thing) -> bool:
     return bool(thing.facts.get("frozen") or thing.facts.get("low") or thing.facts.get("compiled"))
 
 
-def _clips_shards(tree: ast.AST) -> bool:
-    """Whether something clips its own gradients, as a module that is sharded does."""
-    for node in walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "clip_grad_norm_":
-            receiver = chain(node.func.value) or ""
-            if receiver.rpartition(".")[2] not in ("utils", "clip_grad"):
-                return True
-    return False
-
-
 def _switches_off(cls: Class) -> bool:
+    """Whether a class multiplies matrices itself where it has switched autocast off."""
     for node in walk(cls.node):
         if isinstance(node, ast.With) and any(_is_off(item.context_expr) for item in node.items):
-            return any(is_low_op(inner) or _calls_own(inner) for part in node.body for inner in walk(part))
+            return any(is_low_op(inner, cls.module) for part in node.body for inner in walk(part))
     return False
 
 
@@ -244,8 +276,3 @@ def _is_off(context: ast.expr) -> bool:
         return False
     enabled = next((k.value for k in context.keywords if k.arg == "enabled"), None)
     return isinstance(enabled, ast.Constant) and enabled.value is False
-
-
-def _calls_own(node: ast.AST) -> bool:
-    """Whether a module that is an attribute is called."""
-    return isinstance(node, ast.Call) and (chain(node.func) or "").startswith("self.")

@@ -125,6 +125,7 @@ def _custom_functions(program: Program) -> Iterator[tuple[str, Event, Mapping[st
     events = [node.event for graph in program.graphs for node in graph.nodes if node.event is not None]
     trains = any(event.kind == BACKWARD for event in events)
     enters = trains and any(event.kind == AUTOCAST_ENTER and event.facts["enabled"] for event in events)
+    enters = enters and not any(event.kind == MODULE_CAST for event in events)
     for event in events:
         if event.kind == CUSTOM_FUNCTION and (not event.facts["applied"] or enters):
             yield f"function:{event.facts['how']}", event, {}, ()
