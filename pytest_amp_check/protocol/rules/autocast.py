@@ -1310,7 +1310,6 @@ import torch
 from torch import nn
 
 body, head = nn.Linear(8, 8), nn.Linear(8, 2)
-memory = torch.zeros(10, 8)
 index = torch.tensor([1, 3])
 
 
@@ -1321,6 +1320,7 @@ def predict(x):
 
 
 def remember(x):
+    memory = torch.zeros(10, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         memory.index_add_(0, index, body(x).detach())  # AMP108
 
@@ -1337,7 +1337,6 @@ import torch
 from torch import nn
 
 body, head = nn.Linear(8, 8), nn.Linear(8, 2)
-memory = torch.zeros(10, 8)
 index = torch.tensor([1, 3])
 
 
@@ -1348,6 +1347,7 @@ def predict(x):
 
 
 def remember(x):
+    memory = torch.zeros(10, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         memory.index_add_(0, index, body(x).detach().to(memory.dtype))
 
