@@ -268,7 +268,7 @@ class Flow(Modules):
             self.read(node.body)
             return
         formula = self.condition(node.test)
-        shim = _is_version_guard(node.test)
+        shim = _is_version_guard(node.test) or self._asks_for_a_version(node.test)
         self.shims += shim
         yes, no = self.fork(formula, lambda: self.read(node.body), lambda: self.read(node.orelse))
         self.shims -= shim
@@ -276,6 +276,11 @@ class Flow(Modules):
             # One arm came to its end: what follows stands under the other's condition.
             self.shims += shim
             self.path.append(formula if yes else negate(formula))
+
+    def _asks_for_a_version(self, test: ast.expr) -> bool:
+        """Whether a test asks for a version that was imported by another name."""
+        values = [self.look_up(part.id) for part in walk(test) if isinstance(part, ast.Name)]
+        return any(isinstance(value, Named) and "version" in value.name.lower() for value in values)
 
     def _match(self, node: ast.Match) -> None:
         subject = self.evaluate(node.subject)

@@ -1574,7 +1574,6 @@ import torch
 from torch import nn
 
 body, head = nn.Linear(8, 8), nn.Linear(8, 2)
-memory = torch.zeros(10, 8)
 index = torch.tensor([1, 3])
 
 
@@ -1585,6 +1584,7 @@ def predict(x):
 
 
 def remember(x):
+    memory = torch.zeros(10, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         memory.index_add_(0, index, body(x).detach())  # AMP108
 
@@ -1601,7 +1601,6 @@ import torch
 from torch import nn
 
 body, head = nn.Linear(8, 8), nn.Linear(8, 2)
-memory = torch.zeros(10, 8)
 index = torch.tensor([1, 3])
 
 
@@ -1612,6 +1611,7 @@ def predict(x):
 
 
 def remember(x):
+    memory = torch.zeros(10, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         memory.index_add_(0, index, body(x).detach().to(memory.dtype))
 
