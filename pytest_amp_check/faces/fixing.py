@@ -35,11 +35,13 @@ def mend(
     for finding in findings:
         by_path.setdefault(finding.filename, []).append(finding)
     outcomes: list[Outcome] = []
-    for path, found in by_path.items():
-        if not any(_applicability(f) == "safe" or (unsafe and _applicability(f)) for f in found):
-            continue
+    wanted = ("safe", "unsafe") if unsafe else ("safe",)
+    todo = {path: found for path, found in by_path.items() if any(_applicability(f) in wanted for f in found)}
+    taken = fix.taken([path for path in todo if path not in data], tree.files)
+    for path, found in todo.items():
         try:
-            manuscript = Manuscript.of(path, data[path] if path in data else sources.load(path))
+            source = data[path] if path in data else sources.load(path)
+            manuscript = Manuscript.of(path, source, taken.get(path, frozenset()))
         except sources.Unreadable:
             # That is a finding of its own.
             continue

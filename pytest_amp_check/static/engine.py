@@ -364,7 +364,8 @@ def _settle(findings: list[Finding], path: str, settings: Settings) -> list[Find
 
 def _unreadable(path: str, line: int, reason: str) -> Finding:
     rule, fault = LABELS["source:unreadable"]
-    return Finding(rule.code, rule.name, rule.severity, fault.message.format(reason=reason), Site(path, line))
+    message = fault.message.format(reason=reason)
+    return Finding(rule.code, rule.name, rule.severity, message, Site(path, line), label="source:unreadable")
 
 
 def _suppressed(findings: list[Finding], text: str, path: str, settings: Settings) -> list[Finding]:

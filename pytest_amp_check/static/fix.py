@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ..protocol.finding import Finding
 from ..protocol.fix import SAFE, Edit, Fix
@@ -18,9 +18,8 @@ from .layout import Unfit
 from .manuscript import Manuscript
 from .tree import Tree
 
-#: What a finding has in common with itself after an edit: its kind and the code of its line.
-Identity = tuple[str, str, str]
-Kind = tuple[str, str]
+#: What a finding has in common with itself after an edit: its code and the source of its line.
+Identity = tuple[str, str]
 #: Times that a file is gone through: each puts something right, and few fixes have to wait for another.
 ROUNDS = 50
 
@@ -87,6 +86,40 @@ def _fix(manuscript: Manuscript, finding: Finding) -> Fix | None:
         return None
 
 
+_TAKING = re.compile(rb"^[ \t]*from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]*(\([^)]*\)|[^\n#]*)", re.MULTILINE)
+
+
+def taken(paths: Collection[str], files: Iterable[str]) -> dict[str, frozenset[str]]:
+    """For each of some files, the names that others import from it, or from one that is called the same.
+
+    The others are ``files`` and what lies beside these.
+    """
+    stems: dict[str, set[str]] = {_stem(path): set() for path in paths}
+    others = {os.path.abspath(file) for file in files}
+    for folder in {os.path.dirname(os.path.abspath(path)) for path in paths}:
+        with os.scandir(folder) as scan:
+            others |= {entry.path for entry in scan if entry.name.endswith(".py")}
+    for other in others:
+        try:
+            data = sources.load(other) if other.endswith(".py") else b""
+        except sources.Unreadable:
+            continue
+        for dots, module, listed in _TAKING.findall(data):
+            folder = other
+            for _ in dots:
+                folder = os.path.dirname(folder)
+            stem = module.rpartition(b".")[2].decode() or os.path.basename(folder)
+            if stem in stems:
+                stems[stem] |= {name.decode() for name in re.findall(rb"[\w*]+", listed)}
+    return {path: frozenset(stems[_stem(path)]) for path in paths}
+
+
+def _stem(path: str) -> str:
+    """The last part of the name that a file is imported by."""
+    stem = os.path.basename(path).removesuffix(".py")
+    return stem if stem != "__init__" else os.path.basename(os.path.dirname(os.path.abspath(path)))
+
+
 # What is made.
 
 
@@ -113,11 +146,11 @@ class _Mending:
         )
         #: What was found in this file as one of many, and how often.
         self.wanted = {_identity(finding, manuscript) for finding in findings}
-        self.kinds = Counter(map(_kind, findings))
+        self.codes = _count(findings)
         self.current = self._read(manuscript)
-        alike = Counter(map(_kind, self.current))
-        #: Kinds of which this file alone shows no more than it does among the others.
-        self.trusted = {kind for kind, number in self.kinds.items() if alike[kind] == number}
+        alike = _count(self.current)
+        #: Rules that find no more in this file alone than they do in it among the others.
+        self.trusted = {code for code, number in self.codes.items() if alike[code] == number}
         self.waiting: dict[Identity, str] = {}
 
     def run(self) -> Outcome:
@@ -135,9 +168,9 @@ class _Mending:
         """The fixes for what is found now, each with all the findings that it puts right, in the order of the file."""
         found: dict[object, tuple[Fix, list[Finding]]] = {}
         for finding in self.current:
-            if _kind(finding) not in self.kinds:
+            if finding.code not in self.codes:
                 continue
-            known = _kind(finding) in self.trusted or _identity(finding, self.outcome.manuscript) in self.wanted
+            known = finding.code in self.trusted or _identity(finding, self.outcome.manuscript) in self.wanted
             fix = _fix(self.outcome.manuscript, finding) if known else None
             if fix is not None and (fix.applicability == SAFE or self.unsafe):
                 found.setdefault(fix.key(), (fix, []))[1].append(finding)
@@ -164,8 +197,8 @@ class _Mending:
         before = self.current
         kept: list[Edit] = []
         for fix, findings in chosen:
-            alike = Counter(map(_kind, self.current))
-            if not any(alike[_kind(finding)] for finding in findings):
+            alike = _count(self.current)
+            if not any(alike[finding.code] for finding in findings):
                 # Another fix has put this right, too.
                 continue
             more = [edit for edit in fix.edits if all(edit.order() != other.order() for other in kept)]
@@ -189,15 +222,14 @@ class _Mending:
         except (Unfit, sources.Unreadable, UnicodeEncodeError):
             return "the file would not be readable"
         after = self._read(version)
-        before, now = Counter(map(_kind, self.current)), Counter(map(_kind, after))
-        for code, label in now:
-            if now[code, label] > before[code, label]:
-                return "the result would not parse" if label.startswith("source:") else f"it would lead to {code}"
-        for kind, number in Counter(map(_kind, claimed)).items():
-            if now[kind] > before[kind] - number:
-                return "the finding would still be there"
-        for kind, number in (before - now).items():
-            self.outcome.fixed[kind[0]] += number
+        before, now = _count(self.current), _count(after)
+        for finding in after:
+            if now[finding.code] > before[finding.code]:
+                unread = finding.label.startswith("source:")
+                return "the result could not be read" if unread else f"it would lead to {finding.code}"
+        if any(now[code] > before[code] - number for code, number in _count(claimed).items()):
+            return "the finding would still be there"
+        self.outcome.fixed += before - now
         self.outcome.manuscript = version
         self.current = after
         return None
@@ -206,22 +238,23 @@ class _Mending:
 OVERLAPS = "its edits overlap those of another fix"
 
 
-def _kind(finding: Finding) -> Kind:
-    return finding.code, finding.label
+def _count(findings: Iterable[Finding]) -> Counter[str]:
+    """How often each rule finds something. One fault that becomes another of the same rule is not gone."""
+    return Counter(finding.code for finding in findings)
 
 
 def _identity(finding: Finding, manuscript: Manuscript) -> Identity:
     lines = manuscript.parts().get(finding.cell, "")
     row = sources.newlines(lines).split("\n")[finding.line - 1 : finding.line]
-    return finding.code, finding.label, row[0].strip() if row else ""
+    return finding.code, row[0].strip() if row else ""
 
 
 def harmful(
     before: Iterable[Finding], after: Iterable[Finding], outcomes: Iterable[Outcome], tree: Tree
 ) -> list[Outcome]:
     """What must be taken back: files that now have more findings than before, and what they import."""
-    risen = Counter((f.filename, *_kind(f)) for f in after) - Counter((f.filename, *_kind(f)) for f in before)
-    paths = {path for path, _, _ in risen}
+    risen = Counter((f.filename, f.code) for f in after) - Counter((f.filename, f.code) for f in before)
+    paths = {path for path, _ in risen}
     imported = {os.path.abspath(path) for path in paths}.union(*(tree.imports(path) for path in paths))
     return [outcome for outcome in outcomes if outcome.changed and os.path.abspath(outcome.path) in imported]
 

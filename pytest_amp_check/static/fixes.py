@@ -48,7 +48,7 @@ def device_type(layout: Layout, finding: Finding) -> Mended:
 def _devices(layout: Layout) -> set[str]:
     """The types of device that a file speaks of."""
     found = {"cuda"} if re.search(r"\.cuda\b", layout.text) else set()
-    for node in ast.walk(layout.tree):
+    for node in layout.nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             match = re.match(r"(cuda|cpu|xpu|mps|hpu|npu)(?::\d*)?$", node.value)
             if match:

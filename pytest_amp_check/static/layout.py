@@ -29,20 +29,26 @@ class Unfit(Exception):
 class Layout:
     """A program with its syntax tree. Raises what parsing it raises."""
 
-    def __init__(self, text: str, path: str = "") -> None:
+    def __init__(self, text: str, path: str = "", taken: frozenset[str] = frozenset()) -> None:
         self.text = text
         self.path = path
+        #: The names that other files import from this one; ``*`` for all.
+        self.taken = taken
         self.lines = text.split("\n")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.tree = ast.parse(text)
+        self.nodes: list[ast.AST] = [self.tree]
+        #: What is asked of the whole program, by the name of the question.
+        self.known: dict[object, object] = {}
         self._plain = text.isascii()
         self.parents: dict[ast.AST, ast.AST] = {}
         self._at: dict[Span, list[ast.expr]] = {}
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             for child in ast.iter_child_nodes(node):
                 # Contexts and operators are one object in all places.
                 self.parents[child] = node
+                self.nodes.append(child)
             if isinstance(node, ast.expr):
                 self._at.setdefault(self.span(node), []).append(node)
 
@@ -129,7 +135,7 @@ class Layout:
         """The calls of a method or function of that name in a node, in order, those of inner functions included."""
         found = [
             each
-            for each in ast.walk(node)
+            for each in (self.nodes if node is self.tree else ast.walk(node))
             if isinstance(each, ast.Call)
             and name == (each.func.attr if isinstance(each.func, ast.Attribute) else getattr(each.func, "id", ""))
         ]
@@ -182,7 +188,7 @@ class Layout:
         """Whether a string goes on from one of these lines to the next, so that they cannot be moved sideways."""
         return any(
             first <= node.lineno <= last and (node.end_lineno or node.lineno) > node.lineno
-            for node in ast.walk(self.tree)
+            for node in self.nodes
             if isinstance(node, (ast.Constant, ast.JoinedStr))
         )
 

@@ -41,10 +41,10 @@ def replace_deprecated(layout: Layout, finding: Finding) -> Mended:
     new = surface.DEPRECATED[old].partition("(")[0]
     if old.endswith(f".{CLIP}") and "." in name:
         return f"Use `{new}`", [_call(layout, node, old, f"{name}_")]
-    if name == old and _imports_torch(layout):
+    if top == "torch" and surface.canonical(name) == old and _imports_torch(layout):
         # Written out: nothing but the call changes.
-        return f"Use `{new}`", [_call(layout, node, old, name.replace(old, new))]
-    for statement in ast.walk(layout.tree):
+        return f"Use `{new}`", [_call(layout, node, old, new)]
+    for statement in layout.nodes:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
             for alias in statement.names:
                 if (alias.asname or alias.name) == top:
@@ -55,7 +55,7 @@ def replace_deprecated(layout: Layout, finding: Finding) -> Mended:
 def _imports_torch(layout: Layout) -> bool:
     return any(
         isinstance(node, ast.Import) and any(a.name.partition(".")[0] == "torch" and not a.asname for a in node.names)
-        for node in ast.walk(layout.tree)
+        for node in layout.nodes
     )
 
 
@@ -63,7 +63,7 @@ def _imports_torch_alone(layout: Layout) -> bool:
     """Whether the name of torch means torch throughout, however often it is imported."""
     bound = sum(
         a.name.partition(".")[0] == "torch" and not a.asname
-        for node in ast.walk(layout.tree)
+        for node in layout.nodes
         if isinstance(node, ast.Import)
         for a in node.names
     )
@@ -73,7 +73,12 @@ def _imports_torch_alone(layout: Layout) -> bool:
 def _bound(layout: Layout) -> Counter[str]:
     """How often each name is bound in a file, in whatever scope."""
     found: Counter[str] = Counter()
-    for node in ast.walk(layout.tree):
+    if "bound" in layout.known:
+        known = layout.known["bound"]
+        assert isinstance(known, Counter)
+        return known
+    layout.known["bound"] = found
+    for node in layout.nodes:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             for alias in node.names:
                 found[
@@ -97,14 +102,28 @@ def _bound(layout: Layout) -> Counter[str]:
 
 def _by_import(layout: Layout, statement: ast.Import | ast.ImportFrom, bound: Counter[str]) -> list[Edit]:
     """The edits of an import and of everything that uses what it binds, as far as that can be moved."""
+    if statement not in layout.known:
+        try:
+            layout.known[statement] = _moving(layout, statement, bound)
+        except Unfit:
+            layout.known[statement] = None
+    found = layout.known[statement]
+    if not isinstance(found, list):
+        raise Unfit
+    return found
+
+
+def _moving(layout: Layout, statement: ast.Import | ast.ImportFrom, bound: Counter[str]) -> list[Edit]:
     parent = layout.parents[statement]
     if not isinstance(parent, (ast.Module, *FUNCTIONS)) or not layout.alone(statement):
         raise Unfit
     uses: dict[str, list[ast.Name]] = {}
-    for node in ast.walk(layout.tree):
+    for node in layout.nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             uses.setdefault(node.id, []).append(node)
     exported = _exported(layout)
+    if "*" in exported:
+        raise Unfit
     moved: list[ast.alias] = []
     edits: list[Edit] = []
     for alias in statement.names:
@@ -125,9 +144,9 @@ def _by_import(layout: Layout, statement: ast.Import | ast.ImportFrom, bound: Co
 
 
 def _exported(layout: Layout) -> set[str]:
-    """Names that a module lists as what it gives to others."""
-    found: set[str] = set()
-    for node in ast.walk(layout.tree):
+    """Names that a module lists as what it gives to others, and those that others take from it."""
+    found: set[str] = set(layout.taken)
+    for node in layout.nodes:
         if isinstance(node, ast.Assign) and any(chain(target) == "__all__" for target in node.targets):
             listed = [each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)]
             found |= {each for each in listed if isinstance(each, str)}
@@ -257,7 +276,7 @@ def _quote(layout: Layout) -> str:
 def _inherits(layout: Layout, call: ast.Call) -> bool:
     """Whether the new autocast may take its dtype from a region around it, where the old one meant float16.
 
-    A loop that trains enters its regions from none: a function that runs backward is no part of a forward pass.
+    What runs backward is no part of a forward pass, and enters its regions from none.
     """
     given = {keyword.arg for keyword in call.keywords}
     if "dtype" in given or len(call.args) > 1:
@@ -266,19 +285,32 @@ def _inherits(layout: Layout, call: ast.Call) -> bool:
     if isinstance(enabled, ast.Constant) and enabled.value is False:
         return False
     parent = layout.parents[call]
-    inside = any(
-        isinstance(each, (ast.With, ast.AsyncWith)) and not any(call in ast.walk(item) for item in each.items)
-        for each in layout.around(call)
-    )
-    scope = (
-        layout.scope(parent) if isinstance(parent, FUNCTIONS) and call in parent.decorator_list else layout.scope(call)
-    )
-    trains = isinstance(scope, ast.Module) or (
-        isinstance(scope, FUNCTIONS) and any(method(c, "backward") is not None for c in layout.calls(scope, "backward"))
-    )
     decorates = isinstance(parent, FUNCTIONS)
-    if trains and not inside and not decorates:
+    if (
+        not decorates
+        and _drives(layout, layout.scope(call))
+        and not any(_may_enter(layout, w, call) for w in layout.around(call))
+    ):
         return False
     if not _imports_torch(layout) or not _imports_torch_alone(layout):
         raise Unfit
     return True
+
+
+def _drives(layout: Layout, scope: ast.AST) -> bool:
+    """Whether code runs passes rather than being a part of one: it is a script, runs backward, or sets the mode."""
+    if isinstance(scope, ast.Module):
+        return True
+    return isinstance(scope, FUNCTIONS) and any(
+        method(call, name) is not None for name in ("backward", "train", "eval") for call in layout.calls(scope, name)
+    )
+
+
+def _may_enter(layout: Layout, around: ast.AST, call: ast.Call) -> bool:
+    """Whether a ``with`` around a region may be one, too: it says so, or does not say what it is."""
+    if not isinstance(around, (ast.With, ast.AsyncWith)):
+        return False
+    items = [item.context_expr for item in around.items]
+    if any(call is node for item in items for node in ast.walk(item)):
+        return False
+    return any(not isinstance(item, ast.Call) or "autocast" in layout.source(item) for item in items)

@@ -55,14 +55,17 @@ def method(call: ast.Call, name: str) -> ast.expr | None:
     return call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == name else None
 
 
-def stepping(layout: Layout, finding: Finding) -> tuple[ast.Call, str, str]:
-    """The scaler's step among the events that led to a finding, with the scaler and the optimizer in words."""
+def stepping(layout: Layout, finding: Finding, *others: str) -> tuple[ast.Call, str, str]:
+    """The scaler's step among the events that led to a finding, with the scaler and the optimizer in words.
+
+    One of the ``others``, which are methods of the scaler too, will do.
+    """
     for step in reversed(finding.witness):
         try:
             call = layout.at(step.site, ast.Call)
         except Unfit:
             continue
-        scaler = method(call, "step")
+        scaler = next((on for name in ("step", *others) if (on := method(call, name)) is not None), None)
         if scaler is not None and len(call.args) == 1 and not call.keywords:
             return call, named(layout, scaler), named(layout, call.args[0])
     raise Unfit
@@ -107,7 +110,7 @@ def whenever(first: Guards, second: Guards) -> bool:
 
 def may_be_none(layout: Layout, scope: ast.AST, name: str) -> bool:
     """Whether a program asks whether an object is there."""
-    for node in ast.walk(layout.tree):
+    for node in layout.nodes:
         tested: list[ast.expr] = []
         if isinstance(node, ast.Compare) and any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
             tested = [node.left, *node.comparators]
@@ -139,7 +142,7 @@ def unscale_before_clip(layout: Layout, finding: Finding) -> Mended:
         raise Unfit
     clip = layout.at(finding.site, ast.Call)
     statement = layout.statement(clip)
-    step, scaler, optimizer = stepping(layout, finding)
+    step, scaler, optimizer = stepping(layout, finding, "unscale_")
     scope = layout.scope(clip)
     if layout.scope(step) is not scope or layout.loop(step) is not layout.loop(clip):
         raise Unfit
@@ -455,6 +458,9 @@ def divide_loss(layout: Layout, finding: Finding) -> Mended:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and chain(node.right) is not None
     }
     scaled = layout.calls(call, "scale")
+    if call.args:
+        # The backward of a framework, which has a division of its own, or one with gradients of its own.
+        raise Unfit
     loss = scaled[0].args[0] if len(scaled) == 1 and len(scaled[0].args) == 1 else method(call, "backward")
     if len(counts) != 1 or len(scaled) > 1 or not isinstance(loss, ast.Name):
         raise Unfit

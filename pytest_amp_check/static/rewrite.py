@@ -104,14 +104,16 @@ def item(text: str, key: str, value: str) -> str:
         between = cst.Comma(whitespace_after=space)
     elif isinstance(between.whitespace_after, cst.ParenthesizedWhitespace):
         between = _without_comment(between)
-    if isinstance(tail.comma, cst.Comma) and isinstance(tail.comma.whitespace_after, cst.ParenthesizedWhitespace):
+    end = node.rbrace.whitespace_before
+    if isinstance(end, cst.ParenthesizedWhitespace) and end.first_line.comment is not None:
         # A comment behind the last item stays with it.
-        kept = tail.comma.whitespace_after
-        if isinstance(between.whitespace_after, cst.ParenthesizedWhitespace):
-            between = between.with_changes(
-                whitespace_after=between.whitespace_after.with_changes(first_line=kept.first_line)
-            )
-            made = made.with_changes(comma=_without_comment(tail.comma))
+        if not isinstance(between.whitespace_after, cst.ParenthesizedWhitespace):
+            raise Unfit
+        between = between.with_changes(
+            whitespace_after=between.whitespace_after.with_changes(first_line=end.first_line)
+        )
+        plain = end.first_line.with_changes(comment=None, whitespace=cst.SimpleWhitespace(""))
+        node = node.with_changes(rbrace=node.rbrace.with_changes(whitespace_before=end.with_changes(first_line=plain)))
     elements[-1] = tail.with_changes(comma=between)
     return _code(node.with_changes(elements=[*elements, made]))
 
