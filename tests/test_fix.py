@@ -373,6 +373,26 @@ def test_the_state_is_saved_and_loaded_in_the_style_that_is_there() -> None:
     assert codes(found) == []
 
 
+def test_a_checkpoint_that_others_load_is_for_people_to_complete() -> None:
+    source = unmarked(RULES["AMP401"].bad)
+    assert mended(source).changed
+    assert not mended(source + "\nresume(torch.load('checkpoint.pt'), optimizer)\n").changed
+
+
+def test_a_device_is_named_where_it_is_autocast_on_every_path() -> None:
+    source = "import torch\nfrom torch import autocast\n\nx = autocast(enabled=True)\ny = x.cuda()\n"
+    assert codes(source) == ["AMP106"]
+    assert after(source) == source.replace("autocast(enabled", 'autocast(device_type="cuda", enabled')
+    source = source.replace("\nx =", "\nif old:\n    autocast = nothing\nx =")
+    assert not mended(source).changed
+
+
+def test_what_sums_an_output_stays_in_the_region() -> None:
+    source = HEAD + LOOP + "        scaler.scale(model(x).sum()).backward()\n"
+    assert "AMP103" in codes(source)
+    assert not mended(source, only="AMP103").changed
+
+
 def test_the_backward_of_a_framework_is_not_touched() -> None:
     source = HEAD + textwrap.dedent("""\
         from accelerate import Accelerator

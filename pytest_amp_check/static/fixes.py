@@ -11,7 +11,7 @@ from ..protocol.words import chain
 from . import reorder
 from .edits import shrunk
 from .layout import FUNCTIONS, Layout, Unfit
-from .migrate import replace_deprecated
+from .migrate import bindings, replace_deprecated
 from .reorder import Fixer, Mended, method
 
 #: The methods that fill where a mask or an index says, and the place of the value among their arguments.
@@ -29,6 +29,10 @@ def device_type(layout: Layout, finding: Finding) -> Mended:
     call = layout.at(finding.site, ast.Call)
     line, column = layout.span(call)[:2]
     source = layout.source(call)
+    called = chain(call.func) or ""
+    # What has the name by an import alone is autocast on every path.
+    if called.rpartition(".")[2] != "autocast" or bindings(layout)[called.partition(".")[0]] != 1:
+        raise Unfit
     if finding.label == "autocast:device-object":
         given = call.args[0] if call.args else next(k.value for k in call.keywords if k.arg == "device_type")
         if chain(given) is None and not isinstance(given, ast.Call):
@@ -105,8 +109,12 @@ def save_scaler(layout: Layout, finding: Finding) -> Mended:
         if on is None or layout.source(on) != optimizer:
             continue
         edits.append(_loaded(layout, load, key, name, scaler))
-    what = "Save the scaler's state with the optimizer's" + (", and load it where that is loaded" if edits[1:] else "")
-    return what, edits
+    if edits[1:]:
+        return "Save the scaler's state with the optimizer's, and load it where that is loaded", edits
+    if any(chain(load.func) == "torch.load" for load in layout.calls(layout.tree, "load")):
+        # Somebody is given the checkpoint who would not load it: then the finding would be gone, and the mistake not.
+        raise Unfit
+    return "Save the scaler's state with the optimizer's; load it where a run is resumed", edits
 
 
 def _is_name(text: str) -> bool:

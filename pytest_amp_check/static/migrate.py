@@ -35,7 +35,7 @@ def replace_deprecated(layout: Layout, finding: Finding) -> Mended:
     called = node.func if isinstance(node, ast.Call) else node
     name = chain(called) or ""
     top = name.partition(".")[0]
-    bound = _bound(layout)
+    bound = bindings(layout)
     if bound[top] != 1 and not (top == "torch" and _imports_torch_alone(layout)):
         raise Unfit
     new = surface.DEPRECATED[old].partition("(")[0]
@@ -67,10 +67,10 @@ def _imports_torch_alone(layout: Layout) -> bool:
         if isinstance(node, ast.Import)
         for a in node.names
     )
-    return bound == _bound(layout)["torch"]
+    return bound == bindings(layout)["torch"]
 
 
-def _bound(layout: Layout) -> Counter[str]:
+def bindings(layout: Layout) -> Counter[str]:
     """How often each name is bound in a file, in whatever scope."""
     found: Counter[str] = Counter()
     if "bound" in layout.known:

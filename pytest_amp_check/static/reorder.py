@@ -20,7 +20,7 @@ DTYPE_FREE = frozenset(
     """
     add_scalar append backward clip_grad_norm_ clip_grad_value_ cpu debug detach extend float get_last_lr get_lr
     get_scale info int item items len max min named_parameters numel parameters print range round set_description
-    set_postfix set_postfix_str scale size state_dict step str sum time unscale_ update write zero_grad
+    set_postfix set_postfix_str scale size state_dict step str time unscale_ update write zero_grad
     """.split()
 )
 STRAIGHT = (
