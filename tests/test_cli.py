@@ -58,7 +58,7 @@ def test_a_bad_script_is_found_with_its_place_and_fails() -> None:
     assert "AMP201 [*] [error] clip-before-unscale: " in done.stdout
     assert f"{LINE} |     torch.nn.utils.clip_grad_norm_(" in done.stdout
     assert "  help: amp-check explain AMP201\n" in done.stdout
-    assert done.stdout.endswith("\nFound 1 error in 1 file.\n")
+    assert done.stdout.endswith("\nFound 1 error in 1 file.\n[*] 1 fixable with --fix.\n")
 
 
 def test_a_good_script_passes() -> None:
@@ -169,7 +169,7 @@ def test_rules_are_chosen_by_flag_and_by_file() -> None:
     assert [line.split(":")[0] for line in done.stdout.splitlines()[:-2]] == ["new.py"]
     done = amp_check("check", "--exclude", "old", "--output-format", "concise", ".")
     assert [line.split(":")[0] for line in done.stdout.splitlines()[:-2]] == ["new.py"]
-    assert done.stdout.endswith("Found 1 error in 1 file.\n")
+    assert done.stdout.endswith("Found 1 error in 1 file.\n[*] 1 fixable with --fix.\n")
 
 
 def test_patterns_in_pyproject_count_from_its_folder() -> None:

@@ -22,6 +22,7 @@ from .tree import Tree
 Identity = tuple[str, str]
 #: Times that a file is gone through: each puts something right, and few fixes have to wait for another.
 ROUNDS = 50
+OVERLAPS = "its edits overlap those of another fix"
 
 
 class Refused(Exception):
@@ -181,6 +182,7 @@ class _Mending:
         manuscript = self.outcome.manuscript
         chosen: list[tuple[Fix, list[Finding]]] = []
         made: list[Edit] = []
+        # The others are tried again. What had to wait is said at last if nothing came of it.
         self.waiting = {identity: said for identity, said in self.waiting.items() if said.endswith(OVERLAPS)}
         for fix, findings in self._offered():
             if edits.overlap(fix.edits, made):
@@ -233,9 +235,6 @@ class _Mending:
         self.outcome.manuscript = version
         self.current = after
         return None
-
-
-OVERLAPS = "its edits overlap those of another fix"
 
 
 def _count(findings: Iterable[Finding]) -> Counter[str]:

@@ -11,7 +11,7 @@ from ..protocol.words import chain
 from . import reorder
 from .edits import shrunk
 from .layout import FUNCTIONS, Layout, Unfit
-from .migrate import bindings, replace_deprecated
+from .migrate import means_one_thing, replace_deprecated
 from .reorder import Fixer, Mended, method
 
 #: The methods that fill where a mask or an index says, and the place of the value among their arguments.
@@ -31,11 +31,11 @@ def device_type(layout: Layout, finding: Finding) -> Mended:
     source = layout.source(call)
     called = chain(call.func) or ""
     # What has the name by an import alone is autocast on every path.
-    if called.rpartition(".")[2] != "autocast" or bindings(layout)[called.partition(".")[0]] != 1:
+    if called.rpartition(".")[2] != "autocast" or not means_one_thing(layout, called.partition(".")[0]):
         raise Unfit
     if finding.label == "autocast:device-object":
-        given = call.args[0] if call.args else next(k.value for k in call.keywords if k.arg == "device_type")
-        if chain(given) is None and not isinstance(given, ast.Call):
+        given = next((k.value for k in call.keywords if k.arg == "device_type"), None) or next(iter(call.args), None)
+        if given is None or (chain(given) is None and not isinstance(given, ast.Call)):
             raise Unfit
         value = f"{layout.source(given)}.type"
         changed = rewrite.argument(source, 0, "device_type", value)

@@ -35,8 +35,8 @@ def replace_deprecated(layout: Layout, finding: Finding) -> Mended:
     called = node.func if isinstance(node, ast.Call) else node
     name = chain(called) or ""
     top = name.partition(".")[0]
-    bound = bindings(layout)
-    if bound[top] != 1 and not (top == "torch" and _imports_torch_alone(layout)):
+    bound = _bindings(layout)
+    if not means_one_thing(layout, top):
         raise Unfit
     new = surface.DEPRECATED[old].partition("(")[0]
     if old.endswith(f".{CLIP}") and "." in name:
@@ -59,18 +59,21 @@ def _imports_torch(layout: Layout) -> bool:
     )
 
 
-def _imports_torch_alone(layout: Layout) -> bool:
-    """Whether the name of torch means torch throughout, however often it is imported."""
+def means_one_thing(layout: Layout, name: str) -> bool:
+    """Whether a name is bound once in a file; that of torch may be imported more often."""
+    number = _bindings(layout)[name]
+    if name != "torch" or number == 1:
+        return number == 1
     bound = sum(
         a.name.partition(".")[0] == "torch" and not a.asname
         for node in layout.nodes
         if isinstance(node, ast.Import)
         for a in node.names
     )
-    return bound == bindings(layout)["torch"]
+    return bound == number
 
 
-def bindings(layout: Layout) -> Counter[str]:
+def _bindings(layout: Layout) -> Counter[str]:
     """How often each name is bound in a file, in whatever scope."""
     found: Counter[str] = Counter()
     if "bound" in layout.known:
@@ -292,7 +295,7 @@ def _inherits(layout: Layout, call: ast.Call) -> bool:
         and not any(_may_enter(layout, w, call) for w in layout.around(call))
     ):
         return False
-    if not _imports_torch(layout) or not _imports_torch_alone(layout):
+    if not _imports_torch(layout) or not means_one_thing(layout, "torch"):
         raise Unfit
     return True
 

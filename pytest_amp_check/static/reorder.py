@@ -190,7 +190,7 @@ def _test(layout: Layout, here: Guards, there: Guards) -> str:
     if len(there) != len(here) + 1 or not whenever(here, there):
         raise Unfit
     guard, field = there[-1]
-    if not isinstance(guard, ast.If) or field != "body" or not isinstance(layout.block(guard)[0], ast.stmt):
+    if not isinstance(guard, ast.If) or field != "body":
         raise Unfit
     if any(isinstance(node, (ast.Call, ast.NamedExpr, ast.Await)) for node in ast.walk(guard.test)):
         raise Unfit
@@ -305,7 +305,9 @@ def leave_region(layout: Layout, finding: Finding) -> Mended:
     entered = layout.span(region.items[0].context_expr)
     if all((s.site.line, s.site.column) != entered[:2] for s in finding.witness):
         raise Unfit
-    statement = next(s for block, s in layout.blocks(call) if block is region.body)
+    statement = next((s for block, s in layout.blocks(call) if block is region.body), None)
+    if statement is None:
+        raise Unfit
     at = region.body.index(statement)
     moved = region.body[at:]
     if not at or not all(map(_is_dtype_free, moved)) or not all(map(layout.alone, [region, *moved])):
