@@ -111,6 +111,12 @@ else:
 """,
             ),
             (
+                "a version guard in an expression",
+                """\
+scaler = torch.amp.GradScaler("cuda") if hasattr(torch.amp, "GradScaler") else torch.cuda.amp.GradScaler()
+""",
+            ),
+            (
                 "a guard that compares the version",
                 """\
 from packaging.version import Version
