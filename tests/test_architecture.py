@@ -102,7 +102,7 @@ def may(name: str, found: Import) -> bool:
     if where in ("protocol", "protocol/rules"):
         return standard or folder == "protocol"
     if where == "static":
-        return standard or folder in ("protocol", "static") or (top == "libcst" and file == "fix.py")
+        return standard or folder in ("protocol", "static") or (top == "libcst" and file == "rewrite.py")
     if where == "runtime":
         return standard or folder in ("protocol", "runtime") or top == "torch"
     if where == "faces":
@@ -148,7 +148,8 @@ def test_what_checking_a_file_loads(name: str) -> None:
         ("static/engine.py", "def f():\n    from ..runtime import recorder", False),
         ("static/engine.py", "from .. import faces", False),
         ("static/engine.py", "def f():\n    import libcst", False),
-        ("static/fix.py", "import libcst", True),
+        ("static/fix.py", "import libcst", False),
+        ("static/rewrite.py", "import libcst", True),
         ("runtime/recorder.py", "import torch.amp\nfrom ..protocol import events", True),
         ("runtime/recorder.py", "from ..static import names", False),
         ("faces/cli.py", "from ..protocol.rules import RULES\nfrom . import text", True),

@@ -55,10 +55,10 @@ def test_a_bad_script_is_found_with_its_place_and_fails() -> None:
     assert done.returncode == 1
     assert done.stderr == ""
     assert done.stdout.startswith(f"train.py:{LINE}:")
-    assert "AMP201 [error] clip-before-unscale: " in done.stdout
+    assert "AMP201 [*] [error] clip-before-unscale: " in done.stdout
     assert f"{LINE} |     torch.nn.utils.clip_grad_norm_(" in done.stdout
     assert "  help: amp-check explain AMP201\n" in done.stdout
-    assert done.stdout.endswith("\nFound 1 error in 1 file.\n")
+    assert done.stdout.endswith("\nFound 1 error in 1 file.\n[*] 1 fixable with --fix.\n")
 
 
 def test_a_good_script_passes() -> None:
@@ -80,10 +80,10 @@ def test_without_a_path_the_folder_is_checked_or_what_pyproject_names() -> None:
         Path(folder).mkdir()
         Path(folder, "train.py").write_text(BAD)
     done = amp_check("check", "--output-format", "concise")
-    assert [line.split(":")[0] for line in done.stdout.splitlines()[:-1]] == ["other/train.py", "src/train.py"]
+    assert [line.split(":")[0] for line in done.stdout.splitlines()[:-2]] == ["other/train.py", "src/train.py"]
     Path("pyproject.toml").write_text('[tool.amp-check]\npaths = ["src"]\n')
     done = amp_check("check", "--output-format", "concise")
-    assert [line.split(":")[0] for line in done.stdout.splitlines()[:-1]] == ["src/train.py"]
+    assert [line.split(":")[0] for line in done.stdout.splitlines()[:-2]] == ["src/train.py"]
     assert amp_check("check", "other", "--output-format", "concise").stdout.startswith("other/train.py:")
 
 
@@ -166,10 +166,10 @@ def test_rules_are_chosen_by_flag_and_by_file() -> None:
     assert amp_check("check", "--ignore", "AMP2", ".").returncode == 0
     assert amp_check("check", "--select", "AMP1", ".").returncode == 0
     done = amp_check("check", "--per-file-ignores", "old/*.py:clip-before-unscale", "--output-format", "concise", ".")
-    assert [line.split(":")[0] for line in done.stdout.splitlines()[:-1]] == ["new.py"]
+    assert [line.split(":")[0] for line in done.stdout.splitlines()[:-2]] == ["new.py"]
     done = amp_check("check", "--exclude", "old", "--output-format", "concise", ".")
-    assert [line.split(":")[0] for line in done.stdout.splitlines()[:-1]] == ["new.py"]
-    assert done.stdout.endswith("Found 1 error in 1 file.\n")
+    assert [line.split(":")[0] for line in done.stdout.splitlines()[:-2]] == ["new.py"]
+    assert done.stdout.endswith("Found 1 error in 1 file.\n[*] 1 fixable with --fix.\n")
 
 
 def test_patterns_in_pyproject_count_from_its_folder() -> None:
@@ -178,10 +178,10 @@ def test_patterns_in_pyproject_count_from_its_folder() -> None:
         Path(folder, "train.py").write_text(BAD)
     Path("pyproject.toml").write_text('[tool.amp-check]\nper-file-ignores = {"old/*" = ["ALL"]}\n')
     done = amp_check("check", "--output-format", "concise", ".")
-    assert [line.split(":")[0] for line in done.stdout.splitlines()[:-1]] == ["src/old/train.py"]
+    assert [line.split(":")[0] for line in done.stdout.splitlines()[:-2]] == ["src/old/train.py"]
     Path("pyproject.toml").write_text('[tool.amp-check]\nexclude = ["src/old"]\n')
     done = amp_check("check", "--output-format", "concise", ".")
-    assert [line.split(":")[0] for line in done.stdout.splitlines()[:-1]] == ["old/train.py"]
+    assert [line.split(":")[0] for line in done.stdout.splitlines()[:-2]] == ["old/train.py"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege")
@@ -353,7 +353,7 @@ def test_all_output_is_written_before_the_process_ends() -> None:
         Path(f"train{number}.py").write_text(BAD)
     done = amp_check("check", "--output-format", "concise", ".")
     assert done.stdout.count(" AMP201 ") == 50
-    assert done.stdout.endswith("Found 50 errors in 50 files.\n")
+    assert done.stdout.endswith("Found 50 errors in 50 files.\n[*] 50 fixable with --fix.\n")
 
 
 def test_paths_alone_are_taken_as_with_flags() -> None:

@@ -744,7 +744,7 @@ def test_full_output_shows_the_lines_of_the_cell(tree: Path) -> None:
     done = amp_check("check", "train.ipynb", where=tree)
     assert (done.returncode, done.stderr) == (1, "")
     clip = "clip_grad_norm_(model.parameters(), 1.0)"
-    start = f"train.ipynb:cell 3:{CLIP}:5: AMP201 [error] clip-before-unscale: "
+    start = f"train.ipynb:cell 3:{CLIP}:5: AMP201 [*] [error] clip-before-unscale: "
     assert done.stdout.startswith(start)
     shown = done.stdout.split("\n")[1:]
     assert shown[:5] == [

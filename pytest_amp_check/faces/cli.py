@@ -13,9 +13,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Callable, Sequence
-    from typing import Any, NoReturn
+    from typing import Any, NoReturn, TextIO
 
     from ..protocol.finding import Finding
+    from ..static.engine import Report, Settings
 
 CLEAN, FOUND, FAILED = 0, 1, 2
 INTERRUPTED, PIPE_CLOSED = 130, 141
@@ -164,7 +165,7 @@ def _parser() -> ArgumentParser:
 
 
 def _check(given: Any) -> int:
-    from ..static import engine, work
+    from ..static import engine
 
     stdin = given.paths == ["-"]
     if "-" in given.paths and not stdin:
@@ -178,30 +179,73 @@ def _check(given: Any) -> int:
             f"--statistics counts as full, concise or json, not as {options.output_format}: leave one of the two out"
         )
     settings = table.settings(options)
-    texts: dict[str, str] = {}
+    data: dict[str, bytes] = {}
+    name = given.stdin_filename or "<stdin>"
     if stdin:
-        name = given.stdin_filename or "<stdin>"
-        texts[name] = _standard_input(name)
-        findings, files = engine.check_source(texts[name], name, settings), 1
+        data[name] = sys.stdin.buffer.read()
+        source = _standard_input(name, data[name])
+        tree = engine.alone(source, name)
+        findings, files = engine.check_again(source, name, settings, tree), 1
+        sources = text.Sources({name: source})
     else:
         paths = given.paths or [text.below(path) for path in options.paths] or [os.curdir]
-        show, wipe = text.progress(sys.stderr)
-        try:
-            # A few files are read as soon as what is known of them.
-            cache = table.cache(options) if any(map(os.path.isdir, paths)) else None
-            jobs = options.jobs or work.processors()
-            report = engine.check_paths(paths, settings, show, jobs=jobs, cache=cache)
-        except engine.InputError as error:
-            raise InputFailure(str(error)) from None
-        finally:
-            wipe()
-        findings, files = report.findings, report.files
+        report = _checked(paths, settings, options)
+        findings, files, tree = report.findings, report.files, report.tree
+        sources = text.Sources()
         if not files:
             where = ", ".join(paths)
             sys.stderr.write(f"amp-check: warning: no Python file, notebook or Markdown was found in {where}\n")
+    shown = sys.stdout
+    wrong: list[str] = []
     counts = text.count(finding.severity for finding in findings)
-    _show(findings, text.tally(counts, files), options, text.Sources(texts))
+    summary = text.tally(counts, files)
+    if options.fix or options.diff:
+        from . import fixing
+
+        outcomes = fixing.mend(findings, data, settings, tree, unsafe=options.unsafe_fixes)
+        if options.diff:
+            fixing.show_difference(outcomes)
+            return FOUND if outcomes and not options.exit_zero else CLEAN
+        found = len(findings)
+        if stdin:
+            # The source is what is asked for; what is left to say goes where it is in nobody's way.
+            shown = sys.stderr
+            sys.stdout.buffer.write(outcomes[0].manuscript.data() if outcomes else data[name])
+            if outcomes:
+                source = outcomes[0].manuscript.text
+                findings = engine.check_again(source, name, settings, tree)
+                sources, data = text.Sources({name: source}), {name: outcomes[0].manuscript.data()}
+        elif outcomes:
+            wrong, findings = fixing.make(outcomes, findings, tree, lambda: _checked(paths, settings, options).findings)
+        counts = text.count(finding.severity for finding in findings)
+        if found > len(findings):
+            summary = f"{summary.removesuffix('.')} ({found - len(findings):,} fixed, {len(findings):,} remaining)."
+    fixable = ""
+    if findings and not options.statistics and options.output_format != "github":
+        from . import fixing
+
+        fixing.offer(findings, data)
+        fixable = fixing.summary(findings, unsafe=options.unsafe_fixes)
+    _show(findings, summary, options, sources, shown, fixable)
+    for sentence in wrong:
+        _fail(sentence)
+    if wrong:
+        return FAILED
     return FOUND if counts["error"] + counts["warning"] and not options.exit_zero else CLEAN
+
+
+def _checked(paths: list[str], settings: Settings, options: table.Options) -> Report:
+    from ..static import engine, work
+
+    show, wipe = text.progress(sys.stderr)
+    try:
+        # A few files are read as soon as what is known of them.
+        cache = table.cache(options) if any(map(os.path.isdir, paths)) else None
+        return engine.check_paths(paths, settings, show, jobs=options.jobs or work.processors(), cache=cache)
+    except engine.InputError as error:
+        raise InputFailure(str(error)) from None
+    finally:
+        wipe()
 
 
 def _record(given: Any) -> int:
@@ -221,42 +265,51 @@ def _record(given: Any) -> int:
     counts = text.count(finding.severity for finding in findings)
     if options.output_format == "full" and not options.statistics:
         recorded.show(sys.stdout)
-    _show(findings, recorded.summary(counts), options, text.Sources())
+    _show(findings, recorded.summary(counts), options, text.Sources(), sys.stdout)
     if recorded.wrong:
         return _fail(recorded.wrong)
     return code or (FOUND if counts["error"] + counts["warning"] and not options.exit_zero else CLEAN)
 
 
-def _standard_input(name: str) -> str:
+def _standard_input(name: str, data: bytes) -> str:
     from ..static import documents, sources
 
     try:
-        return documents.decode(name, sys.stdin.buffer.read())
+        return documents.decode(name, data)
     except sources.Unreadable as error:
         raise InputFailure(f"standard input cannot be read: {error.reason}") from None
 
 
-def _show(findings: list[Finding], summary: str, options: table.Options, sources: text.Sources) -> None:
+def _show(
+    findings: list[Finding],
+    summary: str,
+    options: table.Options,
+    sources: text.Sources,
+    stream: TextIO,
+    fixable: str = "",
+) -> None:
     form = options.output_format
     records = text.statistics((f.code, f.name, f.severity) for f in findings) if options.statistics else []
     if form in ("full", "concise"):
         if options.statistics:
             lines = text.statistics_table(records)
         elif form == "concise":
-            lines = text.concise(findings)
+            lines = text.concise(findings, unsafe=options.unsafe_fixes)
         else:
-            lines = text.full(findings, sources)
+            lines = text.full(findings, sources, unsafe=options.unsafe_fixes)
         lines.append([(summary, "" if findings else "good")])
-        text.write(lines, sys.stdout, text.colour_wanted(sys.stdout))
+        if fixable:
+            lines.append([(fixable, "")])
+        text.write(lines, stream, text.colour_wanted(stream))
         return
     from . import machine
 
     if form == "json":
-        sys.stdout.write(machine.dumps(records) if options.statistics else machine.json_text(findings))
+        stream.write(machine.dumps(records) if options.statistics else machine.json_text(findings))
     elif form == "github":
-        sys.stdout.write(machine.github(findings, summary))
+        stream.write(machine.github(findings, summary))
     else:
-        sys.stdout.write(machine.sarif(findings, sources))
+        stream.write(machine.sarif(findings, sources))
 
 
 def _explain(given: Any) -> int:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..protocol.events import Site
+    from ..protocol.fix import Fix
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _COMMANDS = {ERROR: "error", WARNING: "warning", INFO: "notice"}
@@ -138,21 +139,40 @@ def _result(finding: Finding, rule: int, fingerprint: str) -> dict[str, Any]:
         ]
         flow = [{"location": _location(site, text)} for site, text in steps]
         result["codeFlows"] = [{"threadFlows": [{"locations": flow}]}]
+    if finding.fix is not None and finding.cell is None:
+        # Only of a file: what a fix counts in a notebook is no line of its file.
+        result["fixes"] = [_fix(finding.site.path, finding.fix)]
     return result
 
 
-def _location(site: Site, text: str = "") -> dict[str, Any]:
+def _fix(path: str, fix: Fix) -> dict[str, Any]:
+    replacements = []
+    for edit in fix.edits:
+        names = ("startLine", "startColumn", "endLine", "endColumn")
+        span = (edit.line, edit.column + 1, edit.end_line, edit.end_column + 1)
+        replacements.append(
+            {"deletedRegion": dict(zip(names, span, strict=True)), "insertedContent": {"text": edit.content}}
+        )
+    change = {"artifactLocation": _artifact(path), "replacements": replacements}
+    return {"description": {"text": fix.message}, "artifactChanges": [change]}
+
+
+def _artifact(path: str) -> dict[str, Any]:
     from urllib.parse import quote
 
-    path = _relative(site.path)
+    path = _relative(path)
     artifact: dict[str, Any] = {"uri": quote(path, errors="surrogateescape")}
     if os.path.isabs(path):
         artifact["uri"] = "file://" + ("" if path.startswith("/") else "/") + artifact["uri"]
     else:
         artifact["uriBaseId"] = "%SRCROOT%"
+    return artifact
+
+
+def _location(site: Site, text: str = "") -> dict[str, Any]:
     names = ("startLine", "startColumn", "endLine", "endColumn")
     region = dict(zip(names, _region(site), strict=True))
-    location: dict[str, Any] = {"physicalLocation": {"artifactLocation": artifact, "region": region}}
+    location: dict[str, Any] = {"physicalLocation": {"artifactLocation": _artifact(site.path), "region": region}}
     if text:
         location["message"] = {"text": _in_cell(site) + text}
     return location

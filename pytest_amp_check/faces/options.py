@@ -275,6 +275,23 @@ OPTIONS = (
     ),
     Option("output-format", FORMAT, "full", "how findings are shown", metavar="FORMAT", flag="--output-format"),
     Option("exit-zero", FLAG, False, "leave with 0 even when something was found", flag="--exit-zero"),
+    Option("fix", FLAG, False, "make the fixes that are safe, and show what is left", flag="--fix", run_flag=""),
+    Option(
+        "unsafe-fixes",
+        FLAG,
+        False,
+        "count, show and make also fixes that change what may have been tuned around",
+        flag="--unsafe-fixes",
+        run_flag="",
+    ),
+    Option(
+        "diff",
+        FLAG,
+        False,
+        "show what --fix would change, and change nothing; leave with 1 if that is anything",
+        flag="--diff",
+        run_flag="",
+    ),
     Option(
         "cache",
         FLAG,
@@ -363,6 +380,9 @@ class Options:
     severity: dict[str, str]
     output_format: str
     exit_zero: bool
+    fix: bool
+    unsafe_fixes: bool
+    diff: bool
     cache: bool
     cache_dir: str | None
     jobs: int | None

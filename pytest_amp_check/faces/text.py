@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..protocol.finding import SEVERITIES
+from ..protocol.fix import SAFE, UNSAFE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ STYLES = {
     "good": "green",
     "command": "cyan",
 }
+#: What makes the fix of a rule, by how safe it is.
+FLAGS = {SAFE: "--fix", UNSAFE: "--fix --unsafe-fixes"}
 #: Lines of source shown before and after the blamed ones.
 AROUND = 1
 #: Blamed lines shown of one range, and characters shown of one line.
@@ -125,32 +128,35 @@ def plain(lines: Iterable[Line]) -> list[str]:
     return ["".join(piece for piece, _ in line) + "\n" for line in lines]
 
 
-def headline(finding: Finding) -> Line:
+def headline(finding: Finding, *, unsafe: bool = False) -> Line:
+    """A finding in one line, marked where a fix can be made: a safe one, or any where ``unsafe`` ones may be, too."""
+    fixable = finding.fix is not None and (unsafe or finding.fix.applicability == SAFE)
     return [
         (_printable(finding.filename), "path"),
         (f":cell {finding.cell}" if finding.cell is not None else "", ""),
         (f":{finding.site.line}:{finding.site.column + 1}: ", "dim"),
         (finding.code, "code"),
+        (" [*]" if fixable else "", "command"),
         (" [", ""),
         (finding.severity, finding.severity),
         (f"] {finding.name}: {_printable(finding.message)}", ""),
     ]
 
 
-def concise(findings: Iterable[Finding]) -> list[Line]:
-    return [headline(finding) for finding in findings]
+def concise(findings: Iterable[Finding], *, unsafe: bool = False) -> list[Line]:
+    return [headline(finding, unsafe=unsafe) for finding in findings]
 
 
-def full(findings: Iterable[Finding], sources: Sources) -> list[Line]:
+def full(findings: Iterable[Finding], sources: Sources, *, unsafe: bool = False) -> list[Line]:
     lines: list[Line] = []
     for finding in findings:
-        lines += [*one(finding, sources), []]
+        lines += [*one(finding, sources, unsafe=unsafe), []]
     return lines
 
 
-def one(finding: Finding, sources: Sources) -> list[Line]:
-    """A finding with its code frame, the events that lead to it, and the command that says more."""
-    lines = [headline(finding), *frame(finding.site, sources)]
+def one(finding: Finding, sources: Sources, *, unsafe: bool = False) -> list[Line]:
+    """A finding with its code frame, the events that lead to it, its fix, and the command that says more."""
+    lines = [headline(finding, unsafe=unsafe), *frame(finding.site, sources)]
     some = ""
     if not finding.certain:
         if finding.witness and not finding.condition:
@@ -174,6 +180,9 @@ def one(finding: Finding, sources: Sources) -> list[Line]:
         for site in finding.site.frames()[:-1]:
             lines.append([("    ", ""), (_printable(site.place), "")])
             lines += _quoted(site, sources)
+    if finding.fix is not None:
+        flags = f" ({FLAGS[finding.fix.applicability]})"
+        lines.append([("  fix: ", "dim"), (_printable(finding.fix.message), ""), (flags, "dim")])
     lines.append([("  help: ", "dim"), (f"amp-check explain {finding.code}", "command")])
     return lines
 
@@ -313,6 +322,7 @@ def rules_table(rules: Iterable[Rule]) -> list[Line]:
             (" " * (severity - len(rule.severity) + 2), ""),
             (rule.summary, ""),
             ("" if rule.default else " (off unless selected)", "dim"),
+            (f" [{FLAGS[rule.applicability]}]" if rule.applicability else "", "command"),
         ]
         for rule in rows
     ]
@@ -337,6 +347,11 @@ def rule_markdown(rule: Rule) -> str:
         "## Fix",
         rule.fix.strip(),
     ]
+    if rule.applicability:
+        parts.append(
+            f"`amp-check check {FLAGS[rule.applicability]}` does so where it is certain what is right. "
+            f"{_SAFETY[rule.applicability]}"
+        )
     parts += [
         "## How to silence it",
         f"One line: `# amp: ignore[{rule.code}] the reason`. A project, in pyproject.toml:",
@@ -357,6 +372,12 @@ def _measured(code: str) -> list[str]:
 
     said = MEASURED.get(code)
     return [f"The bad example below beside the good one, on the CPU with torch {TORCH}: {said}."] if said else []
+
+
+_SAFETY = {
+    SAFE: "The fix is safe: it restores what torch documents and changes nothing else.",
+    UNSAFE: "The fix is opt-in: it changes the steps, or what stops a run, for which a training may have been tuned.",
+}
 
 
 def _fenced(code: str) -> str:

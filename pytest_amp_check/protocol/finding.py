@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .events import Site
+    from .fix import Fix
 
 ERROR, WARNING, INFO = "error", "warning", "info"
 SEVERITIES = (ERROR, WARNING, INFO)
@@ -27,10 +28,24 @@ class Finding:
 
     ``certain`` is True when every path that reaches the place makes the mistake, False when only some do; then
     ``condition`` may say which (``when use_amp is true``). ``entries`` are the functions (path and line) whose reading
-    came upon it.
+    came upon it. ``label`` is that of the fault, ``names`` what its message is filled with, and ``fix`` how the source
+    can be put right, where that was asked for and is known.
     """
 
-    __slots__ = ("certain", "code", "condition", "entries", "message", "name", "severity", "site", "witness")
+    __slots__ = (
+        "certain",
+        "code",
+        "condition",
+        "entries",
+        "fix",
+        "label",
+        "message",
+        "name",
+        "names",
+        "severity",
+        "site",
+        "witness",
+    )
 
     def __init__(
         self,
@@ -43,6 +58,8 @@ class Finding:
         certain: bool = True,
         condition: str = "",
         witness: tuple[Step, ...] = (),
+        label: str = "",
+        names: dict[str, str] | None = None,
     ) -> None:
         self.code = code
         self.name = name
@@ -52,6 +69,9 @@ class Finding:
         self.certain = certain
         self.condition = condition
         self.witness = witness
+        self.label = label
+        self.names = names or {}
+        self.fix: Fix | None = None
         self.entries: set[tuple[str, int]] = set()
 
     @property
@@ -92,7 +112,7 @@ class Finding:
                 }
                 for s in self.witness
             ],
-            "fix": None,
+            "fix": self.fix.as_dict() if self.fix is not None else None,
             "url": None,
         }
 

@@ -133,7 +133,18 @@ def make_finding(
     names.update(values)
     message = _fill(fault.message.replace("{advice}", values.get("advice", "")), names)
     severity = values.get("severity") or fault.severity or rule.severity
-    return Finding(rule.code, rule.name, severity, message, site, certain=certain, condition=condition, witness=witness)
+    return Finding(
+        rule.code,
+        rule.name,
+        severity,
+        message,
+        site,
+        certain=certain,
+        condition=condition,
+        witness=witness,
+        label=label,
+        names=names,
+    )
 
 
 def of_framework(label: str, events: list[Event], program: Program) -> tuple[str, dict[str, str]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from .events import Event, Program
 from .finding import ERROR, INFO, SEVERITIES, WARNING
+from .fix import APPLICABILITIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ class Rule:
     bad, good   runnable Python; each line that must be found carries ``# AMPnnn``. ``good`` is ``bad`` put right.
     silent      look-alikes, each (reason, Python) that must give no finding of this rule.
     fix         how to put it right, one sentence.
+    applicability
+                of the fix that ``check --fix`` makes where it is certain what is right: ``safe``, or ``unsafe`` for
+                one that changes what may have been tuned around; empty where there is none.
     sources     where the claim comes from.
     readers     ``static``, ``runtime`` or ``both``.
     on          event kind -> judge of that event alone.
@@ -57,6 +61,7 @@ class Rule:
     """
 
     __slots__ = (
+        "applicability",
         "bad",
         "code",
         "default",
@@ -94,6 +99,7 @@ class Rule:
         on: Mapping[str, FactJudge] | None = None,
         whole: WholeJudge | None = None,
         default: bool = True,
+        applicability: str = "",
     ) -> None:
         missing = [
             k for k, v in (("bad", bad), ("good", good), ("why", why), ("harm", harm), ("fix", fix)) if not v.strip()
@@ -103,6 +109,8 @@ class Rule:
             raise ValueError(f"rule {code} has no {what}: a rule without its proof is not a rule")
         if severity not in SEVERITIES or readers not in (STATIC, RUNTIME, BOTH):
             raise ValueError(f"rule {code}: severity {severity!r} or readers {readers!r} is not one of the known words")
+        if applicability and applicability not in APPLICABILITIES:
+            raise ValueError(f"rule {code}: a fix is {' or '.join(APPLICABILITIES)}, not {applicability!r}")
         if f"# {code}" not in bad or f"# {code}" in good:
             raise ValueError(f"rule {code}: bad must carry the mark '# {code}' and good must not")
         self.code = code
@@ -121,6 +129,7 @@ class Rule:
         self.on = dict(on or {})
         self.whole = whole
         self.default = default
+        self.applicability = applicability
 
     def as_dict(self) -> dict[str, Any]:
         """The rule as plain data, for ``amp-check rules --output-format json``."""
@@ -134,6 +143,7 @@ class Rule:
             "bad": self.bad,
             "good": self.good,
             "fix": self.fix,
+            "applicability": self.applicability or None,
             "silent": [{"reason": reason, "code": code} for reason, code in self.silent],
             "sources": list(self.sources),
             "readers": self.readers,

@@ -64,20 +64,30 @@ class Settings:
 
 
 class Report:
-    """Findings in order of file and line, and the number of files that were looked at."""
+    """Findings in order of file and line, the number of files that were looked at, and what is known of them."""
 
-    __slots__ = ("files", "findings")
+    __slots__ = ("files", "findings", "tree")
 
-    def __init__(self, findings: list[Finding], files: int) -> None:
+    def __init__(self, findings: list[Finding], files: int, tree: Tree) -> None:
         self.findings = findings
         self.files = files
+        self.tree = tree
 
 
 def check_source(text: str, filename: str = "<string>", settings: Settings | None = None) -> list[Finding]:
     """Findings in one source text."""
+    return check_again(text, filename, settings or Settings(), alone(text, filename))
+
+
+def alone(text: str, filename: str) -> Tree:
+    """What is known of a source text that has no others beside it."""
     tree = Tree()
     tree.look(filename, documents.code(filename, text.encode("utf-8", "replace")))
-    settings = settings or Settings()
+    return tree
+
+
+def check_again(text: str, filename: str, settings: Settings, tree: Tree) -> list[Finding]:
+    """Findings in what a file holds, or would hold, among files of which the tree is known."""
     readings = _uncollected(lambda: _read(text, filename, settings, tree).readings)
     return _settled(readings, [filename], settings, {filename: text})
 
@@ -174,7 +184,7 @@ def _report(
         store.write()
     findings.extend(_settled(readings, files, settings))
     findings.sort(key=Finding.order)
-    return Report(findings, len(files))
+    return Report(findings, len(files), tree)
 
 
 def _worth_reading(seen: list[Look], named: frozenset[str], tree: Tree) -> list[Look]:
@@ -354,7 +364,8 @@ def _settle(findings: list[Finding], path: str, settings: Settings) -> list[Find
 
 def _unreadable(path: str, line: int, reason: str) -> Finding:
     rule, fault = LABELS["source:unreadable"]
-    return Finding(rule.code, rule.name, rule.severity, fault.message.format(reason=reason), Site(path, line))
+    message = fault.message.format(reason=reason)
+    return Finding(rule.code, rule.name, rule.severity, message, Site(path, line), label="source:unreadable")
 
 
 def _suppressed(findings: list[Finding], text: str, path: str, settings: Settings) -> list[Finding]:
@@ -367,7 +378,9 @@ def _suppressed(findings: list[Finding], text: str, path: str, settings: Setting
     if rule.code in active:
         for line, column, end_column, words in suppressions.unused(active):
             message = fault.message.format(reason=words)
-            finding = Finding(rule.code, rule.name, rule.severity, message, Site(path, line, column, line, end_column))
+            site = Site(path, line, column, line, end_column)
+            finding = Finding(rule.code, rule.name, rule.severity, message, site, label="suppression:unused")
+            finding.names["reason"] = words
             if not suppressions.silences(finding):
                 kept.append(finding)
     return _settle(kept, path, settings)

@@ -268,7 +268,7 @@ class Flow(Modules):
             self.read(node.body)
             return
         formula = self.condition(node.test)
-        shim = _is_version_guard(node.test) or self._asks_for_a_version(node.test)
+        shim = is_version_guard(node.test) or self._asks_for_a_version(node.test)
         self.shims += shim
         yes, no = self.fork(formula, lambda: self.read(node.body), lambda: self.read(node.orelse))
         self.shims -= shim
@@ -879,7 +879,8 @@ def _is_main_guard(test: ast.expr) -> bool:
     return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
 
 
-def _is_version_guard(test: ast.expr) -> bool:
+def is_version_guard(test: ast.expr) -> bool:
+    """Whether a test asks what the torch that is installed has."""
     for node in walk(test):
         name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
         if "version" in name.lower() or name == "hasattr":

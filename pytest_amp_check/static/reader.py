@@ -13,6 +13,7 @@ from ..protocol.frameworks import FRAMEWORKS
 from ..protocol.words import Words, chain
 from .conditions import Formula, both, either, negate
 from .counters import Counters, compute
+from .flow import is_version_guard
 from .microbatches import draws
 from .modules import BUILTINS
 from .values import (
@@ -414,7 +415,10 @@ class Expressions(Counters):
         def otherwise() -> None:
             values[1] = self.evaluate(node.orelse)
 
+        shim = is_version_guard(node.test)
+        self.shims += shim
         self.fork(formula, then, otherwise)
+        self.shims -= shim
         if isinstance(formula, bool):
             return values[0] if formula else values[1]
         return self.unite(formula, values[0], values[1], f"ifexp{id(node)}")

@@ -67,7 +67,7 @@ def encode(readings: list[Reading], rename: Rename) -> list[Any]:
         witness = [[site(step.site), step.text] for step in found.witness]
         entries = [[rename(path), line] for path, line in sorted(found.entries)]
         said = [found.code, found.severity, found.message, found.certain, found.condition]
-        return [*said, site(found.site), witness, entries]
+        return [*said, site(found.site), witness, entries, found.label, found.names]
 
     def reached(functions: Reached) -> list[Any]:
         return [
@@ -90,12 +90,13 @@ def decode(path: str, written: Any, rename: Rename) -> list[Reading]:
         return Site(rename(place), *span, text(function), outer, number(cell) if cell is not None else None)
 
     def finding(found: Any) -> Finding:
-        code, severity, message, certain, condition, place, witness, entries = found
+        code, severity, message, certain, condition, place, witness, entries, label, names = found
         if severity not in SEVERITIES:
             raise ValueError(severity)
         steps = tuple(Step(site(at), text(said)) for at, said in witness)
         made = Finding(code, RULES[code].name, severity, text(message), site(place), certain=truth(certain))
         made.condition, made.witness = text(condition), steps
+        made.label, made.names = text(label), {text(key): text(said) for key, said in names.items()}
         made.entries = {(rename(at), number(line)) for at, line in entries}
         return made
 

@@ -261,21 +261,26 @@ def decode(data: bytes) -> str:
     The encoding is UTF-8 or what a coding line names (PEP 263). A form feed, which ends a line for ``str.splitlines``,
     ends none for Python.
     """
+    return newlines(spelled(data)[0])
+
+
+def spelled(data: bytes) -> tuple[str, str]:
+    """The text of Python source with the line ends that it has, and the encoding that gives these bytes back."""
     refuse_large(len(data))
     _refuse_null(data)
     marked = data.startswith(BYTE_ORDER_MARK)
     encoding = _coding_line(data)
     if marked and encoding and encoding.lower().replace("_", "-") not in ("utf-8", "utf8"):
         raise Unreadable(f"it begins with the mark of UTF-8 and its coding line says {encoding}")
+    codec = "utf-8-sig" if marked else encoding or "utf-8"
     try:
-        text = data.decode("utf-8-sig" if marked else encoding or "utf-8")
+        return data.decode(codec), codec
     except UnicodeDecodeError as error:
         line = _line(data, error.start)
         reason = f"byte 0x{data[error.start]:02x} on line {line} is not {encoding or 'UTF-8'}"
         raise Unreadable(reason if encoding else f"{reason}, and no coding line names another encoding", line) from None
     except (LookupError, ValueError):
         raise Unreadable(f"its coding line names {encoding}, which is no encoding that Python knows") from None
-    return newlines(text)
 
 
 def utf8(data: bytes) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ..events import DIVIDED_TWICE, Event, Program
+from ..fix import SAFE, UNSAFE
 from ..rule import ERROR, INFO, STATIC, WARNING, Fault, Rule
 
 _EXAMPLES = "PyTorch docs, Automatic Mixed Precision examples: Gradient accumulation"
@@ -163,6 +164,7 @@ for i, (x, y) in enumerate(batches):
         optimizer.zero_grad()
 """,
     good=_RIGHT,
+    applicability=UNSAFE,
     fix="Divide each micro-batch's loss by the number of micro-batches: `scaler.scale(loss / k).backward()`.",
     sources=(
         f"{_EXAMPLES} (loss = loss / iters_to_accumulate)",
@@ -571,6 +573,7 @@ for i, (x, y) in enumerate(batches):
         optimizer.zero_grad()
 """,
     good=_RIGHT,
+    applicability=SAFE,
     fix="Move `unscale_()` and `update()` under the test that guards `scaler.step()`.",
     sources=(
         f"{_EXAMPLES} (the scale is updated once per effective batch)",

@@ -18,6 +18,7 @@ from ..events import (
     Program,
     Symbol,
 )
+from ..fix import SAFE
 from ..rule import BOTH, ERROR, INFO, RUNTIME, STATIC, WARNING, Fault, Rule
 from ..surface import AUTOCAST_DEVICES, DTYPES, lookup
 
@@ -623,6 +624,7 @@ for _ in range(3):
     scaler.step(optimizer)
     scaler.update()
 """,
+        applicability=SAFE,
         fix=(
             "Dedent backward, unscale, clip and step out of the `with torch.autocast(...)` block: only the forward and"
             " the loss belong inside."
@@ -1209,6 +1211,7 @@ def named_enabled():
 for attempt in (device_type, named_device, named_enabled):
     print(attempt.__name__, attempt().dtype)
 """,
+        applicability=SAFE,
         fix="Pass the device type as a string first (`device.type` of a torch.device) and everything else by name.",
         silent=(
             (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ..events import AGAIN, OPTIMIZER_LOAD, SAVE, SCALER_LOAD, SCHEDULER_STEP, Event, Graph, Program
+from ..fix import SAFE
 from ..rule import INFO, RUNTIME, WARNING, Fault, Rule
 
 TYPE_CHECKING = False
@@ -212,6 +213,7 @@ for epoch in range(2):
 checkpoint.seek(0)
 scaler.load_state_dict(torch.load(checkpoint)["scaler"])
 """,
+    applicability=SAFE,
     fix='Put `"scaler": scaler.state_dict()` into the checkpoint, and call `scaler.load_state_dict()` on resume.',
     sources=(
         _STATE_DICT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ..events import DEPRECATED, Event, Program
+from ..fix import SAFE
 from ..rule import ERROR, STATIC, WARNING, Fault, Rule
 from ..surface import lookup
 
@@ -86,6 +87,7 @@ for _ in range(3):
     scaler.step(optimizer)
     scaler.update()
 """,
+        applicability=SAFE,
         fix="Import from `torch.amp`, pass the device type first and every other argument of autocast by name.",
         silent=(
             (
@@ -106,6 +108,12 @@ if hasattr(torch, "amp") and hasattr(torch.amp, "GradScaler"):
     scaler = torch.amp.GradScaler("cuda")
 else:
     scaler = torch.cuda.amp.GradScaler()
+""",
+            ),
+            (
+                "a version guard in an expression",
+                """\
+scaler = torch.amp.GradScaler("cuda") if hasattr(torch.amp, "GradScaler") else torch.cuda.amp.GradScaler()
 """,
             ),
             (
@@ -204,6 +212,7 @@ for _ in range(3):
     scaler.step(optimizer)
     scaler.update()
 """,
+        applicability=SAFE,
         fix="Remove the comment, or the code in its brackets that is not found on this line.",
         silent=(
             (

@@ -17,6 +17,7 @@ from ..events import (
     Event,
     Program,
 )
+from ..fix import SAFE
 from ..rule import BOTH, ERROR, INFO, STATIC, WARNING, Fault, Rule
 
 _AUTOCAST = "PyTorch documentation: torch.autocast and GradScaler, docs.pytorch.org/docs/stable/amp.html"
@@ -1052,6 +1053,7 @@ def attend_masked_fill():
 for attend in (attend_where, attend_masked_fill):
     print(attend.__name__, "finite:", attend().isfinite().all().item())
 """,
+        applicability=SAFE,
         fix='Write `torch.finfo(x.dtype).min`, or `float("-inf")` where no row is masked throughout.',
         silent=(
             (

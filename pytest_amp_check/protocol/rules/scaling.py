@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ..events import CLIP, GRAD_INVALID, PENALTY, SCALER_NEW, SCALER_STEP, Event, Program, Site, Symbol
+from ..fix import SAFE, UNSAFE
 from ..rule import ERROR, INFO, RUNTIME, STATIC, WARNING, Fault, Rule
 
 TYPE_CHECKING = False
@@ -492,6 +493,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
+    applicability=SAFE,
     fix="Call `scaler.unscale_(optimizer)` between backward and the clip; `scaler.step()` does not unscale again.",
     sources=(
         f"{_EXAMPLES}: Gradient clipping",
@@ -771,6 +773,7 @@ for x, action, value in batches:
     scaler.step(critic_optimizer)
     scaler.update()
 """,
+    applicability=SAFE,
     fix="Run every loss whose parameters the scaler steps backward through `scaler.scale(loss).backward()`.",
     sources=(
         f"{_EXAMPLES}: Working with multiple models, losses, and optimizers (each loss is scaled)",
@@ -917,6 +920,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
+    applicability=SAFE,
     fix="Replace `optimizer.step()` by `scaler.step(optimizer)` and `scaler.update()`.",
     sources=(
         "PyTorch docs, torch.amp.GradScaler.step",
@@ -1049,6 +1053,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
+    applicability=SAFE,
     fix="Call `scaler.update()` once per iteration, after the last `scaler.step()`.",
     sources=(
         "PyTorch docs, torch.amp.GradScaler.update",
@@ -1286,6 +1291,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
+    applicability=SAFE,
     fix="Construct the GradScaler once, before the loop.",
     sources=(
         f"{_EXAMPLES}: Typical mixed precision training (the scaler is created once at the beginning of training)",
@@ -1947,6 +1953,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
+    applicability=UNSAFE,
     fix="Drop `error_if_nonfinite=True`; `scaler.step()` skips the step, and `scaler.update()` lowers the scale.",
     sources=(
         "torch/nn/utils/clip_grad.py: clip_grad_norm_ raises on a non-finite norm",

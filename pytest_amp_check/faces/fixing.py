@@ -1,0 +1,135 @@
+"""Fixes as the command makes and shows them: in files, on standard output, or as a diff."""
+
+from __future__ import annotations
+
+import sys
+
+from . import text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from ..protocol.finding import Finding
+    from ..static.engine import Settings
+    from ..static.fix import Outcome
+    from ..static.tree import Tree
+
+
+def offer(findings: Sequence[Finding], data: Mapping[str, bytes]) -> None:
+    """Say of each finding how it can be put right, where a rule has a fix."""
+    if any(_applicability(finding) for finding in findings):
+        from ..static import fix
+
+        fix.offer(findings, data)
+
+
+def mend(
+    findings: Sequence[Finding], data: Mapping[str, bytes], settings: Settings, tree: Tree, *, unsafe: bool
+) -> list[Outcome]:
+    """What becomes of each file that has a finding with a fix, nothing written yet; what is refused is said."""
+    from ..static import fix, sources
+    from ..static.manuscript import Manuscript
+
+    by_path: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_path.setdefault(finding.filename, []).append(finding)
+    outcomes: list[Outcome] = []
+    wanted = ("safe", "unsafe") if unsafe else ("safe",)
+    todo = {path: found for path, found in by_path.items() if any(_applicability(f) in wanted for f in found)}
+    taken = fix.taken([path for path in todo if path not in data], tree.files)
+    for path, found in todo.items():
+        try:
+            source = data[path] if path in data else sources.load(path)
+            manuscript = Manuscript.of(path, source, taken.get(path, frozenset()))
+        except sources.Unreadable:
+            # That is a finding of its own.
+            continue
+        outcome = fix.mend(manuscript, found, settings, tree, unsafe=unsafe)
+        for sentence in outcome.refused:
+            warn(sentence)
+        if outcome.changed:
+            outcomes.append(outcome)
+    return outcomes
+
+
+def make(
+    outcomes: Sequence[Outcome], before: Sequence[Finding], tree: Tree, check: Callable[[], list[Finding]]
+) -> tuple[list[str], list[Finding]]:
+    """Write the files, check everything again, and take back what has done harm elsewhere.
+
+    Why what could not be written could not, and what is found now.
+    """
+    from ..static import fix
+
+    wrong = _write(outcomes)
+    after = check()
+    harmful = fix.harmful(before, after, outcomes, tree)
+    if harmful:
+        for outcome in harmful:
+            warn(f"{outcome.path}: its fixes were taken back: they would lead to findings in what goes with it")
+        wrong += _write(outcome.undone() for outcome in harmful)
+        after = check()
+    return wrong, after
+
+
+def _write(outcomes: Iterable[Outcome]) -> list[str]:
+    """Write every file that can be written; why, for those that cannot."""
+    from ..static import fix
+
+    wrong: list[str] = []
+    for outcome in outcomes:
+        try:
+            fix.write(outcome)
+        except fix.Refused as error:
+            wrong.append(str(error))
+    return wrong
+
+
+def show_difference(outcomes: Sequence[Outcome]) -> None:
+    """The diff on standard output, and on standard error how much it is."""
+    from ..static import fix
+
+    for outcome in outcomes:
+        text.write(
+            [_coloured(line) for line in _lines(fix.difference(outcome))], sys.stdout, text.colour_wanted(sys.stdout)
+        )
+    number = sum(sum(outcome.fixed.values()) for outcome in outcomes)
+    if outcomes:
+        sys.stderr.write(f"Would fix {number} finding{'' if number == 1 else 's'} in {_files(len(outcomes))}.\n")
+    else:
+        sys.stderr.write("Nothing would be fixed.\n")
+
+
+def summary(findings: Iterable[Finding], *, unsafe: bool) -> str:
+    """One sentence on what of the findings can be fixed, with which flag; nothing, where nothing can."""
+    found = [finding.fix.applicability for finding in findings if finding.fix is not None]
+    fixable = len(found) if unsafe else found.count("safe")
+    hidden = len(found) - fixable
+    more = f" ({hidden} hidden fix{'' if hidden == 1 else 'es'} can be enabled with --unsafe-fixes)" if hidden else ""
+    if fixable:
+        return f"[*] {fixable} fixable with --fix{more}."
+    return f"No fixes available{more}." if hidden else ""
+
+
+def warn(sentence: str) -> None:
+    sys.stderr.write(f"amp-check: warning: {sentence}\n")
+
+
+def _applicability(finding: Finding) -> str:
+    from ..protocol.rules import RULES
+
+    return RULES[finding.code].applicability
+
+
+def _files(number: int) -> str:
+    return f"{number} file{'' if number == 1 else 's'}"
+
+
+def _lines(diff: str) -> list[str]:
+    return diff.split("\n")[:-1]
+
+
+def _coloured(line: str) -> text.Line:
+    style = {"+": "good", "-": "mark", "@": "command"}.get(line[:1], "")
+    return [(line, "path" if line.startswith(("+++", "---")) else style)]

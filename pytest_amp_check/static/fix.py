@@ -1,0 +1,308 @@
+"""Puts findings right: offers fixes, makes them in a copy, reads that copy again, and keeps what is right after all."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from ..protocol.finding import Finding
+from ..protocol.fix import SAFE, Edit, Fix
+from ..protocol.rules import RULES
+from . import edits, sources
+from .engine import Settings, check_again
+from .fixes import FIXERS
+from .layout import Unfit
+from .manuscript import Manuscript
+from .tree import Tree
+
+#: What a finding has in common with itself after an edit: its code and the source of its line.
+Identity = tuple[str, str]
+#: Times that a file is gone through: each puts something right, and few fixes have to wait for another.
+ROUNDS = 50
+OVERLAPS = "its edits overlap those of another fix"
+
+
+class Refused(Exception):
+    """A file that cannot be written; the message is one sentence."""
+
+
+class Outcome:
+    """What became of one file: its new version, the codes of what was put right, and what was not, in sentences."""
+
+    __slots__ = ("fixed", "manuscript", "original", "refused")
+
+    def __init__(self, original: Manuscript) -> None:
+        self.original = original
+        self.manuscript = original
+        self.fixed: Counter[str] = Counter()
+        self.refused: list[str] = []
+
+    @property
+    def path(self) -> str:
+        return self.original.path
+
+    @property
+    def changed(self) -> bool:
+        return self.manuscript.raw != self.original.raw
+
+    def undone(self) -> Outcome:
+        """The way back from what was written."""
+        back = Outcome(self.manuscript)
+        back.manuscript = self.original
+        return back
+
+
+# What is offered.
+
+
+def offer(findings: Iterable[Finding], data: Mapping[str, bytes] | None = None) -> None:
+    """Say of each finding how its source can be put right, where that is certain.
+
+    ``data`` holds what does not stand in a file, by the name that it goes by in findings.
+    """
+    by_path: dict[str, list[Finding]] = {}
+    for finding in findings:
+        if finding.code in FIXERS:
+            by_path.setdefault(finding.filename, []).append(finding)
+    for path, found in by_path.items():
+        try:
+            known = data[path] if data and path in data else sources.load(path)
+            manuscript = Manuscript.of(path, known)
+        except sources.Unreadable:
+            continue
+        for finding in found:
+            finding.fix = _fix(manuscript, finding)
+
+
+def _fix(manuscript: Manuscript, finding: Finding) -> Fix | None:
+    fixer = FIXERS.get(finding.code)
+    if fixer is None:
+        return None
+    try:
+        return manuscript.fix(finding, fixer, RULES[finding.code].applicability)
+    except Unfit:
+        return None
+
+
+_TAKING = re.compile(rb"^[ \t]*from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]*(\([^)]*\)|[^\n#]*)", re.MULTILINE)
+
+
+def taken(paths: Collection[str], files: Iterable[str]) -> dict[str, frozenset[str]]:
+    """For each of some files, the names that others import from it, or from one that is called the same.
+
+    The others are ``files`` and what lies beside these.
+    """
+    stems: dict[str, set[str]] = {_stem(path): set() for path in paths}
+    others = {os.path.abspath(file) for file in files}
+    for folder in {os.path.dirname(os.path.abspath(path)) for path in paths}:
+        with os.scandir(folder) as scan:
+            others |= {entry.path for entry in scan if entry.name.endswith(".py")}
+    for other in others:
+        try:
+            data = sources.load(other) if other.endswith(".py") else b""
+        except sources.Unreadable:
+            continue
+        for dots, module, listed in _TAKING.findall(data):
+            folder = other
+            for _ in dots:
+                folder = os.path.dirname(folder)
+            stem = module.rpartition(b".")[2].decode() or os.path.basename(folder)
+            if stem in stems:
+                stems[stem] |= {name.decode() for name in re.findall(rb"[\w*]+", listed)}
+    return {path: frozenset(stems[_stem(path)]) for path in paths}
+
+
+def _stem(path: str) -> str:
+    """The last part of the name that a file is imported by."""
+    stem = os.path.basename(path).removesuffix(".py")
+    return stem if stem != "__init__" else os.path.basename(os.path.dirname(os.path.abspath(path)))
+
+
+# What is made.
+
+
+def mend(
+    manuscript: Manuscript, findings: Sequence[Finding], settings: Settings, tree: Tree, *, unsafe: bool = False
+) -> Outcome:
+    """One file put right as far as it can be: fixes are made until none is left that holds."""
+    return _Mending(manuscript, findings, settings, tree, unsafe).run()
+
+
+class _Mending:
+    """The rounds through one file."""
+
+    def __init__(
+        self, manuscript: Manuscript, findings: Sequence[Finding], settings: Settings, tree: Tree, unsafe: bool
+    ) -> None:
+        self.outcome = Outcome(manuscript)
+        self.tree = tree
+        self.unsafe = unsafe
+        # A fix must bring nothing that any rule finds, whatever is selected.
+        self.settings = Settings(
+            select=settings.select | frozenset(code for code, rule in RULES.items() if rule.default),
+            per_file_ignores=settings.per_file_ignores,
+        )
+        #: What was found in this file as one of many, and how often.
+        self.wanted = {_identity(finding, manuscript) for finding in findings}
+        self.codes = _count(findings)
+        self.current = self._read(manuscript)
+        alike = _count(self.current)
+        #: Rules that find no more in this file alone than they do in it among the others.
+        self.trusted = {code for code, number in self.codes.items() if alike[code] == number}
+        self.waiting: dict[Identity, str] = {}
+
+    def run(self) -> Outcome:
+        for _ in range(ROUNDS):
+            if not self._round():
+                break
+        left = {_identity(finding, self.outcome.manuscript) for finding in self.current}
+        self.outcome.refused += [said for identity, said in self.waiting.items() if identity in left]
+        return self.outcome
+
+    def _read(self, manuscript: Manuscript) -> list[Finding]:
+        return check_again(manuscript.text, manuscript.path, self.settings, self.tree)
+
+    def _offered(self) -> list[tuple[Fix, list[Finding]]]:
+        """The fixes for what is found now, each with all the findings that it puts right, in the order of the file."""
+        found: dict[object, tuple[Fix, list[Finding]]] = {}
+        for finding in self.current:
+            if finding.code not in self.codes:
+                continue
+            known = finding.code in self.trusted or _identity(finding, self.outcome.manuscript) in self.wanted
+            fix = _fix(self.outcome.manuscript, finding) if known else None
+            if fix is not None and (fix.applicability == SAFE or self.unsafe):
+                found.setdefault(fix.key(), (fix, []))[1].append(finding)
+        return list(found.values())
+
+    def _round(self) -> bool:
+        """Make what can be made at once; whether anything was."""
+        manuscript = self.outcome.manuscript
+        chosen: list[tuple[Fix, list[Finding]]] = []
+        made: list[Edit] = []
+        # The others are tried again. What had to wait is said at last if nothing came of it.
+        self.waiting = {identity: said for identity, said in self.waiting.items() if said.endswith(OVERLAPS)}
+        for fix, findings in self._offered():
+            if edits.overlap(fix.edits, made):
+                for finding in findings:
+                    self._wait(finding, OVERLAPS)
+                continue
+            chosen.append((fix, findings))
+            made += [edit for edit in fix.edits if all(edit.order() != other.order() for other in made)]
+        if not chosen:
+            return False
+        if self._keep(manuscript, made, [finding for _, findings in chosen for finding in findings]) is None:
+            return True
+        # Something in this is wrong: one by one.
+        before = self.current
+        kept: list[Edit] = []
+        for fix, findings in chosen:
+            alike = _count(self.current)
+            if not any(alike[finding.code] for finding in findings):
+                # Another fix has put this right, too.
+                continue
+            more = [edit for edit in fix.edits if all(edit.order() != other.order() for other in kept)]
+            reason = self._keep(manuscript, [*kept, *more], findings)
+            if reason is None:
+                kept += more
+            else:
+                for finding in findings:
+                    self._wait(finding, reason, manuscript)
+        return self.current is not before
+
+    def _wait(self, finding: Finding, reason: str, manuscript: Manuscript | None = None) -> None:
+        identity = _identity(finding, manuscript or self.outcome.manuscript)
+        self.waiting[identity] = f"{finding.site.place}: the fix of {finding.code} was not made: {reason}"
+
+    def _keep(self, manuscript: Manuscript, made: list[Edit], claimed: list[Finding]) -> str | None:
+        """Keep the version with these edits if it is right; why not, if it is not."""
+        try:
+            version = manuscript.edited(made)
+            version.data()
+        except (Unfit, sources.Unreadable, UnicodeEncodeError):
+            return "the file would not be readable"
+        after = self._read(version)
+        before, now = _count(self.current), _count(after)
+        for finding in after:
+            if now[finding.code] > before[finding.code]:
+                unread = finding.label.startswith("source:")
+                return "the result could not be read" if unread else f"it would lead to {finding.code}"
+        if any(now[code] > before[code] - number for code, number in _count(claimed).items()):
+            return "the finding would still be there"
+        self.outcome.fixed += before - now
+        self.outcome.manuscript = version
+        self.current = after
+        return None
+
+
+def _count(findings: Iterable[Finding]) -> Counter[str]:
+    """How often each rule finds something. One fault that becomes another of the same rule is not gone."""
+    return Counter(finding.code for finding in findings)
+
+
+def _identity(finding: Finding, manuscript: Manuscript) -> Identity:
+    lines = manuscript.parts().get(finding.cell, "")
+    row = sources.newlines(lines).split("\n")[finding.line - 1 : finding.line]
+    return finding.code, row[0].strip() if row else ""
+
+
+def harmful(
+    before: Iterable[Finding], after: Iterable[Finding], outcomes: Iterable[Outcome], tree: Tree
+) -> list[Outcome]:
+    """What must be taken back: files that now have more findings than before, and what they import."""
+    risen = Counter((f.filename, f.code) for f in after) - Counter((f.filename, f.code) for f in before)
+    paths = {path for path, _ in risen}
+    imported = {os.path.abspath(path) for path in paths}.union(*(tree.imports(path) for path in paths))
+    return [outcome for outcome in outcomes if outcome.changed and os.path.abspath(outcome.path) in imported]
+
+
+# What is shown and written.
+
+
+def difference(outcome: Outcome) -> str:
+    """What changes in a file, as a unified diff; of a notebook, one for each cell."""
+    import difflib
+
+    shown: list[str] = []
+    before, after = outcome.original.parts(), outcome.manuscript.parts()
+    for part in before:
+        # Not splitlines, for which a form feed ends a line.
+        old, new = (
+            re.findall(r"[^\n]*\n|[^\n]+", sources.newlines(text)) for text in (before[part], after.get(part, ""))
+        )
+        name = outcome.path + (f":cell {part}" if part is not None else "")
+        shown += [
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+            for line in difflib.unified_diff(old, new, name, name)
+        ]
+    return "".join(shown)
+
+
+def write(outcome: Outcome) -> None:
+    """Put the new version of a file in the place of the old one, at once or not at all."""
+    import tempfile
+
+    path = os.path.realpath(outcome.original.path)
+    shown = outcome.original.path
+    part = ""
+    try:
+        mode = os.stat(path).st_mode
+        # Whoever may do everything may still be asked not to.
+        if not mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH) or not os.access(path, os.W_OK):
+            raise Refused(f"{shown} cannot be written: it is read-only")
+        with open(path, "rb") as file:
+            if file.read() != outcome.original.data():
+                raise Refused(f"{shown} was changed by another program while it was being fixed: run amp-check again")
+        handle, part = tempfile.mkstemp(prefix=".amp-check-", dir=os.path.dirname(path))
+        with os.fdopen(handle, "wb") as file:
+            file.write(outcome.manuscript.data())
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(part, stat.S_IMODE(mode))
+        os.replace(part, path)
+    except OSError as error:
+        if part and os.path.exists(part):
+            os.remove(part)
+        raise Refused(f"{shown} cannot be written: {(error.strerror or type(error).__name__).lower()}") from None

@@ -1,0 +1,199 @@
+"""Where things stand in a program: statements in their blocks, expressions at the places that findings name."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator
+
+from ..protocol.events import Site
+from ..protocol.fix import Edit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    Node = TypeVar("Node", bound=ast.AST)
+
+Span = tuple[int, int, int, int]
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+#: Where names and control flow are those of another function, or of a class.
+SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Lambda, ast.Module)
+
+
+class Unfit(Exception):
+    """There is no fix here that is certainly right."""
+
+
+class Layout:
+    """A program with its syntax tree. Raises what parsing it raises."""
+
+    def __init__(self, text: str, path: str = "", taken: frozenset[str] = frozenset()) -> None:
+        self.text = text
+        self.path = path
+        #: The names that other files import from this one; ``*`` for all.
+        self.taken = taken
+        self.lines = text.split("\n")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.tree = ast.parse(text)
+        self.nodes: list[ast.AST] = [self.tree]
+        #: What is asked of the whole program, by the name of the question.
+        self.known: dict[object, object] = {}
+        self._plain = text.isascii()
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self._at: dict[Span, list[ast.expr]] = {}
+        for node in self.nodes:
+            for child in ast.iter_child_nodes(node):
+                # Contexts and operators are one object in all places.
+                self.parents[child] = node
+                self.nodes.append(child)
+            if isinstance(node, ast.expr):
+                self._at.setdefault(self.span(node), []).append(node)
+
+    # From places to nodes and back.
+
+    def span(self, node: ast.expr | ast.stmt) -> Span:
+        """First line and column and last line and column of a node, lines from 1, columns in characters from 0."""
+        end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
+        return (node.lineno, self._column(node.lineno, node.col_offset), end_line, self._column(end_line, end))
+
+    def _column(self, line: int, offset: int) -> int:
+        if self._plain:
+            return offset
+        return len(self.lines[line - 1].encode()[:offset].decode(errors="replace"))
+
+    def at(self, site: Site, kind: type[Node]) -> Node:
+        """The expression of a kind that a site names."""
+        if site.path != self.path:
+            raise Unfit
+        for node in self._at.get((site.line, site.column, site.end_line, site.end_column), ()):
+            if isinstance(node, kind):
+                return node
+        raise Unfit
+
+    def source(self, node: ast.expr | ast.stmt) -> str:
+        """The text of a node, as it stands."""
+        line, column, end_line, end_column = self.span(node)
+        rows = self.lines[line - 1 : end_line]
+        rows[-1] = rows[-1][:end_column]
+        rows[0] = rows[0][column:]
+        return "\n".join(rows)
+
+    # What is around a node.
+
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """What a node stands in, the nearest first."""
+        parent = self.parents.get(node)
+        while parent is not None:
+            yield parent
+            parent = self.parents.get(parent)
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """The simple statement of its own lines that an expression is a part of."""
+        for each in (node, *self.around(node)):
+            if isinstance(each, ast.stmt):
+                if not isinstance(each, (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign)) or not self.alone(each):
+                    raise Unfit
+                return each
+            if isinstance(each, (*SCOPES, ast.comprehension, ast.IfExp)):
+                raise Unfit
+        raise Unfit
+
+    def scope(self, node: ast.AST) -> ast.AST:
+        """The function, class or module that a node stands in."""
+        return next(each for each in self.around(node) if isinstance(each, SCOPES))
+
+    def loop(self, node: ast.AST) -> ast.AST | None:
+        """The innermost loop of the same function that a node stands in."""
+        for each in self.around(node):
+            if isinstance(each, LOOPS):
+                return each
+            if isinstance(each, SCOPES):
+                return None
+        return None
+
+    def block(self, statement: ast.stmt) -> list[ast.stmt]:
+        """The statements among which one stands."""
+        parent = self.parents[statement]
+        for name in ("body", "orelse", "finalbody"):
+            found = getattr(parent, name, None)
+            if isinstance(found, list) and any(each is statement for each in found):
+                return found
+        raise Unfit
+
+    def blocks(self, node: ast.AST) -> Iterator[tuple[list[ast.stmt], ast.stmt]]:
+        """The blocks that a node stands in, up to its function's, each with the statement in it; the nearest first."""
+        for each in (node, *self.around(node)):
+            if isinstance(each, SCOPES) and each is not node:
+                return
+            if isinstance(each, ast.stmt):
+                yield self.block(each), each
+
+    def calls(self, node: ast.AST, name: str) -> list[ast.Call]:
+        """The calls of a method or function of that name in a node, in order, those of inner functions included."""
+        found = [
+            each
+            for each in (self.nodes if node is self.tree else ast.walk(node))
+            if isinstance(each, ast.Call)
+            and name == (each.func.attr if isinstance(each.func, ast.Attribute) else getattr(each.func, "id", ""))
+        ]
+        return sorted(found, key=self.span)
+
+    # Lines.
+
+    def alone(self, statement: ast.stmt) -> bool:
+        """Whether a statement has its lines for itself."""
+        line, column, end_line, end_column = self.span(statement)
+        rest = self.lines[end_line - 1][end_column:].strip()
+        above = self.lines[line - 2] if line > 1 else ""
+        return not self.lines[line - 1][:column].strip() and (not rest or rest[0] == "#") and not above.endswith("\\")
+
+    def indent(self, statement: ast.stmt) -> str:
+        return self.lines[statement.lineno - 1][: self.span(statement)[1]]
+
+    def head(self, statement: ast.stmt) -> int:
+        """The first line of a statement, with its decorators and the comments right above it."""
+        first = _top(statement)
+        indent = self.indent(statement)
+        while first > 1 and self.lines[first - 2].startswith(indent + "#"):
+            first -= 1
+        return first
+
+    def before(self, statement: ast.stmt, row: str) -> Edit:
+        """Puts a row in before a statement, as far in as that."""
+        if not self.alone(statement):
+            raise Unfit
+        first = _top(statement)
+        content = "".join(f"{self.indent(statement)}{each}\n" for each in row.split("\n"))
+        return Edit(first, 0, first, 0, content)
+
+    def after(self, statement: ast.stmt, row: str) -> Edit:
+        """Puts a row in after a statement, as far in as that."""
+        if not self.alone(statement):
+            raise Unfit
+        last = statement.end_lineno or statement.lineno
+        end = len(self.lines[last - 1])
+        content = "".join(f"\n{self.indent(statement)}{each}" for each in row.split("\n"))
+        return Edit(last, end, last, end, content)
+
+    def without(self, first: int, last: int) -> Edit:
+        """Takes lines out."""
+        if last == len(self.lines):
+            return Edit(first, 0, last, len(self.lines[last - 1]), "")
+        return Edit(first, 0, last + 1, 0, "")
+
+    def strings(self, first: int, last: int) -> bool:
+        """Whether a string goes on from one of these lines to the next, so that they cannot be moved sideways."""
+        return any(
+            first <= node.lineno <= last and (node.end_lineno or node.lineno) > node.lineno
+            for node in self.nodes
+            if isinstance(node, (ast.Constant, ast.JoinedStr))
+        )
+
+
+def _top(statement: ast.stmt) -> int:
+    """The first line of a statement, or that of its first decorator."""
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    return min([statement.lineno, *(each.lineno for each in decorators)])

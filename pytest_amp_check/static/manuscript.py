@@ -1,0 +1,210 @@
+"""A file that is being put right: its programs, and its bytes with edits made in them and nothing else touched."""
+
+from __future__ import annotations
+
+import re
+
+from ..protocol.events import Site
+from ..protocol.finding import Finding, Step
+from ..protocol.fix import Edit, Fix
+from . import documents, edits, sources
+from .documents import Block
+from .layout import Layout, Unfit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .reorder import Fixer
+
+_LEXEME = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+', re.DOTALL)
+
+
+class Manuscript:
+    """One version of a file. Raises :class:`.sources.Unreadable` for what is no text, or no notebook."""
+
+    __slots__ = ("_programs", "codec", "path", "raw", "taken", "text")
+
+    def __init__(self, path: str, raw: str, codec: str, taken: frozenset[str] = frozenset()) -> None:
+        self.path = path
+        self.raw = raw
+        self.codec = codec
+        #: The names that other files import from this one; ``*`` for all.
+        self.taken = taken
+        self.text = sources.newlines(raw)
+        blocks = [] if documents.is_markdown(path) else documents.blocks(path, self.text)
+        self._programs = [_Program(block, path, taken) for block in blocks if block.broken is None]
+
+    @classmethod
+    def of(cls, path: str, data: bytes, taken: frozenset[str] = frozenset()) -> Manuscript:
+        if documents.is_notebook(path) or documents.is_markdown(path):
+            documents.decode(path, data)
+            codec = "utf-8-sig" if data.startswith(sources.BYTE_ORDER_MARK) else "utf-8"
+            return cls(path, data.decode(codec, "replace"), codec)
+        return cls(path, *sources.spelled(data), taken)
+
+    def data(self) -> bytes:
+        """The bytes of this version. Raises UnicodeEncodeError for what the encoding of the file does not have."""
+        return self.raw.encode(self.codec)
+
+    def fix(self, finding: Finding, fixer: Fixer, applicability: str) -> Fix:
+        """The fix of a finding in this file, its edits where they stand in the file. Raises :class:`Unfit`."""
+        for program in self._programs:
+            inner = program.inward(finding)
+            if inner is not None:
+                message, found = fixer(program.layout(), inner)
+                return Fix(applicability, message, [program.outward(edit) for edit in found])
+        raise Unfit
+
+    def edited(self, made: Iterable[Edit]) -> Manuscript:
+        """The version with edits made, of which no two overlap."""
+        if not documents.is_notebook(self.path):
+            return Manuscript(self.path, edits.apply(self.raw, made), self.codec, self.taken)
+        by_cell: dict[int, list[Edit]] = {}
+        for edit in made:
+            by_cell.setdefault(edit.cell or 0, []).append(edit)
+        raw = self.raw
+        # From the last one on, so that the places of those before it stay what they are.
+        for cell, (start, end) in sorted(_sources(self.raw).items(), reverse=True):
+            if cell in by_cell:
+                raw = (
+                    raw[:start] + _written(raw[start:end], by_cell.pop(cell), ascii_only=self.raw.isascii()) + raw[end:]
+                )
+        if by_cell:
+            raise Unfit
+        return Manuscript(self.path, raw, self.codec)
+
+    def parts(self) -> dict[int | None, str]:
+        """The text of the file, or that of each cell of a notebook."""
+        if documents.is_notebook(self.path):
+            return dict(list[tuple[int | None, str]](documents.cells(self.text).items()))
+        return {None: self.raw}
+
+
+class _Program:
+    """A program of a file, and the way between its lines and those of the file."""
+
+    def __init__(self, block: Block, path: str, taken: frozenset[str]) -> None:
+        self._taken = taken
+        self._block = block
+        self._path = path
+        self._layout: Layout | None = None
+        self._rows = {(cell, line): at for at, (cell, line, _) in enumerate(block.places or ())}
+
+    def layout(self) -> Layout:
+        if self._layout is None:
+            try:
+                self._layout = Layout(self._block.text, self._path, self._taken)
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                raise Unfit from None
+        return self._layout
+
+    def inward(self, finding: Finding) -> Finding | None:
+        """The finding with the lines that this program has; None for one of another program."""
+        if self._block.places is None:
+            return finding
+        site = self._within(finding.site)
+        if site is None:
+            return None
+        steps = [(self._within(step.site), step.text) for step in finding.witness]
+        return Finding(
+            finding.code,
+            finding.name,
+            finding.severity,
+            finding.message,
+            site,
+            certain=finding.certain,
+            condition=finding.condition,
+            witness=tuple(Step(at, text) for at, text in steps if at is not None),
+            label=finding.label,
+            names=finding.names,
+        )
+
+    def _within(self, site: Site) -> Site | None:
+        at = self._rows.get((site.cell, site.line))
+        if at is None or site.path != self._path:
+            return None
+        assert self._block.places is not None
+        cut = self._block.places[at][2]
+        last = at + site.end_line - site.line
+        return Site(site.path, at + 1, site.column - cut, last + 1, site.end_column - cut, site.function)
+
+    def outward(self, edit: Edit) -> Edit:
+        """The edit in the lines of the file."""
+        places = self._block.places
+        if places is None:
+            return edit
+        rows = self.layout().lines
+        line, column, end_line, end_column = edit.line, edit.column, edit.end_line, edit.end_column
+        if end_line > line and not end_column and not edit.content and not column:
+            # Lines that are taken out: the one after them may be of another cell.
+            end_line, end_column = end_line - 1, len(rows[end_line - 2])
+            if line > 1 and places[line - 2][0] == places[line - 1][0]:
+                line, column = line - 1, len(rows[line - 2])
+        if end_line > len(places) or any(
+            (cell, number - places[line - 1][1], cut) != (places[line - 1][0], at, 0)
+            for at, (cell, number, cut) in enumerate(places[line - 1 : end_line])
+        ):
+            raise Unfit
+        cell, first, _ = places[line - 1]
+        return Edit(first, column, first + end_line - line, end_column, edit.content, cell)
+
+
+def _sources(raw: str) -> dict[int, tuple[int, int]]:
+    """Where the source of each cell of a notebook stands in its JSON, by the number of the cell."""
+    found: dict[int, tuple[int, int]] = {}
+    path: list[str | int] = []
+    starts: list[int] = []
+    key = ""
+    keyed = False  # whether the next value has a key, which has been read
+    for match in _LEXEME.finditer(raw):
+        lexeme = match.group()
+        if lexeme == ":":
+            keyed = True
+            continue
+        if lexeme == ",":
+            if path and isinstance(path[-1], int):
+                path[-1] += 1
+            keyed = False
+            continue
+        if lexeme in "]}":
+            path.pop()
+            start = starts.pop()
+            if _is_source(path):
+                found[int(path[1]) + 1] = (start, match.end())
+            continue
+        inside = bool(path) and isinstance(path[-1], str)
+        if inside and not keyed:
+            key = lexeme
+            path[-1] = key[1:-1]
+            continue
+        if lexeme in "[{":
+            starts.append(match.start())
+            path.append(0 if lexeme == "[" else "")
+        elif _is_source(path):
+            found[int(path[1]) + 1] = (match.start(), match.end())
+        keyed = False
+    return found
+
+
+def _is_source(path: list[str | int]) -> bool:
+    return len(path) == 3 and path[0] == "cells" and isinstance(path[1], int) and path[2] == "source"
+
+
+def _written(raw: str, made: list[Edit], *, ascii_only: bool) -> str:
+    """The JSON of a cell's source with edits made in it, laid out as it was."""
+    import json
+
+    value = json.loads(raw)
+    if isinstance(value, str):
+        return json.dumps(edits.apply(value, made), ensure_ascii=ascii_only)
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise Unfit
+    items = [match for match in _LEXEME.finditer(raw) if match.group()[0] == '"']
+    as_written = dict(zip(value, (match.group() for match in items), strict=True))
+    lines = edits.apply("".join(value), made).splitlines(keepends=True) if items else []
+    if not items or any(set(line) & set("\v\f\x1c\x1d\x1e\x85\u2028\u2029") for line in value):
+        raise Unfit
+    between = raw[items[0].end() : items[1].start()] if len(items) > 1 else "," + raw[1 : items[0].start()]
+    shown = [as_written.get(line) or json.dumps(line, ensure_ascii=ascii_only) for line in lines]
+    return raw[: items[0].start()] + between.join(shown) + raw[items[-1].end() :]

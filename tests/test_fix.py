@@ -1,0 +1,1040 @@
+"""What the fixes make of a source: right, complete, and nothing else touched."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_amp_check.faces import cli, text
+from pytest_amp_check.protocol.events import Site
+from pytest_amp_check.protocol.finding import Finding
+from pytest_amp_check.protocol.fix import Edit
+from pytest_amp_check.protocol.rule import Rule
+from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.static import edits, engine, fix
+from pytest_amp_check.static.engine import Settings
+from pytest_amp_check.static.fix import Outcome
+from pytest_amp_check.static.fixes import FIXERS
+from pytest_amp_check.static.layout import Layout, Unfit
+from pytest_amp_check.static.manuscript import Manuscript
+
+FIXED = {code: rule for code, rule in RULES.items() if rule.applicability}
+HEAD = "import torch\nfrom torch import nn\n"
+LOOP = """\
+model = nn.Linear(16, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+for i, (x, y) in enumerate(batches):
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+"""
+#: What ends a window of the loop above, as it should be.
+END = """\
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+every_fix = pytest.mark.parametrize("rule", FIXED.values(), ids=FIXED)
+
+
+def mended(source: str | bytes, path: str = "train.py", *, only: str = "", unsafe: bool = True) -> Outcome:
+    """A file by itself, fixed; what is found is what the default rules find, or one of them."""
+    manuscript = Manuscript.of(path, source if isinstance(source, bytes) else source.encode())
+    settings = Settings(select=frozenset([only])) if only and only != "AMP902" else Settings()
+    tree = engine.alone(manuscript.text, path)
+    found = engine.check_again(manuscript.text, path, settings, tree)
+    return fix.mend(manuscript, found, settings, tree, unsafe=unsafe)
+
+
+def after(source: str, *, only: str = "", unsafe: bool = True) -> str:
+    return mended(source, only=only, unsafe=unsafe).manuscript.raw
+
+
+def codes(source: str) -> list[str]:
+    return [finding.code for finding in engine.check_source(source, "train.py")]
+
+
+def unmarked(source: str) -> str:
+    return re.sub(r"(?m)\s+# AMP\d+$", "", source)
+
+
+# The examples of the rules.
+
+#: What becomes of a bad example, where that is not the good one.
+EXPECTED = {
+    # The device that nothing else names, and what a dtype was meant to be, are for people to say.
+    "AMP106": [
+        ("torch.autocast(device,", "torch.autocast(device.type,"),
+        ("torch.autocast(dtype=torch.bfloat16)", 'torch.autocast(device_type="cpu", dtype=torch.bfloat16)'),
+    ],
+    # There is no update that follows.
+    "AMP204": [],
+    "AMP401": [
+        ('"optimizer": optimizer.state_dict()}', '"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}')
+    ],
+    # Of torch.where it is not known which argument the constant is written into.
+    "AMP506": [("scores.masked_fill(padding, -1e9)", "scores.masked_fill(padding, torch.finfo(scores.dtype).min)")],
+    # A script enters no region from within another.
+    "AMP901": [
+        ("from torch.cuda.amp import", "from torch.amp import"),
+        ("GradScaler(1024.0,", 'GradScaler("cuda", 1024.0,'),
+        ("autocast(use_amp)", 'autocast("cuda", enabled=use_amp)'),
+    ],
+}
+
+
+@every_fix
+def test_the_bad_example_becomes_the_good_one(rule: Rule) -> None:
+    bad = unmarked(rule.bad)
+    expected = rule.good
+    if rule.code in EXPECTED:
+        expected = bad
+        for old, new in EXPECTED[rule.code]:
+            assert old in expected
+            expected = expected.replace(old, new)
+    outcome = mended(bad)
+    assert outcome.manuscript.raw == expected
+    assert outcome.refused == []
+    ast.parse(outcome.manuscript.raw)
+    if rule.code not in ("AMP106", "AMP204", "AMP506"):
+        assert codes(outcome.manuscript.raw) == []
+
+
+@every_fix
+def test_a_second_fix_changes_nothing(rule: Rule) -> None:
+    once = mended(rule.bad).manuscript.raw
+    again = mended(once)
+    assert not again.changed
+    assert again.refused == []
+
+
+@every_fix
+def test_what_is_right_is_left_alone(rule: Rule) -> None:
+    for source in (rule.good, *(code for _, code in rule.silent)):
+        assert not mended(source, only=rule.code).changed
+
+
+@every_fix
+def test_opt_in_fixes_are_made_when_asked_for(rule: Rule) -> None:
+    kinds = {finding.code for finding in engine.check_source(unmarked(rule.bad))}
+    safe = mended(unmarked(rule.bad), unsafe=False)
+    if rule.applicability == "unsafe":
+        assert rule.code not in safe.fixed
+    elif rule.code != "AMP204":
+        assert rule.code in safe.fixed
+    assert set(safe.fixed) <= kinds
+
+
+# One rule after the other.
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"),
+        (
+            "if max_norm:\n        norm = nn.utils.clip_grad_norm_(\n            model.parameters(), max_norm)  # why",
+            None,
+        ),
+    ],
+)
+def test_unscale_goes_right_before_the_clip(before: str, expected: str | None) -> None:
+    source = (
+        HEAD
+        + LOOP
+        + f"    scaler.scale(loss).backward()\n    {before}\n    scaler.step(optimizer)\n    scaler.update()\n"
+    )
+    found = after(source)
+    if expected:
+        assert found == source.replace(f"    {before}", f"    scaler.unscale_(optimizer)\n    {expected}")
+    else:
+        assert found == source.replace("        norm =", "        scaler.unscale_(optimizer)\n        norm =")
+    assert codes(found) == []
+
+
+def test_an_unscale_after_the_clip_is_moved() -> None:
+    source = (
+        HEAD
+        + LOOP
+        + END.replace(
+            "    scaler.step",
+            "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n    scaler.unscale_(optimizer)\n    scaler.step",
+        )
+    )
+    assert after(source) == HEAD + LOOP + END.replace(
+        "    scaler.step",
+        "    scaler.unscale_(optimizer)\n    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n    scaler.step",
+    )
+
+
+def test_two_clips_need_one_unscale() -> None:
+    clip = "    nn.utils.clip_grad_norm_({}, 1.0)\n"
+    clips = clip.format("model.weight") + clip.format("model.bias")
+    source = HEAD + LOOP + END.replace("    scaler.step", clips + "    scaler.step")
+    outcome = mended(source)
+    assert outcome.manuscript.raw == source.replace(clips, "    scaler.unscale_(optimizer)\n" + clips)
+    assert outcome.refused == []
+
+
+def test_a_scaler_that_may_be_none_is_asked_for_again() -> None:
+    source = HEAD + textwrap.dedent("""\
+        def train(model, optimizer, batches, use_amp):
+            scaler = torch.amp.GradScaler("cuda") if use_amp else None
+            for x, y in batches:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", enabled=use_amp):
+                    loss = nn.functional.mse_loss(model(x), y)
+                if scaler is not None:
+                    scaler.scale(loss).backward()
+                else:
+                    loss.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                if scaler is not None:
+                    scaler.step(optimizer)
+                    scaler.update()
+                else:
+                    optimizer.step()
+        """)
+    assert codes(source) == ["AMP201"]
+    assert after(source) == source.replace(
+        "        nn.utils.clip",
+        "        if scaler is not None:\n            scaler.unscale_(optimizer)\n        nn.utils.clip",
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        # Which of two optimizers owns the parameters is not for a fix to guess.
+        ("    scaler.step(optimizer)\n", "    scaler.step(optimizer)\n    scaler.step(other)\n"),
+        # Each pass of the loop would unscale again.
+        ("    nn.utils.clip", "    for model in (model,):\n      nn.utils.clip"),
+        # The line holds something else, too.
+        ("    nn.utils.clip", "    print(); nn.utils.clip"),
+    ],
+)
+def test_no_unscale_where_it_is_not_clear(old: str, new: str) -> None:
+    clip = "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n    scaler.step"
+    source = (
+        HEAD
+        + LOOP.replace("optimizer = ", "other = torch.optim.SGD([], lr=1.0)\noptimizer = ")
+        + END.replace("    scaler.step", clip)
+    )
+    source = source.replace(old, new)
+    assert "AMP201" in codes(source)
+    assert not mended(source, only="AMP201").changed
+
+
+def test_what_another_function_does_is_no_fix() -> None:
+    source = HEAD + textwrap.dedent("""\
+        def clip(model):
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+        def train(model, optimizer, scaler, x):
+            scaler = torch.amp.GradScaler("cuda")
+            scaler.scale(model(x).mean()).backward()
+            clip(model)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        """)
+    assert "AMP201" in codes(source)
+    assert not mended(source, only="AMP201").changed
+
+
+def test_step_by_the_scaler_where_an_update_follows() -> None:
+    source = HEAD + LOOP + END.replace("scaler.step(optimizer)", "optimizer.step()  # once")
+    assert "AMP204" in codes(source)
+    assert after(source) == HEAD + LOOP + END.replace("scaler.step(optimizer)", "scaler.step(optimizer)  # once")
+
+
+def test_a_loss_keeps_the_arguments_of_its_backward() -> None:
+    source = HEAD + LOOP + END.replace("scaler.scale(loss).backward()", "loss.backward(retain_graph=True)")
+    expected = source.replace("loss.backward(", "scaler.scale(loss).backward(")
+    assert after(source, only="AMP203") == expected
+
+
+def test_a_loss_that_is_scaled_elsewhere_is_left_alone() -> None:
+    source = HEAD + LOOP + END.replace("    scaler.step", "    loss.backward()\n    scaler.step")
+    assert not mended(source, only="AMP203").changed
+
+
+def test_update_goes_after_the_last_step() -> None:
+    source = (
+        HEAD
+        + LOOP.replace("scaler =", "other = torch.optim.SGD([nn.Parameter(x)], lr=1.0)\nscaler =")
+        + textwrap.indent(
+            "other.zero_grad()\nscaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.step(other)\n# the end\n",
+            "    ",
+        )
+    )
+    assert "AMP206" in codes(source)
+    assert after(source, only="AMP206") == source.replace(
+        "scaler.step(other)\n", "scaler.step(other)\n    scaler.update()\n"
+    )
+
+
+def test_what_trails_in_a_region_is_dedented_with_its_comments() -> None:
+    inside = textwrap.indent(
+        "# now the gradients\n" + textwrap.dedent(END) + "if i % 10 == 0:\n    print(loss.item())\n", " " * 8
+    )
+    source = HEAD + LOOP + inside
+    assert "AMP103" in codes(source)
+    assert after(source) == HEAD + LOOP + textwrap.indent(textwrap.dedent(inside), " " * 4)
+
+
+def test_a_region_with_a_forward_pass_behind_backward_stays() -> None:
+    source = HEAD + LOOP + textwrap.indent(textwrap.dedent(END) + "shown = model(x)\n", " " * 8)
+    assert "AMP103" in codes(source)
+    assert not mended(source, only="AMP103").changed
+
+
+def test_a_text_over_several_lines_is_not_dedented() -> None:
+    source = HEAD + LOOP + textwrap.indent(textwrap.dedent(END), " " * 8) + '        print("""\n        loss""")\n'
+    assert "AMP103" in codes(source)
+    assert not mended(source, only="AMP103").changed
+
+
+@pytest.mark.parametrize("argument", ["init_scale=float(i + 1)", "enabled=x.is_cuda", "init_scale=read()"])
+def test_a_scaler_that_depends_on_the_loop_stays_in_it(argument: str) -> None:
+    source = HEAD + LOOP.replace('scaler = torch.amp.GradScaler("cuda")\n', "").replace(
+        "    optimizer.zero_grad()", f'    scaler = torch.amp.GradScaler("cuda", {argument})\n    optimizer.zero_grad()'
+    )
+    assert not mended(source + END, only="AMP208").changed
+
+
+def test_update_moves_under_the_test_of_the_step() -> None:
+    source = (
+        HEAD
+        + "k = 4\n"
+        + LOOP.replace("    optimizer.zero_grad()\n", "")
+        + textwrap.indent(
+            textwrap.dedent("""\
+            scaler.scale(loss / k).backward()
+            if (i + 1) % k == 0:
+                scaler.step(optimizer)
+                optimizer.zero_grad()
+            # every time
+            scaler.update()
+            """),
+            "    ",
+        )
+    )
+    assert "AMP303" in codes(source)
+    expected = source.replace("    # every time\n    scaler.update()\n", "").replace(
+        "step(optimizer)\n", "step(optimizer)\n        # every time\n        scaler.update()\n"
+    )
+    assert after(source, only="AMP303") == expected
+
+
+def test_the_state_is_saved_and_loaded_in_the_style_that_is_there() -> None:
+    source = HEAD + textwrap.dedent("""\
+        def train(model, batches, path):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler('cuda')
+            checkpoint = torch.load(path)
+            model.load_state_dict(checkpoint['model'])
+            optimizer.load_state_dict(checkpoint['optimizer_state_dict'])
+            for x, y in batches:
+                optimizer.zero_grad()
+                with torch.autocast('cuda', dtype=torch.float16):
+                    loss = nn.functional.mse_loss(model(x), y)
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            torch.save({
+                'model': model.state_dict(),  # weights
+                'optimizer_state_dict': optimizer.state_dict(),  # moments
+            }, path)
+        """)
+    assert codes(source) == ["AMP401"]
+    found = after(source)
+    assert found == source.replace(
+        "  # moments\n", "  # moments\n        'scaler_state_dict': scaler.state_dict(),\n"
+    ).replace(
+        "(checkpoint['optimizer_state_dict'])\n",
+        "(checkpoint['optimizer_state_dict'])\n"
+        "    if checkpoint.get('scaler_state_dict'):\n"
+        "        scaler.load_state_dict(checkpoint['scaler_state_dict'])\n",
+    )
+    assert codes(found) == []
+
+
+def test_a_checkpoint_that_others_load_is_for_people_to_complete() -> None:
+    source = unmarked(RULES["AMP401"].bad)
+    assert mended(source).changed
+    assert not mended(source + "\nresume(torch.load('checkpoint.pt'), optimizer)\n").changed
+
+
+def test_a_device_is_named_where_it_is_autocast_on_every_path() -> None:
+    source = "import torch\nfrom torch import autocast\n\nx = autocast(enabled=True)\ny = x.cuda()\n"
+    assert codes(source) == ["AMP106"]
+    assert after(source) == source.replace("autocast(enabled", 'autocast(device_type="cuda", enabled')
+    source = source.replace("\nx =", "\nif old:\n    autocast = nothing\nx =")
+    assert not mended(source).changed
+
+
+def test_what_sums_an_output_stays_in_the_region() -> None:
+    source = HEAD + LOOP + "        scaler.scale(model(x).sum()).backward()\n"
+    assert "AMP103" in codes(source)
+    assert not mended(source, only="AMP103").changed
+
+
+def test_the_backward_of_a_framework_is_not_touched() -> None:
+    source = HEAD + textwrap.dedent("""\
+        from accelerate import Accelerator
+
+        accelerator = Accelerator(mixed_precision="fp16")
+        model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for i, (x, y) in enumerate(batches):
+            loss = nn.functional.mse_loss(model(x), y)
+            accelerator.backward(loss)
+            if (i + 1) % k == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """)
+    assert codes(source) == ["AMP301"]
+    assert not mended(source).changed
+
+
+# Deprecated names.
+
+
+def autocast_of_old(enabled: Any = True, dtype: Any = "float16", cache_enabled: Any = True) -> dict[str, Any]:
+    return {"device_type": "cuda", "enabled": enabled, "dtype": dtype, "cache_enabled": cache_enabled}
+
+
+def autocast_of_new(
+    device_type: Any, dtype: Any = None, enabled: Any = True, cache_enabled: Any = None
+) -> dict[str, Any]:
+    cache = True if cache_enabled is None else cache_enabled
+    return {"device_type": device_type, "enabled": enabled, "dtype": dtype or "float16", "cache_enabled": cache}
+
+
+def scaler_of_old(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    return scaler_of_new("cuda", *args, **kwargs)
+
+
+def scaler_of_new(
+    device: Any = "cuda",
+    init_scale: Any = 65536.0,
+    growth_factor: Any = 2.0,
+    backoff_factor: Any = 0.5,
+    growth_interval: Any = 2000,
+    enabled: Any = True,
+) -> dict[str, Any]:
+    return dict(locals())
+
+
+OLD = {"autocast": list(inspect.signature(autocast_of_old).parameters)}
+OLD["GradScaler"] = ["init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled"]
+
+
+@given(data=st.data())
+def test_arguments_mean_what_they_meant(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(OLD)))
+    parameters = OLD[name]
+    positional = data.draw(st.integers(0, len(parameters)))
+    keywords = (
+        data.draw(st.lists(st.sampled_from(parameters[positional:]), unique=True)) if parameters[positional:] else []
+    )
+    values = {"dtype": '"bfloat16"', "enabled": "False", "cache_enabled": "False"}
+    given_ = [values.get(p, "7.0") for p in parameters[:positional]] + [f"{k}={values.get(k, '7.0')}" for k in keywords]
+    gap = data.draw(st.sampled_from([", ", ",", " , ", ",\n    ", ", # why\n    "]))
+    ends = data.draw(st.sampled_from(["", " ", "\n", ",\n"])) if given_ else ""
+    call = f"{name}({gap.join(given_)}{ends})"
+    module = data.draw(st.sampled_from(["from torch.cuda.amp import {0}", "import torch.cuda.amp as amp"]))
+    written = call if "from" in module else f"amp.{call}"
+    source = f"import torch\n{module.format(name)}\nmade = {written}\n"
+    found = mended(source, only="AMP901").manuscript.raw
+    assert codes(found).count("AMP901") == 0
+    assert "torch.cuda.amp" not in found
+    shown = found.partition("made = ")[2].replace("amp.", "").replace("torch.float16", '"float16"')
+    # What stands in these was put together above.
+    old = eval(call, {"autocast": autocast_of_old, "GradScaler": scaler_of_old})  # noqa: S307
+    assert eval(shown, {"autocast": autocast_of_new, "GradScaler": scaler_of_new}) == old  # noqa: S307
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("torch.cuda.amp.autocast(False)", 'torch.amp.autocast("cuda", enabled=False)'),
+        ("torch.cuda.amp.autocast()", 'torch.amp.autocast("cuda")'),
+        (
+            "torch.cpu.amp.autocast(True, torch.bfloat16)",
+            'torch.amp.autocast("cpu", enabled=True, dtype=torch.bfloat16)',
+        ),
+        ("torch.cuda.amp.autocast(**options)", 'torch.amp.autocast("cuda", **options)'),
+        ("torch.cpu.amp.GradScaler(2.0**10)", 'torch.amp.GradScaler("cpu", 2.0**10)'),
+        (
+            "torch.cuda.amp.grad_scaler.GradScaler(growth_interval=100)",
+            'torch.amp.GradScaler("cuda", growth_interval=100)',
+        ),
+        ("torch.cuda.amp.GradScaler(*options)", 'torch.amp.GradScaler("cuda", *options)'),
+        ("torch.get_autocast_gpu_dtype()", 'torch.get_autocast_dtype("cuda")'),
+        ("torch.set_autocast_cpu_dtype(torch.bfloat16)", 'torch.set_autocast_dtype("cpu", torch.bfloat16)'),
+        ("torch.is_autocast_cpu_enabled()", 'torch.is_autocast_enabled("cpu")'),
+        ("torch.nn.utils.clip_grad_norm(ps, 1.0)", "torch.nn.utils.clip_grad_norm_(ps, 1.0)"),
+    ],
+)
+def test_names_that_are_written_out(before: str, expected: str) -> None:
+    assert after(f"import torch\nx = {before}  # why\n", only="AMP901") == f"import torch\nx = {expected}  # why\n"
+
+
+def test_positional_arguments_that_are_not_known_stay() -> None:
+    assert not mended("import torch\nx = torch.cuda.amp.autocast(*options)\n", only="AMP901").changed
+
+
+def test_decorators_are_given_the_device() -> None:
+    source = textwrap.dedent("""\
+        import torch
+        from torch.cuda.amp import custom_bwd, custom_fwd as forwards
+
+        class Square(torch.autograd.Function):
+            @staticmethod
+            @forwards(cast_inputs=torch.float32)
+            def forward(ctx, x):
+                return x * x
+
+            @staticmethod
+            @custom_bwd
+            def backward(ctx, grad):
+                return grad
+        """)
+    assert after(source, only="AMP901") == source.replace("torch.cuda.amp", "torch.amp").replace(
+        "@forwards(", '@forwards(device_type="cuda", '
+    ).replace("@custom_bwd", '@custom_bwd(device_type="cuda")')
+
+
+def test_a_part_of_a_forward_pass_keeps_its_dtype() -> None:
+    source = textwrap.dedent("""\
+        import torch
+        from torch.cuda.amp import autocast
+
+        class Net(torch.nn.Module):
+            def forward(self, x):
+                with autocast(enabled=self.amp):
+                    y = self.body(x)
+                with autocast(False):
+                    return self.head(y.float())
+        """)
+    assert after(source, only="AMP901") == source.replace("torch.cuda.amp", "torch.amp").replace(
+        "autocast(enabled", 'autocast("cuda", dtype=torch.float16, enabled'
+    ).replace("autocast(False)", 'autocast("cuda", enabled=False)')
+
+
+def test_what_cannot_move_keeps_its_import() -> None:
+    source = textwrap.dedent("""\
+        from torch.cuda.amp import GradScaler, autocast
+
+        def train(amp):
+            scaler: GradScaler = GradScaler(enabled=amp)
+            region = autocast if amp else None
+            return isinstance(scaler, GradScaler), region
+        """)
+    assert after(source, only="AMP901") == source.replace(
+        "from torch.cuda.amp import GradScaler, autocast",
+        "from torch.cuda.amp import autocast\nfrom torch.amp import GradScaler",
+    ).replace("= GradScaler(", '= GradScaler("cuda", ')
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from torch.cuda.amp import GradScaler\n\nclass Mine(GradScaler):\n    pass\n\nx = GradScaler()\n",
+        "from torch.cuda.amp import GradScaler\n\n__all__ = ['GradScaler']\nx = GradScaler()\n",
+        "from torch.cuda.amp import GradScaler\nif old:\n    from mine import GradScaler\nx = GradScaler()\n",
+        "from torch.cuda.amp import *\nx = GradScaler()\n",
+    ],
+)
+def test_an_import_that_means_more_stays(source: str) -> None:
+    assert not mended(source, only="AMP901").changed
+
+
+# Suppressions.
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("x = 1  # amp: ignore[AMP201]", "x = 1"),
+        ("x = 1  # amp: ignore[AMP201] it was tuned", "x = 1"),
+        ("x = 1  # amp: ignore[AMP201]  # type: ignore", "x = 1  # type: ignore"),
+        ("# amp: ignore[AMP201]\nx = 1", "x = 1"),
+        ("x = 1  # noqa: AMP201, E501", "x = 1  # noqa: AMP201, E501"),
+    ],
+)
+def test_a_suppression_that_silences_nothing_goes(before: str, expected: str) -> None:
+    source = HEAD + before + "\n"
+    found = after(source, only="AMP902")
+    assert found == HEAD + expected.replace("# noqa: AMP201, E501", "# noqa: E501") + "\n"
+    assert "AMP902" not in codes(found)
+
+
+def test_a_word_of_a_list_goes_alone() -> None:
+    source = unmarked(RULES["AMP201"].bad).replace(
+        "max_norm=0.1)", "max_norm=0.1)  # amp: ignore[AMP201, AMP206] tuned"
+    )
+    assert codes(source) == ["AMP902"]
+    assert after(source, only="AMP902") == source.replace("[AMP201, AMP206]", "[AMP201]")
+
+
+# Files as they are.
+
+CLIP = "    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=0.1)"
+UNSCALE = "    scaler.unscale_(optimizer)\n"
+BAD = unmarked(RULES["AMP201"].bad)
+GOOD = RULES["AMP201"].good
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        (BAD.replace("\n", "\r\n").encode(), GOOD.replace("\n", "\r\n").encode()),
+        (BAD.replace("\n", "\r").encode(), GOOD.replace("\n", "\r").encode()),
+        (b"\xef\xbb\xbf" + BAD.encode(), b"\xef\xbb\xbf" + GOOD.encode()),
+        (b"# coding: latin-1\n# \xe9\xff\n" + BAD.encode(), b"# coding: latin-1\n# \xe9\xff\n" + GOOD.encode()),
+        (BAD.replace("    ", "\t").encode(), GOOD.replace("    ", "\t").encode()),
+        (BAD.rstrip("\n").encode(), GOOD.rstrip("\n").encode()),
+        (("\f\n# \u00e9\u6f22\U0001f600\n" + BAD).encode(), ("\f\n# \u00e9\u6f22\U0001f600\n" + GOOD).encode()),
+        (
+            BAD.replace(CLIP, "    '\u6f22'; pass\n" + CLIP).encode(),
+            BAD.replace(CLIP, "    '\u6f22'; pass\n" + UNSCALE + CLIP).encode(),
+        ),
+        # One line that ends otherwise than the others stays as it is.
+        (
+            BAD.replace("zero_grad()\n", "zero_grad()\r\n").encode(),
+            GOOD.replace("zero_grad()\n", "zero_grad()\r\n").encode(),
+        ),
+    ],
+    ids=["crlf", "cr", "mark", "latin-1", "tabs", "no-end", "unicode", "columns", "mixed"],
+)
+def test_bytes_that_are_not_concerned_stay(before: bytes, expected: bytes) -> None:
+    assert mended(before).manuscript.data() == expected
+
+
+def notebook(*cells: object, **more: object) -> str:
+    shown = [{"cell_type": "code", "metadata": {}, "outputs": [], "source": cell} for cell in cells]
+    return json.dumps({"cells": shown, "metadata": {}, "nbformat": 4, "nbformat_minor": 5, **more}, indent=1)
+
+
+def as_lines(source: str) -> list[str]:
+    return source.rstrip("\n").splitlines(keepends=True)
+
+
+@pytest.mark.parametrize("shape", [as_lines, str], ids=["lines", "text"])
+def test_a_notebook_keeps_everything_else(shape: Any) -> None:
+    imports, _, rest = BAD.partition("torch.manual_seed(0)\n")
+    markdown = {"cell_type": "markdown", "metadata": {"source": ["x"]}, "source": ["# \u6f22 ", "text"]}
+    first = notebook(shape("%matplotlib inline\n" + imports), shape("!ls\n" + rest))
+    first = first.replace('"cells": [', '"cells": [\n  ' + json.dumps(markdown, ensure_ascii=False) + ",", 1)
+    expected = notebook(
+        shape("%matplotlib inline\n" + imports), shape("!ls\n" + rest.replace(CLIP, UNSCALE + CLIP))
+    ).replace('"cells": [', '"cells": [\n  ' + json.dumps(markdown, ensure_ascii=False) + ",", 1)
+    outcome = mended(first.replace("\n", "\r\n").encode(), "train.ipynb")
+    assert outcome.manuscript.data().decode() == expected.replace("\n", "\r\n")
+    assert fix.difference(outcome).startswith("--- train.ipynb:cell 3\n+++ train.ipynb:cell 3\n@@ ")
+
+
+def test_a_fix_of_two_cells() -> None:
+    source = notebook(
+        ["from torch.cuda.amp import GradScaler"], ["%time scaler = GradScaler()\n", "again = GradScaler()"]
+    )
+    # What stands behind a magic is not rewritten, and an import is moved for all or for none.
+    assert not mended(source, "train.ipynb").changed
+    source = notebook(["from torch.cuda.amp import GradScaler"], ["scaler = GradScaler()\n", "again = GradScaler(2.0)"])
+    found = json.loads(mended(source, "train.ipynb").manuscript.raw)
+    assert [cell["source"] for cell in found["cells"]] == [
+        ["from torch.amp import GradScaler"],
+        ['scaler = GradScaler("cuda")\n', 'again = GradScaler("cuda", 2.0)'],
+    ]
+
+
+def test_markdown_is_shown_as_it_is() -> None:
+    source = f"# Title\n\n```python\n{BAD}```\n"
+    assert [f.code for f in engine.check_source(source, "page.md")] == ["AMP201"]
+    assert not mended(source, "page.md").changed
+
+
+def test_several_fixes_in_one_file() -> None:
+    source = (
+        HEAD
+        + "from torch.cuda.amp import GradScaler\nk = 4\n"
+        + textwrap.dedent("""\
+        model = nn.Linear(16, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = GradScaler()
+        for i, (x, y) in enumerate(batches):
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = nn.functional.mse_loss(model(x), y)
+                scaler.scale(loss).backward()
+            if (i + 1) % k == 0:
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                scaler.step(optimizer)
+                optimizer.zero_grad()
+        torch.save({"optimizer": optimizer.state_dict()}, "checkpoint.pt")
+        """)
+    )
+    assert sorted(codes(source)) == ["AMP103", "AMP201", "AMP206", "AMP301", "AMP401", "AMP901"]
+    outcome = mended(source)
+    assert codes(outcome.manuscript.raw) == []
+    assert sum(outcome.fixed.values()) == 6
+    assert codes(after(source, unsafe=False)) == ["AMP301"]
+
+
+# What goes wrong is not done, and said.
+
+
+def broken(content: str) -> Any:
+    def fixer(layout: Layout, finding: Finding) -> tuple[str, list[Edit]]:
+        return "Break it", [Edit(finding.line, 0, finding.line, 0, content)]
+
+    return fixer
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("    (\n", "the result could not be read"),
+        ("    pass\n", "the finding would still be there"),
+        ("    optimizer.zero_grad(set_to_none=False)\n    scaler.unscale_(optimizer)\n", "it would lead to AMP215"),
+    ],
+)
+def test_a_fix_that_is_wrong_is_dropped_and_said(content: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FIXERS, "AMP201", broken(content))
+    outcome = mended(BAD)
+    assert not outcome.changed
+    line = BAD.split("\n").index(CLIP) + 1
+    assert outcome.refused == [f"train.py:{line}: the fix of AMP201 was not made: {reason}"]
+
+
+def test_the_others_are_made_where_one_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FIXERS, "AMP206", broken("    (\n"))
+    source = BAD.replace("    scaler.update()\n", "")
+    assert codes(source) == ["AMP201", "AMP206"]
+    outcome = mended(source)
+    assert outcome.manuscript.raw == GOOD.replace("    scaler.update()\n", "")
+    assert [said.partition("not made: ")[2] for said in outcome.refused] == ["the result could not be read"]
+
+
+def test_edits_that_overlap_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FIXERS, "AMP206", broken("    scaler.unscale_(optimizer)\n"))
+    source = BAD.replace(CLIP + "\n", "").replace("    scaler.update()\n", "") + CLIP + "\n"
+    source = BAD.replace("    scaler.update()\n", "")
+    row = source.split("\n").index("    scaler.step(optimizer)") + 1
+
+    def both(layout: Layout, finding: Finding) -> tuple[str, list[Edit]]:
+        return "Replace two lines", [Edit(row - 1, 0, row + 1, 0, UNSCALE + CLIP + "\n    scaler.step(optimizer)\n")]
+
+    def second(layout: Layout, finding: Finding) -> tuple[str, list[Edit]]:
+        if UNSCALE in layout.text:
+            raise Unfit
+        return "Replace one line", [Edit(row, 0, row + 1, 0, "    scaler.step(optimizer)\n    scaler.update()\n")]
+
+    monkeypatch.setitem(FIXERS, "AMP201", both)
+    monkeypatch.setitem(FIXERS, "AMP206", second)
+    outcome = mended(source)
+    assert outcome.manuscript.raw == GOOD.replace("    scaler.update()\n", "")
+    assert outcome.refused == [
+        f"train.py:{row}: the fix of AMP206 was not made: its edits overlap those of another fix"
+    ]
+
+
+# Edits.
+
+
+@given(st.text("ab\n", max_size=12), st.text("ab\n", max_size=12))
+def test_an_edit_makes_one_text_of_another(old: str, new: str) -> None:
+    edit = edits.shrunk(1, 0, old, new)
+    assert edits.apply(old, [edit]) == new
+    assert edits.apply(old.replace("\n", "\r\n") + "\r\n", [edit]) == new.replace("\n", "\r\n") + "\r\n"
+
+
+@given(st.text("ab\n", min_size=6, max_size=30), st.data())
+def test_edits_apart_from_each_other_do_not_overlap(whole: str, data: st.DataObject) -> None:
+    places = sorted(data.draw(st.lists(st.integers(0, len(whole)), min_size=4, max_size=4, unique=True)))
+    first = Edit(*edits.position(1, 0, whole, places[0]), *edits.position(1, 0, whole, places[1]), "1")
+    second = Edit(*edits.position(1, 0, whole, places[2]), *edits.position(1, 0, whole, places[3]), "2")
+    around = Edit(*edits.position(1, 0, whole, places[0]), *edits.position(1, 0, whole, places[3]), "3")
+    assert not edits.overlap([first], [second])
+    assert not edits.overlap([first], [first])
+    assert edits.overlap([around], [first])
+    assert edits.overlap([second], [around])
+    made = edits.apply(whole, [second, first])
+    assert made == whole[: places[0]] + "1" + whole[places[1] : places[2]] + "2" + whole[places[3] :]
+
+
+# The command.
+
+
+@pytest.fixture
+def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+
+in_a_project = pytest.mark.usefixtures("_project")
+SUMMED = (
+    HEAD
+    + "k = 4\n"
+    + LOOP.replace("    optimizer.zero_grad()\n", "")
+    + textwrap.indent(
+        "scaler.scale(loss).backward()\n"
+        "if (i + 1) % k == 0:\n"
+        "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+        "    scaler.step(optimizer)\n"
+        "    scaler.update()\n"
+        "    optimizer.zero_grad()\n",
+        "    ",
+    )
+)
+
+
+def amp_check(*argv: str, stdin: bytes = b"") -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "pytest_amp_check", "check", *argv]
+    done = subprocess.run(command, input=stdin, capture_output=True, check=False)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+@in_a_project
+def test_fixable_findings_are_marked_and_counted() -> None:
+    Path("train.py").write_text(SUMMED)
+    code, out, _ = amp_check("train.py", "--output-format", "concise")
+    assert code == 1
+    summed, clipped, total, fixable = out.splitlines()
+    assert "AMP301 [warning]" in summed
+    assert "AMP201 [*] [error]" in clipped
+    assert total == "Found 1 error, 1 warning in 1 file."
+    assert fixable == "[*] 1 fixable with --fix (1 hidden fix can be enabled with --unsafe-fixes)."
+    _, out, _ = amp_check("train.py", "--unsafe-fixes", "--output-format", "concise")
+    assert "AMP301 [*] [warning]" in out
+    assert out.endswith("[*] 2 fixable with --fix.\n")
+    _, out, _ = amp_check("train.py", "--select", "AMP301")
+    assert "fix: Divide the loss: `loss / k` (--fix --unsafe-fixes)" in out
+    assert out.endswith("No fixes available (1 hidden fix can be enabled with --unsafe-fixes).\n")
+
+
+@in_a_project
+def test_fix_writes_what_is_safe_and_shows_what_is_left() -> None:
+    path = Path("train.py")
+    path.write_text(SUMMED)
+    path.chmod(0o640)
+    code, out, err = amp_check("train.py", "--fix", "--output-format", "concise")
+    assert (code, err) == (1, "")
+    assert path.read_text() == SUMMED.replace(
+        "        nn.utils", "        scaler.unscale_(optimizer)\n        nn.utils"
+    )
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert [line.split()[1] for line in out.splitlines()[:-2]] == ["AMP301"]
+    assert out.splitlines()[-2] == "Found 1 error, 1 warning in 1 file (1 fixed, 1 remaining)."
+    code, out, _ = amp_check("train.py", "--fix", "--unsafe-fixes")
+    assert (code, out) == (0, "Found 1 warning in 1 file (1 fixed, 0 remaining).\n")
+    assert "scaler.scale(loss / k).backward()" in path.read_text()
+    before = path.stat()
+    assert amp_check("train.py", "--fix", "--unsafe-fixes")[:2] == (0, "No AMP mistakes found in 1 file.\n")
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+    assert [each.name for each in Path().iterdir()] == ["train.py"]
+
+
+@in_a_project
+def test_diff_shows_it_and_writes_nothing() -> None:
+    Path("train.py").write_text(BAD)
+    Path("good.py").write_text(GOOD)
+    code, out, err = amp_check("train.py", "good.py", "--diff")
+    assert code == 1
+    assert out.startswith("--- train.py\n+++ train.py\n@@ ")
+    assert [row for row in out.splitlines() if row.startswith(("+", "-"))][2:] == ["+" + UNSCALE.rstrip("\n")]
+    assert err == "Would fix 1 finding in 1 file.\n"
+    assert Path("train.py").read_text() == BAD
+    assert amp_check("train.py", "--diff", "--fix")[0] == 1
+    assert Path("train.py").read_text() == BAD
+    assert amp_check("train.py", "--diff", "--exit-zero")[0] == 0
+    assert amp_check("good.py", "--diff") == (0, "", "Nothing would be fixed.\n")
+    assert amp_check("train.py", "--diff", "--ignore", "AMP201") == (0, "", "Nothing would be fixed.\n")
+
+
+@in_a_project
+def test_the_diff_is_what_patch_takes() -> None:
+    Path("train.py").write_text(SUMMED.rstrip("\n"))
+    _, out, _ = amp_check("train.py", "--diff", "--unsafe-fixes")
+    amp_check("train.py", "--fix", "--unsafe-fixes")
+    expected = Path("train.py").read_text()
+    Path("train.py").write_text(SUMMED.rstrip("\n"))
+    subprocess.run(["git", "apply", "-p0"], input=out.encode(), check=True)
+    assert Path("train.py").read_text() == expected
+
+
+@in_a_project
+@pytest.mark.parametrize("flag", ["--fix", "--diff"])
+def test_standard_input(flag: str) -> None:
+    source = BAD.replace("\n", "\r\n").encode()
+    code, out, err = amp_check("-", flag, "--stdin-filename", "train.py", stdin=source)
+    if flag == "--fix":
+        assert (code, out) == (0, GOOD.replace("\n", "\r\n"))
+        assert err == "Found 1 error in 1 file (1 fixed, 0 remaining).\n"
+    else:
+        assert (code, out.splitlines()[0]) == (1, "--- train.py")
+    code, out, err = amp_check("-", "--fix", stdin=SUMMED.encode())
+    assert code == 1
+    assert "scaler.unscale_(optimizer)" in out
+    assert "AMP301" not in out
+    assert "AMP301 [warning]" in err
+    assert amp_check("-", "--fix", stdin=GOOD.encode()) == (0, GOOD, "No AMP mistakes found in 1 file.\n")
+
+
+@in_a_project
+def test_a_file_that_is_read_only_is_said_and_the_others_are_fixed() -> None:
+    for name in ("a.py", "b.py"):
+        Path(name).write_text(BAD)
+    Path("a.py").chmod(0o444)
+    code, _, err = amp_check("a.py", "b.py", "--fix")
+    assert code == 2
+    assert err == "amp-check: error: a.py cannot be written: it is read-only\n"
+    assert Path("a.py").read_text() == BAD
+    assert Path("b.py").read_text() == GOOD
+
+
+@in_a_project
+def test_a_link_stays_one() -> None:
+    Path("real.py").write_text(BAD)
+    Path("train.py").symlink_to("real.py")
+    assert amp_check("train.py", "--fix")[0] == 0
+    assert Path("train.py").is_symlink()
+    assert Path("real.py").read_text() == GOOD
+
+
+@in_a_project
+def test_only_what_is_named_is_written() -> None:
+    Path("helpers.py").write_text("import torch\n\ndef scaler():\n    return torch.cuda.amp.GradScaler()\n")
+    Path("train.py").write_text("from helpers import scaler\n\nmade = scaler()\n" + BAD)
+    before = Path("helpers.py").read_text()
+    amp_check("train.py", "--fix")
+    assert Path("helpers.py").read_text() == before
+    assert UNSCALE in Path("train.py").read_text()
+
+
+@in_a_project
+@pytest.mark.parametrize("imported", ["autocast", "*", "(\n    autocast as cast,\n)"])
+@pytest.mark.parametrize("named", [".", "shared.py"])
+def test_an_import_that_another_file_takes_from_here_stays(imported: str, named: str) -> None:
+    # Who imports the name from here calls it with the arguments of the old one.
+    shared = textwrap.dedent("""\
+        from torch.cuda.amp import autocast
+
+        def evaluate(model, x):
+            model.eval()
+            with autocast():
+                return model(x)
+        """)
+    Path("shared.py").write_text(shared)
+    Path("alone.py").write_text(shared)
+    Path("other.py").write_text(f"from shared import {imported}\n\ncast = autocast\n")
+    amp_check(named, "alone.py", "--fix")
+    assert Path("shared.py").read_text() == shared
+    assert 'autocast("cuda")' in Path("alone.py").read_text()
+
+
+@in_a_project
+def test_what_does_harm_elsewhere_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A fix whose harm to another file only shows when everything is read again.
+    shared = "import torch\n\nscaler = torch.cuda.amp.GradScaler()\n"
+    Path("shared.py").write_text(shared)
+    Path("other.py").write_text("from shared import scaler\n" + unmarked(RULES["AMP206"].good))
+
+    def harm(layout: Layout, finding: Finding) -> tuple[str, list[Edit]]:
+        return "Do harm", [Edit(3, 0, 4, 0, 'scaler = torch.amp.GradScaler("cuda")\n')]
+
+    checked = cli._checked
+
+    def worse(*given: Any) -> engine.Report:
+        report = checked(*given)
+        if "torch.amp" in Path("shared.py").read_text():
+            report.findings.append(Finding("AMP201", "clip-before-unscale", "error", "", Site("other.py", 1)))
+        return report
+
+    monkeypatch.setitem(FIXERS, "AMP901", harm)
+    monkeypatch.setattr(cli, "_checked", worse)
+    assert cli.main(["check", ".", "--fix", "--no-cache"]) == 1
+    assert Path("shared.py").read_text() == shared
+    assert capsys.readouterr().err == (
+        "amp-check: warning: shared.py: its fixes were taken back: they would lead to findings in what goes with it\n"
+    )
+
+
+@in_a_project
+def test_the_configuration_can_ask_for_fixes() -> None:
+    Path("pyproject.toml").write_text("[tool.amp-check]\nfix = true\nunsafe-fixes = true\n")
+    Path("train.py").write_text(SUMMED)
+    assert amp_check("train.py")[0] == 0
+    Path("train.py").write_text(SUMMED)
+    assert amp_check("train.py", "--no-fix", "--diff")[0] == 1
+    assert amp_check("train.py", "--no-fix")[0] == 1
+    assert Path("train.py").read_text() == SUMMED
+
+
+@in_a_project
+def test_json_has_the_shape_of_ruff() -> None:
+    Path("train.py").write_text(BAD)
+    Path("train.ipynb").write_text(notebook(as_lines(BAD)))
+    (found,) = json.loads(amp_check("train.py", "--output-format", "json")[1])
+    row = BAD.split("\n").index(CLIP) + 1
+    place = {"row": row, "column": 1}
+    assert found["fix"] == {
+        "applicability": "safe",
+        "message": "Insert `scaler.unscale_(optimizer)` before the clip",
+        "edits": [{"content": UNSCALE, "location": place, "end_location": place}],
+    }
+    (found,) = json.loads(amp_check("train.ipynb", "--output-format", "json")[1])
+    assert found["fix"]["edits"] == [{"cell": 1, "content": UNSCALE, "location": place, "end_location": place}]
+    Path("train.py").write_text(unmarked(RULES["AMP204"].bad))
+    (found,) = json.loads(amp_check("train.py", "--output-format", "json")[1])
+    assert found["fix"] is None
+
+
+@in_a_project
+def test_sarif_has_fixes() -> None:
+    Path("train.py").write_text(BAD)
+    log = json.loads(amp_check("train.py", "--output-format", "sarif")[1])
+    (found,) = log["runs"][0]["results"]
+    row = BAD.split("\n").index(CLIP) + 1
+    (change,) = found["fixes"][0]["artifactChanges"]
+    assert change["artifactLocation"]["uri"] == "train.py"
+    assert change["replacements"] == [
+        {
+            "deletedRegion": {"startLine": row, "startColumn": 1, "endLine": row, "endColumn": 1},
+            "insertedContent": {"text": UNSCALE},
+        }
+    ]
+
+
+@in_a_project
+def test_a_cached_finding_has_its_fix() -> None:
+    Path("train.py").write_text(unmarked(RULES["AMP401"].bad))
+    first = amp_check(".", "--output-format", "json")
+    assert amp_check(".", "--output-format", "json") == first
+    assert json.loads(first[1])[0]["fix"]["applicability"] == "safe"
+
+
+def test_every_rule_with_a_fix_says_how_safe_it_is() -> None:
+    assert set(FIXERS) == set(FIXED)
+    for code, rule in FIXED.items():
+        assert rule.as_dict()["applicability"] == rule.applicability
+        flags = {"safe": "--fix", "unsafe": "--fix --unsafe-fixes"}[rule.applicability]
+        assert f"`amp-check check {flags}` does so" in text.rule_markdown(rule)
+        (row,) = text.plain(text.rules_table([RULES[code]]))
+        assert row.endswith(f" [{flags}]\n")
