@@ -216,6 +216,8 @@ class Judge:
 
     def _apply(self, index: int, event: Event, state: State, here: Here) -> State:
         kind = event.kind
+        if event.facts.get("twice"):
+            self._blame("scale@scaled", index, index, here)
         if kind in IDLE:
             return state
         if kind == e.AUTOCAST_ENTER:
@@ -314,11 +316,16 @@ class Judge:
                     event.facts.get("checked") or any(self.tests[k].of_gradients for k, _ in event.guards)
                 ):
                     continue
+                if label == "step@uneven" and not self._two_scalers(here, i):
+                    continue
                 if label == "step@undivided" and (facts.get("divided") or self.program.facts.get("averaged")):
                     continue
                 self._settle(label, index, i, here)
 
         if kind == e.BACKWARD:
+            if event.facts.get("uneven"):
+                self.faulted = True
+                self._blame("backward@uneven", index, index, here)
             self._backward(event, opts, scaler, move, self._held(state))
         elif kind in (e.UNSCALE, e.SCALER_STEP) and "framework" in event.facts and event.object in self.index:
             self._framework(event, opts, scaler, move)
@@ -569,6 +576,22 @@ class Judge:
                 label = "step@undivided-vague"
         self._blame(label, blamed, index, here)
 
+    def _two_scalers(self, here: Here, i: int) -> bool:
+        """Whether two scalers that were seen to be made have both scaled what feeds an optimizer for certain."""
+        key = self.opts[i]
+        scalers = set()
+        for index, _ in list(self._path(here))[1:]:
+            event = self._event(index)
+            if event is None or (event.kind == e.ZERO_GRAD and key in self._owners(event)):
+                break
+            if event.kind == e.BACKWARD and key in (event.facts.get("feeds") or ()):
+                if event.subject is None or not self.program.things[event.subject].facts.get("constructed"):
+                    return False
+                scalers.add(event.subject)
+            if len(scalers) > 1:
+                return True
+        return False
+
     def _before_the_loop(self, index: int, i: int, here: Here) -> bool:
         """Whether gradients are cleared outside of the loop in which the last backward ran."""
         zeroing = self._event(index)
@@ -623,6 +646,7 @@ BLAMED: dict[str, tuple[str, ...]] = {
     "backward@unscaled": (e.UNSCALE,),
     "unscale@window": (e.UNSCALE,),
     "step@unscaled-updated": (e.UPDATE,),
+    "step@uneven": (e.BACKWARD,),
     "step@divided": (e.GRAD_DIVIDE,),
     "unscale@divided": (e.GRAD_DIVIDE,),
     "step@discarded": (e.ZERO_GRAD,),
@@ -666,6 +690,7 @@ WITNESS: dict[str, tuple[str, ...]] = {
     "plain-step@unscaled": (e.UNSCALE,),
     "plain-step@stepped": (e.SCALER_STEP,),
     "step@raw": (e.BACKWARD,),
+    "step@uneven": (e.BACKWARD,),
     "step@divided": (e.BACKWARD,),
     "update@pending": (e.BACKWARD,),
     "update@window": (e.BACKWARD,),

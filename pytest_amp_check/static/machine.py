@@ -447,7 +447,7 @@ class Machine:
             merged = merge_params([a, b])
             merged.one = a.one
             return merged
-        if isinstance(a, Tensor) and isinstance(b, Tensor) and a.scaler == b.scaler:
+        if isinstance(a, Tensor) and isinstance(b, Tensor) and (a.scaler, a.uneven) == (b.scaler, b.uneven):
             tensor = Tensor.merge([a, b])
             tensor.divided = a.divided or b.divided
             tensor.divisors = self._divisors_of_either(formula, a, b)

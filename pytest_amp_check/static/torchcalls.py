@@ -15,7 +15,7 @@ from .classes import BOUND
 from .conditions import Formula
 from .functions import has_stars
 from .lightning import Lightning
-from .losses import first_given, is_graded
+from .losses import first_given, is_graded, is_uneven
 from .microbatches import PIECES
 from .reader import IMPURE
 from .things import first_of, is_read
@@ -246,7 +246,9 @@ class TorchCalls(Lightning):
         if name in ("sum", "max", "min"):
             tensors = tensors_of(first)
             if tensors:
-                return self._computed(tensors)
+                made_sum = self._computed(tensors)
+                made_sum.uneven = made_sum.uneven or (name == "sum" and is_uneven(tensors))
+                return made_sum
         if name in PASS_THROUGH:
             params = [v for v in args if isinstance(v, Params)]
             if params:
@@ -428,6 +430,7 @@ class TorchCalls(Lightning):
                 {"call": self.words(node), "loss": words, "scaler": self.program.things[made.scaler].name},
             )
         made.scaler = -1
+        made.uneven = False
         made.is_loss = False
         self.emit(e.AUTOGRAD_GRAD, node)
         return made

@@ -278,6 +278,7 @@ class Tensor(Value):
     custom      an autograd.Function of the project made it, whose backward is not decorated with custom_bwd
     module_read every module it depends on is in the project and enters no autocast itself
     divisors    what it was divided by; ``factors`` are the identities of what it was multiplied by
+    uneven      it is a sum of which one part holds a loss scale and another none, or another scaler's
     vague       it is a part of what code that cannot be read gave, of which nobody knows how it was reduced
     """
 
@@ -298,6 +299,7 @@ class Tensor(Value):
         "opaque",
         "penalty",
         "scaler",
+        "uneven",
         "vague",
     )
 
@@ -320,6 +322,7 @@ class Tensor(Value):
         self.divisors: frozenset[Divisor] = frozenset()
         self.factors: frozenset[object] = frozenset()
         self.vague = False
+        self.uneven = False
 
     def copy(self) -> Tensor:
         made = Tensor(self.loops)
@@ -343,6 +346,7 @@ class Tensor(Value):
             made.low = made.low or part.low
             made.matmul = made.matmul or part.matmul
             made.penalty = made.penalty or part.penalty
+            made.uneven = made.uneven or part.uneven
             made.opaque = made.opaque or part.opaque
             made.is_loss = made.is_loss or part.is_loss
             made.custom = made.custom or part.custom
