@@ -52,6 +52,7 @@ STILL = frozenset(
         e.GRAD_READ,
         e.GRAD_AVERAGE,
         e.SCALER_STATE,
+        e.SCHEDULER_STEP,
         e.DIVIDED_TWICE,
     }
 )
@@ -163,6 +164,8 @@ class _Judge(Judge):
             for key, _ in x.guards
         }
         self.kinds = {event.kind for event in events}
+        asked_of = {key for node in self.graph.nodes for _, key, _ in node.ways if key >= 0}
+        self.asks_scale = any(self.graph.tests[key].of_scale for key in asked_of)
         #: Whether some loss is scaled unevenly, on whatever path.
         self.uneven = any(event.facts.get("twice") or event.facts.get("uneven") for event in events)
         self.live: list[int] = []

@@ -189,6 +189,8 @@ class Judge:
         self.stepped: set[int] = set()
         #: Whether an event has come near a fault, committed or excused.
         self.faulted = False
+        #: Whether the way on depends on the loss scale somewhere, as it does where skipped steps are looked for.
+        self.asks_scale = False
         #: Tests that decide whether an iteration ends an accumulation window, and the truth that ends it.
         self.windows: dict[int, bool] = {}
         #: Tests for an argument that decide so, as far as is known: nobody who gives it is in view.
@@ -218,6 +220,8 @@ class Judge:
         kind = event.kind
         if event.facts.get("twice"):
             self._blame("scale@scaled", index, index, here)
+        if kind == e.SCHEDULER_STEP and event.object in self.index and "loops" in event.facts:
+            self._schedule(index, event, state, here)
         if kind in IDLE:
             return state
         if kind == e.AUTOCAST_ENTER:
@@ -576,6 +580,26 @@ class Judge:
                 label = "step@undivided-vague"
         self._blame(label, blamed, index, here)
 
+    def _schedule(self, index: int, event: Event, state: State, here: Here) -> None:
+        """A scheduler of which the source is read moves: beside the step that a scaler may skip, or inside a window."""
+        i = self.index[event.object if event.object is not None else -1]
+        opt, loops = state.opts[i], event.facts["loops"]
+        if opt.held and opt.grads in a.PENDING:
+            feeding = self._event(self._last(here, (e.BACKWARD,), i))
+            if feeding is not None and feeding.facts.get("loops") == loops:
+                self._blame("scheduler:micro-batch", index, index, here)
+        elif opt.grads in (a.STEPPED, a.CLEAN) and not self.asks_scale:
+            stepping = self._event(self._last(here, (e.SCALER_STEP,), i))
+            if (
+                stepping is not None
+                and stepping.kind == e.SCALER_STEP
+                and "framework" not in stepping.facts
+                and stepping.facts.get("loops") == loops
+                and (stepping.site.function, stepping.site.caller) == (event.site.function, event.site.caller)
+                and set(event.guards) <= set(stepping.guards)
+            ):
+                self._blame("scheduler:skipped", index, index, here)
+
     def _two_scalers(self, here: Here, i: int) -> bool:
         """Whether two scalers that were seen to be made have both scaled what feeds an optimizer for certain."""
         key = self.opts[i]
@@ -667,6 +691,8 @@ SECOND_TURN = frozenset(
         "new@used",
         "backward@stale",
         "write@region-then-forward",
+        "scheduler:micro-batch",
+        "scheduler:skipped",
     }
 )
 
@@ -676,6 +702,7 @@ YIELDS_TO: dict[str, tuple[str, ...]] = {
     "unscale@unscaled": ("unscale@window", "backward@unscaled"),
     "end@stepped": ("step@stepped", "unscale@step-pending"),
     "unscale@step-pending": ("step@stepped",),
+    "scheduler:skipped": ("scheduler:micro-batch",),
 }
 
 #: label -> kinds of events that the witness shows besides the blamed and the settling one; the first kind begins it.
@@ -708,6 +735,8 @@ WITNESS: dict[str, tuple[str, ...]] = {
     "step@region": (e.AUTOCAST_ENTER,),
     "state@stepped": (e.SCALER_STEP,),
     "write@region-then-forward": (e.AUTOCAST_ENTER,),
+    "scheduler:skipped": (e.SCALER_STEP,),
+    "scheduler:micro-batch": (e.BACKWARD,),
 }
 
 _DESCRIPTIONS = {
@@ -727,6 +756,7 @@ _DESCRIPTIONS = {
     e.ZERO_GRAD: "the gradients are zeroed",
     e.FORWARD: "the model runs forward",
     e.PARAM_WRITE: "parameters are written",
+    e.SCHEDULER_STEP: "the learning rate moves on",
     e.SCALER_STATE: "the scaler's state is taken",
     e.SAVE: "the checkpoint is written",
     e.MODULE_CAST: "the model's parameters are cast",

@@ -286,7 +286,7 @@ class Machine:
         names = facts.pop("names", None)
         if kind == e.ZERO_GRAD and self.rescuing:
             facts["rescue"] = True
-        if kind in (e.ZERO_GRAD, e.BACKWARD):
+        if kind in (e.ZERO_GRAD, e.BACKWARD, e.SCALER_STEP, e.SCHEDULER_STEP):
             facts["loops"] = tuple(loop.key for loop in self.loops)
         event = Event(kind, self.site(node), subject, object, facts, names, self.guards())
         here = self.node(event)

@@ -131,7 +131,11 @@ class TorchCalls(Lightning):
                 self.store(space.key, attribute, value)
             return space
         if name.startswith("torch.optim.lr_scheduler."):
-            return self.fresh(node, "scheduler")
+            scheduler = self.fresh(node, "scheduler")
+            target = first_of(args, keywords, "optimizer")
+            if isinstance(target, Ref) and target.role == "optimizer":
+                scheduler.schedules = target.thing.key
+            return scheduler
         if not name.startswith(HARMLESS):
             self.hand_off(given, node)
         if (not name.startswith(HARMLESS) or name.startswith(WRITERS)) and not compares(name):

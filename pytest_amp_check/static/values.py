@@ -50,7 +50,7 @@ class Opaque(Value):
     call gave it, ``compares`` that such a call was given what another one gave, as a criterion is; ``graded`` that it
     was computed from the gradient of a tensor. ``entry`` is the key of the unknown value that it is an item of, and the
     name of the item where that is known. ``divisors`` is what it was divided by, ``factors`` the identities of what it
-    was multiplied by.
+    was multiplied by. ``schedules`` is the key of the optimizer whose learning rate it moves, -1 if it is no scheduler.
     """
 
     __slots__ = (
@@ -71,6 +71,7 @@ class Opaque(Value):
         "parameter",
         "readings",
         "remainder",
+        "schedules",
         "words",
     )
 
@@ -95,6 +96,7 @@ class Opaque(Value):
         self.entry: tuple[int, str | None] | None = None
         self.divisors: frozenset[Divisor] = frozenset()
         self.factors: frozenset[object] = frozenset()
+        self.schedules = -1
 
     @property
     def text(self) -> str:
