@@ -147,7 +147,7 @@ _row(CLEAN, backward_scaled=SCALED, backward_raw=RAW, maybe_scaled=FED, maybe_ra
 _row(CLEAN, divide=UNKNOWN, scaler_step=STEPPED, step=SPENT)
 _row(FED, backward_scaled=SCALED, backward_raw=UNKNOWN, maybe_raw=UNKNOWN, unscale=UNSCALED, divide=DIVIDED)
 _row(FED, scaler_step=STEPPED, step=SPENT, update=UNKNOWN)
-_row(RAW, backward_scaled=MIXED, maybe_scaled=UNKNOWN, unscale="unscaled step@raw", divide=UNKNOWN)
+_row(RAW, backward_scaled=MIXED, maybe_scaled=UNKNOWN, unscale="unscaled step@raw")
 _row(RAW, scaler_step="stepped step@raw", step=SPENT)
 _row(SCALED, backward_raw=MIXED, maybe_raw=UNKNOWN, unscale=UNSCALED, divide=DIVIDED, edit="unknown edit@scaled")
 _row(SCALED, scaler_step=STEPPED, step="spent plain-step@scaled", update=OUTDATED, read="scaled read@scaled")

@@ -32,7 +32,9 @@ GRAD_AVERAGE = "grad-average"  # gradients may be averaged over processes by han
 SCALER_STEP = "scaler-step"  # scaler, optimizer; facts: framework (its step, with the update; "" where it may be none)
 STEP = "step"  # optimizer, stepped directly
 UPDATE = "update"  # scaler; facts: new_scale, and of a run: scale, skips_in_a_row, skips, steps, growth_interval
-ZERO_GRAD = "zero-grad"  # optimizers whose gradients are cleared; facts: owners, rescue (an exception was caught)
+ZERO_GRAD = (
+    "zero-grad"  # optimizers whose gradients are cleared; facts: owners, rescue (an exception was caught), guessed
+)
 FORWARD = "forward"  # module
 LOSS = "loss"  # facts: kind, low_precision, ambient (a framework runs it under autocast)
 PARAM_WRITE = "param-write"

@@ -354,6 +354,9 @@ class Judge:
             self._step_counts(event, opts)
             move(self.index[event.object], a.STEP)
         elif kind == e.UPDATE:
+            if self._complete(event, state):
+                # What the iterations before have gathered is complete, even where this one adds nothing to it.
+                opts = [opt._replace(held=False) for opt in opts]
             self._update(event, opts, scaler, move)
         elif kind == e.CLIP:
             clipped = self._clipped(event, opts)
@@ -451,6 +454,12 @@ class Judge:
             if state.known & bit and bool(state.truth & bit) != boundary:
                 return True
         return False
+
+    def _complete(self, event: Event, state: State) -> bool:
+        """Whether it is known that this iteration ends the accumulation window."""
+        known = {key: bool(state.truth & (1 << key)) for key in self.windows if state.known & (1 << key)}
+        known.update((key, truth) for key, truth in event.guards if key in self.windows)
+        return bool(known) and all(truth == self.windows[key] for key, truth in known.items())
 
     def _backward(self, event: Event, opts: list[a.Opt], scaler: int, move: Callable[..., None], held: bool) -> None:
         feeds = event.facts.get("feeds")

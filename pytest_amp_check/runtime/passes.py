@@ -35,7 +35,7 @@ class Passes(Gradients):
                 self._look(known)
             if known.used and not any(holds(p.grad) for p in known.sentinels):
                 # Cleared in a way that was not seen.
-                self._emit(e.ZERO_GRAD, site, owners=(known.thing.key,))
+                self._emit(e.ZERO_GRAD, site, owners=(known.thing.key,), guessed=True)
             known.used = False
         roots = tensors(outputs)
         holder, scale = self._scale_below(roots)
