@@ -40,6 +40,8 @@ OF_OTHERS = {
     "end@stepped",
     "state@stepped",
     "penalty@scaled",
+    "scale@scaled",
+    "backward@uneven",
     "scale@no-autocast",
     "scale@no-autocast-unknown",
     "scale@forward-outside",
@@ -72,8 +74,10 @@ def reached() -> tuple[set[Opt], dict[str, tuple[Opt, str]]]:
     labels: dict[str, tuple[Opt, str]] = {}
     while work:
         state = work.popleft()
-        for event, divided, partly, inside in product(a.INPUTS, (True, False), (True, False), INSIDE):
-            after, faults = move(state, event, by=0, divided=divided, partly=partly, inside=inside, apart=partly)
+        for event, divided, partly, inside, by in product(a.INPUTS, (True, False), (True, False), INSIDE, (0, 1)):
+            if by and event != a.BACKWARD_SCALED:
+                continue  # another scaler, beside which one is enough to act in all other ways
+            after, faults = move(state, event, by=by, divided=divided, partly=partly, inside=inside, apart=partly)
             for label in faults:
                 labels.setdefault(label, (state, event))
             if after not in seen:
@@ -161,14 +165,15 @@ def test_a_fault_is_told_once() -> None:
 Letter = tuple[str, bool]
 #: A clip that covers unscaled gradients of another optimizer as well.
 CLIP_PARTLY: Letter = (a.CLIP, False)
-MICRO, LOOSE, APART = (f"{a.BACKWARD_SCALED} {where}" for where in (e.MICRO, e.LOOSE, "apart"))
+MICRO, LOOSE, APART, OTHER = (f"{a.BACKWARD_SCALED} {where}" for where in (e.MICRO, e.LOOSE, "apart", "other"))
 
 
 def spell(word: Sequence[str | Letter], start: Opt | None = None) -> tuple[Opt, list[str]]:
     """Read a word: the last state, and the faults in order.
 
     ``("backward-scaled", False)`` is a loss not divided; after the input may stand where it happens: in a loop that
-    leaves the step to what follows (``micro``, ``loose``), or under no_sync (``apart``).
+    leaves the step to what follows (``micro``, ``loose``), or under no_sync (``apart``), or that another scaler did it
+    (``other``).
     """
     state = Opt(a.CLEAN, a.READY) if start is None else start
     faults: list[str] = []
@@ -176,7 +181,8 @@ def spell(word: Sequence[str | Letter], start: Opt | None = None) -> tuple[Opt, 
         event, plain = (letter, True) if isinstance(letter, str) else letter
         event, _, where = event.partition(" ")
         inside = where if where in INSIDE else ""
-        state, more = move(state, event, by=0, divided=plain, partly=not plain, inside=inside, apart=where == "apart")
+        by = int(where == "other")
+        state, more = move(state, event, by=by, divided=plain, partly=not plain, inside=inside, apart=where == "apart")
         faults.extend(more)
     return state, faults
 
@@ -300,6 +306,8 @@ ILLEGAL: list[tuple[str, Sequence[str | Letter], str]] = [
     ),
     ("S42 update in the window", [a.BACKWARD_SCALED, a.HOLD, a.UPDATE_ALONE], "update@window"),
     ("S43 zero in the window", [a.BACKWARD_SCALED, a.HOLD, a.ZERO], "zero@window"),
+    ("S28 two scalers", [a.BACKWARD_SCALED, OTHER, a.SCALER_STEP], "step@uneven"),
+    ("S28 two scalers, seen by unscale", [OTHER, a.BACKWARD_SCALED, a.UNSCALE], "step@uneven"),
     ("S40 in an inner loop", [(MICRO, False), (MICRO, False), a.SCALER_STEP], "step@undivided"),
     ("S41 in an inner loop", [MICRO, a.UNSCALE, MICRO], "unscale@window"),
     ("S41 in any loop without a step", [LOOSE, a.UNSCALE, LOOSE], "unscale@window"),

@@ -12,12 +12,14 @@ from pytest_amp_check.static.engine import Settings, check_paths, check_source
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 SCRIPTS = sorted(FIXTURES.rglob("*.py"))
+#: Rules that are off unless they are selected are marked too.
+EVERYTHING = Settings(select=frozenset(RULES))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.relative_to(FIXTURES).as_posix())
 def test_a_fixture_gives_exactly_its_marks(script: Path) -> None:
     text = script.read_text(encoding="utf-8")
-    findings = check_source(text, str(script))
+    findings = check_source(text, str(script), EVERYTHING)
     assert places(findings) == marks(text), shown(findings)
 
 
@@ -32,7 +34,7 @@ def test_the_names_of_fixtures_are_true() -> None:
 
 def test_the_tree_as_a_whole_gives_what_its_files_give() -> None:
     """Except that a file which enters no autocast may be used by one that does."""
-    report = check_paths([str(FIXTURES)], Settings())
+    report = check_paths([str(FIXTURES)], EVERYTHING)
     assert report.files == len(SCRIPTS)
     expected = {
         (str(script), line, code)

@@ -38,7 +38,7 @@ PAIRED = (
 #: Rules that have at least one script that breaks them and one, beside it, that does the same work right.
 COVERED = {
     *("AMP101", "AMP102", "AMP103", "AMP104", "AMP105", "AMP106", "AMP107", "AMP108", "AMP109", "AMP110"),
-    *("AMP201", "AMP202", "AMP203", "AMP204", "AMP206", "AMP207", "AMP208", "AMP209", "AMP210"),
+    *("AMP201", "AMP202", "AMP203", "AMP204", "AMP205", "AMP206", "AMP207", "AMP208", "AMP209", "AMP210"),
     *("AMP211", "AMP212", "AMP213", "AMP214", "AMP215", "AMP216", "AMP217", "AMP218"),
     *("AMP301", "AMP303", "AMP304", "AMP401", "AMP402", "AMP403"),
     *("AMP501", "AMP502", "AMP503", "AMP504", "AMP505", "AMP506", "AMP507", "AMP508", "AMP509"),

@@ -7,29 +7,26 @@ import copy
 import functools
 import inspect
 import io
-import random
 import runpy
 import sys
 import types
-import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from marks import Places, marks, one_sided, places, shown
 
-from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.rule import STATIC
 from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.static.engine import Settings, check_source
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402 - needs torch, as the next one does
+from agreement import Recorded, recorded  # noqa: E402 - needs torch, as the next ones do
+from torch import nn  # noqa: E402
 
-from pytest_amp_check import emulate_cuda, record  # noqa: E402
+from pytest_amp_check import emulate_cuda  # noqa: E402
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 SCRIPTS = {path.relative_to(FIXTURES).as_posix(): path for path in sorted(FIXTURES.rglob("*.py"))}
@@ -62,44 +59,6 @@ IMPOSSIBLE = {
     for code, possible in {"AMP109": TORCH < (2, 11), "AMP217": not torch.cuda.is_available()}.items()
     if not possible
 }
-
-
-class Recorded(NamedTuple):
-    """What came of a script that ran under the recorder."""
-
-    findings: list[Finding]
-    #: What the script raised.
-    error: Exception | None
-    #: The error that ended the recording early.
-    failure: Exception | None
-
-
-def recorded(run_script: Callable[[], object]) -> Recorded:
-    """Run a program under the recorder, in a thread of its own, so that an autocast it leaves open ends with it."""
-
-    def go() -> Recorded:
-        error = None
-        with record() as run, contextlib.redirect_stdout(io.StringIO()):
-            run.select("ALL")
-            try:
-                run_script()
-            except Exception as raised:  # noqa: BLE001 - some of the scripts show what torch raises
-                error = raised
-        return Recorded(run.findings, error, run.failure)
-
-    torch_state, python_state = torch.get_rng_state(), random.getstate()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with warnings.catch_warnings(), ThreadPoolExecutor(1) as pool:
-            # Deprecated names and autocast that disables itself are what some of the scripts are about.
-            warnings.simplefilter("ignore")
-            return pool.submit(go).result()
-    finally:
-        torch.clear_autocast_cache()
-        torch.set_num_threads(threads)
-        torch.set_rng_state(torch_state)
-        random.setstate(python_state)
 
 
 @pytest.fixture(autouse=True)

@@ -21,11 +21,27 @@ UNSCALED = "unscaled"  # divided by the scale by unscale_()
 DIVIDED = "divided"  # divided by the scale by hand
 BORROWED = "borrowed"  # unscaled through another optimizer that holds the same parameters, unknown to the scaler
 MIXED = "mixed"  # scaled and raw gradients added up
+UNEVEN = "uneven"  # gradients that two scalers have scaled, added up
 OUTDATED = "outdated"  # scaled by a scale that update() has changed since
 LAPSED = "lapsed"  # unscaled, but update() has made the scaler forget that
 STEPPED = "stepped"  # used by scaler.step()
 SPENT = "spent"  # used by optimizer.step()
-GRADS = (UNKNOWN, CLEAN, FED, RAW, SCALED, UNSCALED, DIVIDED, BORROWED, MIXED, OUTDATED, LAPSED, STEPPED, SPENT)
+GRADS = (
+    UNKNOWN,
+    CLEAN,
+    FED,
+    RAW,
+    SCALED,
+    UNSCALED,
+    DIVIDED,
+    BORROWED,
+    MIXED,
+    UNEVEN,
+    OUTDATED,
+    LAPSED,
+    STEPPED,
+    SPENT,
+)
 
 # torch's stage, with one more for "cannot be known".
 ANY, READY, STAGE_UNSCALED, STAGE_STEPPED = "any", "ready", "unscaled", "stepped"
@@ -73,9 +89,9 @@ INPUTS = (
     NEW,
 )
 
-PENDING = frozenset({FED, RAW, SCALED, UNSCALED, DIVIDED, BORROWED, MIXED, OUTDATED})
+PENDING = frozenset({FED, RAW, SCALED, UNSCALED, DIVIDED, BORROWED, MIXED, UNEVEN, OUTDATED})
 """Gradients that wait for a step."""
-UNDER_SCALE = frozenset({FED, SCALED, MIXED, OUTDATED})
+UNDER_SCALE = frozenset({FED, SCALED, MIXED, UNEVEN, OUTDATED})
 """Gradients that are, or may be, multiplied by the loss scale."""
 
 
@@ -131,7 +147,7 @@ _row(CLEAN, backward_scaled=SCALED, backward_raw=RAW, maybe_scaled=FED, maybe_ra
 _row(CLEAN, divide=UNKNOWN, scaler_step=STEPPED, step=SPENT)
 _row(FED, backward_scaled=SCALED, backward_raw=UNKNOWN, maybe_raw=UNKNOWN, unscale=UNSCALED, divide=DIVIDED)
 _row(FED, scaler_step=STEPPED, step=SPENT, update=UNKNOWN)
-_row(RAW, backward_scaled=MIXED, maybe_scaled=UNKNOWN, unscale="unscaled step@raw", divide=UNKNOWN)
+_row(RAW, backward_scaled=MIXED, maybe_scaled=UNKNOWN, unscale="unscaled step@raw")
 _row(RAW, scaler_step="stepped step@raw", step=SPENT)
 _row(SCALED, backward_raw=MIXED, maybe_raw=UNKNOWN, unscale=UNSCALED, divide=DIVIDED, edit="unknown edit@scaled")
 _row(SCALED, scaler_step=STEPPED, step="spent plain-step@scaled", update=OUTDATED, read="scaled read@scaled")
@@ -144,6 +160,11 @@ _row(BORROWED, unscale="unscaled step@borrowed", scaler_step="stepped step@borro
 _row(DIVIDED, unscale="unscaled unscale@divided", scaler_step="stepped step@divided", step=SPENT)
 _row(MIXED, maybe_scaled=UNKNOWN, maybe_raw=UNKNOWN, unscale="unscaled step@raw", divide=UNKNOWN)
 _row(MIXED, scaler_step="stepped step@raw", step="spent plain-step@scaled", update=UNKNOWN)
+_row(
+    UNEVEN, backward_raw=MIXED, maybe_raw=UNKNOWN, divide=UNKNOWN, edit="unknown edit@scaled", read="uneven read@scaled"
+)
+_row(UNEVEN, unscale="unscaled step@uneven", scaler_step="stepped step@uneven", step="spent plain-step@scaled")
+_row(UNEVEN, update=UNKNOWN)
 _row(OUTDATED, backward_raw=MIXED, maybe_scaled=UNKNOWN, maybe_raw=UNKNOWN, divide=UNKNOWN)
 _row(OUTDATED, unscale="unscaled update@pending", scaler_step="stepped update@pending", step="spent plain-step@scaled")
 _row(LAPSED, backward_scaled=UNKNOWN, backward_raw=UNKNOWN, maybe_scaled=UNKNOWN, maybe_raw=UNKNOWN, divide=UNKNOWN)
@@ -167,7 +188,7 @@ _row(
     divide=UNKNOWN,
     scaler_step=STEPPED,
 )
-for _grads in (SCALED, MIXED, OUTDATED):
+for _grads in (SCALED, MIXED, UNEVEN, OUTDATED):
     _row(_grads, restore=RAW)
 _row(FED, restore=UNKNOWN)
 for _grads in GRADS:
@@ -205,13 +226,16 @@ def move(
             elif opt.grads == UNSCALED and (opt.held or opt.inside):
                 faults = ("unscale@window",)
             stage = ANY
+        other = event in (BACKWARD_SCALED, MAYBE_SCALED) and opt.grads == SCALED and opt.by not in (by, -1)
+        if other and event == BACKWARD_SCALED:
+            grads = UNEVEN
         again = sure and (opt.held or opt.inside == MICRO) and opt.grads in PENDING
         undivided = not divided and (opt.undivided or opt.grads not in PENDING)
         return (
             opt._replace(
                 grads=grads,
                 stage=stage,
-                by=by if event in (BACKWARD_SCALED, MAYBE_SCALED) else opt.by,
+                by=by if event == BACKWARD_SCALED or (event == MAYBE_SCALED and not other) else opt.by,
                 held=held,
                 inside=inside,
                 apart=apart and sure,

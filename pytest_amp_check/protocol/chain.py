@@ -74,8 +74,10 @@ class Chain(Judge):
         self.often: dict[tuple[str, Identity], tuple[int, Identity]] = {}
         self.visits: dict[Identity, int] = {}
         self.judged: dict[tuple[str, Identity], Finding] = {}
-        #: For each optimizer, the place of the latest backward that fed it.
-        self.fed_at: dict[int, object] = {}
+        #: For each optimizer, the places of the backwards that fed it since it was stepped.
+        self.fed_at: dict[int, set[Site]] = {}
+        #: Findings of gradients that were not cleared -> the optimizers. Clearing them later takes the findings back.
+        self.uncleared: dict[tuple[str, Identity], set[int]] = {}
         #: Where events have led that came near no fault. A loop turns in a few states: its events are looked up here.
         self.onward: dict[Repeat, State] = {}
 
@@ -94,6 +96,9 @@ class Chain(Judge):
     def close(self, *, broken: bool = False) -> None:
         """The run has ended; one that an exception has broken off leaves nothing undone."""
         self.settle()
+        if broken:
+            for key in self.uncleared:
+                self.found.pop(key, None)
         last = self.recent[-1] if self.recent else None
         if last is not None and not broken:
             self._go(Event(e.END, last.site))
@@ -175,10 +180,16 @@ class Chain(Judge):
             self.distinct[identity] = event
         if event.kind in (e.SCALER_STEP, e.UNSCALE, e.UPDATE):
             self.visits[identity] = self.visits.get(identity, 0) + 1
+        if event.kind in (e.SCALER_STEP, e.STEP) and event.object is not None:
+            self.fed_at.pop(event.object, None)
         if event.kind == e.UPDATE:
             self.updated.add(event.subject)
         elif event.kind == e.ZERO_GRAD:
             self.zeroed.update(self._owners(event))
+            for key, owners in list(self.uncleared.items()):
+                if not event.facts.get("guessed") and not owners.isdisjoint(self._owners(event)):
+                    self.uncleared.pop(key)
+                    self.found.pop(key, None)
         if event.kind in ALONE:
             self.judge(event)
         repeat = self._repeat(event, identity)
@@ -209,7 +220,7 @@ class Chain(Judge):
         facts = event.facts
         if event.kind == e.BACKWARD:
             for key in facts.get("feeds") or ():
-                if self.fed_at.get(key) is not event.site:
+                if event.site not in self.fed_at.get(key, ()):
                     return None
         elif event.object is not None and self.program.things[event.object].facts.get("shares"):
             return None
@@ -225,12 +236,13 @@ class Chain(Judge):
             i = self.index.get(key)
             if i is None:
                 continue
-            if self.fed_at.get(key) is event.site:
+            places = self.fed_at.setdefault(key, set())
+            if event.site in places:
                 if opts[i].grads == a.LAPSED:
                     here = (self.count - 1, self.state)
                     self._settle("unscale@window", here[0], i, here)
                 move(i, a.HOLD)
-            self.fed_at[key] = event.site
+            places.add(event.site)
         super()._backward(event, opts, scaler, move, held)
 
     # From a fault to a finding.
@@ -246,6 +258,12 @@ class Chain(Judge):
         first = self.count - len(self.recent)
         for index in range(here[0], first - 1, -1):
             yield index, here[1]
+
+    def _settle(self, label: str, index: int, i: int, here: Here) -> None:
+        super()._settle(label, index, i, here)
+        event = self._event(index)
+        if label == "backward@stale" and event is not None:
+            self.uncleared.setdefault((label, _identity(event)), set()).add(self.opts[i])
 
     def _blame(self, label: str, blamed: int, settled: int, here: Here) -> None:
         event, partner = self._event(blamed), self._event(settled)

@@ -57,6 +57,7 @@ STILL = frozenset(
         e.GRAD_READ,
         e.GRAD_AVERAGE,
         e.SCALER_STATE,
+        e.SCHEDULER_STEP,
         e.DIVIDED_TWICE,
     }
 )
@@ -168,12 +169,16 @@ class _Judge(Judge):
             for key, _ in x.guards
         }
         self.kinds = {event.kind for event in events}
+        asked_of = {key for node in self.graph.nodes for _, key, _ in node.ways if key >= 0}
+        self.asks_scale = any(self.graph.tests[key].of_scale for key in asked_of)
+        #: Whether some loss is scaled unevenly, on whatever path.
+        self.uneven = any(event.facts.get("twice") or event.facts.get("uneven") for event in events)
         self.live: list[int] = []
 
     def _may_fault(self) -> bool:
         """Whether the events of the graph can commit any fault of the automaton; most graphs need not be explored."""
         kinds = self.kinds
-        if kinds & {e.SCALER_STEP, e.UNSCALE, e.UPDATE, e.SCALER_STATE, e.RESTORE}:
+        if self.uneven or kinds & {e.SCALER_STEP, e.UNSCALE, e.UPDATE, e.SCALER_STATE, e.RESTORE}:
             return True
         if e.AUTOCAST_ENTER in kinds and kinds & {e.BACKWARD, e.STEP, e.LOSS, e.CAPTURE, e.THREAD, e.AUTOCAST_ENTER}:
             return True
@@ -248,7 +253,7 @@ class _Judge(Judge):
             if test.turn:
                 bits |= 1 << test.key
         for node in self.graph.nodes:
-            if node.event is not None and node.event.kind not in still:
+            if node.event is not None and (node.event.kind not in still or node.event.facts.get("twice")):
                 for key, _ in node.event.guards:
                     bits |= 1 << key
         return bits

@@ -38,7 +38,9 @@ GRAD_AVERAGE = "grad-average"  # gradients may be averaged over processes by han
 SCALER_STEP = "scaler-step"  # scaler, optimizer; facts: framework (its step, with the update; "" where it may be none)
 STEP = "step"  # optimizer, stepped directly
 UPDATE = "update"  # scaler; facts: new_scale, and of a run: scale, skips_in_a_row, skips, steps, growth_interval
-ZERO_GRAD = "zero-grad"  # optimizers whose gradients are cleared; facts: owners, rescue (an exception was caught)
+ZERO_GRAD = (
+    "zero-grad"  # optimizers whose gradients are cleared; facts: owners, rescue (an exception was caught), guessed
+)
 FORWARD = "forward"  # module
 LOSS = "loss"  # facts: kind, low_precision, ambient (a framework runs it under autocast)
 PARAM_WRITE = "param-write"
@@ -48,7 +50,7 @@ SCALER_STATE = "scaler-state"  # scaler.state_dict()
 SCALER_LOAD = "scaler-load"  # scaler.load_state_dict()
 SAVE = "save"  # facts: contents
 OPTIMIZER_LOAD = "optimizer-load"  # optimizer.load_state_dict(); facts: holds_scaler (so does what it is loaded from)
-SCHEDULER_STEP = "scheduler-step"  # optimizer whose learning rate moves; facts: skipped, idle
+SCHEDULER_STEP = "scheduler-step"  # optimizer whose learning rate moves; facts: loops, or of a run: skipped, idle
 GRAD_INVALID = "grad-invalid"  # optimizer: values that are not finite appeared in its gradients after unscale_
 PENALTY = "penalty"  # scaled gradients from autograd.grad enter a new loss
 DEPRECATED = "deprecated"  # facts: old, new
@@ -188,11 +190,23 @@ class Test:
     ``counts`` says that the test compares a loop's counter (``(i + 1) % k == 0``, ``count == k``), ``off_by_one`` that
     such a test is already true for the first micro-batch. ``later`` is the truth that it cannot have then, if that is
     known. ``of_gradients`` says that it asks whether gradients are finite, ``turn`` that it asks whether a loop is in
-    its first turn, ``flag`` that it asks for the truth of an argument. ``implies`` lists (truth of this test, key of
-    another, its truth).
+    its first turn, ``flag`` that it asks for the truth of an argument, ``of_scale`` that it compares loss
+    scales. ``implies`` lists (truth of this test, key of another, its truth).
     """
 
-    __slots__ = ("counts", "flag", "implies", "key", "later", "of_gradients", "off_by_one", "site", "text", "turn")
+    __slots__ = (
+        "counts",
+        "flag",
+        "implies",
+        "key",
+        "later",
+        "of_gradients",
+        "of_scale",
+        "off_by_one",
+        "site",
+        "text",
+        "turn",
+    )
 
     def __init__(self, key: int, text: object, site: Site | None) -> None:
         self.key = key
@@ -203,6 +217,7 @@ class Test:
         self.later: bool | None = None
         self.flag = False
         self.of_gradients = False
+        self.of_scale = False
         self.turn = False
         self.implies: list[tuple[bool, int, bool]] = []
 

@@ -203,6 +203,8 @@ class Judge:
         self.stepped: set[int] = set()
         #: Whether an event has come near a fault, committed or excused.
         self.faulted = False
+        #: Whether the way on depends on the loss scale somewhere, as it does where skipped steps are looked for.
+        self.asks_scale = False
         #: Tests that decide whether an iteration ends an accumulation window, and the truth that ends it.
         self.windows: dict[int, bool] = {}
         #: Tests for an argument that decide so, as far as is known: nobody who gives it is in view.
@@ -230,6 +232,10 @@ class Judge:
 
     def _apply(self, index: int, event: Event, state: State, here: Here) -> State:
         kind = event.kind
+        if event.facts.get("twice"):
+            self._blame("scale@scaled", index, index, here)
+        if kind == e.SCHEDULER_STEP and event.object in self.index and "loops" in event.facts:
+            self._schedule(index, event, state, here)
         if kind in IDLE:
             return state
         if kind == e.AUTOCAST_ENTER:
@@ -359,11 +365,16 @@ class Judge:
                     event.facts.get("checked") or any(self.tests[k].of_gradients for k, _ in event.guards)
                 ):
                     continue
+                if label == "step@uneven" and not self._two_scalers(here, i):
+                    continue
                 if label == "step@undivided" and (facts.get("divided") or self.program.facts.get("averaged")):
                     continue
                 self._settle(label, index, i, here)
 
         if kind == e.BACKWARD:
+            if event.facts.get("uneven"):
+                self.faulted = True
+                self._blame("backward@uneven", index, index, here)
             self._backward(event, opts, scaler, move, self._held(state))
         elif kind in (e.UNSCALE, e.SCALER_STEP) and "framework" in event.facts and event.object in self.index:
             self._framework(event, opts, scaler, move)
@@ -388,6 +399,9 @@ class Judge:
             self._step_counts(event, opts)
             move(self.index[event.object], a.STEP)
         elif kind == e.UPDATE:
+            if self._complete(event, state):
+                # What the iterations before have gathered is complete, even where this one adds nothing to it.
+                opts = [opt._replace(held=False) for opt in opts]
             self._update(event, opts, scaler, move)
         elif kind == e.CLIP:
             clipped = self._clipped(event, opts)
@@ -485,6 +499,12 @@ class Judge:
             if state.known & bit and bool(state.truth & bit) != boundary:
                 return True
         return False
+
+    def _complete(self, event: Event, state: State) -> bool:
+        """Whether it is known that this iteration ends the accumulation window."""
+        known = {key: bool(state.truth & (1 << key)) for key in self.windows if state.known & (1 << key)}
+        known.update((key, truth) for key, truth in event.guards if key in self.windows)
+        return bool(known) and all(truth == self.windows[key] for key, truth in known.items())
 
     def _backward(self, event: Event, opts: list[a.Opt], scaler: int, move: Callable[..., None], held: bool) -> None:
         feeds = event.facts.get("feeds")
@@ -614,6 +634,42 @@ class Judge:
                 label = "step@undivided-vague"
         self._blame(label, blamed, index, here)
 
+    def _schedule(self, index: int, event: Event, state: State, here: Here) -> None:
+        """A scheduler of which the source is read moves: beside the step that a scaler may skip, or inside a window."""
+        i = self.index[event.object if event.object is not None else -1]
+        opt, loops = state.opts[i], event.facts["loops"]
+        if opt.held and opt.grads in a.PENDING:
+            feeding = self._event(self._last(here, (e.BACKWARD,), i))
+            if feeding is not None and feeding.facts.get("loops") == loops:
+                self._blame("scheduler:micro-batch", index, index, here)
+        elif opt.grads in (a.STEPPED, a.CLEAN) and not self.asks_scale:
+            stepping = self._event(self._last(here, (e.SCALER_STEP,), i))
+            if (
+                stepping is not None
+                and stepping.kind == e.SCALER_STEP
+                and "framework" not in stepping.facts
+                and stepping.facts.get("loops") == loops
+                and (stepping.site.function, stepping.site.caller) == (event.site.function, event.site.caller)
+                and set(event.guards) <= set(stepping.guards)
+            ):
+                self._blame("scheduler:skipped", index, index, here)
+
+    def _two_scalers(self, here: Here, i: int) -> bool:
+        """Whether two scalers that were seen to be made have both scaled what feeds an optimizer for certain."""
+        key = self.opts[i]
+        scalers = set()
+        for index, _ in list(self._path(here))[1:]:
+            event = self._event(index)
+            if event is None or (event.kind == e.ZERO_GRAD and key in self._owners(event)):
+                break
+            if event.kind == e.BACKWARD and key in (event.facts.get("feeds") or ()):
+                if event.subject is None or not self.program.things[event.subject].facts.get("constructed"):
+                    return False
+                scalers.add(event.subject)
+            if len(scalers) > 1:
+                return True
+        return False
+
     def _before_the_loop(self, index: int, i: int, here: Here) -> bool:
         """Whether gradients are cleared outside of the loop in which the last backward ran."""
         zeroing = self._event(index)
@@ -668,6 +724,7 @@ BLAMED: dict[str, tuple[str, ...]] = {
     "backward@unscaled": (e.UNSCALE,),
     "unscale@window": (e.UNSCALE,),
     "step@unscaled-updated": (e.UPDATE,),
+    "step@uneven": (e.BACKWARD,),
     "step@divided": (e.GRAD_DIVIDE,),
     "unscale@divided": (e.GRAD_DIVIDE,),
     "step@discarded": (e.ZERO_GRAD,),
@@ -688,6 +745,8 @@ SECOND_TURN = frozenset(
         "new@used",
         "backward@stale",
         "write@region-then-forward",
+        "scheduler:micro-batch",
+        "scheduler:skipped",
     }
 )
 
@@ -697,6 +756,7 @@ YIELDS_TO: dict[str, tuple[str, ...]] = {
     "unscale@unscaled": ("unscale@window", "backward@unscaled"),
     "end@stepped": ("step@stepped", "unscale@step-pending"),
     "unscale@step-pending": ("step@stepped",),
+    "scheduler:skipped": ("scheduler:micro-batch",),
 }
 
 #: label -> kinds of events that the witness shows besides the blamed and the settling one; the first kind begins it.
@@ -711,6 +771,7 @@ WITNESS: dict[str, tuple[str, ...]] = {
     "plain-step@unscaled": (e.UNSCALE,),
     "plain-step@stepped": (e.SCALER_STEP,),
     "step@raw": (e.BACKWARD,),
+    "step@uneven": (e.BACKWARD,),
     "step@divided": (e.BACKWARD,),
     "update@pending": (e.BACKWARD,),
     "update@window": (e.BACKWARD,),
@@ -733,6 +794,8 @@ WITNESS: dict[str, tuple[str, ...]] = {
     "thread@region": (e.AUTOCAST_ENTER,),
     "replicas@region": (e.AUTOCAST_ENTER,),
     "write@region-then-forward": (e.AUTOCAST_ENTER,),
+    "scheduler:skipped": (e.SCALER_STEP,),
+    "scheduler:micro-batch": (e.BACKWARD,),
 }
 
 _DESCRIPTIONS = {
@@ -754,6 +817,7 @@ _DESCRIPTIONS = {
     e.PARAM_WRITE: "parameters are written",
     e.CAPTURE: "the model is captured",
     e.THREAD: "another thread runs the model",
+    e.SCHEDULER_STEP: "the learning rate moves on",
     e.SCALER_STATE: "the scaler's state is taken",
     e.SAVE: "the checkpoint is written",
     e.MODULE_CAST: "the model's parameters are cast",

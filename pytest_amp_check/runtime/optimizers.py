@@ -107,5 +107,8 @@ class Optimizers(Passes):
         idle = not known.steps_since and known.backwards_since > 0
         skipped = known.steps_since == 1 and known.skipped
         known.steps_since = known.backwards_since = 0
+        scaler = known.scaler.said if known.scaler is not None else None
         names = {"call": Spoken(site), "optimizer": known.said or "", "scheduler": Spoken(site, "receiver")}
+        if scaler is not None:
+            names["scaler"] = scaler
         self._emit(e.SCHEDULER_STEP, site, None, known.thing.key, skipped=skipped, idle=idle, names=names)

@@ -12,7 +12,7 @@ from .gradients import Gradients
 from .known import Known, Loss, Pass, Penalty, Scaler
 from .recording import told
 from .spoken import Spoken
-from .tape import FAR, NEAR, bare, divides, holds, leaves, nodes, tensors
+from .tape import FAR, NEAR, bare, below, divides, holds, leaves, multiplies, nodes, tensors
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +35,7 @@ class Passes(Gradients):
                 self._look(known)
             if known.used and not any(holds(p.grad) for p in known.sentinels):
                 # Cleared in a way that was not seen.
-                self._emit(e.ZERO_GRAD, site, owners=(known.thing.key,))
+                self._emit(e.ZERO_GRAD, site, owners=(known.thing.key,), guessed=True)
             known.used = False
         roots = tensors(outputs)
         holder, scale = self._scale_below(roots)
@@ -48,6 +48,7 @@ class Passes(Gradients):
             # More than one number runs backward from gradients that are given, and may be scaled already.
             "opaque": holder is None and any(root.numel() != 1 for root in roots),
             "dtypes": set(self._dtypes),
+            "uneven": holder is not None and self._uneven(roots, scale),
         }
         reached = self._leaves.get(id(site))
         if reached is None:
@@ -119,6 +120,51 @@ class Passes(Gradients):
             if found is not None and found[0]() is self:
                 return found[1], found[2]
         return None, 1.0
+
+    def _mark(self, node: Any) -> tuple[Scaler, float] | None:
+        """The scaler whose ``scale`` made a node of the graph, and its scale at that time."""
+        found = node.metadata.get(MARK)
+        return (found[1], found[2]) if found is not None and found[0]() is self else None
+
+    def _uneven(self, roots: Sequence[torch.Tensor], scale: float) -> bool:
+        """Whether a sum runs backward of which some terms are scaled and others not, or by another scaler.
+
+        Terms that feed no optimizer in common may be scaled as they like.
+        """
+        plain: set[int] = set()
+        scaled: dict[int, list[Any]] = {}
+
+        def ends(node: Any) -> bool:
+            return self._mark(node) is not None or multiplies(node, scale)
+
+        for node in nodes(roots, FAR, ends):
+            mark = self._mark(node)
+            if mark is not None:
+                scaled.setdefault(mark[0].thing.key, []).append(node)
+            else:
+                plain.update(self._owners_at(node))
+        if not scaled or (len(scaled) == 1 and not plain):
+            return False
+        fed = plain
+        for made in scaled.values():
+            reached = {key for node in below(made, FAR) for key in self._owners_at(node)}
+            if not fed.isdisjoint(reached):
+                return True
+            fed |= reached
+        return False
+
+    def _owners_at(self, node: Any) -> tuple[int, ...]:
+        """The optimizers of the parameter whose gradient a node of the graph accumulates."""
+        variable = getattr(node, "variable", None)
+        return () if variable is None else self.owners.get(id(variable), ())
+
+    def _scaled_already(self, roots: Sequence[torch.Tensor], scale: float) -> bool:
+        """Whether a loss that is about to be scaled holds a scale that nothing has divided it by again."""
+
+        def ends(node: Any) -> bool:
+            return divides(node, scale)
+
+        return any(self._mark(node) is not None or multiplies(node, scale) for node in nodes(roots, NEAR, ends))
 
     @told
     def autograd_grad(self, outputs: Any, grads: Any, *, create_graph: bool) -> None:

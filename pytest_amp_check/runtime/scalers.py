@@ -59,16 +59,18 @@ class Scalers(Optimizers):
         site = self.sites.here()
         names = self._at(site, _scaling)
         known.said = names["scaler"]
+        dtypes = frozenset(self._dtypes)
+        new = (id(site), dtypes) not in self._scales
+        twice = new and self._scaled_already(tensors(outputs), known.scale)
         for tensor in tensors(result):
             self._scaled.append((weakref.ref(tensor), known, known.scale))
             if tensor.grad_fn is not None:
                 metadata: Any = tensor.grad_fn.metadata
                 metadata[MARK] = (weakref.ref(self), known, known.scale)
-        dtypes = frozenset(self._dtypes)
-        if (id(site), dtypes) in self._scales:
+        if not new:
             return
         self._scales.add((id(site), dtypes))
-        self._emit(e.SCALE, site, known.thing.key, dtypes=dtypes, names=names)
+        self._emit(e.SCALE, site, known.thing.key, dtypes=dtypes, twice=twice, names=names)
         self.program.facts["scaler_dtypes"].update(dtypes)
         self._goes_live(known)
 

@@ -108,8 +108,11 @@ def expected(site: Site) -> bool:
 
 
 def conditional(site: Site) -> bool:
-    """Whether the call at a place is made under a condition."""
-    return any(isinstance(node, ast.If) for node in _around(site))
+    """Whether the call at a place is made under a condition that may ask whether the gradients are finite.
+
+    One that asks for a remainder, as the end of an accumulation window does, asks for nothing else.
+    """
+    return any(isinstance(node, ast.If) and not _counts(node.test) for node in _around(site))
 
 
 def mentions_scale(site: Site) -> bool:
@@ -118,6 +121,13 @@ def mentions_scale(site: Site) -> bool:
     function = _function(site)
     first, last = (function.lineno, function.end_lineno) if function is not None else (1, len(lines))
     return any("get_scale" in line for line in lines[first - 1 : last])
+
+
+def _counts(test: ast.expr) -> bool:
+    """Whether a condition is a comparison with a remainder."""
+    return isinstance(test, ast.Compare) and any(
+        isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod) for side in (test.left, *test.comparators)
+    )
 
 
 def _module(path: str) -> ast.Module:

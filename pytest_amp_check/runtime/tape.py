@@ -13,6 +13,8 @@ import torch
 NEAR = 64
 #: Nodes of a graph that are looked at to find the parameters it leads to.
 FAR = 200_000
+#: Loss scales below this are numbers that a loss may be weighted with.
+SMALL = 256.0
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
@@ -52,7 +54,12 @@ def plain_number(value: Any) -> float:
 
 def nodes(roots: Iterable[torch.Tensor], limit: int, stop: Callable[[Any], bool] = lambda node: False) -> Iterator[Any]:
     """The nodes of the graph below some tensors, nearest first; not those that lie below a node to stop at."""
-    work: deque[Any] = deque(root.grad_fn for root in roots if root.grad_fn is not None)
+    return below((root.grad_fn for root in roots if root.grad_fn is not None), limit, stop)
+
+
+def below(made: Iterable[Any], limit: int, stop: Callable[[Any], bool] = lambda node: False) -> Iterator[Any]:
+    """Some nodes of the graph and those below them, as :func:`nodes` gives them."""
+    work: deque[Any] = deque(made)
     seen = {id(node) for node in work}
     kept = list(work)
     while work and limit:
@@ -76,19 +83,31 @@ def leaves(roots: Sequence[torch.Tensor]) -> Iterator[int]:
             yield id(variable)
 
 
+def multiplies(node: Any, scale: float) -> bool:
+    """Whether a graph node multiplies what it is given by the loss scale; a small one may be any other number."""
+    if scale < SMALL or not type(node).__name__.startswith("Mul"):
+        return False
+    return any(math.isclose(number, scale, rel_tol=1e-6) for number in _numbers(node))
+
+
 def divides(node: Any, scale: float) -> bool:
     """Whether a graph node divides what it is given by the loss scale, or multiplies by its inverse."""
     name = type(node).__name__
-    for attribute in ("_saved_other", "_saved_self", "_saved_scalar"):
+    if name.startswith("Mul"):
+        return any(math.isclose(factor * scale, 1.0, rel_tol=1e-3) for factor in _numbers(node))
+    return name.startswith("Div") and any(
+        math.isclose(factor, scale, rel_tol=1e-3) for factor in _numbers(node, ("_saved_other",))
+    )
+
+
+def _numbers(
+    node: Any, attributes: tuple[str, ...] = ("_saved_other", "_saved_self", "_saved_scalar")
+) -> Iterator[float]:
+    """The numbers that a graph node keeps of its operands."""
+    for attribute in attributes:
         try:
             number = getattr(node, attribute, None)
         except RuntimeError:
             continue
-        if number is None or not is_number(number):
-            continue
-        factor = plain_number(number)
-        if name.startswith("Mul") and math.isclose(factor * scale, 1.0, rel_tol=1e-3):
-            return True
-        if name.startswith("Div") and attribute == "_saved_other" and math.isclose(factor, scale, rel_tol=1e-3):
-            return True
-    return False
+        if number is not None and is_number(number):
+            yield plain_number(number)

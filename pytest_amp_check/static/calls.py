@@ -335,6 +335,11 @@ class Reader(TorchCalls):
             self.emit(
                 e.MODULE_CAST, node, None, dtype="float16" if name == "half" else "bfloat16", names={"module": text}
             )
+        if name == "step" and isinstance(receiver, Opaque) and receiver.schedules >= 0 and not given:
+            optimizer = self.program.things[receiver.schedules].name
+            names: dict[str, object] = {"scheduler": text, "call": self.words(node), "optimizer": optimizer}
+            self.emit(e.SCHEDULER_STEP, node, None, receiver.schedules, names=names)
+            return self.fresh(node, name)
         func = self.structural("method", (receiver,), self.words(node), name)
         result = self.unknown(func, args, keywords, node)
         result.pieces = name in PIECES

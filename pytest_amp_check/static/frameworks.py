@@ -249,6 +249,7 @@ class Frameworks(Things):
                 divided=loss.divided,
                 opaque=loss.opaque and scaler is None,
                 scaled=scaler is not None,
+                twice=scaler is not None and loss.scaler >= 0,
                 dtypes=loss.dtypes,
                 device=loss.device,
                 custom=loss.custom,

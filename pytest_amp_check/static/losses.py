@@ -127,6 +127,8 @@ class Losses(Expressions):
             made.autocast = "in" if self.in_region() else "unknown"
             made.module_read = False
             made.in_region = self.in_region()
+        if self.no_grad:
+            made.deps = frozenset()
         made.is_loss = True
         made.low = ""
         reduction = keywords.get("reduction")
@@ -151,6 +153,7 @@ class Losses(Expressions):
         if name in ("detach", "detach_", "clone_", "data"):
             made.deps = frozenset()
             made.scaler = -1
+            made.uneven = False
         elif name in ("float", "double"):
             made.low, made.matmul = "", False
         elif name in ("to", "type"):
@@ -198,6 +201,7 @@ class Losses(Expressions):
             "vague": tensor.vague,
             "opaque": scaler is None and (tensor.opaque or gradient is not None),
             "scaled": scaler is not None,
+            "uneven": scaler is not None and tensor.uneven,
             "dtypes": tensor.dtypes,
             "device": tensor.device,
             "custom": tensor.custom,
@@ -299,6 +303,7 @@ class Losses(Expressions):
                 if undone:
                     made.penalty = None
                     made.scaler = -1
+                    made.uneven = False
                 elif op == "*":
                     made.scaler = scale.scaler
                 return made
@@ -330,6 +335,7 @@ class Losses(Expressions):
                 # A weight of which only the name is known may well be 1 / k, but those of a criterion's parts are not.
                 made.divided = made.divided or factor.divided or not self.forwards
         elif op in ("+", "-"):
+            made.uneven = made.uneven or is_uneven(parts)
             made.divided = all(p.divided for p in parts)
             made.divisors = frozenset.intersection(*(p.divisors for p in parts))
         return made
@@ -376,6 +382,27 @@ def _divisor(node: ast.AST) -> ast.expr | None:
 def is_graded(values: Iterable[Value]) -> bool:
     """Whether something is computed with the gradient of a tensor, which may hold the loss scale or not."""
     return any(isinstance(value, Opaque) and value.graded for value in values)
+
+
+def is_uneven(parts: Iterable[Tensor]) -> bool:
+    """Whether some terms of a sum hold the scale of one scaler, and others that of another or, for certain, none.
+
+    A term of which nothing is known may have been scaled; one that no gradient reaches needs no scale, and terms of
+    different modules may be scaled as they like.
+    """
+    known = [part for part in parts if part.scaler >= 0 or (not part.opaque and (part.is_loss or part.deps))]
+    trained = [part for part in known if part.deps != frozenset()]
+    for number, part in enumerate(trained):
+        for other in trained[:number]:
+            if part.scaler == other.scaler:
+                continue
+            if part.deps is None or other.deps is None:
+                # Nothing tells apart what two scalers are there for.
+                if min(part.scaler, other.scaler) < 0:
+                    return True
+            elif part.deps & other.deps:
+                return True
+    return False
 
 
 def first_given(args: list[Value], keywords: dict[str, Value]) -> Value | None:

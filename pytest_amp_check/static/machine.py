@@ -290,7 +290,7 @@ class Machine:
         names = facts.pop("names", None)
         if kind == e.ZERO_GRAD and self.rescuing:
             facts["rescue"] = True
-        if kind in (e.ZERO_GRAD, e.BACKWARD):
+        if kind in (e.ZERO_GRAD, e.BACKWARD, e.SCALER_STEP, e.SCHEDULER_STEP):
             facts["loops"] = tuple(loop.key for loop in self.loops)
         event = Event(kind, self.site(node), subject, object, facts, names, self.guards())
         here = self.node(event)
@@ -453,7 +453,7 @@ class Machine:
             merged = merge_params([a, b])
             merged.one = a.one
             return merged
-        if isinstance(a, Tensor) and isinstance(b, Tensor) and a.scaler == b.scaler:
+        if isinstance(a, Tensor) and isinstance(b, Tensor) and (a.scaler, a.uneven) == (b.scaler, b.uneven):
             tensor = Tensor.merge([a, b])
             tensor.divided = a.divided or b.divided
             tensor.divisors = self._divisors_of_either(formula, a, b)

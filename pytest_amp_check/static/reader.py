@@ -11,7 +11,7 @@ from ..protocol import surface
 from ..protocol.events import Event
 from ..protocol.frameworks import FRAMEWORKS
 from ..protocol.words import Words, chain
-from .conditions import Formula, both, either, negate
+from .conditions import Formula, both, either, literals, negate
 from .counters import Counters, compute
 from .flow import is_version_guard
 from .microbatches import draws
@@ -559,7 +559,11 @@ class Expressions(Counters):
         formulas = []
         for i, op in enumerate(node.ops):
             word = _OPERATORS.get(type(op), "?")
-            formulas.append(self._compared(word, values[i], values[i + 1], nodes[i], nodes[i + 1], node))
+            formula = self._compared(word, values[i], values[i + 1], nodes[i], nodes[i + 1], node)
+            if isinstance(values[i], ScaleValue) or isinstance(values[i + 1], ScaleValue):
+                for key, _ in literals(formula):
+                    self.graph.tests[key].of_scale = True
+            formulas.append(formula)
         return both(*formulas)
 
     def _compared(

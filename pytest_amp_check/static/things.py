@@ -146,6 +146,7 @@ class Things(Classes):
             dtypes=made.dtypes,
             device=made.device,
             forward=made.forward,
+            twice=made.scaler >= 0,
             names=names,
         )
         made.scaler = scaler.thing.key

@@ -16,7 +16,7 @@ from .conditions import Formula
 from .customfunctions import makes_float32
 from .distributed import Distributed
 from .functions import has_stars
-from .losses import first_given, is_graded
+from .losses import first_given, is_graded, is_uneven
 from .microbatches import PIECES
 from .reader import IMPURE
 from .things import first_of, is_read
@@ -132,7 +132,11 @@ class TorchCalls(Distributed):
                 self.store(space.key, attribute, value)
             return space
         if name.startswith("torch.optim.lr_scheduler."):
-            return self.fresh(node, "scheduler")
+            scheduler = self.fresh(node, "scheduler")
+            target = first_of(args, keywords, "optimizer")
+            if isinstance(target, Ref) and target.role == "optimizer":
+                scheduler.schedules = target.thing.key
+            return scheduler
         if not name.startswith(HARMLESS):
             self.hand_off(given, node)
         if (not name.startswith(HARMLESS) or name.startswith(WRITERS)) and not compares(name):
@@ -255,7 +259,9 @@ class TorchCalls(Distributed):
         if name in ("sum", "max", "min"):
             tensors = tensors_of(first)
             if tensors:
-                return self._computed(tensors)
+                made_sum = self._computed(tensors)
+                made_sum.uneven = made_sum.uneven or (name == "sum" and is_uneven(tensors))
+                return made_sum
         if name in PASS_THROUGH:
             params = [v for v in args if isinstance(v, Params)]
             if params:
@@ -446,6 +452,7 @@ class TorchCalls(Distributed):
                 {"call": self.words(node), "loss": words, "scaler": self.program.things[made.scaler].name},
             )
         made.scaler = -1
+        made.uneven = False
         made.is_loss = False
         self.emit(e.AUTOGRAD_GRAD, node)
         return made

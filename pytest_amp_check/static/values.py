@@ -50,7 +50,8 @@ class Opaque(Value):
     call was given what another one gave, as a criterion is; ``graded`` that it was computed from the gradient of a
     tensor. ``entry`` is the key of the unknown value that it is an item of, and the name of the item where that is
     known. ``full`` says that it is a tensor of float32, made here. ``divisors`` is what it was divided by,
-    ``factors`` the identities of what it was multiplied by.
+    ``factors`` the identities of what it was multiplied by. ``schedules`` is the key of the optimizer whose learning
+    rate it moves, -1 if it is no scheduler.
     """
 
     __slots__ = (
@@ -72,6 +73,7 @@ class Opaque(Value):
         "parameter",
         "readings",
         "remainder",
+        "schedules",
         "words",
     )
 
@@ -97,6 +99,7 @@ class Opaque(Value):
         self.entry: tuple[int, str | None] | None = None
         self.divisors: frozenset[Divisor] = frozenset()
         self.factors: frozenset[object] = frozenset()
+        self.schedules = -1
 
     @property
     def text(self) -> str:
@@ -280,6 +283,7 @@ class Tensor(Value):
     custom      an autograd.Function of the project made it, whose backward is not decorated with custom_bwd
     module_read every module it depends on is in the project and enters no autocast itself
     divisors    what it was divided by; ``factors`` are the identities of what it was multiplied by
+    uneven      it is a sum of which one part holds a loss scale and another none, or another scaler's
     vague       it is a part of what code that cannot be read gave, of which nobody knows how it was reduced
     """
 
@@ -300,6 +304,7 @@ class Tensor(Value):
         "opaque",
         "penalty",
         "scaler",
+        "uneven",
         "vague",
     )
 
@@ -322,6 +327,7 @@ class Tensor(Value):
         self.divisors: frozenset[Divisor] = frozenset()
         self.factors: frozenset[object] = frozenset()
         self.vague = False
+        self.uneven = False
 
     def copy(self) -> Tensor:
         made = Tensor(self.loops)
@@ -345,6 +351,7 @@ class Tensor(Value):
             made.low = made.low or part.low
             made.matmul = made.matmul or part.matmul
             made.penalty = made.penalty or part.penalty
+            made.uneven = made.uneven or part.uneven
             made.opaque = made.opaque or part.opaque
             made.is_loss = made.is_loss or part.is_loss
             made.custom = made.custom or part.custom

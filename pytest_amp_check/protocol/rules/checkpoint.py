@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ..events import AGAIN, OPTIMIZER_LOAD, SAVE, SCALER_LOAD, SCHEDULER_STEP, Event, Graph, Program
 from ..fix import SAFE
-from ..rule import INFO, RUNTIME, WARNING, Fault, Rule
+from ..rule import INFO, WARNING, Fault, Rule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -529,17 +529,16 @@ SCHEDULER_CADENCE = Rule(
     "The learning rate moves on although the optimizer did not step.",
     faults={
         "scheduler:skipped": Fault(
-            "The learning rate of `{optimizer}` moves on although its step was skipped: "
+            "The learning rate of `{optimizer}` moves on even where its step is skipped: "
             "step the scheduler only where `{scaler}.get_scale()` did not fall in `{scaler}.update()`"
         ),
         "scheduler:micro-batch": Fault(
-            "The learning rate of `{optimizer}` moves on in every micro-batch, though `{optimizer}` steps once in a "
-            "window of several: step the scheduler where the optimizer steps",
+            "`{call}` moves the learning rate on in every micro-batch, though the optimizer steps once in a window of "
+            "several: step the scheduler where the optimizer steps",
             WARNING,
         ),
     },
     on={SCHEDULER_STEP: _cadence},
-    readers=RUNTIME,
     default=False,
     why="""\
 A schedule that counts optimizer steps (warm-up, one-cycle, cosine over all steps) is stepped beside
@@ -628,10 +627,12 @@ for i, (x, y) in enumerate(batches[2:]):
         loss = nn.functional.mse_loss(model(x), y) / 2
     scaler.scale(loss).backward()
     if (i + 1) % 2 == 0:
+        scale = scaler.get_scale()
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-        scheduler.step()
+        if scale <= scaler.get_scale():
+            scheduler.step()
 """,
         ),
         (

@@ -403,6 +403,130 @@ def train_step(model, optimizer, scaler, loss_fn, x, y):
     scaler.update()
 """
 
+_SCALED_TERMS = """\
+import torch
+from torch import nn
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            output = model(x)
+            loss = nn.functional.mse_loss(output, y)
+            auxiliary = nn.functional.l1_loss(output, y)
+        (scaler.scale(loss) + scaler.scale(auxiliary)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+_SCALER_EACH = """\
+import torch
+from torch import nn
+
+first, second = nn.Linear(8, 1), nn.Linear(8, 1)
+opt_first = torch.optim.SGD(first.parameters(), lr=1e-3)
+opt_second = torch.optim.SGD(second.parameters(), lr=1e-3)
+scaler_first = torch.amp.GradScaler("cpu")
+scaler_second = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+for x in torch.randn(4, 16, 8):
+    opt_first.zero_grad()
+    opt_second.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        a, b = first(x).float().square().mean(), second(x).float().square().mean()
+    (scaler_first.scale(a) + scaler_second.scale(b)).backward()
+    scaler_first.step(opt_first)
+    scaler_second.step(opt_second)
+    scaler_first.update()
+    scaler_second.update()
+"""
+
+_WEIGHTED_TERMS = """\
+import torch
+from torch import nn
+
+def train(model, loader, optimizer, scaler):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            output = model(x)
+            loss = nn.functional.mse_loss(output, y) + 512.0 * nn.functional.l1_loss(output, y)
+        total = 0.25 * scaler.scale(loss) + 0.75 * scaler.scale(nn.functional.huber_loss(output.float(), y))
+        total.backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+_DETACHED_TERM = """\
+import torch
+from torch import nn
+
+def train(model, loader, optimizer, scaler):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            output = model(x)
+            loss = nn.functional.mse_loss(output, y)
+            offset = nn.functional.l1_loss(output, y).detach()
+        (scaler.scale(loss) + offset).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+_SCALED_BY_HAND = """\
+import torch
+from torch import nn
+
+def train(model, loader, optimizer, scaler):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            output = model(x)
+            loss = nn.functional.mse_loss(output, y)
+        total = scaler.scale(loss) + scaler.get_scale() * nn.functional.l1_loss(output.float(), y)
+        total.backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+_SCALE_UNDONE = """\
+import torch
+from torch import nn
+
+def train(model, loader, optimizer, scaler, log):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            scaled = scaler.scale(nn.functional.mse_loss(model(x), y))
+        loss = scaled / scaler.get_scale()
+        log(loss.item())
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+_SCALER_OR_NONE = """\
+import torch
+from torch import nn
+
+def train(model, loader, optimizer, scaler, use_amp):
+    scaler = scaler if use_amp else None
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16, enabled=use_amp):
+            output = model(x)
+            loss = nn.functional.mse_loss(output, y)
+            auxiliary = nn.functional.l1_loss(output, y)
+        if scaler is not None:
+            loss, auxiliary = scaler.scale(loss), scaler.scale(auxiliary)
+        (loss + auxiliary).backward()
+        if scaler is not None:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step()
+"""
+
 _EXPECTS_ERROR = """\
 import pytest
 import torch
@@ -1002,6 +1126,80 @@ def train_step(model, base, scaler, loss):
     optimizer.step()
 """,
         ),
+    ),
+)
+
+LOSS_SCALED_UNEVENLY = Rule(
+    "AMP205",
+    "loss-scaled-unevenly",
+    ERROR,
+    "Terms of a loss, or losses of one optimizer, are multiplied by different factors.",
+    faults={
+        "backward@uneven": Fault(
+            "`{call}` runs backward from a sum of terms that are not all multiplied by the same loss scale: "
+            "add the terms first, and scale their sum"
+        ),
+        "scale@scaled": Fault(
+            "`{call}` scales a loss that is multiplied by a loss scale already: scale it once, where it runs backward"
+        ),
+        "step@uneven": Fault(
+            "`{call}` adds gradients to those of `{optimizer}` that another scaler has scaled: "
+            "use one scaler for all losses that feed an optimizer"
+        ),
+    },
+    why="""\
+`scaler.step()` divides every gradient by one number, the loss scale. A term that was added without the scale is divided
+all the same and vanishes; a loss that was scaled twice stays too large by the scale; and where two scalers have scaled
+what feeds one optimizer, the terms weigh as their scales happen to, which move apart at the first overflow.
+""",
+    harm="""\
+A penalty that was added to the scaled loss moved parameters by 3.3e-4 at a scale of 256, by 1.5e-5 at 1024 and by 0.0
+at 65536, where 0.050 was meant. A loss that was scaled twice made SGD's update 256.0 times too large at a scale of 256;
+at 65536 every step overflowed until the scale had fallen to 128, nine skipped steps, and it stayed too large from there
+on. With two scalers at 65536 and 4096 the second loss weighed 0.0625 times what was meant, and 16.0 times with the
+scales the other way around.
+""",
+    bad=_SETUP
+    + """\
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        output = model(x)
+        loss = nn.functional.mse_loss(output, y)
+    penalty = output.float().square().mean()
+    total = scaler.scale(loss) + 0.1 * penalty
+    total.backward()  # AMP205
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    good=_SETUP
+    + """\
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        output = model(x)
+        loss = nn.functional.mse_loss(output, y)
+    penalty = output.float().square().mean()
+    total = loss + 0.1 * penalty
+    scaler.scale(total).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    fix="Add the terms of a loss first and scale their sum once, with the scaler that steps the optimizer.",
+    sources=(
+        f"{_EXAMPLES}: Working with multiple models, losses, and optimizers (one scaler, each loss scaled once)",
+        "measured: update sizes of the same model with a term left unscaled, a loss scaled twice, and two scalers",
+    ),
+    silent=(
+        ("each loss is scaled once, and the sum of both runs backward", _SCALED_TERMS),
+        ("two scalers, and each has parameters of its own", _SCALER_EACH),
+        ("constant weights of the terms are no scales", _WEIGHTED_TERMS),
+        ("what is added carries no gradient", _DETACHED_TERM),
+        ("the other term is multiplied by the loss scale by hand", _SCALED_BY_HAND),
+        ("the scale is divided away before the loss is scaled again", _SCALE_UNDONE),
+        ("the scaler may be None, and then neither term is scaled", _SCALER_OR_NONE),
+        ("gradients of a scaled loss are divided by the scale before they enter the next one", _PENALTY_UNSCALED),
+        ("accelerate scales the loss that it is given", _ACCELERATE),
     ),
 )
 
@@ -2705,6 +2903,7 @@ RULES: tuple[Rule, ...] = (
     SCALED_GRAD_TOUCHED,
     BACKWARD_ON_UNSCALED_LOSS,
     SCALER_STEP_BYPASSED,
+    LOSS_SCALED_UNEVENLY,
     MISSING_SCALER_UPDATE,
     UPDATE_BEFORE_ALL_STEPS,
     SCALER_RECREATED_IN_LOOP,

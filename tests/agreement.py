@@ -1,0 +1,145 @@
+"""Runs a program under the recorder and reads it, and tells where the two do not say the same."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import runpy
+import sys
+import traceback
+import types
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from pytest_amp_check import record
+from pytest_amp_check.protocol.finding import Finding
+from pytest_amp_check.protocol.rule import BOTH
+from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.static.engine import Settings, check_source
+
+#: Rules that both decide, of which a run may find what the source does not tell, and why.
+SEEN_BY_RUNS = {
+    "AMP502": "a source with a scaler in it is taken to know which of its optimizers go without",
+    "AMP503": "a run takes the regions since the last backward for those of a loss",
+}
+#: Rules that both decide, of which the source may tell what does not show in a run, and why.
+SEEN_IN_SOURCE = {
+    "AMP204": "a run takes the condition of a step for a check of the gradients, whatever it asks",
+    "AMP401": "a run tells of a checkpoint only where it has stepped, through the scaler, the optimizer that is saved",
+    "AMP403": "a source tells that a step may be skipped, a run that it was",
+}
+#: One mistake that goes by two codes: gradients are unscaled, and a backward follows. Whether an accumulation window
+#: was open then, the source knows from its conditions and a run from what it has seen.
+SAME = {"AMP303": "AMP209"}
+COMPARED = frozenset(code for code, rule in RULES.items() if rule.readers == BOTH)
+
+
+class Recorded(NamedTuple):
+    """What came of a script that ran under the recorder."""
+
+    findings: list[Finding]
+    #: What the script raised.
+    error: Exception | None
+    #: The error that ended the recording early.
+    failure: Exception | None
+
+
+def recorded(run_script: Callable[[], object]) -> Recorded:
+    """Run a program under the recorder, in a thread of its own, so that an autocast it leaves open ends with it."""
+
+    def go() -> Recorded:
+        error = None
+        runs = []
+        try:
+            with record() as run, contextlib.redirect_stdout(io.StringIO()):
+                runs.append(run.select("ALL"))
+                run_script()
+        except Exception as raised:  # noqa: BLE001 - some of the scripts show what torch raises
+            error = raised
+        return Recorded(runs[0].findings, error, runs[0].failure)
+
+    torch_state, python_state = torch.get_rng_state(), random.getstate()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with warnings.catch_warnings(), ThreadPoolExecutor(1) as pool:
+            # Deprecated names and autocast that disables itself are what some of the scripts are about.
+            warnings.simplefilter("ignore")
+            return pool.submit(go).result()
+    finally:
+        torch.clear_autocast_cache()
+        torch.set_num_threads(threads)
+        torch.set_rng_state(torch_state)
+        random.setstate(python_state)
+
+
+def traced(path: Path, lines: set[int]) -> None:
+    """Run a script, and note the lines that are executed."""
+
+    def local(frame: types.FrameType, event: str, _: Any) -> Any:
+        lines.add(frame.f_lineno)
+        return local
+
+    def calls(frame: types.FrameType, event: str, _: Any) -> Any:
+        return local if frame.f_code.co_filename == str(path) else None
+
+    sys.settrace(calls)
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    finally:
+        sys.settrace(None)
+
+
+class Verdict(NamedTuple):
+    """What both readers found in a program."""
+
+    read: list[Finding]
+    run: Recorded
+    lines: set[int]
+    #: The line at which the run raised, 0 if it did not: torch itself tells what is wrong there.
+    raised_at: int
+
+    def disagreements(self) -> list[str]:
+        """What only one of them found, though the other should have.
+
+        A run finds what has happened: the source must tell of it, if only as possible. What the source tells for
+        certain must have happened where all of its places were executed; an error that ends the run spares the rest.
+        """
+        if self.run.failure is not None:
+            return [f"the recorder failed: {self.run.failure!r}"]
+        read = {_place(finding) for finding in self.read}
+        ran = {_place(finding) for finding in self.run.findings}
+        missed = [
+            f
+            for f in self.run.findings
+            if f.code in COMPARED - set(SEEN_BY_RUNS) and _place(f) not in read and f.line != self.raised_at
+        ]
+        told = [f"only the run: {f.line} {f.code} {f.message}" for f in missed]
+        sure = COMPARED - set(SEEN_IN_SOURCE)
+        if self.run.error is None:
+            for finding in self.read:
+                places = {finding.line, *(step.site.line for step in finding.witness)}
+                due = finding.code in sure and finding.certain and places <= self.lines
+                if due and _place(finding) not in ran:
+                    told.append(f"only the source: {finding.line} {finding.code} {finding.message}")
+        return told
+
+
+def _place(finding: Finding) -> tuple[int, str]:
+    return finding.line, SAME.get(finding.code, finding.code)
+
+
+def verdict(source: str, path: Path) -> Verdict:
+    """Read a program, and run it as the script at a path."""
+    path.write_text(source, encoding="utf-8")
+    lines: set[int] = set()
+    run = recorded(lambda: traced(path, lines))
+    frames = traceback.extract_tb(run.error.__traceback__) if run.error is not None else []
+    raised_at = next((frame.lineno or 0 for frame in reversed(frames) if frame.filename == str(path)), 0)
+    return Verdict(check_source(source, str(path), Settings(select=frozenset(RULES))), run, lines, raised_at)

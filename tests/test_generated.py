@@ -1,0 +1,167 @@
+"""Programs from a grammar are run and read: what the source tells for certain happens, and it tells what happens."""
+
+from __future__ import annotations
+
+import linecache
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+pytest.importorskip("torch")
+
+from agreement import SEEN_BY_RUNS, SEEN_IN_SOURCE, recorded, traced, verdict
+from grammar import SETUP, programs
+from marks import marks, places, shown
+
+from pytest_amp_check.protocol.rule import BOTH
+from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.static.engine import Settings, check_source
+
+#: Always the same ones; ``benchmarks/generated.py`` tries others.
+seeded = settings(
+    max_examples=200,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate, Phase.shrink],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@seeded
+@given(programs())
+def test_both_readers_agree_on_generated_programs(tmp_path_factory: pytest.TempPathFactory, source: str) -> None:
+    linecache.clearcache()
+    path = tmp_path_factory.getbasetemp() / "generated.py"
+    disagreements = verdict(source, path).disagreements()
+    assert not disagreements, "\n".join([*disagreements, source])
+
+
+def test_what_is_left_out_is_decided_by_both_readers() -> None:
+    for code, reason in {**SEEN_BY_RUNS, **SEEN_IN_SOURCE}.items():
+        assert RULES[code].readers == BOTH
+        assert reason
+
+
+# What generated programs have brought to light, each written by hand.
+
+ONE = f"""\
+{SETUP}
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+batches = [(torch.randn(8, 4), torch.rand(8, 1)) for _ in range(12)]
+"""
+TWO = f"""\
+{ONE}
+other = nn.Linear(4, 1)
+second = torch.optim.SGD(other.parameters(), lr=1e-3)
+"""
+FORWARD = """\
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+"""
+FOUND = {
+    "a step at the end of a window is no check of the gradients": f"""\
+{ONE}
+for i, (x, y) in enumerate(batches):
+{FORWARD}
+    scaler.scale(loss / 3).backward()
+    if (i + 1) % 3 == 0:
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()  # AMP204
+        scaler.update()
+        optimizer.zero_grad()
+""",
+    "gradients are cleared every third time": f"""\
+{ONE}
+for i, (x, y) in enumerate(batches):
+{FORWARD}
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    if (i + 1) % 3 == 0:
+        optimizer.zero_grad()
+""",
+    "gradients are never cleared, and a clip makes them all zero once": f"""\
+{ONE}
+batches[3] = (batches[3][0], 1e30 * batches[3][1])
+for x, y in batches:
+{FORWARD}
+    scaler.scale(loss).backward()  # AMP215
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "raw gradients are divided by the scale, and then by the scaler": f"""\
+{ONE}
+for x, y in batches:
+    optimizer.zero_grad()
+{FORWARD}
+    scaler.scale(loss)
+    loss.backward()  # AMP203
+    for p in model.parameters():
+        p.grad.div_(scaler.get_scale())
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "an optimizer is stepped in every turn, and unscaled before some of the backwards": f"""\
+{ONE}
+for i, (x, y) in enumerate(batches):
+{FORWARD}
+    if (i + 1) % 3 == 0:
+        scaler.unscale_(optimizer)  # AMP209
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    if (i + 1) % 3 == 0:
+        optimizer.zero_grad()
+""",
+    "a window is given up at its end, where this micro-batch adds nothing": f"""\
+{ONE}
+for i, (x, y) in enumerate(batches):
+    small = x[0, 0].item() < 0.5
+{FORWARD}
+    if small:
+        scaler.scale(loss / 3).backward()
+    if (i + 1) % 3 == 0:
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if small:
+            scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+    "two losses of a window feed one optimizer by turns": f"""\
+{TWO}
+for i, (x, y) in enumerate(batches):
+    if (i + 1) % 3 == 0:
+        scaler.unscale_(optimizer)  # AMP303
+{FORWARD}
+    scaler.scale(loss / 6).backward()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.l1_loss(other(x) + model(x), y)
+    scaler.scale(loss / 6).backward()
+    if (i + 1) % 3 == 0:
+        scaler.step(optimizer)
+        scaler.step(second)
+        scaler.update()
+        optimizer.zero_grad()
+        second.zero_grad()
+""",
+}
+
+
+@pytest.mark.parametrize("source", FOUND.values(), ids=FOUND)
+def test_both_readers_find_exactly_what_is_marked(source: str, tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(source, encoding="utf-8")
+    run = recorded(lambda: traced(path, set()))
+    assert run.failure is None
+    assert run.error is None
+    assert places(run.findings) == marks(source, "runtime"), shown(run.findings)
+    read = check_source(source, str(path), Settings(select=frozenset(RULES)))
+    assert places(read) == marks(source), shown(read)
