@@ -376,7 +376,8 @@ def test_the_state_is_saved_and_loaded_in_the_style_that_is_there() -> None:
 def test_a_checkpoint_that_others_load_is_for_people_to_complete() -> None:
     source = unmarked(RULES["AMP401"].bad)
     assert mended(source).changed
-    assert not mended(source + "\nresume(torch.load('checkpoint.pt'), optimizer)\n").changed
+    assert not mended(source + "\nprepare(torch.load('checkpoint.pt'))\n").changed
+    assert not mended(source + "\nresume_job(model=model, optimizer=optimizer)\n").changed
 
 
 def test_a_device_is_named_where_it_is_autocast_on_every_path() -> None:

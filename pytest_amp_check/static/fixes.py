@@ -111,7 +111,12 @@ def save_scaler(layout: Layout, finding: Finding) -> Mended:
         edits.append(_loaded(layout, load, key, name, scaler))
     if edits[1:]:
         return "Save the scaler's state with the optimizer's, and load it where that is loaded", edits
-    if any(chain(load.func) == "torch.load" for load in layout.calls(layout.tree, "load")):
+    if any(chain(load.func) == "torch.load" for load in layout.calls(layout.tree, "load")) or any(
+        isinstance(node, ast.Call)
+        and re.search("load|resume|restore", (chain(node.func) or "").rpartition(".")[2])
+        and any(chain(given) == optimizer for given in [*node.args, *(k.value for k in node.keywords)])
+        for node in layout.nodes
+    ):
         # Somebody is given the checkpoint who would not load it: then the finding would be gone, and the mistake not.
         raise Unfit
     return "Save the scaler's state with the optimizer's; load it where a run is resumed", edits
