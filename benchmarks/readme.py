@@ -18,12 +18,13 @@ from pathlib import Path
 
 from pytest_amp_check.faces.options import OPTIONS, Option
 from pytest_amp_check.faces.text import rule_markdown
+from pytest_amp_check.protocol import finding
 from pytest_amp_check.protocol.rules import RULES
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 PACKAGE = ROOT / "pytest_amp_check"
-PAGES = ROOT / "docs" / "rules"
+PAGES = ROOT / finding.PAGES
 #: The argument of the first command, and the finding of it that the first screen shows in full.
 EXAMPLE, SHOWN = "fixtures/headline.py", "AMP201"
 LEFT_OUT = "   [...]"

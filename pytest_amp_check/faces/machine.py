@@ -85,24 +85,23 @@ def sarif(findings: Sequence[Finding], sources: Sources) -> str:
 
     order = sorted({finding.code for finding in findings})
     index = {code: number for number, code in enumerate(order)}
-    named = {finding.code: finding for finding in findings}
     prints = _fingerprints(findings, sources)
     results = [_result(finding, index[finding.code], prints[number]) for number, finding in enumerate(findings)]
     driver = {
         "name": "amp-check",
         "semanticVersion": __version__,
         "version": __version__,
-        "rules": [_rule(code, named[code]) for code in order],
+        "rules": [_rule(code) for code in order],
     }
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
     return dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
-def _rule(code: str, finding: Finding) -> dict[str, Any]:
+def _rule(code: str) -> dict[str, Any]:
     from ..protocol.rules import RULES
 
     rule = RULES[code]
-    described: dict[str, Any] = {
+    return {
         "id": code,
         "name": rule.name,
         "shortDescription": {"text": rule.summary},
@@ -114,10 +113,6 @@ def _rule(code: str, finding: Finding) -> dict[str, Any]:
             "problem.severity": "recommendation" if rule.severity == INFO else rule.severity,
         },
     }
-    url = finding.as_dict()["url"]
-    if url:
-        described["helpUri"] = url
-    return described
 
 
 def _result(finding: Finding, rule: int, fingerprint: str) -> dict[str, Any]:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 ERROR, WARNING, INFO = "error", "warning", "info"
 SEVERITIES = (ERROR, WARNING, INFO)
+#: Where the pages of the rules lie in the repository.
+PAGES = "docs/rules"
 
 
 class Step:
@@ -113,7 +115,7 @@ class Finding:
                 for s in self.witness
             ],
             "fix": self.fix.as_dict() if self.fix is not None else None,
-            "url": None,
+            "url": f"{PAGES}/{self.code}.md",
         }
 
     def __repr__(self) -> str:
