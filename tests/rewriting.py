@@ -10,7 +10,11 @@ from typing import Any
 import torch
 from marks import Places, shown
 
-from pytest_amp_check.static.engine import check_source
+from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.static.engine import Settings, check_source
+
+#: Rules that are off unless they are selected are marked too.
+EVERYTHING = Settings(select=frozenset(RULES))
 
 #: Names that mean something to torch wherever they stand behind a dot.
 TORCH_NAMES = frozenset(
@@ -43,7 +47,7 @@ def written(tree: ast.Module) -> tuple[str, dict[tuple[int, int], int]]:
 def found_in(tree: ast.Module) -> tuple[Places, str]:
     """The findings in a rewritten program by their original lines, and the program to show."""
     text, origin = written(tree)
-    findings = check_source(text, "rewritten.py")
+    findings = check_source(text, "rewritten.py", EVERYTHING)
     found: Places = set()
     for finding in findings:
         spot = (finding.line, finding.site.column)

@@ -39,6 +39,9 @@ def programs() -> Iterator[tuple[str, str]]:
 
 PROGRAMS = dict(programs())
 
+#: A scheduler that moves in another function than the scaler steps, or by another name, is not judged: it may be an
+#: epoch's. It may only shrink.
+NOT_FOLLOWED = {("AMP403-bad", name) for name in ("bound methods", "through functions", "through lambdas")}
 #: Those that can follow one another in any order.
 MIXABLE = [name for name in TRANSFORMATIONS if not name.startswith(("written", "import", "in attributes"))]
 
@@ -64,6 +67,8 @@ def test_what_changes_nothing_changes_no_finding(name: str) -> None:
     for program, source in PROGRAMS.items():
         if program.endswith(".py") and fixtures.index(program) % 3 != turn:
             continue
+        if (program, name) in NOT_FOLLOWED:
+            continue
         found, text = found_in(TRANSFORMATIONS[name](ast.parse(source)))
         if found != marks(source):
             missing, extra = sorted(marks(source) - found), sorted(found - marks(source))
@@ -72,7 +77,7 @@ def test_what_changes_nothing_changes_no_finding(name: str) -> None:
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data(), program=st.sampled_from(sorted(PROGRAMS)))
+@given(data=st.data(), program=st.sampled_from(sorted(set(PROGRAMS) - {p for p, _ in NOT_FOLLOWED})))
 def test_no_mixture_of_transformations_changes_a_finding(data: st.DataObject, program: str) -> None:
     """Two of the transformations after one another, then statements that do nothing at places drawn by chance."""
     source = PROGRAMS[program]

@@ -14,7 +14,11 @@ from mutants import Mutant, mutants
 from rewriting import NEW, written
 
 from pytest_amp_check.protocol.finding import Finding
-from pytest_amp_check.static.engine import check_paths, check_source
+from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.static.engine import Settings, check_paths, check_source
+
+#: Rules that are off unless they are selected are marked too.
+EVERYTHING = Settings(select=frozenset(RULES))
 
 if TYPE_CHECKING:
     from marks import Places
@@ -53,10 +57,12 @@ class Trial(NamedTuple):
             texts[file], origins[file] = written(tree)
         if len(texts) == 1:
             (file,) = texts
-            return {(_line(finding, origins[file]), finding.code) for finding in check_source(texts[file], file)}
+            return {
+                (_line(finding, origins[file]), finding.code) for finding in check_source(texts[file], file, EVERYTHING)
+            }
         for file, text in texts.items():
             (folder / file).write_text(text, encoding="utf-8")
-        findings = check_paths([str(folder)]).findings
+        findings = check_paths([str(folder)], EVERYTHING).findings
         places = {(_line(finding, origins[Path(finding.filename).name]), finding.code) for finding in findings}
         return {self._inside(*place) if place[0] < NEW else place for place in places}
 
