@@ -91,7 +91,8 @@ class Contents:
         elif isinstance(value, Opaque):
             # A scaler's state may have been put together elsewhere.
             unknown = depth == 0 or (key is None and depth == 1)
-            self.open = self.open or unknown or speaks_of_scaling(f"{key or ''} {value.text}")
+            number = value.index or value.counter
+            self.open = self.open or unknown or (not number and speaks_of_scaling(f"{key or ''} {value.text}"))
 
     def _state_of(self, state: StateDict, key: str | None) -> None:
         owner = state.of
