@@ -2159,7 +2159,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 
 def train(loader, k):
     model = nn.parallel.DistributedDataParallel(nn.Linear(8, 8))
-    model.register_comm_hook(None, fp16_compress_hook)
+    model.register_comm_hook(None, fp16_compress_hook)  # AMP604
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = GradScaler("cuda")
     for i, (x, y) in enumerate(loader):

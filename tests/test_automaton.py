@@ -53,6 +53,16 @@ OF_OTHERS = {
     "backward@unscaled-framework",
     "bce@framework",
     "step@undivided-vague",
+    "clip@shards",
+    "compiled@region",
+    "graph@cached-region",
+    "graphed@cached-region",
+    "hook@scaled",
+    "replicas@region",
+    "step@shards-fused",
+    "step@shards-plain",
+    "thread@region",
+    "trace@cached-region",
 }
 OF_THE_AUTOMATON = {label for label in LABELS if "@" in label} - OF_OTHERS
 

@@ -182,7 +182,7 @@ class Reader(TorchCalls):
         name = func.text if isinstance(func, Opaque) else ""
         last = name.rpartition(".")[2]
         if last not in TELLING and not compares(last):
-            self._may_save(given, node)
+            self.may_save(given, node)
         if tensors and last not in TELLING:
             made = self._computed(tensors)
             made.deps = None

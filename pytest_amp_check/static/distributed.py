@@ -40,6 +40,9 @@ class Distributed(Lightning):
     """Reads what wraps a module, what captures it, and what runs it elsewhere."""
 
     @abstractmethod
+    def may_save(self, given: list[Value], node: ast.AST) -> None: ...
+
+    @abstractmethod
     def _wrap_module(
         self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value: ...
@@ -153,10 +156,15 @@ class Distributed(Lightning):
     # Threads.
 
     def _thread(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
-        self.hand_off([*args, *keywords.values()], node)
+        self._hand_over([*args, *keywords.values()], node)
         bound = {**dict(zip(entry.parameters, args, strict=False)), **keywords}
         given = bound.get("args")
         return ThreadValue(bound.get("target"), given.items if isinstance(given, Sequence) else [])
+
+    def _hand_over(self, given: list[Value], node: ast.AST) -> None:
+        """Another thread is given something, which it may write to a checkpoint."""
+        self.hand_off(given, node)
+        self.may_save(given, node)
 
     def _pool(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         return Pool()
@@ -165,7 +173,7 @@ class Distributed(Lightning):
         self, receiver: ThreadValue | Pool, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
         """What a thread, or a pool of threads, is asked to do."""
-        self.hand_off([*args, *keywords.values()], node)
+        self._hand_over([*args, *keywords.values()], node)
         if isinstance(receiver, ThreadValue):
             if name == "start":
                 self._elsewhere(receiver.target, receiver.args, node)

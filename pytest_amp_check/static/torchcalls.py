@@ -140,7 +140,7 @@ class TorchCalls(Distributed):
         if not name.startswith(HARMLESS):
             self.hand_off(given, node)
         if (not name.startswith(HARMLESS) or name.startswith(WRITERS)) and not compares(name):
-            self._may_save(given, node)
+            self.may_save(given, node)
         if _averages(name) and not any(isinstance(value, Tensor) for value in given):
             self.emit(e.GRAD_AVERAGE, node)
         tensors = [t for value in given for t in tensors_of(value)]
@@ -496,7 +496,7 @@ class TorchCalls(Distributed):
             names={"call": self.words(node)},
         )
 
-    def _may_save(self, given: list[Value], node: ast.AST) -> None:
+    def may_save(self, given: list[Value], node: ast.AST) -> None:
         """A dict with the states of an optimizer and of more, given to code that cannot be read, is a checkpoint.
 
         Unless that code is given a scaler too, whose state it may add.
