@@ -949,6 +949,22 @@ def test_an_import_that_another_file_takes_from_here_stays(imported: str, named:
 
 
 @in_a_project
+def test_an_import_stays_where_it_cannot_be_seen_who_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "from torch.cuda.amp import autocast\n\nwith autocast():\n    model(x)\n"
+    Path("train.py").write_text(source)
+
+    def refuse(path: str) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.scandir", refuse)
+        assert cli.main(["check", "train.py", "--fix"]) == 1
+    assert Path("train.py").read_text() == source
+    assert cli.main(["check", "train.py", "--fix"]) == 0
+    assert 'autocast("cuda")' in Path("train.py").read_text()
+
+
+@in_a_project
 def test_what_does_harm_elsewhere_is_taken_back(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

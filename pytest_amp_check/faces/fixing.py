@@ -28,6 +28,7 @@ def mend(
     findings: Sequence[Finding], data: Mapping[str, bytes], settings: Settings, tree: Tree, *, unsafe: bool
 ) -> list[Outcome]:
     """What becomes of each file that has a finding with a fix, nothing written yet; what is refused is said."""
+    from ..protocol.fix import APPLICABILITIES, SAFE
     from ..static import fix, sources
     from ..static.manuscript import Manuscript
 
@@ -35,7 +36,7 @@ def mend(
     for finding in findings:
         by_path.setdefault(finding.filename, []).append(finding)
     outcomes: list[Outcome] = []
-    wanted = ("safe", "unsafe") if unsafe else ("safe",)
+    wanted = APPLICABILITIES if unsafe else (SAFE,)
     todo = {path: found for path, found in by_path.items() if any(_applicability(f) in wanted for f in found)}
     taken = fix.taken([path for path in todo if path not in data], tree.files)
     for path, found in todo.items():
@@ -103,8 +104,10 @@ def show_difference(outcomes: Sequence[Outcome]) -> None:
 
 def summary(findings: Iterable[Finding], *, unsafe: bool) -> str:
     """One sentence on what of the findings can be fixed, with which flag; nothing, where nothing can."""
+    from ..protocol.fix import SAFE
+
     found = [finding.fix.applicability for finding in findings if finding.fix is not None]
-    fixable = len(found) if unsafe else found.count("safe")
+    fixable = len(found) if unsafe else found.count(SAFE)
     hidden = len(found) - fixable
     more = f" ({hidden} hidden fix{'' if hidden == 1 else 'es'} can be enabled with --unsafe-fixes)" if hidden else ""
     if fixable:

@@ -97,9 +97,14 @@ def taken(paths: Collection[str], files: Iterable[str]) -> dict[str, frozenset[s
     """
     stems: dict[str, set[str]] = {_stem(path): set() for path in paths}
     others = {os.path.abspath(file) for file in files}
+    hidden: set[str] = set()
     for folder in {os.path.dirname(os.path.abspath(path)) for path in paths}:
-        with os.scandir(folder) as scan:
-            others |= {entry.path for entry in scan if entry.name.endswith(".py")}
+        try:
+            with os.scandir(folder) as scan:
+                others |= {entry.path for entry in scan if entry.name.endswith(".py")}
+        except OSError:
+            # Then it is not known who imports what: everything may be imported.
+            hidden.add(folder)
     for other in others:
         try:
             data = sources.load(other) if other.endswith(".py") else b""
@@ -112,7 +117,10 @@ def taken(paths: Collection[str], files: Iterable[str]) -> dict[str, frozenset[s
             stem = module.rpartition(b".")[2].decode() or os.path.basename(folder)
             if stem in stems:
                 stems[stem] |= {name.decode() for name in re.findall(rb"[\w*]+", listed)}
-    return {path: frozenset(stems[_stem(path)]) for path in paths}
+    return {
+        path: frozenset({"*"} if os.path.dirname(os.path.abspath(path)) in hidden else stems[_stem(path)])
+        for path in paths
+    }
 
 
 def _stem(path: str) -> str:
