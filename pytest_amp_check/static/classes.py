@@ -121,7 +121,7 @@ class Classes(CustomFunctions):
                 if isinstance(value, ClassValue):
                     todo.append(value.cls)
         # While names are being looked for, a base may not be found yet; in this file, it may not be bound yet.
-        if not self.binding and cls.module is not self.module:
+        if not self.binding and (self.bound or cls.module is not self.module):
             self.lineages[cls] = chain
         return chain
 

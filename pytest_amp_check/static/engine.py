@@ -109,7 +109,7 @@ def check_paths(
 
 
 def _uncollected(act: Callable[[], Result]) -> Result:
-    """Do something without looking for cycles among objects: it makes many of them, and says itself when it is time."""
+    """Do something without looking for cycles among objects: it makes very many of them, and leaves no cycle."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -246,9 +246,7 @@ def _check(path: str) -> Answer:
         text = documents.decode(path, sources.load(path))
     except sources.Unreadable as error:
         return Answer(path, [Reading(path, [_unreadable(path, error.line, str(error))], {})], lasting=False)
-    answer = _read(text, path, settings, tree)
-    tree.end(len(text))
-    return answer
+    return _read(text, path, settings, tree)
 
 
 def _read(text: str, path: str, settings: Settings, tree: Tree) -> Answer:
@@ -428,6 +426,7 @@ def analyse(text: str, path: str, tree: Tree, *, around: bool = False) -> Readin
         program.facts["lightning16"] = tree.lightning16
         reached = read_module(module, program, tree)
         _survey(program)
+        module.release()
         program.facts["enters_autocast"] = own or (bool(program.facts["live_scalers"]) and tree.may_enter(path))
         return Reading(path, check(program), reached, ours=ours)
     finally:

@@ -211,6 +211,7 @@ class Flow(Modules):
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         function = self.frame.module.functions[node]
+        self.captured.append(self.frame)
         value: Value = FunctionValue(function, self.frame.parent if self.frame.of_class else self.frame)
         for decorator in reversed(node.decorator_list):
             value = self.decorate(decorator, value, node)
@@ -255,6 +256,7 @@ class Flow(Modules):
             return
         outer, frame = self.frame, Frame(self.frame.function, self.frame, self.frame.caller)
         frame.of_class = True
+        self.captured.append(frame)
         frame.path_base, frame.unwind_base = len(self.path), len(self.unwind)
         self.frame = frame
         self.read(node.body)
@@ -415,6 +417,8 @@ class Flow(Modules):
 
     def _chooses_thing(self, node: ast.For | ast.AsyncFor) -> bool:
         """Whether the variable of a loop picks an optimizer out of several, another one in each turn."""
+        if "optimizer" not in self.uses.values() and "scaler" not in self.uses.values():
+            return False
         names = {part.id for part in walk(node.target) if isinstance(part, ast.Name)}
         for inner in _own_nodes(node.body):
             if isinstance(inner, ast.Assign) and isinstance(inner.value, ast.Subscript):

@@ -133,6 +133,8 @@ class Functions(Gradients):
         del self.path[base:]
         self.cur = self.join(cur for cur, *_ in frame.returns)
         value = self._returned(frame)
+        # What is returned may know the frame.
+        frame.returns, frame.on_yield = [], None
         self.returned = mark.returned
         self.forget(mark)
         for wrapper in reversed(regions):

@@ -13,6 +13,7 @@ from .dtypes import Precise, known_of_both
 from .project import Class, Function, Module
 from .tree import Tree
 from .values import (
+    EMPTY,
     NONE,
     BoundMethod,
     Choice,
@@ -51,8 +52,8 @@ BUDGET = 12_000
 FILE_BUDGET = 100_000
 
 #: Those of them in other files, in one graph and in all, before calls into these are no longer followed.
-FOREIGN_BUDGET = 2_000
-ALL_FOREIGN = 8_000
+FOREIGN_BUDGET = 600
+ALL_FOREIGN = 2_400
 
 #: Objects within objects that are looked into for what they hold.
 HOLDERS = 4
@@ -162,8 +163,10 @@ class Machine:
         self.homes: dict[str, Frame] = {}
         self.binding: set[tuple[str, str]] = set()
         self.active: list[Function] = []
-        #: The classes that each class of another file derives from.
+        #: The classes that each class derives from.
         self.lineages: dict[Class, list[Class]] = {}
+        #: Whether every name of this file has its value.
+        self.bound = False
         #: Assignments of attributes that are being read for the value they give.
         self.looked_up: set[int] = set()
         self.instances: dict[object, Instance] = {}
@@ -171,6 +174,8 @@ class Machine:
         self.serial = 0
         self.total = self.spent = self.abroad = self.all_abroad = 0
         self.defined: dict[ast.AST, FunctionValue] = {}
+        #: Frames that functions, or a class, were defined in.
+        self.captured: list[Frame] = []
         self.class_vars: dict[ast.AST, Vars] = {}
         self.globals = Frame(None, None, None, module)
         self.heap: Heap = {}
@@ -219,6 +224,12 @@ class Machine:
         self.happened = 0
         self.returned = 0
         self.jumped = 0
+
+    def release(self) -> None:
+        """Let go of all that was read: values, frames and this object know each other."""
+        for frame in (self.globals, *self.homes.values(), *self.captured):
+            frame.vars.clear()
+        vars(self).clear()
 
     def finish(self) -> None:
         """Settle what only the whole graph tells: which answers each turn of a loop makes unknown."""
@@ -566,9 +577,7 @@ class Machine:
             site = site.caller
         return tuple(chain)
 
-    def opaque(
-        self, key: object, text: object, loops: frozenset[int] = frozenset(), *, parameter: bool = False
-    ) -> Opaque:
+    def opaque(self, key: object, text: object, loops: frozenset[int] = EMPTY, *, parameter: bool = False) -> Opaque:
         """The unknown value with a key: the same question about it is the same test."""
         made = self.opaques.get(key)
         if made is None:
@@ -583,7 +592,7 @@ class Machine:
         )
 
     def turning(self) -> frozenset[int]:
-        return frozenset(loop.key for loop in self.loops)
+        return frozenset([loop.key for loop in self.loops]) if self.loops else EMPTY
 
     # Questions about values.
 

@@ -45,7 +45,7 @@ from .dtypes import (
     outcome,
     promoted,
 )
-from .syntax import children, walk
+from .syntax import alike, children, walk
 from .values import Const, FunctionValue, Instance, Named, Ref, Value
 
 if TYPE_CHECKING:
@@ -334,7 +334,7 @@ class Precision:
             )
         ):
             traits.add(BOUNDED)
-        if isinstance(op, ast.Mult) and BOUNDED not in traits and ast.dump(first) == ast.dump(second):
+        if isinstance(op, ast.Mult) and BOUNDED not in traits and alike(first, second):
             traits.add(SQUARE)
         return Fact(promoted(left, right), frozenset(traits), place)
 

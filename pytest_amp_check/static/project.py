@@ -234,6 +234,14 @@ class Module:
         """Say which functions matter, given the local names of what may matter in other files."""
         mark_relevant(self, foreign)
 
+    def release(self) -> None:
+        """Let go of the functions and classes, which know the module: nobody needs it any more."""
+        for cls in self.classes.values():
+            cls.methods.clear()
+            cls._assigned.clear()
+        for held in (self.functions, self.classes, self.named):
+            held.clear()
+
     def _index(self, tree: ast.Module) -> None:
         """Find functions and classes, what each names, and how what they name is used: in one walk over the tree."""
         words: set[str] = set()

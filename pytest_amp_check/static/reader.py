@@ -17,6 +17,7 @@ from .flow import is_version_guard
 from .microbatches import draws
 from .modules import BUILTINS
 from .values import (
+    EMPTY,
     NONE,
     Choice,
     ClassValue,
@@ -192,11 +193,12 @@ class Expressions(Counters):
 
     def structural(self, word: str, parts: tuple[Value, ...], text: object, *extra: object) -> Opaque:
         """The unknown value that an operation on values gives: the same for the same operation on the same values."""
-        loops: frozenset[int] = frozenset()
+        loops: frozenset[int] = EMPTY
         readings: tuple[Event, ...] = ()
         graded = False
         for part in parts:
-            loops |= part.loops
+            if part.loops is not EMPTY:
+                loops = part.loops if loops is EMPTY else loops | part.loops
             if isinstance(part, Opaque):
                 graded = graded or part.graded
             readings += readings_of(part)
@@ -387,6 +389,7 @@ class Expressions(Counters):
     _enumerated: dict[int, Value]
 
     def _lambda(self, node: ast.Lambda) -> Value:
+        self.captured.append(self.frame)
         return FunctionValue(self.frame.module.functions[node], self.frame)
 
     def _walrus(self, node: ast.NamedExpr) -> Value:

@@ -21,9 +21,18 @@ def read_module(module: Module, program: Program, tree: Tree) -> Reached:
     things: dict[object, Thing] = {}
     reader = Reader(module, program, things, tree)
     reader._enumerated = {}
-    reached: Reached = {}
     reader._derived, reader._trainers = {}, {}
+    try:
+        return _read_all(reader)
+    finally:
+        reader.release()
+
+
+def _read_all(reader: Reader) -> Reached:
+    module, program = reader.module, reader.program
+    reached: Reached = {}
     reader.read(module.tree.body)
+    reader.bound = True
     reader.custom_functions()
     _close(reader, (module.path, 0), reached)
     for function, cls in _alone(reader):

@@ -40,3 +40,23 @@ def walk(node: ast.AST) -> list[ast.AST]:
     for one in found:
         found.extend(children(one))
     return found
+
+
+def alike(a: ast.AST, b: ast.AST) -> bool:
+    """Whether two nodes are written alike."""
+    if type(a) is not type(b):
+        return False
+    for name in a._fields:
+        ours, others = getattr(a, name, None), getattr(b, name, None)
+        if isinstance(ours, ast.AST):
+            if not (isinstance(others, ast.AST) and alike(ours, others)):
+                return False
+        elif isinstance(ours, list):
+            if not isinstance(others, list) or len(ours) != len(others):
+                return False
+            for one, other in zip(ours, others, strict=True):
+                if not (alike(one, other) if isinstance(one, ast.AST) and isinstance(other, ast.AST) else one == other):
+                    return False
+        elif ours != others or type(ours) is not type(others):
+            return False
+    return True

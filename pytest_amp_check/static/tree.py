@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import warnings
@@ -29,10 +28,6 @@ BY_NAME = (b"import_module(", b"__import__(", b"instantiate(", b"_target_")
 LAYOUTS = ("", "src", "lib")
 
 
-#: Characters of parsed files that nobody needs any more, above which their memory is freed.
-WASTE = 1_000_000
-
-
 class Tree:
     """What is known of all the files of a run before any is parsed, and the way from an import to one of them.
 
@@ -52,9 +47,9 @@ class Tree:
         "_linked",
         "_modules",
         "_names",
+        "_places",
         "_tails",
         "_tops",
-        "_waste",
         "asked",
         "autocast",
         "files",
@@ -76,6 +71,7 @@ class Tree:
         #: The directories around the files, and what files and directories are called: what an import can lead to.
         self._directories: set[str] = set()
         self._names: set[str] = set()
+        self._places: dict[str, tuple[str, str]] = {}
         self._led: dict[tuple[str, str], str | None] = {}
         self._modules: dict[str, Module | None] = {}
         self._held = 0
@@ -90,8 +86,6 @@ class Tree:
         self._given = 0
         #: The files that one which may enter autocast imports, directly or not, with that one.
         self._around: set[str] | None = None
-        #: Characters of parsed files that nobody needs any more.
-        self._waste = 0
         #: Whether any file may have mattered.
         self.whole = False
 
@@ -139,8 +133,7 @@ class Tree:
         """
         if not self._tops:
             return None
-        importer = os.path.abspath(importer)
-        directory = os.path.dirname(importer)
+        importer, directory = self._place(importer)
         for _ in range(level - 1):
             directory = os.path.dirname(directory)
         key = ("." * bool(level) + dotted, directory)
@@ -152,6 +145,14 @@ class Tree:
             found = self._lead(dotted, os.path.dirname(directory), relative=False)
         self.asked[dotted, importer, level] = found
         return found
+
+    def _place(self, path: str) -> tuple[str, str]:
+        """The absolute path of a file, and of the directory that it lies in."""
+        known = self._places.get(path)
+        if known is None:
+            absolute = os.path.abspath(path)
+            known = self._places[path] = absolute, os.path.dirname(absolute)
+        return known
 
     def leads(self, imported: Imported, importer: str) -> bool:
         """Whether an import leads to a file of the tree, or to a package."""
@@ -360,17 +361,9 @@ class Tree:
                 oldest = next(iter(self._modules))
                 dropped = self._modules.pop(oldest)
                 self._linked.pop(oldest, None)
-                size = len(dropped.text) if dropped is not None else 0
-                self._held -= size
-                self._waste += size
-
-    def end(self, size: int) -> None:
-        """A file with so many characters has been read, and is not needed any more."""
-        self._waste += size
-        if self._waste > WASTE:
-            # Modules and their functions know each other: only this frees them.
-            gc.collect()
-            self._waste = 0
+                if dropped is not None:
+                    self._held -= len(dropped.text)
+                    dropped.release()
 
 
 def is_spoken_for(imported: Imported) -> bool:

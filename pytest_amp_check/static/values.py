@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from .machine import Frame
     from .project import Class, Function, Imported, Module
 
+#: An empty set: most values have several, and each made anew would be an object of its own.
+EMPTY: frozenset[Any] = frozenset()
+
 
 class Value:
     """An abstract value.
@@ -23,7 +26,7 @@ class Value:
 
     __slots__ = ("divided", "loops", "pieces")
 
-    def __init__(self, loops: frozenset[int] = frozenset()) -> None:
+    def __init__(self, loops: frozenset[int] = EMPTY) -> None:
         self.loops = loops
         self.divided = False
         self.pieces = False
@@ -55,8 +58,8 @@ class Opaque(Value):
     """
 
     __slots__ = (
+        "_base",
         "argument",
-        "base",
         "called",
         "compares",
         "counter",
@@ -77,9 +80,7 @@ class Opaque(Value):
         "words",
     )
 
-    def __init__(
-        self, key: int, words: object, loops: frozenset[int] = frozenset(), *, parameter: bool = False
-    ) -> None:
+    def __init__(self, key: int, words: object, loops: frozenset[int] = EMPTY, *, parameter: bool = False) -> None:
         super().__init__(loops)
         self.key = key
         self.words = words
@@ -89,7 +90,7 @@ class Opaque(Value):
         self.first: int | None = None
         self.index = False
         self.offset = 0
-        self.base: Opaque = self
+        self._base: Opaque | None = None
         self.remainder: tuple[Value, Value] | None = None
         self.called = False
         self.compares = False
@@ -97,9 +98,18 @@ class Opaque(Value):
         self.graded = False
         self.readings: tuple[Event, ...] = ()
         self.entry: tuple[int, str | None] | None = None
-        self.divisors: frozenset[Divisor] = frozenset()
-        self.factors: frozenset[object] = frozenset()
+        self.divisors: frozenset[Divisor] = EMPTY
+        self.factors: frozenset[object] = EMPTY
         self.schedules = -1
+
+    @property
+    def base(self) -> Opaque:
+        """What :attr:`offset` was added to: itself, where nothing was."""
+        return self._base or self
+
+    @base.setter
+    def base(self, value: Opaque) -> None:
+        self._base = value
 
     @property
     def text(self) -> str:
@@ -308,13 +318,13 @@ class Tensor(Value):
         "vague",
     )
 
-    def __init__(self, loops: frozenset[int] = frozenset()) -> None:
+    def __init__(self, loops: frozenset[int] = EMPTY) -> None:
         super().__init__(loops)
         self.scaler = -1
         self.deps: frozenset[int] | None = frozenset()
         self.autocast = ""
         self.in_region = False
-        self.dtypes: frozenset[str] = frozenset()
+        self.dtypes: frozenset[str] = EMPTY
         self.device = ""
         self.forward: Event | None = None
         self.low = ""
@@ -324,8 +334,8 @@ class Tensor(Value):
         self.is_loss = False
         self.custom = False
         self.module_read = True
-        self.divisors: frozenset[Divisor] = frozenset()
-        self.factors: frozenset[object] = frozenset()
+        self.divisors: frozenset[Divisor] = EMPTY
+        self.factors: frozenset[object] = EMPTY
         self.vague = False
         self.uneven = False
 
@@ -539,7 +549,7 @@ class Truth(Value):
 
     __slots__ = ("formula",)
 
-    def __init__(self, formula: Formula, loops: frozenset[int] = frozenset()) -> None:
+    def __init__(self, formula: Formula, loops: frozenset[int] = EMPTY) -> None:
         super().__init__(loops)
         self.formula = formula
 
