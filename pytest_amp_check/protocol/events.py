@@ -23,7 +23,8 @@ COMM_HOOK = "comm-hook"  # module whose gradients are cast to float16 before the
 SCALER_NEW = "scaler-new"  # scaler; facts: arguments
 OPTIMIZER_NEW = "optimizer-new"  # optimizer; facts: found (not constructed here: its gradients may be anything)
 SCALE = "scale"  # scaler; facts: what is known of the scaled value
-#: Scaler or nothing. facts: feeds, divided, vague, inside (a loop without a step), apart (under no_sync)
+#: Scaler or nothing. facts: feeds, divided, vague, inside (a loop without a step), apart (under no_sync), averaged (the
+#: tests under which it averages the gradients over processes, None where it does not, as far as is known)
 BACKWARD = "backward"
 AUTOGRAD_GRAD = "autograd-grad"
 UNSCALE = "unscale"  # scaler, optimizer; facts: framework (see SCALER_STEP)

@@ -32,6 +32,10 @@ from .values import (
 
 #: Methods by which a pool of threads is given work.
 SUBMITS = frozenset("submit map apply apply_async map_async imap imap_unordered starmap".split())
+#: Identifiers of what leaves averaging over processes out, or does it in another way.
+_SPARES = frozenset(
+    "no_sync require_backward_grad_sync set_requires_gradient_sync register_comm_hook static_graph".split()
+)
 #: Modules within modules that are looked into.
 NESTED = 4
 
@@ -131,6 +135,22 @@ class Distributed(Lightning):
                 wraps |= self.program.things[key].facts.get("wrapped", {}).keys()
             return "fused" if owner.get("fused") and (not wraps or "fsdp1" in wraps) else ""
         return "plain" if self.sharded(owns, lambda: "ShardedGradScaler" in self.module.identifiers) else ""
+
+    def averaged_over(self, tensor: Tensor) -> Thing | None:
+        """The module of which a backward averages the gradients over processes, if nothing here may keep it from that.
+
+        A context of which nothing is known may be ``no_sync()`` by another name.
+        """
+        if self.maybe_open or not (_SPARES.isdisjoint(self.module.identifiers | self.frame.module.identifiers)):
+            return None
+        keys = tensor.deps if tensor.deps is not None else frozenset()
+        if not keys and tensor.forward is not None and tensor.forward.subject is not None:
+            keys = frozenset((tensor.forward.subject,))
+        for key in sorted(keys):
+            thing = self.program.things[key]
+            if "ddp" in thing.facts.get("wrapped", {}):
+                return thing
+        return None
 
     # Hooks on gradients.
 

@@ -42,6 +42,9 @@ class Losses(Expressions):
     def replicated(self, thing: Thing, node: ast.AST) -> None: ...
 
     @abstractmethod
+    def averaged_over(self, tensor: Tensor) -> Thing | None: ...
+
+    @abstractmethod
     def compiled_backward(self, tensor: Tensor, node: ast.AST) -> None: ...
 
     def in_region(self) -> bool:
@@ -195,7 +198,11 @@ class Losses(Expressions):
             self._penalty(tensor, node)
         self.compiled_backward(tensor, node)
         scaler = tensor.scaler if tensor.scaler >= 0 else None
+        replicated = self.averaged_over(tensor)
+        if replicated is not None:
+            names["module"] = replicated.name
         facts = {
+            "averaged": replicated.facts["wrapped"]["ddp"] if replicated is not None else None,
             "feeds": self._fed(tensor),
             "divided": tensor.divided or tensor.opaque or gradient is not None,
             "vague": tensor.vague,
