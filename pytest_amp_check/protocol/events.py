@@ -40,7 +40,9 @@ SCALER_STEP = "scaler-step"  # scaler, optimizer; facts: framework (its step, wi
 STEP = "step"  # optimizer, stepped directly
 UPDATE = "update"  # scaler; facts: new_scale, and of a run: scale, skips_in_a_row, skips, steps, growth_interval
 ZERO_GRAD = (
-    "zero-grad"  # optimizers whose gradients are cleared; facts: owners, rescue (an exception was caught), guessed
+    # optimizers whose gradients are cleared; facts: owners, rescue (an exception was caught), guessed, zeros (by zeros
+    # that nothing in view needs)
+    "zero-grad"
 )
 FORWARD = "forward"  # module
 LOSS = "loss"  # facts: kind, low_precision, ambient (a framework runs it under autocast)
@@ -60,6 +62,7 @@ DEPRECATED = "deprecated"  # facts: old, new
 EPSILON = "epsilon"  # a small constant is added to a tensor, or is the least that one may be; facts: value, divides
 FRAGILE_MATH = "fragile-math"  # an expression that overflows or cancels
 LOW_SUM = "low-sum"  # a running sum is kept in low precision
+OVERHEAD = "overhead"  # what is cast or copied more often than needed; facts: how, and of a loss scale loops
 LOW_POSITIONS = "low-positions"  # positions lose their last digits
 DTYPE_CLASH = "dtype-clash"  # a low-precision tensor meets float32 where nothing promotes
 HANDOFF = "handoff"  # things given to code that cannot be read; facts: things, also_scaler

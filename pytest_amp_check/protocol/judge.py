@@ -43,6 +43,7 @@ IDLE = frozenset(
         e.SCHEDULER_STEP,
         e.GRAD_INVALID,
         e.DIVIDED_TWICE,
+        e.OVERHEAD,
     }
 )
 #: Kinds after which a thing is known to be an optimizer; ``step`` alone could be a scheduler's.

@@ -45,6 +45,12 @@ class Losses(Expressions):
     def averaged_over(self, tensor: Tensor) -> Thing | None: ...
 
     @abstractmethod
+    def ran(self, thing: Thing, node: ast.AST) -> None: ...
+
+    @abstractmethod
+    def cast_for(self, tensor: Tensor) -> None: ...
+
+    @abstractmethod
     def compiled_backward(self, tensor: Tensor, node: ast.AST) -> None: ...
 
     def in_region(self) -> bool:
@@ -95,6 +101,7 @@ class Losses(Expressions):
         made = Tensor(self.turning())
         made.forward = self.emit(e.FORWARD, node, thing.key, cached=cached, names={"module": self.words(node)})
         self.replicated(thing, node)
+        self.ran(thing, node)
         parts = [t for value in [*args, *keywords.values()] for t in tensors_of(value)]
         deps: frozenset[int] | None = frozenset((thing.key,))
         for part in parts:
@@ -197,6 +204,7 @@ class Losses(Expressions):
         if tensor.penalty is not None:
             self._penalty(tensor, node)
         self.compiled_backward(tensor, node)
+        self.cast_for(tensor)
         scaler = tensor.scaler if tensor.scaler >= 0 else None
         replicated = self.averaged_over(tensor)
         if replicated is not None:
