@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 from ..protocol import events as e
 from ..protocol.events import Site, Thing
-from ..protocol.words import Words
 from .losses import Losses
 from .machine import Loop, Open
 from .project import stored_names
 from .syntax import walk
-from .values import Const, Tensor, Value
+from .values import Const, Opaque, Tensor, Value
 
 #: Methods and functions that only tell somebody of a number.
 _TELLING = frozenset(
@@ -114,12 +113,26 @@ class Overhead(Losses):
         last = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
         if last not in _TELLING:
             return
+        read = [part for part in walk(call) if id(part) in self.scale_reads]
+        if not read or not self._nothing_else(call, read):
+            return
+        loops = tuple(loop.key for loop in self.loops)
+        for part in read:
+            scaler = self.scale_reads[id(part)]
+            names = {"call": self.words(part), "scaler": scaler.name}
+            self.emit(e.OVERHEAD, part, scaler.key, how="scale", loops=loops, names=names)
+
+    def _nothing_else(self, call: ast.Call, read: list[ast.AST]) -> bool:
+        """Whether a call is told of loss scales and of counters alone: another number may be copied anyway."""
+        inside = {id(part) for node in (*read, call.func) for part in walk(node)}
         for part in walk(call):
-            scaler = self.scale_reads.get(id(part))
-            if scaler is not None:
-                loops = tuple(loop.key for loop in self.loops)
-                names = {"call": Words(part.func), "scaler": scaler.name}  # type: ignore[attr-defined]
-                self.emit(e.OVERHEAD, part, scaler.key, how="scale", loops=loops, names=names)
+            if isinstance(part, ast.Call) and part is not call and id(part) not in inside:
+                return False
+            if isinstance(part, ast.Name) and id(part) not in inside:
+                value = self.look_up(part.id)
+                if not (isinstance(value, Const) or (isinstance(value, Opaque) and (value.counter or value.index))):
+                    return False
+        return True
 
     # Zeros.
 

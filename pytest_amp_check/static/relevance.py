@@ -50,7 +50,7 @@ SMALL_NUMBER = "~"
 #: Identifiers of what low precision may spoil: a small constant and a buffer may come from elsewhere in the file.
 SPOILT = frozenset(
     "autocast log log2 log10 log1p var square arange numpy index_add_ index_copy_ scatter_ scatter_add_ index_add "
-    "masked_scatter_ index_put_".split()
+    "masked_scatter_ index_put_ addmm_ baddbmm_ addbmm_ addmv_".split()
 )
 
 # What a function does, as bits.

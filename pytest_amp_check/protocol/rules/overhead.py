@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..events import OVERHEAD, SCALER_STEP, Event, Graph, Program
+from ..events import OVERHEAD, SCALER_STEP, Event, Program
 from ..rule import INFO, STATIC, Fault, Rule
 
 #: How weights are cast anew -> label.
@@ -19,22 +19,21 @@ def _recast(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, 
 
 def _each_step(program: Program) -> Iterator[tuple[str, Event, Mapping[str, str], tuple[Event, ...]]]:
     for graph in program.graphs:
-        yield from _of_graph(graph)
+        events = [node.event for node in graph.nodes if node.event is not None]
+        steps = [event for event in events if event.kind == SCALER_STEP and _waits(event, program)]
+        for event in events if steps else ():
+            owners = event.facts.get("owners") or ()
+            if event.kind == OVERHEAD and event.facts.get("how") == "scale":
+                if any(step.subject == event.subject and _beside(event, step) for step in steps):
+                    yield "scale:told", event, {}, ()
+            elif event.facts.get("zeros") and any(step.object in owners for step in steps):
+                yield "zero:zeros", event, {}, ()
 
 
-def _of_graph(graph: Graph) -> Iterator[tuple[str, Event, Mapping[str, str], tuple[Event, ...]]]:
-    events = [node.event for node in graph.nodes if node.event is not None]
-    steps = [
-        event for event in events if event.kind == SCALER_STEP and any(k > 0 for k in event.facts.get("loops", ()))
-    ]
-    for event in events if steps else ():
-        owners = event.facts.get("owners") or ()
-        if event.kind == OVERHEAD and event.facts.get("how") == "scale":
-            told = any(step.subject == event.subject and _beside(event, step) for step in steps)
-            if told:
-                yield "scale:told", event, {}, ()
-        elif event.facts.get("zeros") and any(step.object in owners for step in steps):
-            yield "zero:zeros", event, {}, ()
+def _waits(step: Event, program: Program) -> bool:
+    """Whether a step in a loop is that of a scaler whose numbers are not on the CPU anyway, as far as is known."""
+    looping = any(key > 0 for key in step.facts.get("loops", ()))
+    return looping and step.subject is not None and program.things[step.subject].facts.get("device") != "cpu"
 
 
 def _beside(event: Event, step: Event) -> bool:
@@ -277,6 +276,42 @@ def train(model, loader, optimizer, loss_fn):
         scaler.update()
         if i % 100 == 0:
             print(i, scaler.get_scale())
+""",
+        ),
+        (
+            "the loss is reported too, which waits for the device anyway",
+            """\
+import torch
+from torch import nn
+
+def train(model, loader, optimizer, loss_fn):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        print(f"{i}: {loss:.4f} at the scale {scaler.get_scale()}")
+""",
+        ),
+        (
+            "a scaler on the CPU copies nothing",
+            """\
+import torch
+from torch import nn
+
+def train(model, loader, optimizer, loss_fn):
+    scaler = torch.amp.GradScaler("cpu")
+    for x, y in loader:
+        optimizer.zero_grad(set_to_none=False)
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        print(scaler.get_scale())
 """,
         ),
         (
