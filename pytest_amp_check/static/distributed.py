@@ -268,7 +268,8 @@ class Distributed(Lightning):
             for node in self.graph.nodes:
                 kind = node.event.kind if node.event is not None else ""
                 if node.event is not None and kind == e.AUTOCAST_ENTER and not node.event.facts.get("null"):
-                    off = node.event.facts["enabled"] is False
+                    facts = node.event.facts
+                    off = facts["enabled"] is False or facts["dtype"] == "float32"
                 elif kind == e.AUTOCAST_EXIT:
                     off = False
                 elif kind == e.FORWARD and off:
@@ -293,14 +294,21 @@ def _is_never_cast(thing: Thing) -> bool:
 def _switches_off(cls: Class) -> bool:
     """Whether a class multiplies matrices itself where it has switched autocast off."""
     for node in walk(cls.node):
-        if isinstance(node, ast.With) and any(_is_off(item.context_expr) for item in node.items):
-            return any(is_low_op(inner, cls.module) for part in node.body for inner in walk(part))
+        if not isinstance(node, (ast.With, ast.FunctionDef)):
+            continue
+        contexts = node.decorator_list if isinstance(node, ast.FunctionDef) else [i.context_expr for i in node.items]
+        off = any(_is_off(context) for context in contexts)
+        if off and any(is_low_op(inner, cls.module) for part in node.body for inner in walk(part)):
+            return True
     return False
 
 
 def _is_off(context: ast.expr) -> bool:
-    """Whether a context is an autocast that is switched off by its literal argument."""
+    """Whether a context is an autocast that its literal arguments switch off, or have compute in float32."""
     if not isinstance(context, ast.Call) or (chain(context.func) or "").rpartition(".")[2] != "autocast":
         return False
-    enabled = next((k.value for k in context.keywords if k.arg == "enabled"), None)
-    return isinstance(enabled, ast.Constant) and enabled.value is False
+    given = {keyword.arg: keyword.value for keyword in context.keywords}
+    enabled = given.get("enabled")
+    if isinstance(enabled, ast.Constant) and enabled.value is False:
+        return True
+    return (chain(given["dtype"]) or "") in ("torch.float32", "torch.float") if "dtype" in given else False

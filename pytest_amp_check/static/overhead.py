@@ -140,7 +140,8 @@ class Overhead(Losses):
         """The facts of a ``zero_grad`` that writes zeros where it could let go of the gradients."""
         given = args[0] if args else keywords.get("set_to_none")
         off = isinstance(given, Const) and given.value is False
-        return {"zeros": True} if off and _NEEDS_ZEROS.isdisjoint(self.module.identifiers) else {}
+        names = self.module.identifiers | self.frame.module.identifiers
+        return {"zeros": True} if off and _NEEDS_ZEROS.isdisjoint(names) else {}
 
 
 def _names_one(node: ast.AST, names: frozenset[str]) -> bool:

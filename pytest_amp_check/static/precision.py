@@ -306,6 +306,20 @@ class Precision:
         if node.attr in ("T", "mT", "data", "H"):
             return self.of(node.value)
         self.of(node.value)
+        return self._buffer(node.attr) if isinstance(node.value, ast.Name) else NOTHING
+
+    def _buffer(self, name: str) -> Fact:
+        """What is known of a buffer that the class of the method being read registers: whether it holds positions."""
+        cls = self.reader.frame.cls
+        init = cls.methods.get("__init__") if cls is not None else None
+        if init is None or "register_buffer" not in self.reader.frame.module.identifiers:
+            return NOTHING
+        for node in walk(init.node):
+            if isinstance(node, ast.Call) and (chain(node.func) or "").endswith(".register_buffer"):
+                key, value = node.args[0] if node.args else None, node.args[1] if len(node.args) > 1 else None
+                if isinstance(key, ast.Constant) and key.value == name and value is not None:
+                    fact = self.of(_made(value, init.node))
+                    return fact if POSITIONS in fact.traits else NOTHING
         return NOTHING
 
     def _subscript(self, node: ast.Subscript) -> Fact:
@@ -391,6 +405,8 @@ class Precision:
                 return self._op(func.attr, [receiver, *args], keywords, node, node.args, method=True)
             if func.attr in ("new_zeros", "new_ones", "new_full", "new_empty"):
                 return self._constructed(func.attr, [receiver, *args], keywords, node)
+            if func.attr in ("long", "int") and not args:
+                return Fact("int")
             if func.attr in _DTYPES_OF or func.attr in ("to", "type", "type_as"):
                 return self._cast(func.attr, receiver, args, node)
             if func.attr in _MATMULS:
@@ -491,6 +507,8 @@ class Precision:
             return Fact("int")
         if op in ("argmax", "argmin", "nonzero", "argsort"):
             return Fact("int")
+        if op == "cumsum" and first.dtype in INTEGERS:
+            return Fact("int", frozenset({POSITIONS}))
         if op in ("isnan", "isinf", "isfinite", "eq", "ne", "gt", "lt", "ge", "le"):
             return Fact("bool")
         if op in _ADDING or "out" in keywords:
@@ -742,6 +760,17 @@ class Precision:
         names = facts.pop("names", {"call": Words(node, 60)})
         facts.update(dtype=fact.dtype, guessed=GUESS in fact.traits)
         self.found[key] = Event(kind, reader.site(node), None, None, facts, names)
+
+
+def _made(node: ast.expr, function: ast.AST) -> ast.expr:
+    """An expression, or the one that a function assigns to the name that it is, or is a part of."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    if isinstance(node, ast.Name):
+        for statement in walk(function):
+            if isinstance(statement, ast.Assign) and any(chain(target) == node.id for target in statement.targets):
+                return statement.value
+    return node
 
 
 def _factors(node: ast.expr) -> list[ast.expr]:

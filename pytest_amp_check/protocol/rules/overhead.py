@@ -26,7 +26,7 @@ def _each_step(program: Program) -> Iterator[tuple[str, Event, Mapping[str, str]
             if event.kind == OVERHEAD and event.facts.get("how") == "scale":
                 if any(step.subject == event.subject and _beside(event, step) for step in steps):
                     yield "scale:told", event, {}, ()
-            elif event.facts.get("zeros") and any(step.object in owners for step in steps):
+            elif event.facts.get("zeros") and any(step.object in owners and _turns(event, step) for step in steps):
                 yield "zero:zeros", event, {}, ()
 
 
@@ -36,9 +36,14 @@ def _waits(step: Event, program: Program) -> bool:
     return looping and step.subject is not None and program.things[step.subject].facts.get("device") != "cpu"
 
 
+def _turns(event: Event, step: Event) -> bool:
+    """Whether an event and a step stand in the same loop."""
+    return bool(event.facts["loops"] == step.facts["loops"])
+
+
 def _beside(event: Event, step: Event) -> bool:
     """Whether an event happens as often as a step."""
-    return event.facts["loops"] == step.facts.get("loops") and set(event.guards) <= set(step.guards)
+    return _turns(event, step) and set(event.guards) <= set(step.guards)
 
 
 _IMPORTS = """\
