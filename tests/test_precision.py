@@ -177,7 +177,7 @@ with pytest.raises(TypeError):
         ("total = 0.0\nfor _ in range(3):\n    R: y = layer(x)\n    total = total + y\n", []),
         ("R: y = layer(x)\nfor z in loader:\n    R: r = layer(y)\n    y = y + r\n", []),
         (
-            "for x in loader:\n    total = 0.0\n    R: y = layer(x)\n    for i in range(len(y)):\n        total += y[i]\n",
+            "for x in loader:\n    total = 0.0\n    R: y = layer(x)\n    for i in y.keys():\n        total += y[i]\n",
             [],
         ),
     ],
