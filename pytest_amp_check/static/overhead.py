@@ -35,12 +35,14 @@ _WRITES = frozenset("step load_state_dict copy_ mul_ add_ lerp_ data".split())
 class Recast(NamedTuple):
     """A module whose weights are cast anew in each turn of a loop.
 
-    ``outer`` are the loops around that one, ``entered`` those around the region, ``how`` why nothing is kept: the
-    region is entered anew ("region"), or keeps nothing ("cache").
+    ``loop`` is that loop, None where it is one of the module's own forward; ``outer`` are the loops around it,
+    ``entered`` those around the region. ``how`` is why nothing is kept: the region is entered anew ("region"), or keeps
+    nothing ("cache").
     """
 
     how: str
     module: int
+    loop: int | None
     outer: tuple[int, ...]
     entered: tuple[int, ...]
     site: Site
@@ -83,7 +85,8 @@ class Overhead(Losses):
             return
         module = self.casting[0] if self.casting else thing
         names = {"context": region.words, "module": self.words(node)}
-        self.recasts.append(Recast(how, module.key, keys[:-1], region.turns, region.site, names))
+        own = None if self.casting else loop.key
+        self.recasts.append(Recast(how, module.key, own, keys[:-1], region.turns, region.site, names))
 
     def _free_to_cache(self, loop: Loop) -> bool:
         """Whether nothing in the loop, or in the function that opens the region, needs it to keep no weights."""
@@ -100,7 +103,8 @@ class Overhead(Losses):
             inside = recast.outer[: len(here)] == here
             if recast.how == "cache":
                 inside = inside and recast.entered[: len(here)] == here and not self.open
-            if inside and recast.module in used:
+            made = recast.loop is None or recast.loop in tensor.loops
+            if inside and made and recast.module in used:
                 self.emit_at(e.OVERHEAD, recast.site, recast.module, how=recast.how, names=recast.names)
 
     # Copies to the CPU.
