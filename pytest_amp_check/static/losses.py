@@ -104,7 +104,9 @@ class Losses(Expressions):
         self.ran(thing, node)
         parts = [t for value in [*args, *keywords.values()] for t in tensors_of(value)]
         deps: frozenset[int] | None = frozenset((thing.key,))
+        made.ran = self.turning()
         for part in parts:
+            made.ran |= part.ran
             deps = None if deps is None or part.deps is None else deps | part.deps
             made.penalty = made.penalty or part.penalty
         made.deps = frozenset() if self.no_grad else deps

@@ -103,7 +103,7 @@ class Overhead(Losses):
             inside = recast.outer[: len(here)] == here
             if recast.how == "cache":
                 inside = inside and recast.entered[: len(here)] == here and not self.open
-            made = recast.loop is None or recast.loop in tensor.loops
+            made = recast.loop is None or recast.loop in tensor.ran
             if inside and made and recast.module in used:
                 self.emit_at(e.OVERHEAD, recast.site, recast.module, how=recast.how, names=recast.names)
 
