@@ -42,6 +42,7 @@ OF_OTHERS = {
     "penalty@scaled",
     "scale@scaled",
     "backward@uneven",
+    "backward@averaged",
     "scale@no-autocast",
     "scale@no-autocast-unknown",
     "scale@forward-outside",

@@ -34,6 +34,7 @@ FAMILIES = {
     "4": "checkpoint",
     "5": "numerics",
     "6": "distributed",
+    "7": "overhead",
     "8": "dynamics",
     "9": "migration",
 }

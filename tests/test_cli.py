@@ -134,7 +134,7 @@ def test_standard_input_finds_the_configuration_of_the_file_it_stands_for() -> N
         (("chek", "train.py"), "'chek' is not a command: did you mean 'check'?"),
         (("zzz",), "'zzz' is not a command: the commands are check, run, explain, rules"),
         (("explain", "AMP2O1"), "unknown rule 'AMP2O1': did you mean 'AMP201'?"),
-        (("explain", "AMP30"), "'AMP30' stands for AMP301, AMP302, AMP303, AMP304, AMP305"),
+        (("explain", "AMP30"), "'AMP30' stands for AMP301, AMP302, AMP303, AMP304, AMP305, AMP306"),
         (("explain",), "the following arguments are required: RULE"),
     ],
 )

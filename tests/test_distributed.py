@@ -287,6 +287,41 @@ with torch.autocast("cuda", dtype=torch.float16):
     worker.join()
 """,
     # AMP601
+    "a module with a part whose autocast computes in float32": """\
+class Router(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8, 2))
+
+    def forward(self, x):
+        with torch.autocast("cuda", enabled=False):
+            x = x.float()
+        with torch.autocast("cuda", dtype=torch.float32):
+            return x @ self.weight
+
+model = torch.compile(Router())
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    loss = nn.functional.mse_loss(model(x), y)  # AMP601
+loss.backward()
+""",
+    "a module with a method that is decorated with autocast switched off": """\
+class Decorated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8, 2))
+
+    @torch.autocast("cuda", enabled=False)
+    def precise(self, x):
+        return x.float() @ self.weight
+
+    def forward(self, x):
+        return self.precise(x)
+
+model = torch.compile(Decorated())
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    loss = nn.functional.mse_loss(model(x), y)  # AMP601
+loss.backward()
+""",
     "a module that compiles itself": """\
 model = Island()
 model.compile()

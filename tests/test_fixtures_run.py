@@ -30,6 +30,7 @@ PAIRED = (
     "checkpoint",
     "numerics",
     "distributed",
+    "overhead",
     "dynamics",
     "migration",
     "trainers",
@@ -42,7 +43,7 @@ COVERED = {
     *("AMP211", "AMP212", "AMP213", "AMP214", "AMP215", "AMP216", "AMP217", "AMP218"),
     *("AMP301", "AMP303", "AMP304", "AMP401", "AMP402", "AMP403"),
     *("AMP501", "AMP502", "AMP503", "AMP504", "AMP505", "AMP506", "AMP507", "AMP508", "AMP509"),
-    *("AMP601", "AMP602", "AMP603", "AMP604", "AMP605", "AMP606", "AMP801", "AMP901"),
+    *("AMP601", "AMP602", "AMP603", "AMP604", "AMP605", "AMP606", "AMP701", "AMP801", "AMP901"),
 }
 
 CODES = r"AMP\d{3}(?: AMP\d{3})*"

@@ -156,3 +156,90 @@ with pytest.raises(TypeError):
 """
     assert said(body, "AMP108") == []
     assert said(body.replace("with pytest.raises(TypeError):", "if True:"), "AMP108") == [(4, "warning")]
+
+
+@pytest.mark.parametrize(
+    ("statements", "lines"),
+    [
+        ("total = 0.0\nfor x in loader:\n    R: y = layer(x).mean()\n    total = total + y\n", [5]),
+        (
+            "for _ in range(9):\n    total = 0.0\n    for x in loader:\n        R: y = layer(x)\n        total += y\n",
+            [6],
+        ),
+        ("mean = 0.0\nfor x in loader:\n    R: y = layer(x)\n    mean = 0.9 * mean + 0.1 * y\n", [5]),
+        ("total = torch.zeros(1).half()\nfor x in loader:\n    R: y = layer(x).float()\n    total += y\n", [5]),
+        ("total = torch.zeros(1).half()\nfor x in loader:\n    R: y = layer(x).float()\n    total.add_(y)\n", [5]),
+        ("mean = torch.zeros(8).half()\nfor x in loader:\n    R: y = layer(x)\n    mean.mul_(0.9).add_(y)\n", [5]),
+        ("mean = torch.zeros(8).half()\nfor x in loader:\n    R: y = layer(x)\n    mean.lerp_(y, 0.1)\n", [5]),
+        ("mean = torch.zeros(8)\nfor x in loader:\n    R: y = layer(x)\n    mean.lerp_(y, 0.1)\n", []),
+        ("total = torch.zeros(1).half()\nfor x in loader:\n    R: y = layer(x).float()\n    total = total + y\n", []),
+        ("total = 0.0\nfor x in loader:\n    R: y = layer(x)\n    total = y + x\n", []),
+        ("total = 0.0\nfor _ in range(3):\n    R: y = layer(x)\n    total = total + y\n", []),
+        ("R: y = layer(x)\nfor z in loader:\n    R: r = layer(y)\n    y = y + r\n", []),
+        (
+            "for x in loader:\n    total = 0.0\n    R: y = layer(x)\n    for i in y.keys():\n        total += y[i]\n",
+            [],
+        ),
+    ],
+)
+def test_a_sum_over_the_turns_of_a_loop(statements: str, lines: list[int]) -> None:
+    region = 'with torch.autocast("cuda", dtype=torch.float16):'
+    body = ""
+    for line in statements.splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        inner = line.strip().removeprefix("R: ")
+        body += line + "\n" if inner == line.strip() else f"{indent}{region}\n{indent}    {inner}\n"
+    assert [line for line, _ in said(body, "AMP508")] == lines
+
+
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("torch.mm(y, y, out=memory)", True),
+        ("torch.matmul(x, y, out=memory)", True),
+        ("memory.addmm_(y, y)", True),
+        ("memory.baddbmm_(y, x)", True),
+        ("both = torch.cat((y, y.half()))", True),
+        ("both = torch.stack([y.half(), y])", True),
+        ("torch.add(y, y, out=memory)", False),
+        ("torch.mm(memory, memory, out=memory)", False),
+        ("torch.mm(y, y, out=y)", False),
+        ("torch.mm(y, y, out=other)", False),
+        ("memory.addmm_(memory, y.float())", False),
+        ("memory = torch.addmm(memory, y, y)", False),
+        ("both = torch.cat((y, memory))", False),
+    ],
+)
+def test_a_product_that_is_written_where_nothing_casts(statement: str, found: bool) -> None:
+    region = 'with torch.autocast("cpu", dtype=torch.bfloat16):'
+    body = f"memory = torch.zeros(8, 8)\n{region}\n    y = layer(x)\n    {statement}\n"
+    assert said(body, "AMP108") == ([(4, "warning")] if found else [])
+
+
+ROTARY = """\
+class Rotary(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.register_buffer("inverse", 10000.0 ** -(torch.arange(0, 512, 2).float() / 512))
+        t = torch.arange(n).float()
+        self.register_buffer("positions", t[:, None])
+
+    def forward(self, x):
+        return x * (self.positions @ self.inverse[None]).cos()
+
+rotary = Rotary(4096)
+"""
+
+
+def test_positions_in_a_buffer() -> None:
+    region = 'with torch.autocast("cuda", dtype=torch.bfloat16):\n    y = rotary(x)\n'
+    assert said(ROTARY + region, "AMP509") == [(9, "warning")]
+    assert said(ROTARY + "y = rotary(x)\n", "AMP509") == []
+    assert said(ROTARY.replace("(n)", "(64)") + region, "AMP509") == []
+    assert said(ROTARY.replace("self.positions @", "self.positions *") + region, "AMP509") == []
+
+
+def test_positions_that_are_counted() -> None:
+    body = 'with torch.autocast("cuda", dtype=torch.bfloat16):\n    ids = torch.cumsum(mask.long(), -1).float()\n'
+    assert said(body + '    y = torch.einsum("bi,j->bij", ids, w).sin()\n', "AMP509") == [(3, "warning")]
+    assert said(body + "    y = (ids[..., None] * w).sin()\n", "AMP509") == []

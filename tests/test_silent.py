@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_amp_check import check_paths, check_source
+from pytest_amp_check.static.engine import Settings
 
 PROGRAMS = sorted((Path(__file__).parent / "silent").glob("*.py"))
 
@@ -24,3 +25,8 @@ def test_a_hook_that_only_looks_is_no_averaging() -> None:
         ".mean() / k", ".mean()"
     )
     assert check_source(averaging) == []
+
+
+def test_rules_that_are_off_are_silent_too() -> None:
+    text = (Path(__file__).parent / "silent" / "accumulated_features.py").read_text(encoding="utf-8")
+    assert check_source(text, "train.py", Settings(select=frozenset({"AMP701"}))) == []

@@ -230,7 +230,9 @@ class Chain(Judge):
             told.append(frozenset(fact) if isinstance(fact, set) else fact)
         return identity, state, tuple(told)
 
-    def _backward(self, event: Event, opts: list[a.Opt], scaler: int, move: Callable[..., None], held: bool) -> None:
+    def _backward(
+        self, event: Event, opts: list[a.Opt], scaler: int, move: Callable[..., None], state: State, here: Here
+    ) -> None:
         # The same backward again, and no step in between: an accumulation window is open.
         for key in event.facts.get("feeds") or ():
             i = self.index.get(key)
@@ -239,11 +241,10 @@ class Chain(Judge):
             places = self.fed_at.setdefault(key, set())
             if event.site in places:
                 if opts[i].grads == a.LAPSED:
-                    here = (self.count - 1, self.state)
                     self._settle("unscale@window", here[0], i, here)
                 move(i, a.HOLD)
             places.add(event.site)
-        super()._backward(event, opts, scaler, move, held)
+        super()._backward(event, opts, scaler, move, state, here)
 
     # From a fault to a finding.
 

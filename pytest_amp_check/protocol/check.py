@@ -59,6 +59,7 @@ STILL = frozenset(
         e.SCALER_STATE,
         e.SCHEDULER_STEP,
         e.DIVIDED_TWICE,
+        e.OVERHEAD,
     }
 )
 #: Those that move it, but seldom by what a test about them has decided.

@@ -23,7 +23,8 @@ COMM_HOOK = "comm-hook"  # module whose gradients are cast to float16 before the
 SCALER_NEW = "scaler-new"  # scaler; facts: arguments
 OPTIMIZER_NEW = "optimizer-new"  # optimizer; facts: found (not constructed here: its gradients may be anything)
 SCALE = "scale"  # scaler; facts: what is known of the scaled value
-#: Scaler or nothing. facts: feeds, divided, vague, inside (a loop without a step), apart (under no_sync)
+#: Scaler or nothing. facts: feeds, divided, vague, inside (a loop without a step), apart (under no_sync), averaged (the
+#: tests under which it averages the gradients over processes, None where it does not, as far as is known)
 BACKWARD = "backward"
 AUTOGRAD_GRAD = "autograd-grad"
 UNSCALE = "unscale"  # scaler, optimizer; facts: framework (see SCALER_STEP)
@@ -39,7 +40,9 @@ SCALER_STEP = "scaler-step"  # scaler, optimizer; facts: framework (its step, wi
 STEP = "step"  # optimizer, stepped directly
 UPDATE = "update"  # scaler; facts: new_scale, and of a run: scale, skips_in_a_row, skips, steps, growth_interval
 ZERO_GRAD = (
-    "zero-grad"  # optimizers whose gradients are cleared; facts: owners, rescue (an exception was caught), guessed
+    # optimizers whose gradients are cleared; facts: owners, rescue (an exception was caught), guessed, zeros (by zeros
+    # that nothing in view needs)
+    "zero-grad"
 )
 FORWARD = "forward"  # module
 LOSS = "loss"  # facts: kind, low_precision, ambient (a framework runs it under autocast)
@@ -59,6 +62,7 @@ DEPRECATED = "deprecated"  # facts: old, new
 EPSILON = "epsilon"  # a small constant is added to a tensor, or is the least that one may be; facts: value, divides
 FRAGILE_MATH = "fragile-math"  # an expression that overflows or cancels
 LOW_SUM = "low-sum"  # a running sum is kept in low precision
+OVERHEAD = "overhead"  # what is cast or copied more often than needed; facts: how, and of a loss scale loops
 LOW_POSITIONS = "low-positions"  # positions lose their last digits
 DTYPE_CLASH = "dtype-clash"  # a low-precision tensor meets float32 where nothing promotes
 HANDOFF = "handoff"  # things given to code that cannot be read; facts: things, also_scaler

@@ -43,6 +43,7 @@ IDLE = frozenset(
         e.SCHEDULER_STEP,
         e.GRAD_INVALID,
         e.DIVIDED_TWICE,
+        e.OVERHEAD,
     }
 )
 #: Kinds after which a thing is known to be an optimizer; ``step`` alone could be a scheduler's.
@@ -375,7 +376,7 @@ class Judge:
             if event.facts.get("uneven"):
                 self.faulted = True
                 self._blame("backward@uneven", index, index, here)
-            self._backward(event, opts, scaler, move, self._held(state))
+            self._backward(event, opts, scaler, move, state, here)
         elif kind in (e.UNSCALE, e.SCALER_STEP) and "framework" in event.facts and event.object in self.index:
             self._framework(event, opts, scaler, move)
         elif kind == e.RESTORE:
@@ -506,17 +507,23 @@ class Judge:
         known.update((key, truth) for key, truth in event.guards if key in self.windows)
         return bool(known) and all(truth == self.windows[key] for key, truth in known.items())
 
-    def _backward(self, event: Event, opts: list[a.Opt], scaler: int, move: Callable[..., None], held: bool) -> None:
+    def _backward(
+        self, event: Event, opts: list[a.Opt], scaler: int, move: Callable[..., None], state: State, here: Here
+    ) -> None:
+        held = self._held(state)
         feeds = event.facts.get("feeds")
         sure = len(opts) == 1
         divided = bool(event.facts.get("divided"))
         loop = event.facts.get("inside", "")
         apart = bool(event.facts.get("apart"))
+        averaged = _averages(event, state)
         for i, key in enumerate(self.opts):
             if feeds is not None and key not in feeds:
                 continue
             certain = sure or feeds is not None
             inside = loop if key in self.stepped else ""
+            if averaged and certain:
+                self._averaged_early(opts[i], i, state, here)
             if event.facts.get("opaque"):
                 move(i, a.HANDOFF)
             elif scaler >= 0:
@@ -525,6 +532,14 @@ class Judge:
             else:
                 kind = a.BACKWARD_RAW if certain else a.MAYBE_RAW
                 move(i, kind, divided=divided, held=held, inside=inside, apart=apart)
+
+    def _averaged_early(self, opt: a.Opt, i: int, state: State, here: Here) -> None:
+        """A backward adds to gradients that the one before it, in the same window, has averaged over processes."""
+        if opt.apart or opt.grads not in a.PENDING or not (opt.held or opt.inside == e.MICRO):
+            return
+        earlier = self._event(self._last(here, (e.BACKWARD,), i))
+        if earlier is not None and _averages(earlier, state):
+            self._settle("backward@averaged", here[0], i, here)
 
     def _update(self, event: Event, opts: list[a.Opt], scaler: int, move: Callable[..., None]) -> None:
         mine = [i for i, opt in enumerate(opts) if opt.by in (scaler, -1)]
@@ -701,6 +716,15 @@ class Judge:
         return chosen
 
 
+def _averages(event: Event, state: State) -> bool:
+    """Whether a backward averages the gradients over processes, as far as is known of the tests that decide it."""
+    tests = event.facts.get("averaged")
+    if tests is None or event.facts.get("apart"):
+        return False
+    known = {(key, bool(state.truth & (1 << key))) for key, _ in tests if state.known & (1 << key)}
+    return not any((key, not truth) in known or (key, not truth) in event.guards for key, truth in tests)
+
+
 def _about(event: Event | None) -> int | None:
     return event.object if event is not None and event.kind in OPTIMIZER_KINDS else None
 
@@ -731,6 +755,7 @@ BLAMED: dict[str, tuple[str, ...]] = {
     "step@undivided": (e.BACKWARD,),
     "step@undivided-vague": (e.BACKWARD,),
     "step@apart": (e.BACKWARD,),
+    "backward@averaged": (e.BACKWARD,),
 }
 
 #: Faults between an event of one turn of a loop and one of a later turn.
@@ -745,6 +770,7 @@ SECOND_TURN = frozenset(
         "new@used",
         "backward@stale",
         "write@region-then-forward",
+        "backward@averaged",
         "scheduler:micro-batch",
         "scheduler:skipped",
     }
@@ -783,6 +809,7 @@ WITNESS: dict[str, tuple[str, ...]] = {
     "step@undivided": (e.BACKWARD,),
     "step@undivided-vague": (e.BACKWARD,),
     "step@apart": (e.BACKWARD,),
+    "backward@averaged": (e.BACKWARD,),
     "zero@window": (e.BACKWARD,),
     "bce@region": (e.AUTOCAST_ENTER,),
     "backward@region": (e.AUTOCAST_ENTER,),

@@ -172,17 +172,21 @@ class Classes(CustomFunctions):
         compares = len(given) > 1 and any(tensors_of(v) or (isinstance(v, Opaque) and v.called) for v in given)
         if method is None or method in self.active:
             return made
-        if not (compares or method.words & LOSSES or (method.fragile and self.in_region())):
+        telling = compares or bool(method.words & LOSSES) or (method.fragile and self.in_region())
+        casts = "autocast" in method.words and not (self.open or self.maybe_open or self.no_grad)
+        if not (telling or casts):
             return made
         outcome: list[Value] = []
         inner = FunctionValue(method, self.home(method.module), receiver)
         roots, reached, heap = set(self.roots_reached), set(self.reached), self.heap
         self.heap = dict(heap)
         self.forwards += 1
+        self.casting.append(thing)
         self.aside(lambda: outcome.append(self.follow(inner, args, keywords, node)))
+        self.casting.pop()
         self.forwards -= 1
         self.heap, self.roots_reached, self.reached = heap, roots, reached
-        return _reduced_as(outcome[0], made) if isinstance(made, Tensor) else made
+        return _reduced_as(outcome[0], made) if telling and isinstance(made, Tensor) else made
 
     def _construct(self, func: ClassValue, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         cls = func.cls

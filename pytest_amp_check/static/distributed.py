@@ -32,6 +32,10 @@ from .values import (
 
 #: Methods by which a pool of threads is given work.
 SUBMITS = frozenset("submit map apply apply_async map_async imap imap_unordered starmap".split())
+#: Identifiers of what leaves averaging over processes out, or does it in another way.
+_SPARES = frozenset(
+    "no_sync require_backward_grad_sync set_requires_gradient_sync register_comm_hook static_graph".split()
+)
 #: Modules within modules that are looked into.
 NESTED = 4
 
@@ -131,6 +135,22 @@ class Distributed(Lightning):
                 wraps |= self.program.things[key].facts.get("wrapped", {}).keys()
             return "fused" if owner.get("fused") and (not wraps or "fsdp1" in wraps) else ""
         return "plain" if self.sharded(owns, lambda: "ShardedGradScaler" in self.module.identifiers) else ""
+
+    def averaged_over(self, tensor: Tensor) -> Thing | None:
+        """The module of which a backward averages the gradients over processes, if nothing here may keep it from that.
+
+        A context of which nothing is known may be ``no_sync()`` by another name.
+        """
+        if self.maybe_open or not (_SPARES.isdisjoint(self.module.identifiers | self.frame.module.identifiers)):
+            return None
+        keys = tensor.deps if tensor.deps is not None else frozenset()
+        if not keys and tensor.forward is not None and tensor.forward.subject is not None:
+            keys = frozenset((tensor.forward.subject,))
+        for key in sorted(keys):
+            thing = self.program.things[key]
+            if "ddp" in thing.facts.get("wrapped", {}):
+                return thing
+        return None
 
     # Hooks on gradients.
 
@@ -248,7 +268,8 @@ class Distributed(Lightning):
             for node in self.graph.nodes:
                 kind = node.event.kind if node.event is not None else ""
                 if node.event is not None and kind == e.AUTOCAST_ENTER and not node.event.facts.get("null"):
-                    off = node.event.facts["enabled"] is False
+                    facts = node.event.facts
+                    off = facts["enabled"] is False or facts["dtype"] == "float32"
                 elif kind == e.AUTOCAST_EXIT:
                     off = False
                 elif kind == e.FORWARD and off:
@@ -273,14 +294,21 @@ def _is_never_cast(thing: Thing) -> bool:
 def _switches_off(cls: Class) -> bool:
     """Whether a class multiplies matrices itself where it has switched autocast off."""
     for node in walk(cls.node):
-        if isinstance(node, ast.With) and any(_is_off(item.context_expr) for item in node.items):
-            return any(is_low_op(inner, cls.module) for part in node.body for inner in walk(part))
+        if not isinstance(node, (ast.With, ast.FunctionDef)):
+            continue
+        contexts = node.decorator_list if isinstance(node, ast.FunctionDef) else [i.context_expr for i in node.items]
+        off = any(_is_off(context) for context in contexts)
+        if off and any(is_low_op(inner, cls.module) for part in node.body for inner in walk(part)):
+            return True
     return False
 
 
 def _is_off(context: ast.expr) -> bool:
-    """Whether a context is an autocast that is switched off by its literal argument."""
+    """Whether a context is an autocast that its literal arguments switch off, or have compute in float32."""
     if not isinstance(context, ast.Call) or (chain(context.func) or "").rpartition(".")[2] != "autocast":
         return False
-    enabled = next((k.value for k in context.keywords if k.arg == "enabled"), None)
-    return isinstance(enabled, ast.Constant) and enabled.value is False
+    given = {keyword.arg: keyword.value for keyword in context.keywords}
+    enabled = given.get("enabled")
+    if isinstance(enabled, ast.Constant) and enabled.value is False:
+        return True
+    return (chain(given["dtype"]) or "") in ("torch.float32", "torch.float") if "dtype" in given else False

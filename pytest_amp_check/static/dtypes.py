@@ -30,6 +30,7 @@ REGION = "region"  # made low by a region, not by a cast
 GUESS = "guess"  # what a model of unknown code gives in a region: nearly always low
 SCALAR = "scalar"  # without dimensions, as far as is known
 LEFT = "left"  # made in a region that is left
+ZEROS = "zeros"  # made of zeros, as a sum begins
 
 
 class Fact(NamedTuple):

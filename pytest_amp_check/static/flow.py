@@ -87,6 +87,12 @@ class Flow(Modules):
     @abstractmethod
     def call_method(self, receiver: Value, name: str, args: list[Value], node: ast.AST) -> Value: ...
 
+    @abstractmethod
+    def opened(self, region: Open, node: ast.AST) -> None: ...
+
+    @abstractmethod
+    def told_of_scale(self, call: ast.expr) -> None: ...
+
     def read(self, statements: Items[ast.stmt]) -> None:
         """Read a block; stops where its end cannot be reached."""
         base, shims = len(self.path), self.shims
@@ -108,6 +114,7 @@ class Flow(Modules):
 
     def _expression(self, node: ast.Expr) -> None:
         value = self.evaluate(node.value)
+        self.told_of_scale(node.value)
         if isinstance(value, Ref) and value.role == "autocast" and isinstance(node.value, ast.Call):
             self.emit(
                 e.SCOPE_LOST, node.value, value.thing.key, how="expression", names={"context": self.words(node.value)}
@@ -766,6 +773,7 @@ class Flow(Modules):
         self.cur = self.join(places)
         self.depth += 1
         self.open.append(Open(enabled, device, dtype))
+        self.opened(self.open[-1], node)
 
     def _enter_autocast(self, context: Ref, node: ast.AST, *, remember: bool = True) -> None:
         facts = context.thing.facts
@@ -796,6 +804,7 @@ class Flow(Modules):
         if remember:
             self.depth += 1
             self.open.append(Open(context.enabled, device, dtype, cache=cache))
+            self.opened(self.open[-1], node)
 
     def exit(self, context: Value, node: ast.AST, depth: int) -> None:
         """What leaving a context does to the graph: only ``depth`` regions stay open."""

@@ -7,7 +7,7 @@ import ast
 from ..protocol import events as e
 from ..protocol.events import Event
 from ..protocol.words import Words
-from .losses import Losses
+from .overhead import Overhead
 from .reader import undo
 from .syntax import walk
 from .values import (
@@ -33,7 +33,7 @@ HOOKS = frozenset(
 READS = frozenset("norm abs mean max min std pow sum square histc isnan isinf isfinite".split())
 
 
-class Gradients(Losses):
+class Gradients(Overhead):
     """Reads what is done to parameters and their gradients."""
 
     def rate_divided(self, params: Params) -> None:

@@ -42,6 +42,15 @@ class Losses(Expressions):
     def replicated(self, thing: Thing, node: ast.AST) -> None: ...
 
     @abstractmethod
+    def averaged_over(self, tensor: Tensor) -> Thing | None: ...
+
+    @abstractmethod
+    def ran(self, thing: Thing, node: ast.AST) -> None: ...
+
+    @abstractmethod
+    def cast_for(self, tensor: Tensor) -> None: ...
+
+    @abstractmethod
     def compiled_backward(self, tensor: Tensor, node: ast.AST) -> None: ...
 
     def in_region(self) -> bool:
@@ -92,9 +101,12 @@ class Losses(Expressions):
         made = Tensor(self.turning())
         made.forward = self.emit(e.FORWARD, node, thing.key, cached=cached, names={"module": self.words(node)})
         self.replicated(thing, node)
+        self.ran(thing, node)
         parts = [t for value in [*args, *keywords.values()] for t in tensors_of(value)]
         deps: frozenset[int] | None = frozenset((thing.key,))
+        made.ran = self.turning()
         for part in parts:
+            made.ran |= part.ran
             deps = None if deps is None or part.deps is None else deps | part.deps
             made.penalty = made.penalty or part.penalty
         made.deps = frozenset() if self.no_grad else deps
@@ -194,8 +206,13 @@ class Losses(Expressions):
         if tensor.penalty is not None:
             self._penalty(tensor, node)
         self.compiled_backward(tensor, node)
+        self.cast_for(tensor)
         scaler = tensor.scaler if tensor.scaler >= 0 else None
+        replicated = self.averaged_over(tensor)
+        if replicated is not None:
+            names["module"] = replicated.name
         facts = {
+            "averaged": replicated.facts["wrapped"]["ddp"] if replicated is not None else None,
             "feeds": self._fed(tensor),
             "divided": tensor.divided or tensor.opaque or gradient is not None,
             "vague": tensor.vague,

@@ -139,13 +139,17 @@ class Mark(NamedTuple):
 class Open:
     """An autocast region that stands open around the place being read."""
 
-    __slots__ = ("cache", "device", "dtype", "enabled")
+    __slots__ = ("cache", "device", "dtype", "enabled", "site", "turns", "words")
 
     def __init__(self, enabled: Formula, device: str, dtype: str, *, cache: bool = True) -> None:
         self.cache = cache
         self.enabled = enabled
         self.device = device
         self.dtype = dtype
+        #: Where it was entered, by what words, and the loops around that place.
+        self.site: Site | None = None
+        self.words: object = ""
+        self.turns: tuple[int, ...] = ()
 
 
 class Machine:

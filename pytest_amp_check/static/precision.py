@@ -37,6 +37,7 @@ from .dtypes import (
     SOFTMAX,
     SQUARE,
     WEIGHTED,
+    ZEROS,
     Fact,
     Precise,
     State,
@@ -71,6 +72,10 @@ _WRITES = {
     "masked_scatter_": (1, "source"),
     "index_put_": (1, "values"),
 }
+#: Matmuls that add to a tensor in place, which no region casts for.
+_ADDING = frozenset(("addmm_", "baddbmm_", "addbmm_", "addmv_"))
+#: Matmuls whose ``out=`` must have the dtype of what they compute.
+_WITH_OUT = frozenset(("mm", "matmul", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv"))
 #: Give one number where they are not told over what to reduce.
 _REDUCTIONS = frozenset("mean sum max min amax amin std var norm prod median logsumexp".split())
 _MATMULS = frozenset(("matmul", "mm", "bmm", "einsum", "baddbmm", "__matmul__"))
@@ -100,6 +105,7 @@ class Precision:
             # Nothing is low yet: of interest are the tensors and numbers that a region may find.
             return
         if isinstance(statement, ast.Assign):
+            self._summed_anew(statement)
             fact = self.of(statement.value)
             for target in statement.targets:
                 self._assign(target, fact, statement.value)
@@ -111,6 +117,7 @@ class Precision:
         elif isinstance(statement, (ast.Expr, ast.Return)):
             if statement.value is not None:
                 self.of(statement.value)
+                self._summed_in_place(statement.value)
         elif isinstance(statement, (ast.If, ast.While)):
             self.of(statement.test)
         elif isinstance(statement, (ast.For, ast.AsyncFor)):
@@ -189,23 +196,57 @@ class Precision:
         known = self._known(name) if name else None
         before = known.fact if known is not None else self.of(node.target)
         after = self._arithmetic(node.op, before, value, node, node.target, node.value)
-        turning = self.reader.turning()
-        if (
-            isinstance(node.op, ast.Add)
-            and known is not None
-            and value.low
-            and (before.low or before.dtype == NUMBER)
-            and self.reader.loops
-            and not turning & known.loops
-            and self._entered_in_loop(value)
-        ):
-            self._emit(e.LOW_SUM, node, value, names={"sum": Words(node.target)})
+        if isinstance(node.op, ast.Add):
+            self._summed(node.target, node.value, value, node, in_place=True)
         if name is not None:
-            self.reader.frame.vars[name + MARK] = Precise(after, known.loops if known is not None else turning)
+            made = known.loops if known is not None else self.reader.turning()
+            self.reader.frame.vars[name + MARK] = Precise(after, made)
 
-    def _entered_in_loop(self, value: Fact) -> bool:
-        """Whether a region gave a value that is entered anew in every turn of the loop around this place."""
-        return LEFT in self._here(value).traits
+    # Running sums.
+
+    def _summed_anew(self, node: ast.Assign) -> None:
+        """``total = total + x``, and the moving average ``mean = a * mean + b * x``."""
+        if len(node.targets) != 1 or not isinstance(node.value, ast.BinOp) or not isinstance(node.value.op, ast.Add):
+            return
+        target, sides = node.targets[0], (node.value.left, node.value.right)
+        name = chain(target)
+        for old, new in (sides, sides[::-1]):
+            if name is not None and name in {chain(part) for part in _factors(old)}:
+                self._summed(target, new, self.of(new), node, in_place=False)
+                return
+
+    def _summed_in_place(self, node: ast.expr) -> None:
+        """``total.add_(x)``, ``mean.mul_(a).add_(x, alpha=b)`` and ``mean.lerp_(x, b)``."""
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
+            return
+        target: ast.expr = node.func.value
+        if node.func.attr == "add_" and isinstance(target, ast.Call) and isinstance(target.func, ast.Attribute):
+            target = target.func.value if target.func.attr == "mul_" else target
+        if node.func.attr in ("add_", "lerp_"):
+            self._summed(target, node.args[0], self.of(node.args[0]), node, in_place=True)
+
+    def _summed(self, target: ast.expr, added: ast.expr, value: Fact, node: ast.AST, *, in_place: bool) -> None:
+        """Something is added to a variable, which may be a sum over the turns of a loop that is kept in low precision.
+
+        It is if it begins with zero before the loop and what is added is made in each turn: in a region of that turn,
+        or, where the zeros are of low precision, in any way.
+        """
+        name = chain(target)
+        known = self._known(name) if name is not None else None
+        if known is None or not self.reader.loops:
+            return
+        before = known.fact
+        if before.dtype != NUMBER and not (before.low and ZEROS in before.traits):
+            return
+        since = {loop.key for loop in self.reader.loops if loop.key not in known.loops and not _is_short(loop.node)}
+        names = [chain(part) for part in walk(added) if isinstance(part, (ast.Name, ast.Attribute))]
+        facts = [fact for part in names if part is not None and (fact := self._known(part)) is not None]
+        if name in names or not any(since & fact.loops for fact in facts):
+            return
+        low = value.low and LEFT in self._here(value).traits
+        kept = in_place and before.low and value.dtype != NUMBER
+        if low or kept:
+            self._emit(e.LOW_SUM, node, value if low else before, names={"sum": Words(target)})
 
     # Expressions.
 
@@ -265,6 +306,20 @@ class Precision:
         if node.attr in ("T", "mT", "data", "H"):
             return self.of(node.value)
         self.of(node.value)
+        return self._buffer(node.attr) if isinstance(node.value, ast.Name) else NOTHING
+
+    def _buffer(self, name: str) -> Fact:
+        """What is known of a buffer that the class of the method being read registers: whether it holds positions."""
+        cls = self.reader.frame.cls
+        init = cls.methods.get("__init__") if cls is not None else None
+        if init is None or "register_buffer" not in self.reader.frame.module.identifiers:
+            return NOTHING
+        for node in walk(init.node):
+            if isinstance(node, ast.Call) and (chain(node.func) or "").endswith(".register_buffer"):
+                key, value = node.args[0] if node.args else None, node.args[1] if len(node.args) > 1 else None
+                if isinstance(key, ast.Constant) and key.value == name and value is not None:
+                    fact = self.of(_made(value, init.node))
+                    return fact if POSITIONS in fact.traits else NOTHING
         return NOTHING
 
     def _subscript(self, node: ast.Subscript) -> Fact:
@@ -350,6 +405,8 @@ class Precision:
                 return self._op(func.attr, [receiver, *args], keywords, node, node.args, method=True)
             if func.attr in ("new_zeros", "new_ones", "new_full", "new_empty"):
                 return self._constructed(func.attr, [receiver, *args], keywords, node)
+            if func.attr in ("long", "int") and not args:
+                return Fact("int")
             if func.attr in _DTYPES_OF or func.attr in ("to", "type", "type_as"):
                 return self._cast(func.attr, receiver, args, node)
             if func.attr in _MATMULS:
@@ -450,8 +507,12 @@ class Precision:
             return Fact("int")
         if op in ("argmax", "argmin", "nonzero", "argsort"):
             return Fact("int")
+        if op == "cumsum" and first.dtype in INTEGERS:
+            return Fact("int", frozenset({POSITIONS}))
         if op in ("isnan", "isinf", "isfinite", "eq", "ne", "gt", "lt", "ge", "le"):
             return Fact("bool")
+        if op in _ADDING or "out" in keywords:
+            return self._product_written(op, first, args, keywords, node)
         if op in _MATMULS:
             return self._matmul(op, [fact for fact in args if fact.dtype != NUMBER], node)
         return self._elementwise(op, first, args, keywords, node, rest)
@@ -470,7 +531,7 @@ class Precision:
             how = "angles" if ANGLES in first.traits else "cast"
             self._emit(e.LOW_POSITIONS, first.place, first, how=how)
         if op in ("cat", "stack") and node.args and isinstance(node.args[0], (ast.Tuple, ast.List)):
-            return self._concatenated([self.of(part) for part in node.args[0].elts])
+            return self._concatenated([self.of(part) for part in node.args[0].elts], node)
         if op in ("add", "mul", "sub", "div", "true_divide", "pow") and len(args) > 1 and rest:
             operator: ast.operator = _METHOD_OPERATORS[op]
             if op == "add" and first.underflows:
@@ -539,8 +600,13 @@ class Precision:
             for part in walk(argument)
         )
 
-    def _concatenated(self, parts: list[Fact]) -> Fact:
+    def _concatenated(self, parts: list[Fact], node: ast.AST) -> Fact:
         made = parts[0] if parts else NOTHING
+        state = self.state()
+        if state.how == "on" and state.device == "cpu" and {"float16", "bfloat16"} <= {fact.dtype for fact in parts}:
+            # On the CPU alone these are on autocast's list, and it has no dtype for both.
+            self._emit(e.DTYPE_CLASH, node, made, how="mixed")
+            return NOTHING
         for part in parts[1:]:
             dtype = promoted(made, part)
             place = made.place if made.place is part.place else None
@@ -568,24 +634,35 @@ class Precision:
         if buffer.dtype == "float32" and source.low and REGION in source.traits:
             self._emit(e.DTYPE_CLASH, node, source, how="write", names={"target": Words(node.func)})
 
+    def _product_written(
+        self, op: str, first: Fact, args: list[Fact], keywords: dict[str, Fact], node: ast.Call
+    ) -> Fact:
+        """A product that is added to a tensor in place, or written to one that is given."""
+        target, factors = (first, args[1:]) if op in _ADDING else (keywords["out"], args)
+        low = next((fact for fact in factors if fact.low and REGION in fact.traits), None)
+        if low is not None and target.dtype == "float32" and (op in _ADDING or op in _WITH_OUT):
+            self._emit(e.DTYPE_CLASH, node, low, how="in-place" if op in _ADDING else "out")
+        return target
+
     def _constructed(self, name: str, args: list[Fact], keywords: dict[str, Fact], node: ast.Call) -> Fact:
         """What a constructor of tensors gives."""
         positions = frozenset({POSITIONS}) if name == "arange" else frozenset()
+        zeros = frozenset({ZEROS}) if name in ("zeros", "zeros_like", "new_zeros") else frozenset()
         if "dtype" in keywords:
             dtype = self._named_dtype(node)
             if self._is_short(node):
                 positions = frozenset()
             if positions and dtype in ("float16", "bfloat16"):
                 return Fact(dtype, frozenset({ROUNDED}), node)
-            return Fact(dtype, positions)
+            return Fact(dtype, positions | zeros)
         if name.endswith("_like") or name.startswith("new_"):
-            return Fact(args[0].dtype if args else "")
+            return Fact(args[0].dtype if args else "", zeros)
         if name == "arange":
             return Fact("int", positions if not self._is_short(node) else frozenset())
         module = self.reader.frame.module
         if "set_default_dtype" in module.identifiers or name in ("tensor", "as_tensor"):
             return NOTHING
-        return Fact("float32")
+        return Fact("float32", zeros)
 
     @staticmethod
     def _is_short(node: ast.Call) -> bool:
@@ -634,7 +711,7 @@ class Precision:
             return Fact(dtype, frozenset({ROUNDED}), node)
         if low == given.low:
             return given._replace(dtype=dtype)
-        return Fact(dtype, given.traits & {POSITIONS, ROUNDED, ANGLES, BOUNDED}, given.place)
+        return Fact(dtype, given.traits & {POSITIONS, ROUNDED, ANGLES, BOUNDED, ZEROS}, given.place)
 
     def _is_device(self, node: ast.expr) -> bool:
         """Whether what ``to`` is given is a device, by what it is or is called."""
@@ -683,6 +760,34 @@ class Precision:
         names = facts.pop("names", {"call": Words(node, 60)})
         facts.update(dtype=fact.dtype, guessed=GUESS in fact.traits)
         self.found[key] = Event(kind, reader.site(node), None, None, facts, names)
+
+
+def _made(node: ast.expr, function: ast.AST) -> ast.expr:
+    """An expression, or the one that a function assigns to the name that it is, or is a part of."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    if isinstance(node, ast.Name):
+        for statement in walk(function):
+            if isinstance(statement, ast.Assign) and any(chain(target) == node.id for target in statement.targets):
+                return statement.value
+    return node
+
+
+def _factors(node: ast.expr) -> list[ast.expr]:
+    """An expression, or the two sides of a product."""
+    return [node.left, node.right] if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) else [node]
+
+
+def _is_short(loop: ast.AST | None) -> bool:
+    """Whether a loop is known to have few turns."""
+    if not isinstance(loop, (ast.For, ast.AsyncFor)):
+        return not isinstance(loop, ast.While)
+    over = loop.iter
+    if isinstance(over, ast.Call) and chain(over.func) == "range" and len(over.args) == 1:
+        return (
+            isinstance(over.args[0], ast.Constant) and isinstance(over.args[0].value, int) and over.args[0].value < 64
+        )
+    return isinstance(over, (ast.Tuple, ast.List))
 
 
 _DTYPES = frozenset(("float16", "bfloat16"))

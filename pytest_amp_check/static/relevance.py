@@ -50,8 +50,11 @@ SMALL_NUMBER = "~"
 #: Identifiers of what low precision may spoil: a small constant and a buffer may come from elsewhere in the file.
 SPOILT = frozenset(
     "autocast log log2 log10 log1p var square arange numpy index_add_ index_copy_ scatter_ scatter_add_ index_add "
-    "masked_scatter_ index_put_".split()
+    "masked_scatter_ index_put_ addmm_ baddbmm_ addbmm_ addmv_".split()
 )
+
+#: Identifiers of a method that makes a buffer of positions.
+_POSITIONS = frozenset({"arange", "register_buffer"})
 
 # What a function does, as bits.
 _AMP, _BACKWARD, _STEP, _COUNTS, _OLD, _FILLS, _LARGE, _CASTS, _STATE = (1 << n for n in range(9))
@@ -120,12 +123,15 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     module.fragile = small or not SPOILT.isdisjoint(module.identifiers)
     # Where nothing trains, a region matters to the function that opens it, not to all that call that function.
     found = _bits_of_names(module, bits) if trains else {}
+    # What a class keeps in its buffers, its other methods compute with.
+    keeping = {function.cls for function in module.functions.values() if function.words >= _POSITIONS}
     for function in module.functions.values():
         does = everywhere
         for word in function.words:
             does |= bits.get(word, 0) | found.get(word, 0)
         function.strong = _may_fault(does) or _is_run_by_a_trainer(module, function)
         function.fragile = small or not SPOILT.isdisjoint(function.words)
+        function.fragile = function.fragile or (function.cls is not None and function.cls in keeping)
     amp = {word for word, does in bits.items() if does & (_AMP | _OLD)}
     words, contexts = WORDS | amp | foreign, CONTEXTS | amp
     words |= _users_of(module, words)

@@ -50,6 +50,7 @@ class Things(Classes):
         if name == "is_enabled":
             return Truth(scaler.enabled) if not isinstance(scaler.enabled, bool) else Const(scaler.enabled)
         if name == "get_scale":
+            self.scale_reads[id(node)] = scaler.thing
             return ScaleValue(scaler.thing.key)
         if name == "state_dict":
             if not self.rescuing:  # an error may come at any moment: what is saved for it is what there is
@@ -197,7 +198,7 @@ class Things(Classes):
             self.step_optimizer(optimizer, node, names)
             return self.fresh(node, name)
         if name == "zero_grad":
-            self.emit(e.ZERO_GRAD, node, None, None, owners=(key,), names=names)
+            self.emit(e.ZERO_GRAD, node, None, None, owners=(key,), names=names, **self.keeps_zeros(args, keywords))
             return NONE
         if name == "state_dict":
             return self._state(optimizer, node)

@@ -368,6 +368,7 @@ class TorchCalls(Distributed):
             constructed=True, enabled=enabled, callable=entry.name, sharded=entry.facts.get("sharded", False)
         )
         arguments = {name: self._plain(value) for name, value in bound.items()}
+        thing.facts["device"] = entry.facts.get("device") or arguments.get("device", "cuda")
         self.emit(
             e.SCALER_NEW,
             node,

@@ -293,6 +293,7 @@ class Tensor(Value):
     custom      an autograd.Function of the project made it, whose backward is not decorated with custom_bwd
     module_read every module it depends on is in the project and enters no autocast itself
     divisors    what it was divided by; ``factors`` are the identities of what it was multiplied by
+    ran         the loops in whose turns those forwards ran
     uneven      it is a sum of which one part holds a loss scale and another none, or another scaler's
     vague       it is a part of what code that cannot be read gave, of which nobody knows how it was reduced
     """
@@ -313,6 +314,7 @@ class Tensor(Value):
         "module_read",
         "opaque",
         "penalty",
+        "ran",
         "scaler",
         "uneven",
         "vague",
@@ -338,6 +340,7 @@ class Tensor(Value):
         self.factors: frozenset[object] = EMPTY
         self.vague = False
         self.uneven = False
+        self.ran: frozenset[int] = frozenset()
 
     def copy(self) -> Tensor:
         made = Tensor(self.loops)
@@ -365,6 +368,7 @@ class Tensor(Value):
             made.opaque = made.opaque or part.opaque
             made.is_loss = made.is_loss or part.is_loss
             made.custom = made.custom or part.custom
+            made.ran |= part.ran
             made.module_read = made.module_read and part.module_read
             made.vague = made.vague and part.vague
             if part.autocast and made.autocast != part.autocast:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..rule import Fault, Rule
-from . import accumulation, autocast, checkpoint, distributed, dynamics, migration, numerics, scaling
+from . import accumulation, autocast, checkpoint, distributed, dynamics, migration, numerics, overhead, scaling
 
 __all__ = ["LABELS", "RULES", "by_code", "by_label", "find"]
 
-_FAMILIES = (autocast, scaling, accumulation, checkpoint, numerics, distributed, dynamics, migration)
+_FAMILIES = (autocast, scaling, accumulation, checkpoint, numerics, distributed, overhead, dynamics, migration)
 
 
 def by_code(rules: Iterable[Rule]) -> dict[str, Rule]:

@@ -1555,6 +1555,18 @@ class Linear(torch.autograd.Function):
                 "`{target}` writes a {dtype} tensor into a float32 one by index, which raises RuntimeError: cast what"
                 " is written with `.to(buffer.dtype)`"
             ),
+            "clash:out": Fault(
+                "`{call}` computes a {dtype} product for a float32 `out=`, which raises RuntimeError: leave `out=` out,"
+                " or give it a tensor of that dtype"
+            ),
+            "clash:in-place": Fault(
+                "`{call}` adds a product of {dtype} tensors to a float32 one in place, where autocast casts nothing,"
+                " which raises RuntimeError: cast them with `.float()`, or add what `@` gives"
+            ),
+            "clash:mixed": Fault(
+                "`{call}` joins float16 and bfloat16 tensors under autocast, which has no dtype for both and raises"
+                " RuntimeError: cast one of them"
+            ),
             "clash:numpy": Fault(
                 "`{call}` is called on a bfloat16 tensor, a dtype that NumPy does not have, which raises TypeError:"
                 " call `.float()` first"
@@ -1564,12 +1576,15 @@ class Linear(torch.autograd.Function):
 Autocast casts the inputs of the ops on its lists, and only inside of its regions. What leaves a region, or enters one
 that is switched off, keeps its dtype, and there a matmul or a convolution refuses a low-precision input with float32
 weights. Writes by index, in place, are on no list either: `index_add_`, `scatter_`, `index_put_` and `buffer[mask] = x`
-refuse a source of another dtype, inside a region as well. Additions, `where`, `cat` and slices promote or cast.
+refuse a source of another dtype, inside a region as well, and so do `addmm_` and matmuls with `out=`. Additions,
+`where`, `cat` and slices promote or cast; only a `cat` of float16 and bfloat16 does not under the CPU's autocast.
 """,
         harm="""\
 A linear layer after the region: `RuntimeError: mat1 and mat2 must have the same dtype, but got BFloat16 and Float`. A
 write by index: `Index put requires the source and destination dtypes match, got Float for the destination and BFloat16
-for the source`, and the like of `index_add_`, `scatter_` and `masked_scatter_`. NumPy: `TypeError: Got unsupported
+for the source`, and the like of `index_add_`, `scatter_` and `masked_scatter_`. A product with `out=`: `RuntimeError:
+Expected out tensor to have dtype c10::BFloat16, but got float instead`; `addmm_`: `RuntimeError: self and mat2 must
+have the same dtype, but got Float and BFloat16`. NumPy: `TypeError: Got unsupported
 ScalarType BFloat16`. A test without autocast passes.
 """,
         bad="""\
@@ -1659,6 +1674,21 @@ body = nn.Linear(8, 8)
 memory = torch.zeros(10, 8)
 with torch.autocast("cuda", dtype=torch.float16):
     memory = memory.scatter_add(0, index, body(inputs))
+""",
+            ),
+            (
+                "sums with out= cast, and products of float32 stay float32",
+                """\
+body = nn.Linear(8, 8)
+memory, weight = torch.zeros(8, 8), torch.randn(8, 8)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    y = body(inputs)
+    torch.add(y, y, out=memory)
+    torch.mm(weight, weight, out=memory)
+    memory.addmm_(weight, weight)
+    memory = torch.addmm(memory, y, weight)
+    product = y.new_zeros(8, 8)
+    torch.mm(y, y, out=product)
 """,
             ),
             (

@@ -83,8 +83,8 @@ COMPILED_BACKWARD_AUTOCAST = Rule(
     why="""\
 `torch.compile` traces the backward of a module together with its forward, and takes for granted that backward runs
 under the autocast in which forward was called. In a plain module the loss runs backward outside of the region, so a
-part that switches autocast off keeps its float32 in both directions. Compiled, the matmuls of that part's backward are
-cast to the low precision of the region, which is what the part was meant to avoid.
+part that switches autocast off, or has it compute in float32, keeps its float32 in both directions. Compiled, the
+matmuls of that part's backward are cast to the low precision of the region, which is what the part was meant to avoid.
 """,
     harm="""\
 A Linear layer in `torch.autocast("cpu", enabled=False)` between two that autocast casts, compiled with `aot_eager`,

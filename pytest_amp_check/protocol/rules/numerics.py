@@ -1296,14 +1296,15 @@ with torch.autocast("cuda", dtype=torch.float16):
         "A running sum is kept in float16 or bfloat16.",
         faults={
             "sum:low": Fault(
-                "`{sum}` sums over the iterations in {dtype}, which soon stops growing: add `.float()` of the tensor,"
-                " or its `.item()`"
+                "`{sum}` sums over the iterations in {dtype}, which soon stops growing: keep the sum in float32, or"
+                " add the tensor's `.item()`"
             ),
         },
         why="""\
 A sum stops growing where what is added is smaller than half the gap to the next number: in float16 that is one part
 in 2048, in bfloat16 one in 256. A sum that runs over the batches of an epoch, started at a Python zero, takes the dtype
-of what is added to it: what autocast computed in low precision stays in low precision.
+of what is added to it: what autocast computed in low precision stays in low precision. A moving average does the same,
+and a tensor of low precision that is added to in place keeps its dtype whatever is added.
 """,
         harm="""\
 Ten thousand times 1 added up to 2048 in float16 and to 256 in bfloat16. A moving average with a decay of 0.9999 of a
@@ -1374,6 +1375,45 @@ for inputs, targets in loader:
     with torch.autocast("cuda", dtype=torch.float16):
         loss = torch.nn.functional.mse_loss(model(inputs), targets)
     total += loss.detach()
+""",
+            ),
+            (
+                "the terms of one batch",
+                """\
+model = nn.Linear(8, 1)
+for inputs in loader:
+    total = 0.0
+    with torch.autocast("cuda", dtype=torch.float16):
+        parts = model(inputs)
+    for i in range(len(parts)):
+        total = total + parts[i]
+    total.backward()
+""",
+            ),
+            (
+                "a stream to which each layer adds",
+                """\
+layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+for inputs in loader:
+    with torch.autocast("cuda", dtype=torch.float16):
+        stream = layers[0](inputs)
+    for layer in layers:
+        with torch.autocast("cuda", dtype=torch.float16):
+            found = layer(stream)
+        stream = stream + found
+        stream.add_(found)
+""",
+            ),
+            (
+                "a float32 average of low-precision values",
+                """\
+model = nn.Linear(8, 1)
+mean = torch.zeros(1)
+for inputs in loader:
+    with torch.autocast("cuda", dtype=torch.float16):
+        score = model(inputs).mean()
+    mean.mul_(0.99).add_(score, alpha=0.01)
+    mean = 0.99 * mean + 0.01 * score
 """,
             ),
             (
@@ -1512,6 +1552,24 @@ layer = nn.Linear(8, 16)
 with torch.autocast("cuda", dtype=torch.float16):
     p = layer(inputs).softmax(dim=-1)
     distance = p @ torch.arange(16).float()
+""",
+            ),
+            (
+                "frequencies that are made of an arange are no positions, nor is a short buffer of them",
+                """\
+class Rotary(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("inverse", 10000.0 ** -(torch.arange(0, 512, 2).float() / 512))
+        self.register_buffer("bins", torch.arange(64).float())
+
+    def forward(self, x, y):
+        return (x @ self.inverse).cos() + (y @ self.bins).cos()
+
+
+rotary = Rotary()
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    z = rotary(x, y)
 """,
             ),
             (
