@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,14 @@ from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.fix import Edit
 from pytest_amp_check.protocol.rule import Rule
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.static import edits, engine, fix
+from pytest_amp_check.static import edits, engine, fix, rewrite
 from pytest_amp_check.static.engine import Settings
 from pytest_amp_check.static.fix import Outcome
 from pytest_amp_check.static.fixes import FIXERS
 from pytest_amp_check.static.layout import Layout, Unfit
 from pytest_amp_check.static.manuscript import Manuscript
 
+FIXTURES = Path(__file__).parent.parent / "fixtures"
 FIXED = {code: rule for code, rule in RULES.items() if rule.applicability}
 HEAD = "import torch\nfrom torch import nn\n"
 LOOP = """\
@@ -1055,3 +1057,78 @@ def test_every_rule_with_a_fix_says_how_safe_it_is() -> None:
         assert f"`amp-check check {flags}` does so" in text.rule_markdown(rule)
         (row,) = text.plain(text.rules_table([RULES[code]]))
         assert row.endswith(f" [{flags}]\n")
+
+
+# What is offered.
+
+
+@pytest.mark.parametrize("unsafe", [False, True])
+def test_what_is_offered_is_made_or_said_to_be_refused(*, unsafe: bool) -> None:
+    sources = [unmarked(rule.bad) for rule in RULES.values()]
+    sources += [path.read_text() for path in sorted(FIXTURES.rglob("*.py"))]
+    seen: Counter[str] = Counter()
+    for source in sources:
+        found = engine.check_source(source, "train.py")
+        fix.offer(found, {"train.py": source.encode()})
+        kinds = ("safe", "unsafe") if unsafe else ("safe",)
+        offered = Counter(each.code for each in found if each.fix is not None and each.fix.applicability in kinds)
+        outcome = mended(source, unsafe=unsafe)
+        refused = Counter(re.findall(r"the fix of (AMP\d+) was not made", "\n".join(outcome.refused)))
+        # What one fix leads on to, another may put right, too.
+        assert offered <= outcome.fixed + refused, source
+        seen += offered
+    assert set(seen) == {code for code, rule in FIXED.items() if unsafe or rule.applicability == "safe"} - {"AMP204"}
+
+
+@pytest.mark.parametrize(
+    ("before", "changes", "expected"),
+    [
+        ("f(a)", {"last": [("b", "1")]}, "f(a, b=1)"),
+        ("f()", {"last": [("b", "1")]}, "f(b=1)"),
+        ("f(a,)", {"last": [("b", "1")]}, "f(a, b=1,)"),
+        ("f(\n    a,\n    b\n)", {"last": [("c", "1")]}, "f(\n    a,\n    b,\n    c=1\n)"),
+        ("f(\n    a,  # 1\n    b,  # 2\n)", {"last": [("c", "3")]}, "f(\n    a,  # 1\n    b,  # 2\n    c=3,\n)"),
+        ("f(\n    a,\n    b  # 2\n)", {"last": [("c", "3")]}, "f(\n    a,\n    b,  # 2\n    c=3\n)"),
+        ("f(a, b=1)", {"drop": "b"}, "f(a)"),
+        ("f(b=1, a=2)", {"drop": "b"}, "f(a=2)"),
+        ("f(a, b=1, c=2)", {"drop": "b"}, "f(a, c=2)"),
+        ("f(\n    a,\n    b=1,\n)", {"drop": "b"}, "f(\n    a,\n)"),
+        ("f(\n    a,  # why\n    b=1)", {"drop": "b"}, "f(\n    a,  # why\n    )"),
+        ("f(\n    a,  # why\n    b=1,  # gone\n)", {"drop": "b"}, "f(\n    a,  # why  # gone\n)"),
+        ("(f)  (((a)), *b)", {"function": "g", "first": ["x"]}, "g  (x, ((a)), *b)"),
+        ("o\n.f(a)", {"function": "g"}, "g(a)"),
+        ("f(# a, (b)\n  a)", {"first": ["x", "y"]}, "f(# a, (b)\n  x, y, a)"),
+        (
+            "f('(,', {1: [2, 3]}, lambda x, y: x)",
+            {"names": ["a", "b", "c"]},
+            "f(a='(,', b={1: [2, 3]}, c=lambda x, y: x)",
+        ),
+        ("f('\u6f22', (x, y), **k)", {"names": ["a", None]}, "f(a='\u6f22', (x, y), **k)"),
+    ],
+)
+def test_a_call_is_made_anew(before: str, changes: dict[str, Any], expected: str) -> None:
+    assert rewrite.call(before, **changes) == expected
+
+
+@pytest.mark.parametrize("text", ["f(x for x in y)", "f(**k)", "f", "f(\n  a  # b\n)", "f(", "{}"])
+def test_what_takes_no_more_arguments(text: str) -> None:
+    with pytest.raises(Unfit):
+        rewrite.call(text, last=[("b", "1")])
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("{'a': 1}", "{'a': 1, 'b': 2}"),
+        ("{\n  'a': 1\n}", "{\n  'a': 1,\n  'b': 2\n}"),
+        ("{\n  'a': 1,  # one\n}", "{\n  'a': 1,  # one\n  'b': 2,\n}"),
+        ("{**x, ('a'): (1)}", "{**x, ('a'): (1), 'b': 2}"),
+    ],
+)
+def test_an_item_more(before: str, expected: str) -> None:
+    assert rewrite.item(before, "'b'", "2") == expected
+
+
+def test_an_argument_is_replaced_with_its_brackets() -> None:
+    assert rewrite.argument("f(a, (b), c)", 1, "value", "d") == "f(a, d, c)"
+    assert rewrite.argument("f(a, value = (b)  # why\n)", 1, "value", "d") == "f(a, value = d  # why\n)"

@@ -12,7 +12,7 @@ from ..protocol.finding import Finding
 from ..protocol.fix import SAFE, Edit, Fix
 from ..protocol.rules import RULES
 from . import edits, sources
-from .engine import Settings, check_again
+from .engine import Settings, check_again, uncollected
 from .fixes import FIXERS
 from .layout import Unfit
 from .manuscript import Manuscript
@@ -67,6 +67,10 @@ def offer(findings: Iterable[Finding], data: Mapping[str, bytes] | None = None) 
     for finding in findings:
         if finding.code in FIXERS:
             by_path.setdefault(finding.filename, []).append(finding)
+    uncollected(lambda: _offer(by_path, data))
+
+
+def _offer(by_path: dict[str, list[Finding]], data: Mapping[str, bytes] | None) -> None:
     for path, found in by_path.items():
         try:
             known = data[path] if data and path in data else sources.load(path)
@@ -87,7 +91,7 @@ def _fix(manuscript: Manuscript, finding: Finding) -> Fix | None:
         return None
 
 
-_TAKING = re.compile(rb"^[ \t]*from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]*(\([^)]*\)|[^\n#]*)", re.MULTILINE)
+_TAKING = rb"(?m)^[ \t]*from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]*(\([^)]*\)|[^\n#]*)"
 
 
 def taken(paths: Collection[str], files: Iterable[str]) -> dict[str, frozenset[str]]:
@@ -110,7 +114,7 @@ def taken(paths: Collection[str], files: Iterable[str]) -> dict[str, frozenset[s
             data = sources.load(other) if other.endswith(".py") else b""
         except sources.Unreadable:
             continue
-        for dots, module, listed in _TAKING.findall(data):
+        for dots, module, listed in re.findall(_TAKING, data):
             folder = other
             for _ in dots:
                 folder = os.path.dirname(folder)

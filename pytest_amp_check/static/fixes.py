@@ -18,6 +18,11 @@ from .reorder import Fixer, Mended, method
 FILLS = {"masked_fill": 1, "masked_fill_": 1, "index_fill": 2, "index_fill_": 2}
 #: The smallest number that float16 holds.
 SMALLEST = -65504
+#: The types of device that a string may name.
+DEVICES = ("cuda", "cpu", "xpu", "mps", "hpu", "npu")
+
+#: What functions are called that read a checkpoint.
+LOADING = ("load", "resume", "restore")
 
 
 # AMP106.
@@ -52,11 +57,11 @@ def device_type(layout: Layout, finding: Finding) -> Mended:
 def _devices(layout: Layout) -> set[str]:
     """The types of device that a file speaks of."""
     found = {"cuda"} if re.search(r"\.cuda\b", layout.text) else set()
-    for node in layout.nodes:
+    for node in layout.on(*DEVICES):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            match = re.match(r"(cuda|cpu|xpu|mps|hpu|npu)(?::\d*)?$", node.value)
-            if match:
-                found.add(match.group(1))
+            kind, _, number = node.value.partition(":")
+            if kind in DEVICES and (not number or number.isdecimal()):
+                found.add(kind)
     return found
 
 
@@ -113,9 +118,9 @@ def save_scaler(layout: Layout, finding: Finding) -> Mended:
         return "Save the scaler's state with the optimizer's, and load it where that is loaded", edits
     if any(chain(load.func) == "torch.load" for load in layout.calls(layout.tree, "load")) or any(
         isinstance(node, ast.Call)
-        and re.search("load|resume|restore", (chain(node.func) or "").rpartition(".")[2])
+        and any(word in (chain(node.func) or "").rpartition(".")[2] for word in LOADING)
         and any(chain(given) == optimizer for given in [*node.args, *(k.value for k in node.keywords)])
-        for node in layout.nodes
+        for node in layout.on(*LOADING)
     ):
         # Somebody is given the checkpoint who would not load it: then the finding would be gone, and the mistake not.
         raise Unfit
@@ -123,18 +128,18 @@ def save_scaler(layout: Layout, finding: Finding) -> Mended:
 
 
 def _is_name(text: str) -> bool:
-    return bool(re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", text))
+    return all(map(str.isidentifier, text.split(".")))
 
 
 def _entry(layout: Layout, state: ast.Call) -> tuple[ast.Dict | ast.Call, str]:
     """The literal dictionary whose value a state is, and its key there."""
-    parent = layout.parents[state]
+    parent = layout.parent(state)
     if isinstance(parent, ast.Dict):
         for key, value in zip(parent.keys, parent.values, strict=True):
             if value is state and isinstance(key, ast.Constant) and isinstance(key.value, str):
                 return parent, key.value
     if isinstance(parent, ast.keyword):
-        call = layout.parents[parent]
+        call = layout.parent(parent)
         if isinstance(call, ast.Call) and chain(call.func) == "dict" and parent.arg:
             return call, parent.arg
     raise Unfit
@@ -142,7 +147,7 @@ def _entry(layout: Layout, state: ast.Call) -> tuple[ast.Dict | ast.Call, str]:
 
 def _key_of_scaler(key: str) -> str:
     for word in ("optimizer", "optim", "opt"):
-        if re.fullmatch(rf"{word}(_state(_dict)?)?", key):
+        if key in (word, f"{word}_state", f"{word}_state_dict"):
             return key.replace(word, "scaler", 1)
     return "scaler"
 
@@ -157,7 +162,9 @@ def _there(layout: Layout, scope: ast.AST, scaler: str, line: int) -> None:
         owner = next((each for each in layout.around(scope) if isinstance(each, ast.ClassDef)), None)
         if top != "self" or not isinstance(scope, FUNCTIONS) or owner is None:
             raise Unfit
-        made = [n for n in ast.walk(owner) if isinstance(n, ast.Assign) and any(chain(t) == scaler for t in n.targets)]
+        made = [
+            n for n in layout.within(owner) if isinstance(n, ast.Assign) and any(chain(t) == scaler for t in n.targets)
+        ]
         if not made or not all(isinstance(n.value, ast.Call) for n in made):
             raise Unfit
         return
@@ -168,7 +175,7 @@ def _there(layout: Layout, scope: ast.AST, scaler: str, line: int) -> None:
             return
     stored = [
         n
-        for n in ast.walk(scope)
+        for n in layout.within(scope)
         if isinstance(n, ast.Assign) and any(chain(t) == scaler for t in n.targets) and layout.scope(n) is scope
     ]
     if not stored and isinstance(scope, FUNCTIONS):

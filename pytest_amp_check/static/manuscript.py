@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from .reorder import Fixer
 
-_LEXEME = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+', re.DOTALL)
+_LEXEME = r'"(?:[^"\\]|\\[\s\S])*"|[\[\]{},:]|[^\s\[\]{},:"]+'
 
 
 class Manuscript:
@@ -157,7 +157,7 @@ def _sources(raw: str) -> dict[int, tuple[int, int]]:
     starts: list[int] = []
     key = ""
     keyed = False  # whether the next value has a key, which has been read
-    for match in _LEXEME.finditer(raw):
+    for match in re.finditer(_LEXEME, raw):
         lexeme = match.group()
         if lexeme == ":":
             keyed = True
@@ -200,7 +200,7 @@ def _written(raw: str, made: list[Edit], *, ascii_only: bool) -> str:
         return json.dumps(edits.apply(value, made), ensure_ascii=ascii_only)
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise Unfit
-    items = [match for match in _LEXEME.finditer(raw) if match.group()[0] == '"']
+    items = [match for match in re.finditer(_LEXEME, raw) if match.group()[0] == '"']
     as_written = dict(zip(value, (match.group() for match in items), strict=True))
     lines = edits.apply("".join(value), made).splitlines(keepends=True) if items else []
     if not items or any(set(line) & set("\v\f\x1c\x1d\x1e\x85\u2028\u2029") for line in value):

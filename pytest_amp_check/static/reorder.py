@@ -9,6 +9,7 @@ from ..protocol.finding import Finding
 from ..protocol.fix import Edit
 from ..protocol.words import chain
 from .layout import LOOPS, Layout, Unfit
+from .syntax import walk
 
 #: What a fixer gives: what is done, as a request, and the edits. It raises :class:`Unfit` where it is not certain.
 Mended = tuple[str, list[Edit]]
@@ -95,7 +96,7 @@ def guards(layout: Layout, node: ast.AST) -> Guards:
     """The branches and loops of its function in which a node stands, the outermost first."""
     found: Guards = []
     for block, statement in layout.blocks(node):
-        parent = layout.parents[statement]
+        parent = layout.parent(statement)
         if not isinstance(parent, (ast.With, ast.AsyncWith)):
             field = next((name for name, value in ast.iter_fields(parent) if value is block), "")
             found.append((parent, field))
@@ -110,7 +111,7 @@ def whenever(first: Guards, second: Guards) -> bool:
 
 def may_be_none(layout: Layout, scope: ast.AST, name: str) -> bool:
     """Whether a program asks whether an object is there."""
-    for node in layout.nodes:
+    for node in layout.on(name.rpartition(".")[2]):
         tested: list[ast.expr] = []
         if isinstance(node, ast.Compare) and any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
             tested = [node.left, *node.comparators]
@@ -192,7 +193,7 @@ def _test(layout: Layout, here: Guards, there: Guards) -> str:
     guard, field = there[-1]
     if not isinstance(guard, ast.If) or field != "body":
         raise Unfit
-    if any(isinstance(node, (ast.Call, ast.NamedExpr, ast.Await)) for node in ast.walk(guard.test)):
+    if any(isinstance(node, (ast.Call, ast.NamedExpr, ast.Await)) for node in layout.within(guard.test)):
         raise Unfit
     test = layout.source(guard.test)
     if "\n" in test:
@@ -203,7 +204,7 @@ def _test(layout: Layout, here: Guards, there: Guards) -> str:
 def _inward(layout: Layout, node: ast.AST) -> str:
     """The white space by which the block of a node stands further in than what it belongs to."""
     block, statement = next(layout.blocks(node))
-    parent = layout.parents[statement]
+    parent = layout.parent(statement)
     if not isinstance(parent, ast.stmt) or not layout.alone(block[0]):
         raise Unfit
     outer, inner = layout.indent(parent), layout.indent(block[0])
@@ -327,7 +328,7 @@ def leave_region(layout: Layout, finding: Finding) -> Mended:
 
 
 def _is_dtype_free(statement: ast.stmt) -> bool:
-    for node in ast.walk(statement):
+    for node in walk(statement):
         if isinstance(node, ast.stmt) and not isinstance(node, STRAIGHT):
             return False
         if isinstance(node, ast.Call):
@@ -350,21 +351,25 @@ def construct_before_loop(layout: Layout, finding: Finding) -> Mended:
     if not isinstance(statement, ast.Assign) or statement.value is not call or len(statement.targets) != 1:
         raise Unfit
     scaler = named(layout, statement.targets[0])
-    loop = layout.parents[statement]
+    loop = layout.parent(statement)
     if not isinstance(loop, LOOPS) or statement not in loop.body or len(loop.body) == 1:
         raise Unfit
     assert isinstance(loop, ast.stmt)
-    stored = {chain(node) for node in ast.walk(loop) if isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del))}
+    stored = {
+        chain(node) for node in layout.within(loop) if isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del))
+    }
     heads = {text.partition(".")[0].partition("[")[0] for text in stored if text}
     for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
-        for node in ast.walk(argument):
+        for node in layout.within(argument):
             if isinstance(node, ast.Name) and node.id in heads:
                 raise Unfit
             if isinstance(node, (ast.Await, ast.NamedExpr, ast.Yield)):
                 raise Unfit
             if isinstance(node, ast.Call) and chain(node.func) not in ("torch.cuda.is_available", "float", "int"):
                 raise Unfit
-    bound = [node for node in ast.walk(loop) if isinstance(node, (ast.Name, ast.Attribute)) and chain(node) == scaler]
+    bound = [
+        node for node in layout.within(loop) if isinstance(node, (ast.Name, ast.Attribute)) and chain(node) == scaler
+    ]
     if sum(isinstance(node.ctx, ast.Store) for node in bound) != 1:
         raise Unfit
     first, last = layout.head(statement), statement.end_lineno or statement.lineno
@@ -429,7 +434,7 @@ def move_to_step(layout: Layout, finding: Finding) -> Mended:
 
 
 def _is_clip(layout: Layout, statement: ast.stmt) -> bool:
-    calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    calls = [node for node in layout.within(statement) if isinstance(node, ast.Call)]
     return isinstance(statement, ast.Expr) and any(
         chain(c.func) and str(chain(c.func)).split(".")[-1] in CLIPS for c in calls
     )
@@ -456,7 +461,7 @@ def divide_loss(layout: Layout, finding: Finding) -> Mended:
         layout.source(node.right)
         for guard, field in there
         if isinstance(guard, ast.If) and field == "body" and (guard, field) not in here
-        for node in ast.walk(guard.test)
+        for node in layout.within(guard.test)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and chain(node.right) is not None
     }
     scaled = layout.calls(call, "scale")
