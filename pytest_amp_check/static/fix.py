@@ -13,7 +13,7 @@ from ..protocol.fix import SAFE, Edit, Fix
 from ..protocol.rules import RULES
 from . import edits, sources
 from .engine import Settings, check_again, uncollected
-from .fixes import FIXERS
+from .fixes import FIXERS, fixer
 from .layout import Unfit
 from .manuscript import Manuscript
 from .tree import Tree
@@ -82,11 +82,11 @@ def _offer(by_path: dict[str, list[Finding]], data: Mapping[str, bytes] | None) 
 
 
 def _fix(manuscript: Manuscript, finding: Finding) -> Fix | None:
-    fixer = FIXERS.get(finding.code)
-    if fixer is None:
+    mending = fixer(finding.code)
+    if mending is None:
         return None
     try:
-        return manuscript.fix(finding, fixer, RULES[finding.code].applicability)
+        return manuscript.fix(finding, mending, RULES[finding.code].applicability)
     except Unfit:
         return None
 

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .reorder import Fixer
+    from .questions import Fixer
 
 _LEXEME = r'"(?:[^"\\]|\\[\s\S])*"|[\[\]{},:]|[^\s\[\]{},:"]+'
 

@@ -12,7 +12,7 @@ from ..protocol.fix import Edit
 from ..protocol.words import chain
 from .edits import shrunk
 from .layout import FUNCTIONS, Layout, Unfit
-from .reorder import Mended, method
+from .questions import Mended, method
 
 #: Where the old names of AMP are imported from, and where the new ones are.
 OLD_HOMES = [

@@ -447,6 +447,7 @@ with torch.no_grad():
     print("autocast after the region:", torch.is_autocast_enabled("cpu"), head(torch.randn(4, 8)).dtype)
 """,
         fix="Construct an autocast where it is entered, with `with torch.autocast(...):` in the body; share no object.",
+        applicability=SAFE,
         silent=(
             (
                 "one object, used again and again in sequence",
