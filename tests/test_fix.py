@@ -415,6 +415,243 @@ def test_the_backward_of_a_framework_is_not_touched() -> None:
     assert not mended(source).changed
 
 
+# Several optimizers.
+
+BOTH = unmarked(RULES["AMP207"].bad)
+BOTH = BOTH[: BOTH.index("    scaler.step(")]
+ACTOR, CRITIC, UPDATE = (
+    f"    scaler.{call}\n" for call in ("step(actor_optimizer)", "step(critic_optimizer)", "update()")
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        (ACTOR + UPDATE + CRITIC + "    print(x)\n", ACTOR + CRITIC + UPDATE + "    print(x)\n"),
+        (ACTOR + UPDATE + "    print(x)\n" + CRITIC + UPDATE, ACTOR + "    print(x)\n" + CRITIC + UPDATE),
+        # What is read in between is the new scale.
+        (ACTOR + UPDATE + "    print(scaler.get_scale())\n" + CRITIC, None),
+        # A step that not every pass makes.
+        (ACTOR + UPDATE + "    if x.any():\n    " + CRITIC, None),
+        (ACTOR + UPDATE.replace("\n", "  # here\n") + CRITIC, None),
+    ],
+)
+def test_one_update_goes_after_all_steps(before: str, expected: str | None) -> None:
+    assert "AMP207" in codes(BOTH + before)
+    assert after(BOTH + before, only="AMP207") == BOTH + (expected or before)
+
+
+def both(rest: str) -> str:
+    source = unmarked(RULES["AMP212"].bad)
+    return source[: source.index("    scaler.unscale_")] + textwrap.indent(textwrap.dedent(rest), "    ")
+
+
+def test_every_optimizer_of_a_clip_is_unscaled_under_the_test_that_it_is_stepped_under() -> None:
+    clip = "nn.utils.clip_grad_norm_([*actor.parameters(), *critic.parameters()], max_norm=0.5)\n"
+    source = both(
+        "scaler.unscale_(actor_optimizer)\n"
+        + clip
+        + "scaler.step(actor_optimizer)\nif x.any():\n    scaler.step(critic_optimizer)\nscaler.update()\n"
+    )
+    if "AMP212" in codes(source):
+        assert not mended(source, only="AMP212").changed
+    source = both(
+        "scaler.unscale_(actor_optimizer)\n"
+        + clip
+        + "scaler.unscale_(critic_optimizer)\nscaler.step(actor_optimizer)\n"
+        + "scaler.step(critic_optimizer)\nscaler.update()\n"
+    )
+    assert "AMP212" in codes(source)
+    assert not mended(source, only="AMP212").changed
+
+
+def test_no_step_by_the_scaler_where_another_may_update() -> None:
+    source = unmarked(RULES["AMP204"].bad)
+    assert mended(source, only="AMP204").changed
+    for more in (
+        "\n    finish(scaler)\n",
+        "\n\ndef finish():\n    scaler.update()\n",
+        "\n    other.zero_grad()\n    other.step()\n",
+    ):
+        assert "AMP204" in codes(source + more)
+        assert not mended(source + more, only="AMP204").changed
+    scheduled = source + "    scheduler.step()\n"
+    assert after(scheduled, only="AMP204") == RULES["AMP204"].good + "    scheduler.step()\n"
+
+
+# Formulas.
+
+REGION = 'import torch\nwith torch.autocast("cpu", dtype=torch.float16):\n    y = torch.matmul(x, x)\n'
+
+
+@pytest.mark.parametrize(
+    ("imports", "before", "expected"),
+    [
+        ("", "y.softmax(-1).log()", "y.log_softmax(-1)"),
+        ("", "torch.log(y.softmax(dim=-1))", "y.log_softmax(dim=-1)"),
+        ("", "torch.log(torch.sigmoid(y))", "torch.nn.functional.logsigmoid(y)"),
+        ("from torch import nn", "torch.sigmoid(y).log()", "nn.functional.logsigmoid(y)"),
+        ("import torch.nn.functional as F", "torch.log(y.sigmoid())", "F.logsigmoid(y)"),
+        ("import torch.nn.functional as F", "torch.log(F.softmax(y, 1))", "F.log_softmax(y, 1)"),
+        (
+            "from torch.nn.functional import softmax",
+            "torch.log(softmax(y, 1))",
+            "torch.nn.functional.log_softmax(y, 1)",
+        ),
+        ("", "torch.log(torch.softmax(y,  # why\n        dim=1))", "torch.log_softmax(y,  # why\n        dim=1)"),
+        ("", "torch.log(  # why\n        torch.softmax(y, dim=1))", None),
+        ("", "torch.log(softmax(y, dim=1))", None),
+        ("", "torch.log(torch.softmax(y, dim=1, out=x))", None),
+    ],
+)
+def test_logarithms_of_what_may_be_nothing(imports: str, before: str, expected: str | None) -> None:
+    source = f"{imports}\n{REGION}    z = {before}\n"
+    assert after(source, only="AMP507") == source.replace(before, expected or before)
+    if expected:
+        assert "AMP507" in codes(source)
+
+
+@pytest.mark.parametrize(
+    ("module", "before", "expected"),
+    [
+        ("nn.Softmax(dim=1)", "torch.log(self.last(y))", "nn.functional.log_softmax(y, dim=1)"),
+        ("nn.Softmax(-1)", "self.last(y).log()", "nn.functional.log_softmax(y, dim=-1)"),
+        ("nn.Sigmoid()", "torch.log(self.last(y))", "nn.functional.logsigmoid(y)"),
+        ("nn.Softmax(dim=n)", "torch.log(self.last(y))", None),
+        ("nn.Softmax(dim=1) if n else nn.Sigmoid()", "torch.log(self.last(y))", None),
+    ],
+)
+def test_a_module_whose_logarithm_is_taken_becomes_a_function(module: str, before: str, expected: str | None) -> None:
+    source = HEAD + textwrap.dedent(f"""\
+        class Net(nn.Module):
+            def __init__(self, n):
+                super().__init__()
+                self.body = nn.Linear(n, n)
+                self.last = {module}
+
+            def forward(self, x):
+                with torch.autocast("cpu", dtype=torch.float16):
+                    y = self.body(x)
+                    return {before}
+        """)
+    assert after(source, only="AMP507") == source.replace(before, expected or before)
+    if expected:
+        assert "AMP507" in codes(source)
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("y.masked_fill_(m, -1e9)", "y.masked_fill_(m, torch.finfo(y.dtype).min)"),
+        ("y.index_fill(0, m, -1e9)", "y.index_fill(0, m, torch.finfo(y.dtype).min)"),
+        ("y.fill_(-1e9)", "y.fill_(torch.finfo(y.dtype).min)"),
+        ("torch.full_like(y, -1e9)", "torch.full_like(y, torch.finfo(y.dtype).min)"),
+        ("torch.full_like(y, fill_value=-1e9)", "torch.full_like(y, fill_value=torch.finfo(y.dtype).min)"),
+        ("torch.where(m, y, -1e9)", "torch.where(m, y, torch.finfo(y.dtype).min)"),
+        ("torch.where(m, -1e9, y)", "torch.where(m, torch.finfo(y.dtype).min, y)"),
+        ("torch.where(m, y * 2, -1e9)", None),
+        ("y.fill_(1e9)", None),
+        ("y.masked_fill(m, float('-inf'))", None),
+    ],
+)
+def test_a_number_that_float16_has_not_is_the_smallest_of_the_dtype(before: str, expected: str | None) -> None:
+    source = f"{REGION}    z = {before}\n"
+    assert after(source, only="AMP506") == source.replace(before, expected or before)
+    if expected:
+        assert "AMP506" in codes(source)
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("torch.amp.GradScaler(2.0**10)", "torch.amp.GradScaler(init_scale=2.0**10)"),
+        ("torch.amp.GradScaler(True)", "torch.amp.GradScaler(enabled=True)"),
+        (
+            "torch.amp.GradScaler(1024.0, 2.0, 0.5, growth_interval=100)",
+            "torch.amp.GradScaler(init_scale=1024.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=100)",
+        ),
+        ("torch.amp.GradScaler(True, 1024.0)", None),
+    ],
+)
+def test_arguments_in_the_old_order_are_named(before: str, expected: str | None) -> None:
+    source = f"import torch\nscaler = {before}\n"
+    assert "AMP216" in codes(source)
+    assert after(source, only="AMP216") == source.replace(before, expected or before)
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ('torch.autocast("cpu")', 'torch.autocast("cpu", cache_enabled=False)'),
+        ('torch.autocast("cpu", cache_enabled=True)', 'torch.autocast("cpu", cache_enabled=False)'),
+        ('torch.autocast("cpu", torch.bfloat16, True)', None),
+        ('torch.autocast("cpu", **options)', None),
+    ],
+)
+def test_a_capture_has_a_region_without_a_cache(before: str, expected: str | None) -> None:
+    source = f"import torch\nmodel = torch.nn.Linear(1, 1)\nwith {before}:\n    torch.jit.trace(model, x)\n"
+    assert after(source, only="AMP605") == source.replace(before, expected or before)
+    if expected:
+        assert codes(source) == ["AMP605"]
+
+
+REENTERED = """\
+import torch
+dtype = torch.bfloat16
+ctx = torch.autocast("cpu", dtype=dtype)
+with ctx:
+    y = model(x)
+    with ctx:
+        z = model(y)
+"""
+
+
+def test_an_open_region_is_not_entered_again() -> None:
+    expected = REENTERED.replace("    with ctx", '    with torch.autocast("cpu", dtype=dtype)')
+    assert after(REENTERED, only="AMP102") == expected
+    for other in (
+        # It may have been made in another way, or of something else, by then.
+        REENTERED.replace("with ctx", "if x:\n    ctx = torch.autocast('cpu')\nwith ctx", 1),
+        REENTERED.replace("with ctx", "dtype = torch.float16\nwith ctx", 1),
+        REENTERED.replace("dtype=dtype", "dtype=dtype()"),
+    ):
+        assert not mended(other, only="AMP102").changed
+
+
+# Windows.
+
+WINDOW = (
+    HEAD
+    + "k = 4\n"
+    + LOOP.replace("    optimizer.zero_grad()\n", "")
+    + "    scaler.scale(loss / k).backward()\n    if i % k == 0:\n        scaler.step(optimizer)\n"
+    + "        scaler.update()\n        optimizer.zero_grad()\n"
+)
+
+
+def test_a_window_ends_where_it_is_full() -> None:
+    assert codes(WINDOW) == ["AMP304"]
+    assert after(WINDOW) == WINDOW.replace("i % k", "(i + 1) % k")
+    assert not mended(WINDOW, unsafe=False).changed
+    for source in (
+        WINDOW.replace("enumerate(batches)", "enumerate(batches, first)"),
+        WINDOW.replace("enumerate(batches)", "numbered(batches)"),
+    ):
+        assert not mended(source, only="AMP304").changed
+
+
+def test_gradients_are_cleared_after_the_step_once() -> None:
+    cleared = "for i, (x, y) in enumerate(batches):\n"
+    source = WINDOW.replace("i % k", "(i + 1) % k").replace(cleared, cleared + "    optimizer.zero_grad()\n")
+    assert codes(source) == ["AMP304"]
+    assert after(source) == WINDOW.replace("i % k", "(i + 1) % k")
+    twice = source.replace("        optimizer.zero_grad()\n", "")
+    assert after(twice) == WINDOW.replace("i % k", "(i + 1) % k")
+
+
 # Deprecated names.
 
 

@@ -89,7 +89,7 @@ def _is_torch(layout: Layout) -> bool:
 # AMP507.
 
 #: What a logarithm is taken of, and what does both.
-STABLE = {"softmax": "log_softmax", "sigmoid": "logsigmoid", "Softmax": "LogSoftmax", "Sigmoid": "LogSigmoid"}
+STABLE = {"softmax": "log_softmax", "sigmoid": "logsigmoid"}
 #: Where functions of tensors are imported from.
 FUNCTIONAL = "torch.nn.functional"
 
@@ -123,33 +123,55 @@ def _stable(layout: Layout, inner: ast.Call) -> str:
     source, func = layout.source(inner), inner.func
     if any(keyword.arg in ("out", None) for keyword in inner.keywords):
         raise Unfit
-    if isinstance(func, ast.Call):
-        # A module that is constructed right here.
-        if not isinstance(func.func, ast.Attribute) or func.func.attr not in STABLE:
-            raise Unfit
-        made = rewrite.call(layout.source(func), function=_renamed(layout, func.func))
-        return rewrite.call(source, function=made)
     homes = _homes(layout)
     if isinstance(func, ast.Name):
         # Imported by itself, as its logarithm need not be.
         if homes.get(func.id) != f"{FUNCTIONAL}.{func.id}" and homes.get(func.id) != f"torch.{func.id}":
             raise Unfit
         return rewrite.call(source, function=f"{_functional(homes)}.{STABLE.get(func.id, '')}")
-    if not isinstance(func, ast.Attribute) or func.attr not in ("softmax", "sigmoid"):
+    if not isinstance(func, ast.Attribute):
         raise Unfit
+    if func.attr not in STABLE or (chain(func) or "").startswith("self."):
+        return _by_module(layout, inner, homes)
     top, _, rest = (chain(func.value) or "").partition(".")
     owner = f"{homes.get(top, '')}.{rest}".rstrip(".")
-    if func.attr == "softmax" or owner == FUNCTIONAL:
-        return rewrite.call(source, function=_renamed(layout, func))
+    function = f"{layout.source(func.value)}.{STABLE[func.attr]}"
+    if owner == FUNCTIONAL or (owner == "torch" and func.attr == "softmax"):
+        return rewrite.call(source, function=function)
     if owner == "torch":
         return rewrite.call(source, function=f"{_functional(homes)}.logsigmoid")
-    if inner.args or inner.keywords:
+    # The method of a tensor is given a dimension and nothing else.
+    if any(not isinstance(arg, (ast.Constant, ast.UnaryOp)) for arg in inner.args):
+        raise Unfit
+    if func.attr == "softmax" and (inner.args or inner.keywords):
+        return rewrite.call(source, function=function)
+    if func.attr == "softmax" or inner.args or inner.keywords:
         raise Unfit
     return f"{_functional(homes)}.logsigmoid({layout.source(func.value)})"
 
 
-def _renamed(layout: Layout, func: ast.Attribute) -> str:
-    return layout.source(func).removesuffix(func.attr) + STABLE[func.attr]
+def _by_module(layout: Layout, inner: ast.Call, homes: dict[str, str]) -> str:
+    """What a module of the class does that is called, as a function."""
+    name = chain(inner.func)
+    owner = next((each for each in layout.around(inner) if isinstance(each, ast.ClassDef)), None)
+    if owner is None or name is None or not name.startswith("self.") or len(inner.args) != 1 or inner.keywords:
+        raise Unfit
+    made = [
+        node.value
+        for node in layout.within(owner)
+        if isinstance(node, ast.Assign) and any(chain(target) == name for target in node.targets)
+    ]
+    if len(made) != 1 or not isinstance(made[0], ast.Call):
+        raise Unfit
+    top, _, rest = (chain(made[0].func) or "").partition(".")
+    kind = f"{homes.get(top, '')}.{rest}".rstrip(".").rpartition(".")[2]
+    given = [*made[0].args, *(keyword.value for keyword in made[0].keywords)]
+    if kind not in ("Softmax", "Sigmoid") or isinstance(inner.args[0], ast.Starred):
+        raise Unfit
+    if len(given) != (kind == "Softmax") or not all(isinstance(each, (ast.Constant, ast.UnaryOp)) for each in given):
+        raise Unfit
+    shown = [layout.source(inner.args[0]), *(f"dim={layout.source(each)}" for each in given)]
+    return f"{_functional(homes)}.{STABLE[kind.lower()]}({', '.join(shown)})"
 
 
 def _homes(layout: Layout) -> dict[str, str]:
