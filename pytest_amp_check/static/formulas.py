@@ -9,8 +9,7 @@ from ..protocol.fix import Edit
 from ..protocol.words import chain
 from .edits import shrunk
 from .layout import Layout, Unfit
-from .migrate import means_one_thing
-from .questions import Mended, named
+from .questions import Mended, means_one_thing, named
 
 #: What writes a value into a tensor, and the place of the value among the arguments of the method.
 WRITERS = {

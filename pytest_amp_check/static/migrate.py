@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 
 from ..protocol import surface
 from ..protocol.finding import Finding
@@ -12,7 +11,7 @@ from ..protocol.fix import Edit
 from ..protocol.words import chain
 from .edits import shrunk
 from .layout import FUNCTIONS, Layout, Unfit
-from .questions import Mended, method
+from .questions import Mended, binders, bindings, means_one_thing, method
 
 #: Where the old names of AMP are imported from, and where the new ones are.
 OLD_HOMES = [
@@ -45,7 +44,7 @@ def replace_deprecated(layout: Layout, finding: Finding) -> Mended:
     if top == "torch" and surface.canonical(name) == old and _imports_torch(layout):
         # Written out: nothing but the call changes.
         return f"Use `{new}`", [_call(layout, node, old, new)]
-    for statement in _binders(layout, top):
+    for statement in binders(layout, top):
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
             for alias in statement.names:
                 if (alias.asname or alias.name) == top:
@@ -56,49 +55,8 @@ def replace_deprecated(layout: Layout, finding: Finding) -> Mended:
 def _imports_torch(layout: Layout) -> bool:
     return any(
         isinstance(node, ast.Import) and any(a.name.partition(".")[0] == "torch" and not a.asname for a in node.names)
-        for node in _binders(layout, "torch")
+        for node in binders(layout, "torch")
     )
-
-
-def means_one_thing(layout: Layout, name: str) -> bool:
-    """Whether a name is bound once in a file; that of torch may be imported more often."""
-    number = _bindings(layout, name)
-    if name != "torch" or number == 1:
-        return number == 1
-    bound = sum(
-        a.name.partition(".")[0] == "torch" and not a.asname
-        for node in _binders(layout, "torch")
-        if isinstance(node, ast.Import)
-        for a in node.names
-    )
-    return bound == number
-
-
-def _binders(layout: Layout, name: str) -> list[ast.AST]:
-    """The nodes of lines where a name may be bound: it is imported or defined, or nothing is done with it there."""
-    return layout.on(name, test=rf"\b(?:import|def|class)\b|\b{re.escape(name)}\b(?!\s*[.(\[])")
-
-
-def _bindings(layout: Layout, name: str) -> int:
-    """How often a name is bound in a file, in whatever scope."""
-    found: Counter[str] = Counter()
-    for node in _binders(layout, name):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            for alias in node.names:
-                found[
-                    alias.asname or (alias.name.partition(".")[0] if isinstance(node, ast.Import) else alias.name)
-                ] += 1
-        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            found[node.id] += 1
-        elif isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            found[node.name] += 1
-        elif isinstance(node, ast.arg):
-            found[node.arg] += 1
-        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
-            found[node.name] += 1
-        elif isinstance(node, (ast.Global, ast.Nonlocal)):
-            found.update(node.names)
-    return found[name]
 
 
 # One import, and all that goes by it.
@@ -132,7 +90,7 @@ def _moving(layout: Layout, statement: ast.Import | ast.ImportFrom) -> list[Edit
         name = alias.asname or alias.name
         try:
             if (
-                _bindings(layout, name) != 1
+                bindings(layout, name) != 1
                 or name in exported
                 or (isinstance(statement, ast.ImportFrom) and statement.level)
             ):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 
 from ..protocol.finding import Finding
 from ..protocol.fix import Edit
 from ..protocol.words import chain
-from .layout import Layout, Unfit
+from .layout import FUNCTIONS, Layout, Unfit
 
 #: What a fixer gives: what is done, as a request, and the edits. It raises :class:`Unfit` where it is not certain.
 Mended = tuple[str, list[Edit]]
@@ -114,3 +115,43 @@ def may_be_none(layout: Layout, scope: ast.AST, name: str) -> bool:
         given += [a for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is not None]
         return any(a.arg == name for a in given)
     return False
+
+
+def means_one_thing(layout: Layout, name: str) -> bool:
+    """Whether a name is bound once in a file; that of torch may be imported more often."""
+    number = bindings(layout, name)
+    if name != "torch" or number == 1:
+        return number == 1
+    bound = sum(
+        a.name.partition(".")[0] == "torch" and not a.asname
+        for node in binders(layout, "torch")
+        if isinstance(node, ast.Import)
+        for a in node.names
+    )
+    return bound == number
+
+
+def binders(layout: Layout, name: str) -> list[ast.AST]:
+    """The nodes of lines where a name may be bound: it is imported or defined, or nothing is done with it there."""
+    return layout.on(name, test=rf"\b(?:import|def|class)\b|\b{re.escape(name)}\b(?!\s*[.(\[])")
+
+
+def bindings(layout: Layout, name: str) -> int:
+    """How often a name is bound in a file, in whatever scope."""
+    found: list[str] = []
+    for node in binders(layout, name):
+        if isinstance(node, ast.Import):
+            found += [alias.asname or alias.name.partition(".")[0] for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found += [alias.asname or alias.name for alias in node.names]
+        elif isinstance(node, ast.Name):
+            found += [] if isinstance(node.ctx, ast.Load) else [node.id]
+        elif isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            found.append(node.name)
+        elif isinstance(node, ast.arg):
+            found.append(node.arg)
+        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
+            found += [node.name] if node.name else []
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            found += node.names
+    return found.count(name)

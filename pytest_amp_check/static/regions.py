@@ -10,8 +10,7 @@ from ..protocol.fix import Edit
 from ..protocol.words import chain
 from .edits import shrunk
 from .layout import Layout, Unfit
-from .migrate import means_one_thing
-from .questions import Mended, local
+from .questions import Mended, local, means_one_thing
 from .syntax import walk
 
 #: The types of device that a string may name.
