@@ -1188,9 +1188,36 @@ def test_an_import_that_another_file_takes_from_here_stays(imported: str, named:
     Path("shared.py").write_text(shared)
     Path("alone.py").write_text(shared)
     Path("other.py").write_text(f"from shared import {imported}\n\ncast = autocast\n")
+    _, out, _ = amp_check(named, "alone.py", "--output-format", "concise")
+    assert [line.partition(":")[0] for line in out.splitlines() if " [*] " in line] == ["alone.py"]
     amp_check(named, "alone.py", "--fix")
     assert Path("shared.py").read_text() == shared
     assert 'autocast("cuda")' in Path("alone.py").read_text()
+
+
+@in_a_project
+@pytest.mark.parametrize(
+    ("file", "declared", "made"),
+    [
+        ("requirements.txt", "numpy\ntorch==1.12.1+cu113\n", False),
+        ("requirements.txt", "torch>=1.8.0  # or so\ntorch==2.6.0\n", False),
+        ("requirements/base.txt", "torch >=2.1.0, <2.6.0\n", False),
+        ("pyproject.toml", '[project]\ndependencies = ["torch<2.3"]\n', False),
+        ("pyproject.toml", '[tool.poetry.dependencies]\ntorch = "^2.1"\n', False),
+        ("environment.yml", "dependencies:\n  - pytorch=2.2.0\n", False),
+        ("requirements.txt", "torch>=2.3\n", True),
+        ("requirements.txt", "torchvision>=0.9\npytorch-lightning==1.2\ntorch\n", True),
+    ],
+)
+def test_a_project_is_not_moved_to_a_torch_that_it_need_not_have(file: str, declared: str, made: bool) -> None:
+    Path(file).parent.mkdir(exist_ok=True)
+    Path(file).write_text(declared)
+    Path("src").mkdir()
+    path = Path("src/train.py")
+    path.write_text("import torch\n\nscaler = torch.cuda.amp.GradScaler()\n")
+    assert (" [*] " in amp_check(".", "--output-format", "concise")[1]) == made
+    amp_check("src", "--fix")
+    assert ("torch.amp." in path.read_text()) == made
 
 
 @in_a_project

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .questions import Fixer
@@ -37,5 +35,7 @@ FIXERS = {
 def fixer(code: str) -> Fixer | None:
     """What puts findings of a rule right. Its module is loaded when there is one."""
     module, _, function = FIXERS.get(code, "").partition(".")
-    found: Fixer | None = getattr(import_module(f".{module}", __package__), function) if module else None
+    if not module:
+        return None
+    found: Fixer = getattr(__import__(f"{__package__}.{module}", fromlist=[function]), function)
     return found

@@ -11,6 +11,7 @@ from itertools import accumulate
 
 from ..protocol.events import Site
 from ..protocol.fix import Edit
+from .surroundings import Surroundings
 from .syntax import children, walk
 
 TYPE_CHECKING = False
@@ -33,11 +34,10 @@ class Unfit(Exception):
 class Layout:
     """A program with its syntax tree. Raises what parsing it raises."""
 
-    def __init__(self, text: str, path: str = "", taken: frozenset[str] = frozenset()) -> None:
+    def __init__(self, text: str, path: str = "", around: Surroundings | None = None) -> None:
         self.text = text
         self.path = path
-        #: The names that other files import from this one; ``*`` for all.
-        self.taken = taken
+        self.surroundings = around or Surroundings()
         self.lines = text.split("\n")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

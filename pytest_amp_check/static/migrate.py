@@ -28,6 +28,8 @@ ACCESSORS = {
     "set_autocast_cpu_enabled": ("set_autocast_enabled", "cpu"),
 }
 CLIP = "clip_grad_norm"
+#: The versions of torch that the new names came with.
+SINCE = {"GradScaler": (2, 3), "custom_fwd": (2, 4), "custom_bwd": (2, 4), CLIP: (1, 0)}
 
 
 def replace_deprecated(layout: Layout, finding: Finding) -> Mended:
@@ -113,7 +115,7 @@ def _uses(layout: Layout, name: str) -> list[ast.Name]:
 
 def _exported(layout: Layout) -> set[str]:
     """Names that a module lists as what it gives to others, and those that others take from it."""
-    found: set[str] = set(layout.taken)
+    found: set[str] = set(layout.surroundings.taken(layout.path))
     for node in layout.on("__all__"):
         if isinstance(node, ast.Assign) and any(chain(target) == "__all__" for target in node.targets):
             listed = [each.value for each in layout.within(node.value) if isinstance(each, ast.Constant)]
@@ -205,6 +207,8 @@ def _call(layout: Layout, node: ast.expr, old: str, function: str) -> Edit:
     source = layout.source(node)
     line, column = layout.span(node)[:2]
     last = old.rpartition(".")[2]
+    if not layout.surroundings.supports(layout.path, SINCE.get(last, (2, 4) if last in ACCESSORS else (2, 0))):
+        raise Unfit
     device = "cpu" if ".cpu." in old or "_cpu_" in old else "cuda"
     quoted = f'"{device}"' if _quote(layout) == '"' else f"'{device}'"
     if last == "autocast":
