@@ -78,6 +78,16 @@ def unmarked(source: str) -> str:
 #: What becomes of a bad example, where that is not the good one.
 EXPECTED = {
     "AMP102": [("        with ctx:\n", '        with torch.autocast("cpu", dtype=torch.bfloat16):\n')],
+    # What runs where a generator is consumed is for people to say.
+    "AMP105": [
+        (
+            '    torch.autocast("cpu", dtype=torch.bfloat16)\n',
+            '    with torch.autocast("cpu", dtype=torch.bfloat16):\n',
+        ),
+        ('    print("bare', '        print("bare'),
+        ('    print("decorated', '        print("decorated'),
+        ('    print("consumer', '        print("consumer'),
+    ],
     # The device that nothing else names, and what a dtype was meant to be, are for people to say.
     "AMP106": [
         ("torch.autocast(device,", "torch.autocast(device.type,"),
@@ -113,7 +123,7 @@ def test_the_bad_example_becomes_the_good_one(rule: Rule) -> None:
     assert outcome.manuscript.raw == expected
     assert outcome.refused == []
     ast.parse(outcome.manuscript.raw)
-    if rule.code not in ("AMP106", "AMP507"):
+    if rule.code not in ("AMP105", "AMP106", "AMP507"):
         assert codes(outcome.manuscript.raw) == []
 
 
@@ -619,6 +629,18 @@ def test_an_open_region_is_not_entered_again() -> None:
         REENTERED.replace("dtype=dtype", "dtype=dtype()"),
     ):
         assert not mended(other, only="AMP102").changed
+
+
+def test_a_region_that_is_not_entered_is_for_the_outputs_and_the_loss() -> None:
+    source = HEAD + LOOP.replace("    with torch.autocast", "    torch.autocast").replace("float16):", "float16)")
+    source = source.replace("        loss =", "    # The loss.\n\n    loss =") + END
+    assert "AMP105" in codes(source)
+    assert after(source, only="AMP105") == (HEAD + LOOP + END).replace(
+        "        loss =", "        # The loss.\n\n        loss ="
+    )
+    assert not mended('import torch\ntorch.autocast("cuda")\n\ndef f():\n    pass\n', only="AMP105").changed
+    text = source.replace("    # The loss.", '    print("""\n    """)')
+    assert not mended(text, only="AMP105").changed
 
 
 # Windows.

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 FIXERS = {
     "AMP102": "regions.construct_again",
     "AMP103": "regions.leave_region",
+    "AMP105": "regions.enter_region",
     "AMP106": "regions.correct_arguments",
     "AMP201": "clips.unscale_before_clip",
     "AMP203": "steps.scale_loss",

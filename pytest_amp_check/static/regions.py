@@ -9,7 +9,7 @@ from ..protocol.finding import Finding
 from ..protocol.fix import Edit
 from ..protocol.words import chain
 from .edits import shrunk
-from .layout import Layout, Unfit
+from .layout import FUNCTIONS, Layout, Unfit
 from .questions import Mended, local, means_one_thing
 from .syntax import walk
 
@@ -174,3 +174,40 @@ def region_without_cache(layout: Layout, finding: Finding) -> Mended:
     else:
         changed = rewrite.call(source, last=[("cache_enabled", "False")])
     return "Enter the region with `cache_enabled=False`", [shrunk(*layout.span(call)[:2], source, changed)]
+
+
+# AMP105.
+
+#: What a forward pass and its loss end with.
+BEHIND = ("backward", "step", "zero_grad", "unscale_", "update", "clip_grad_norm_", "clip_grad_value_")
+
+
+def enter_region(layout: Layout, finding: Finding) -> Mended:
+    """Enters the region that is constructed and dropped, for what computes outputs and losses right behind it."""
+    call = layout.at(finding.site, ast.Call)
+    statement = layout.statement(call)
+    if finding.label != "scope:expression" or not isinstance(statement, ast.Expr) or statement.value is not call:
+        raise Unfit
+    block = layout.block(statement)
+    inside: list[ast.stmt] = []
+    for each in block[block.index(statement) + 1 :]:
+        if isinstance(each, (*FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal)):
+            break
+        if any(layout.calls(each, name) for name in BEHIND):
+            break
+        inside.append(each)
+    if not inside or not all(map(layout.alone, inside)):
+        raise Unfit
+    first, last = statement.end_lineno or 0, inside[-1].end_lineno or 0
+    indent = layout.indent(statement)
+    step = "\t" if indent.startswith("\t") or "\n\t" in layout.text else "    "
+    if layout.strings(first + 1, last) or "\\\n" in "\n".join(layout.lines[first:last]) + "\n":
+        raise Unfit
+    line, column, end_line, end_column = layout.span(statement)
+    edits = [Edit(line, column, line, column, "with "), Edit(end_line, end_column, end_line, end_column, ":")]
+    edits += [
+        Edit(number, len(indent), number, len(indent), step)
+        for number in range(first + 1, last + 1)
+        if layout.lines[number - 1].strip()
+    ]
+    return f"Enter `{layout.source(call)}` for what follows" if line == end_line else "Enter the region", edits

@@ -12,7 +12,7 @@ from . import sources
 Version = tuple[int, int]
 _TAKING = rb"(?m)^[ \t]*from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]*(\([^)]*\)|[^\n#]*)"
 _ASKING = rb"(?<![\w.-])(?:py)?torch[\"']?\s*(?:\[[^\]]*\]\s*)?([=~<>]=?|=\s*[\"'][\^~>=]*)\s*v?(\d+)\.(\d+)"
-_DECLARING = re.compile(r"(pyproject\.toml|setup\.(py|cfg)|requirements.*\.(txt|in)|environment.*\.ya?ml)$")
+_DECLARING = r"(pyproject\.toml|setup\.(py|cfg)|requirements.*\.(txt|in)|environment.*\.ya?ml)$"
 
 
 class Surroundings:
@@ -50,7 +50,7 @@ def _asked_in(folder: str) -> Iterator[Version]:
     """The versions of torch that the files of a folder ask for which say what a project needs."""
     found: list[str] = []
     try:
-        found += [os.path.join(folder, name) for name in os.listdir(folder) if _DECLARING.match(name)]
+        found += [os.path.join(folder, name) for name in os.listdir(folder) if re.match(_DECLARING, name)]
     except OSError:
         return
     for place, _, names in os.walk(os.path.join(folder, "requirements")):

@@ -981,6 +981,7 @@ with torch.no_grad():
     print("consumer:", [model(output.float()[:, :1].expand(-1, 8)).dtype for output in predictions()])
 """,
         fix="Enter autocast in a `with` statement right around the computation, with no yield or await inside.",
+        applicability=SAFE,
         silent=(
             (
                 "a context manager that yields inside autocast is how one writes such a helper",
