@@ -822,6 +822,8 @@ def test_what_cannot_move_keeps_its_import() -> None:
         "from torch.cuda.amp import GradScaler\n\n__all__ = ['GradScaler']\nx = GradScaler()\n",
         "from torch.cuda.amp import GradScaler\nif old:\n    from mine import GradScaler\nx = GradScaler()\n",
         "from torch.cuda.amp import *\nx = GradScaler()\n",
+        # Another name, which is not used, does not go alone.
+        "from torch.cuda.amp import GradScaler, autocast\nmake = GradScaler\nx = GradScaler()\n",
     ],
 )
 def test_an_import_that_means_more_stays(source: str) -> None:

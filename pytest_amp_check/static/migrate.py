@@ -50,7 +50,7 @@ def replace_deprecated(layout: Layout, finding: Finding) -> Mended:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
             for alias in statement.names:
                 if (alias.asname or alias.name) == top:
-                    return f"Use `{new}`", _by_import(layout, statement)
+                    return f"Use `{new}`", _by_import(layout, statement, top)
     raise Unfit
 
 
@@ -64,27 +64,25 @@ def _imports_torch(layout: Layout) -> bool:
 # One import, and all that goes by it.
 
 
-def _by_import(layout: Layout, statement: ast.Import | ast.ImportFrom) -> list[Edit]:
-    """The edits of an import and of everything that uses what it binds, as far as that can be moved."""
+def _by_import(layout: Layout, statement: ast.Import | ast.ImportFrom, name: str) -> list[Edit]:
+    """The edits of an import and of everything that uses what it binds, if one name can be moved, and what else can."""
     question = (_moving, statement)
     if question not in layout.known:
-        try:
-            layout.known[question] = _moving(layout, statement)
-        except Unfit:
-            layout.known[question] = None
-    found = layout.known[question]
-    if not isinstance(found, list):
+        layout.known[question] = _moving(layout, statement)
+    found: tuple[set[str], list[Edit]] = layout.known[question]  # type: ignore[assignment]
+    if name not in found[0]:
         raise Unfit
-    return found
+    return found[1]
 
 
-def _moving(layout: Layout, statement: ast.Import | ast.ImportFrom) -> list[Edit]:
+def _moving(layout: Layout, statement: ast.Import | ast.ImportFrom) -> tuple[set[str], list[Edit]]:
+    """The names of an import that can be moved, and the edits that move them."""
     parent = layout.parent(statement)
     if not isinstance(parent, (ast.Module, *FUNCTIONS)) or not layout.alone(statement):
-        raise Unfit
+        return set(), []
     exported = _exported(layout)
     if "*" in exported:
-        raise Unfit
+        return set(), []
     moved: list[ast.alias] = []
     edits: list[Edit] = []
     for alias in statement.names:
@@ -103,9 +101,10 @@ def _moving(layout: Layout, statement: ast.Import | ast.ImportFrom) -> list[Edit
         if origin in OLD_HOMES or origin.rpartition(".")[0] in OLD_HOMES or origin == f"torch.nn.utils.{CLIP}":
             moved.append(alias)
             edits += made
-    if not moved:
-        raise Unfit
-    return [*edits, _moved(layout, statement, moved)]
+    try:
+        return {alias.asname or alias.name for alias in moved}, [*edits, _moved(layout, statement, moved)]
+    except Unfit:
+        return set(), []
 
 
 def _uses(layout: Layout, name: str) -> list[ast.Name]:
@@ -171,6 +170,8 @@ def _names_type(layout: Layout, node: ast.expr) -> bool:
 
 def _moved(layout: Layout, statement: ast.Import | ast.ImportFrom, moved: list[ast.alias]) -> Edit:
     """The import with those names from their new place, and the others from where they were."""
+    if not moved:
+        raise Unfit
     source = layout.source(statement)
     whole = len(moved) == len(statement.names)
     span = layout.span(statement)
