@@ -661,6 +661,9 @@ def test_a_window_ends_where_it_is_full() -> None:
     for source in (
         WINDOW.replace("enumerate(batches)", "enumerate(batches, first)"),
         WINDOW.replace("enumerate(batches)", "numbered(batches)"),
+        # What else goes by the number would be shifted.
+        WINDOW + "        if i > 3:\n            print(losses[-2])\n",
+        WINDOW.replace("    scaler.scale(", "    model.require_backward_grad_sync = i % k == 0\n    scaler.scale("),
     ):
         assert not mended(source, only="AMP304").changed
 

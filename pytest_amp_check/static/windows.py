@@ -119,7 +119,7 @@ def end_window(layout: Layout, finding: Finding) -> Mended:
         return _clear_after_step(layout, finding, layout.at(finding.site, ast.Call))
     # The number of the micro-batch modulo their number.
     test = layout.at(finding.site, ast.expr)
-    counts = [node for node in layout.within(test) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)]
+    counts = [node for node in layout.within(test) if isinstance(node, ast.BinOp) and _is_modulo(node)]
     loop = layout.loop(test)
     if len(counts) != 1 or not isinstance(loop, (ast.For, ast.AsyncFor)):
         raise Unfit
@@ -131,8 +131,18 @@ def end_window(layout: Layout, finding: Finding) -> Mended:
         raise Unfit
     if source.keywords:
         raise Unfit
+    asked = layout.within(test)
+    for node in layout.within(loop):
+        asks = isinstance(node, (ast.Compare, ast.Subscript)) or (isinstance(node, ast.BinOp) and _is_modulo(node))
+        # Whatever else goes by the number would be shifted against the windows, or was meant for them as they were.
+        if asks and node not in asked and any(chain(each) == number.id for each in layout.within(node)):
+            raise Unfit
     more = f"({number.id} + 1)"
     return f"Count from one: `{more} % {layout.source(counts[0].right)}`", [Edit(*layout.span(number), more)]
+
+
+def _is_modulo(node: ast.BinOp) -> bool:
+    return isinstance(node.op, ast.Mod)
 
 
 def _clear_after_step(layout: Layout, finding: Finding, call: ast.Call) -> Mended:
