@@ -394,6 +394,51 @@ def test_a_checkpoint_that_others_load_is_for_people_to_complete() -> None:
     assert not mended(source + "\nresume_job(model=model, optimizer=optimizer)\n").changed
 
 
+RESUMED = HEAD + textwrap.dedent("""\
+    class Trainer:
+        def __init__(self, model, path):
+            self.model, self.path = model, path
+            self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            self.scaler = torch.amp.GradScaler("cuda")
+            self.resume()
+
+        def resume(self):
+            state = torch.load(self.path)
+            self.optimizer.load_state_dict(state["optimizer"])
+
+        def train(self, batches):
+            for x, y in batches:
+                self.optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = nn.functional.mse_loss(self.model(x), y)
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+            torch.save({"optimizer": self.optimizer.state_dict()}, self.path)
+    """)
+
+
+def test_a_state_is_loaded_into_a_scaler_that_is_there() -> None:
+    load = 'self.optimizer.load_state_dict(state["optimizer"])\n'
+    assert codes(RESUMED) == ["AMP401"]
+    assert after(RESUMED) == RESUMED.replace(
+        load, load + '        if state.get("scaler"):\n            self.scaler.load_state_dict(state["scaler"])\n'
+    ).replace("self.optimizer.state_dict()}", 'self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}')
+    made = '        self.scaler = torch.amp.GradScaler("cuda")\n'
+    resume = "        self.resume()\n"
+    for source in (
+        RESUMED.replace(made + resume, resume + made),
+        # By way of another method.
+        RESUMED.replace(made + resume, "        self.start()\n" + made).replace(
+            "    def train", "    def start(self):\n        self.resume()\n\n    def train"
+        ),
+        # When training starts.
+        RESUMED.replace(made, "").replace("        for x, y", made + "        for x, y"),
+    ):
+        assert codes(source) == ["AMP401"]
+        assert not mended(source).changed
+
+
 def test_a_device_is_named_where_it_is_autocast_on_every_path() -> None:
     source = "import torch\nfrom torch import autocast\n\nx = autocast(enabled=True)\ny = x.cuda()\n"
     assert codes(source) == ["AMP106"]

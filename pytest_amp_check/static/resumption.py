@@ -84,8 +84,11 @@ def _key_of_scaler(key: str) -> str:
     return "scaler"
 
 
-def _there(layout: Layout, scope: ast.AST, scaler: str, line: int) -> None:
-    """Raises where the scaler need not exist, or not under this name."""
+def _there(layout: Layout, scope: ast.AST, scaler: str, line: int, *, loaded: bool = False) -> None:
+    """Raises where the scaler need not exist, or not under this name.
+
+    Its state is saved when it has been used; it may be ``loaded`` before that.
+    """
     if may_be_none(layout, scope, scaler):
         raise Unfit
     top, _, attribute = scaler.partition(".")
@@ -99,6 +102,8 @@ def _there(layout: Layout, scope: ast.AST, scaler: str, line: int) -> None:
         ]
         if not made or not all(isinstance(n.value, ast.Call) for n in made):
             raise Unfit
+        if loaded:
+            _before(layout, owner, scope, made[0], line)
         return
     if isinstance(scope, FUNCTIONS):
         arguments = scope.args
@@ -124,6 +129,30 @@ def _there(layout: Layout, scope: ast.AST, scaler: str, line: int) -> None:
         raise Unfit
 
 
+def _before(
+    layout: Layout, owner: ast.ClassDef, scope: ast.FunctionDef | ast.AsyncFunctionDef, made: ast.Assign, line: int
+) -> None:
+    """Raises where an attribute need not be made yet in a method: another one makes it that may come later."""
+    maker = layout.scope(made)
+    if maker is scope:
+        if made.lineno > line:
+            raise Unfit
+        return
+    if not isinstance(maker, FUNCTIONS) or maker.name != "__init__":
+        raise Unfit
+    methods = {each.name: each for each in owner.body if isinstance(each, FUNCTIONS)}
+    # What the constructor comes by before.
+    early = [node for node in layout.within(maker) if getattr(node, "lineno", made.lineno) < made.lineno]
+    seen: set[str] = set()
+    for node in early:
+        name = node.attr if isinstance(node, ast.Attribute) and chain(node.value) == "self" else ""
+        if name in methods and name not in seen:
+            seen.add(name)
+            early += layout.within(methods[name])
+    if scope.name in seen:
+        raise Unfit
+
+
 def _loaded(layout: Layout, load: ast.Call, key: str, name: str, scaler: str) -> Edit:
     """Loads the scaler's state after the optimizer's, from checkpoints that have one."""
     statement = layout.statement(load)
@@ -132,7 +161,7 @@ def _loaded(layout: Layout, load: ast.Call, key: str, name: str, scaler: str) ->
         raise Unfit
     if not isinstance(given.slice, ast.Constant) or given.slice.value != key or chain(given.value) is None:
         raise Unfit
-    _there(layout, layout.scope(load), scaler, load.lineno)
+    _there(layout, layout.scope(load), scaler, load.lineno, loaded=True)
     quote = layout.source(given.slice)[0]
     checkpoint = layout.source(given.value)
     step = "\t" if layout.indent(statement).startswith("\t") else "    "
