@@ -46,6 +46,8 @@ class Layout:
         self.known: dict[object, object] = {}
         self._plain = text.isascii()
         self._parents: dict[ast.AST, ast.AST] = {}
+        #: Expressions whose parents are known, by the line where they start.
+        self._starting: dict[int, list[ast.expr]] = {}
         #: Whose parts are known to stand where.
         self._entered: set[ast.AST] = set()
         #: Where the lines end.
@@ -66,6 +68,9 @@ class Layout:
             for child in children(each):
                 self._parents[child] = each
                 todo.append(child)
+        for each in todo:
+            if isinstance(each, ast.expr):
+                self._starting.setdefault(each.lineno, []).append(each)
 
     def within(self, node: ast.AST) -> list[ast.AST]:
         """A node and all below it, operators and contexts left out."""
@@ -134,11 +139,9 @@ class Layout:
         if site.path != self.path:
             raise Unfit
         span = (site.line, site.column, site.end_line, site.end_column)
-        known = self.known.get(site.line)
-        if not isinstance(known, list):
+        if site.line not in self._starting:
             self._reach(site.line)
-            known = self.known[site.line] = self._across([site.line])
-        for node in known:
+        for node in self._starting.get(site.line, ()):
             if isinstance(node, kind) and self.span(node) == span:
                 return node
         raise Unfit
