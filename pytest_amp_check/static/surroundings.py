@@ -10,6 +10,8 @@ from . import sources
 
 #: A version of torch.
 Version = tuple[int, int]
+#: From so many words on, looking for each of them takes longer than reading all imports.
+MANY = 10
 _TAKING = rb"(?m)^[ \t]*from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]*(\([^)]*\)|[^\n#]*)"
 _ASKING = rb"(?<![\w.-])(?:py)?torch[\"']?\s*(?:\[[^\]]*\]\s*)?([=~<>]=?|=\s*[\"'][\^~>=]*)\s*v?(\d+)\.(\d+)"
 _DECLARING = r"(pyproject\.toml|setup\.(py|cfg)|requirements.*\.(txt|in)|environment.*\.ya?ml)$"
@@ -70,6 +72,10 @@ def _taken(paths: list[str], files: Iterable[str]) -> dict[str, frozenset[str]]:
     stems: dict[str, set[str]] = {_stem(path): set() for path in paths}
     others = {os.path.abspath(file) for file in files}
     hidden: set[str] = set()
+    words = [stem.encode() for stem in stems]
+    if any(os.path.basename(path) == "__init__.py" for path in paths):
+        # A package may be imported from without its name.
+        words.append(b"from .")
     for folder in {os.path.dirname(os.path.abspath(path)) for path in paths}:
         try:
             with os.scandir(folder) as scan:
@@ -81,6 +87,8 @@ def _taken(paths: list[str], files: Iterable[str]) -> dict[str, frozenset[str]]:
         try:
             data = sources.load(other) if other.endswith(".py") else b""
         except sources.Unreadable:
+            continue
+        if len(words) < MANY and not any(word in data for word in words):
             continue
         for dots, module, listed in re.findall(_TAKING, data):
             folder = other
