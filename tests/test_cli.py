@@ -306,7 +306,7 @@ def test_a_plain_check_imports_nothing_heavy() -> None:
     Path("pyproject.toml").write_text("[project]\n")
     program = (
         "import sys; from pytest_amp_check.faces.cli import main; code = main(['check', 'train.py']);"
-        "heavy = {'torch', 'libcst', 'rich', 'pytest', 'json', 'tomllib', 'tomli', 'pathlib', 'dataclasses'};"
+        "heavy = {'torch', 'rich', 'pytest', 'json', 'tomllib', 'tomli', 'pathlib', 'dataclasses'};"
         "print(code, sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,14 @@ from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.fix import Edit
 from pytest_amp_check.protocol.rule import Rule
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.static import edits, engine, fix
+from pytest_amp_check.static import edits, engine, fix, rewrite
 from pytest_amp_check.static.engine import Settings
 from pytest_amp_check.static.fix import Outcome
 from pytest_amp_check.static.fixes import FIXERS
 from pytest_amp_check.static.layout import Layout, Unfit
 from pytest_amp_check.static.manuscript import Manuscript
 
+FIXTURES = Path(__file__).parent.parent / "fixtures"
 FIXED = {code: rule for code, rule in RULES.items() if rule.applicability}
 HEAD = "import torch\nfrom torch import nn\n"
 LOOP = """\
@@ -75,18 +77,30 @@ def unmarked(source: str) -> str:
 
 #: What becomes of a bad example, where that is not the good one.
 EXPECTED = {
+    "AMP102": [("        with ctx:\n", '        with torch.autocast("cpu", dtype=torch.bfloat16):\n')],
+    # What runs where a generator is consumed is for people to say.
+    "AMP105": [
+        (
+            '    torch.autocast("cpu", dtype=torch.bfloat16)\n',
+            '    with torch.autocast("cpu", dtype=torch.bfloat16):\n',
+        ),
+        ('    print("bare', '        print("bare'),
+        ('    print("decorated', '        print("decorated'),
+        ('    print("consumer', '        print("consumer'),
+    ],
     # The device that nothing else names, and what a dtype was meant to be, are for people to say.
     "AMP106": [
         ("torch.autocast(device,", "torch.autocast(device.type,"),
         ("torch.autocast(dtype=torch.bfloat16)", 'torch.autocast(device_type="cpu", dtype=torch.bfloat16)'),
+        ('torch.autocast("cpu", True)', 'torch.autocast("cpu", enabled=True)'),
     ],
-    # There is no update that follows.
-    "AMP204": [],
     "AMP401": [
         ('"optimizer": optimizer.state_dict()}', '"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}')
     ],
-    # Of torch.where it is not known which argument the constant is written into.
-    "AMP506": [("scores.masked_fill(padding, -1e9)", "scores.masked_fill(padding, torch.finfo(scores.dtype).min)")],
+    "AMP216": [("GradScaler(1024.0)", "GradScaler(init_scale=1024.0)")],
+    "AMP506": [("-1e9)", "torch.finfo(scores.dtype).min)")],
+    # Which of two ways to square is meant is for people to say.
+    "AMP507": [("torch.log(torch.softmax(y, dim=-1))", "torch.log_softmax(y, dim=-1)")],
     # A script enters no region from within another.
     "AMP901": [
         ("from torch.cuda.amp import", "from torch.amp import"),
@@ -109,7 +123,7 @@ def test_the_bad_example_becomes_the_good_one(rule: Rule) -> None:
     assert outcome.manuscript.raw == expected
     assert outcome.refused == []
     ast.parse(outcome.manuscript.raw)
-    if rule.code not in ("AMP106", "AMP204", "AMP506"):
+    if rule.code not in ("AMP105", "AMP106", "AMP507"):
         assert codes(outcome.manuscript.raw) == []
 
 
@@ -133,7 +147,7 @@ def test_opt_in_fixes_are_made_when_asked_for(rule: Rule) -> None:
     safe = mended(unmarked(rule.bad), unsafe=False)
     if rule.applicability == "unsafe":
         assert rule.code not in safe.fixed
-    elif rule.code != "AMP204":
+    else:
         assert rule.code in safe.fixed
     assert set(safe.fixed) <= kinds
 
@@ -380,6 +394,51 @@ def test_a_checkpoint_that_others_load_is_for_people_to_complete() -> None:
     assert not mended(source + "\nresume_job(model=model, optimizer=optimizer)\n").changed
 
 
+RESUMED = HEAD + textwrap.dedent("""\
+    class Trainer:
+        def __init__(self, model, path):
+            self.model, self.path = model, path
+            self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            self.scaler = torch.amp.GradScaler("cuda")
+            self.resume()
+
+        def resume(self):
+            state = torch.load(self.path)
+            self.optimizer.load_state_dict(state["optimizer"])
+
+        def train(self, batches):
+            for x, y in batches:
+                self.optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = nn.functional.mse_loss(self.model(x), y)
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+            torch.save({"optimizer": self.optimizer.state_dict()}, self.path)
+    """)
+
+
+def test_a_state_is_loaded_into_a_scaler_that_is_there() -> None:
+    load = 'self.optimizer.load_state_dict(state["optimizer"])\n'
+    assert codes(RESUMED) == ["AMP401"]
+    assert after(RESUMED) == RESUMED.replace(
+        load, load + '        if state.get("scaler"):\n            self.scaler.load_state_dict(state["scaler"])\n'
+    ).replace("self.optimizer.state_dict()}", 'self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}')
+    made = '        self.scaler = torch.amp.GradScaler("cuda")\n'
+    resume = "        self.resume()\n"
+    for source in (
+        RESUMED.replace(made + resume, resume + made),
+        # By way of another method.
+        RESUMED.replace(made + resume, "        self.start()\n" + made).replace(
+            "    def train", "    def start(self):\n        self.resume()\n\n    def train"
+        ),
+        # When training starts.
+        RESUMED.replace(made, "").replace("        for x, y", made + "        for x, y"),
+    ):
+        assert codes(source) == ["AMP401"]
+        assert not mended(source).changed
+
+
 def test_a_device_is_named_where_it_is_autocast_on_every_path() -> None:
     source = "import torch\nfrom torch import autocast\n\nx = autocast(enabled=True)\ny = x.cuda()\n"
     assert codes(source) == ["AMP106"]
@@ -409,6 +468,258 @@ def test_the_backward_of_a_framework_is_not_touched() -> None:
         """)
     assert codes(source) == ["AMP301"]
     assert not mended(source).changed
+
+
+# Several optimizers.
+
+BOTH = unmarked(RULES["AMP207"].bad)
+BOTH = BOTH[: BOTH.index("    scaler.step(")]
+ACTOR, CRITIC, UPDATE = (
+    f"    scaler.{call}\n" for call in ("step(actor_optimizer)", "step(critic_optimizer)", "update()")
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        (ACTOR + UPDATE + CRITIC + "    print(x)\n", ACTOR + CRITIC + UPDATE + "    print(x)\n"),
+        (ACTOR + UPDATE + "    print(x)\n" + CRITIC + UPDATE, ACTOR + "    print(x)\n" + CRITIC + UPDATE),
+        # What is read in between is the new scale.
+        (ACTOR + UPDATE + "    print(scaler.get_scale())\n" + CRITIC, None),
+        # A step that not every pass makes.
+        (ACTOR + UPDATE + "    if x.any():\n    " + CRITIC, None),
+        (ACTOR + UPDATE.replace("\n", "  # here\n") + CRITIC, None),
+    ],
+)
+def test_one_update_goes_after_all_steps(before: str, expected: str | None) -> None:
+    assert "AMP207" in codes(BOTH + before)
+    assert after(BOTH + before, only="AMP207") == BOTH + (expected or before)
+
+
+def both(rest: str) -> str:
+    source = unmarked(RULES["AMP212"].bad)
+    return source[: source.index("    scaler.unscale_")] + textwrap.indent(textwrap.dedent(rest), "    ")
+
+
+def test_every_optimizer_of_a_clip_is_unscaled_under_the_test_that_it_is_stepped_under() -> None:
+    clip = "nn.utils.clip_grad_norm_([*actor.parameters(), *critic.parameters()], max_norm=0.5)\n"
+    source = both(
+        "scaler.unscale_(actor_optimizer)\n"
+        + clip
+        + "scaler.step(actor_optimizer)\nif x.any():\n    scaler.step(critic_optimizer)\nscaler.update()\n"
+    )
+    if "AMP212" in codes(source):
+        assert not mended(source, only="AMP212").changed
+    source = both(
+        "scaler.unscale_(actor_optimizer)\n"
+        + clip
+        + "scaler.unscale_(critic_optimizer)\nscaler.step(actor_optimizer)\n"
+        + "scaler.step(critic_optimizer)\nscaler.update()\n"
+    )
+    assert "AMP212" in codes(source)
+    assert not mended(source, only="AMP212").changed
+
+
+def test_no_step_by_the_scaler_where_another_may_update() -> None:
+    source = unmarked(RULES["AMP204"].bad)
+    assert mended(source, only="AMP204").changed
+    for more in (
+        "\n    finish(scaler)\n",
+        "\n\ndef finish():\n    scaler.update()\n",
+        "\n    other.zero_grad()\n    other.step()\n",
+    ):
+        assert "AMP204" in codes(source + more)
+        assert not mended(source + more, only="AMP204").changed
+    scheduled = source + "    scheduler.step()\n"
+    assert after(scheduled, only="AMP204") == RULES["AMP204"].good + "    scheduler.step()\n"
+
+
+# Formulas.
+
+REGION = 'import torch\nwith torch.autocast("cpu", dtype=torch.float16):\n    y = torch.matmul(x, x)\n'
+
+
+@pytest.mark.parametrize(
+    ("imports", "before", "expected"),
+    [
+        ("", "y.softmax(-1).log()", "y.log_softmax(-1)"),
+        ("", "torch.log(y.softmax(dim=-1))", "y.log_softmax(dim=-1)"),
+        ("", "torch.log(torch.sigmoid(y))", "torch.nn.functional.logsigmoid(y)"),
+        ("from torch import nn", "torch.sigmoid(y).log()", "nn.functional.logsigmoid(y)"),
+        ("import torch.nn.functional as F", "torch.log(y.sigmoid())", "F.logsigmoid(y)"),
+        ("import torch.nn.functional as F", "torch.log(F.softmax(y, 1))", "F.log_softmax(y, 1)"),
+        (
+            "from torch.nn.functional import softmax",
+            "torch.log(softmax(y, 1))",
+            "torch.nn.functional.log_softmax(y, 1)",
+        ),
+        ("", "torch.log(torch.softmax(y,  # why\n        dim=1))", "torch.log_softmax(y,  # why\n        dim=1)"),
+        ("", "torch.log(  # why\n        torch.softmax(y, dim=1))", None),
+        ("", "torch.log(softmax(y, dim=1))", None),
+        ("", "torch.log(torch.softmax(y, dim=1, out=x))", None),
+    ],
+)
+def test_logarithms_of_what_may_be_nothing(imports: str, before: str, expected: str | None) -> None:
+    source = f"{imports}\n{REGION}    z = {before}\n"
+    assert after(source, only="AMP507") == source.replace(before, expected or before)
+    if expected:
+        assert "AMP507" in codes(source)
+
+
+@pytest.mark.parametrize(
+    ("module", "before", "expected"),
+    [
+        ("nn.Softmax(dim=1)", "torch.log(self.last(y))", "nn.functional.log_softmax(y, dim=1)"),
+        ("nn.Softmax(-1)", "self.last(y).log()", "nn.functional.log_softmax(y, dim=-1)"),
+        ("nn.Sigmoid()", "torch.log(self.last(y))", "nn.functional.logsigmoid(y)"),
+        ("nn.Softmax(dim=n)", "torch.log(self.last(y))", None),
+        ("nn.Softmax(dim=1) if n else nn.Sigmoid()", "torch.log(self.last(y))", None),
+    ],
+)
+def test_a_module_whose_logarithm_is_taken_becomes_a_function(module: str, before: str, expected: str | None) -> None:
+    source = HEAD + textwrap.dedent(f"""\
+        class Net(nn.Module):
+            def __init__(self, n):
+                super().__init__()
+                self.body = nn.Linear(n, n)
+                self.last = {module}
+
+            def forward(self, x):
+                with torch.autocast("cpu", dtype=torch.float16):
+                    y = self.body(x)
+                    return {before}
+        """)
+    assert after(source, only="AMP507") == source.replace(before, expected or before)
+    if expected:
+        assert "AMP507" in codes(source)
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("y.masked_fill_(m, -1e9)", "y.masked_fill_(m, torch.finfo(y.dtype).min)"),
+        ("y.index_fill(0, m, -1e9)", "y.index_fill(0, m, torch.finfo(y.dtype).min)"),
+        ("y.fill_(-1e9)", "y.fill_(torch.finfo(y.dtype).min)"),
+        ("torch.full_like(y, -1e9)", "torch.full_like(y, torch.finfo(y.dtype).min)"),
+        ("torch.full_like(y, fill_value=-1e9)", "torch.full_like(y, fill_value=torch.finfo(y.dtype).min)"),
+        ("torch.where(m, y, -1e9)", "torch.where(m, y, torch.finfo(y.dtype).min)"),
+        ("torch.where(m, -1e9, y)", "torch.where(m, torch.finfo(y.dtype).min, y)"),
+        ("torch.where(m, y * 2, -1e9)", None),
+        ("y.fill_(1e9)", None),
+        ("y.masked_fill(m, float('-inf'))", None),
+    ],
+)
+def test_a_number_that_float16_has_not_is_the_smallest_of_the_dtype(before: str, expected: str | None) -> None:
+    source = f"{REGION}    z = {before}\n"
+    assert after(source, only="AMP506") == source.replace(before, expected or before)
+    if expected:
+        assert "AMP506" in codes(source)
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("torch.amp.GradScaler(2.0**10)", "torch.amp.GradScaler(init_scale=2.0**10)"),
+        ("torch.amp.GradScaler(True)", "torch.amp.GradScaler(enabled=True)"),
+        (
+            "torch.amp.GradScaler(1024.0, 2.0, 0.5, growth_interval=100)",
+            "torch.amp.GradScaler(init_scale=1024.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=100)",
+        ),
+        ("torch.amp.GradScaler(True, 1024.0)", None),
+    ],
+)
+def test_arguments_in_the_old_order_are_named(before: str, expected: str | None) -> None:
+    source = f"import torch\nscaler = {before}\n"
+    assert "AMP216" in codes(source)
+    assert after(source, only="AMP216") == source.replace(before, expected or before)
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ('torch.autocast("cpu")', 'torch.autocast("cpu", cache_enabled=False)'),
+        ('torch.autocast("cpu", cache_enabled=True)', 'torch.autocast("cpu", cache_enabled=False)'),
+        ('torch.autocast("cpu", torch.bfloat16, True)', None),
+        ('torch.autocast("cpu", **options)', None),
+    ],
+)
+def test_a_capture_has_a_region_without_a_cache(before: str, expected: str | None) -> None:
+    source = f"import torch\nmodel = torch.nn.Linear(1, 1)\nwith {before}:\n    torch.jit.trace(model, x)\n"
+    assert after(source, only="AMP605") == source.replace(before, expected or before)
+    if expected:
+        assert codes(source) == ["AMP605"]
+
+
+REENTERED = """\
+import torch
+dtype = torch.bfloat16
+ctx = torch.autocast("cpu", dtype=dtype)
+with ctx:
+    y = model(x)
+    with ctx:
+        z = model(y)
+"""
+
+
+def test_an_open_region_is_not_entered_again() -> None:
+    expected = REENTERED.replace("    with ctx", '    with torch.autocast("cpu", dtype=dtype)')
+    assert after(REENTERED, only="AMP102") == expected
+    for other in (
+        # It may have been made in another way, or of something else, by then.
+        REENTERED.replace("with ctx", "if x:\n    ctx = torch.autocast('cpu')\nwith ctx", 1),
+        REENTERED.replace("with ctx", "dtype = torch.float16\nwith ctx", 1),
+        REENTERED.replace("dtype=dtype", "dtype=dtype()"),
+    ):
+        assert not mended(other, only="AMP102").changed
+
+
+def test_a_region_that_is_not_entered_is_for_the_outputs_and_the_loss() -> None:
+    source = HEAD + LOOP.replace("    with torch.autocast", "    torch.autocast").replace("float16):", "float16)")
+    source = source.replace("        loss =", "    # The loss.\n\n    loss =") + END
+    assert "AMP105" in codes(source)
+    assert after(source, only="AMP105") == (HEAD + LOOP + END).replace(
+        "        loss =", "        # The loss.\n\n        loss ="
+    )
+    assert not mended('import torch\ntorch.autocast("cuda")\n\ndef f():\n    pass\n', only="AMP105").changed
+    text = source.replace("    # The loss.", '    print("""\n    """)')
+    assert not mended(text, only="AMP105").changed
+
+
+# Windows.
+
+WINDOW = (
+    HEAD
+    + "k = 4\n"
+    + LOOP.replace("    optimizer.zero_grad()\n", "")
+    + "    scaler.scale(loss / k).backward()\n    if i % k == 0:\n        scaler.step(optimizer)\n"
+    + "        scaler.update()\n        optimizer.zero_grad()\n"
+)
+
+
+def test_a_window_ends_where_it_is_full() -> None:
+    assert codes(WINDOW) == ["AMP304"]
+    assert after(WINDOW) == WINDOW.replace("i % k", "(i + 1) % k")
+    assert not mended(WINDOW, unsafe=False).changed
+    for source in (
+        WINDOW.replace("enumerate(batches)", "enumerate(batches, first)"),
+        WINDOW.replace("enumerate(batches)", "numbered(batches)"),
+        # What else goes by the number would be shifted.
+        WINDOW + "        if i > 3:\n            print(losses[-2])\n",
+        WINDOW.replace("    scaler.scale(", "    model.require_backward_grad_sync = i % k == 0\n    scaler.scale("),
+    ):
+        assert not mended(source, only="AMP304").changed
+
+
+def test_gradients_are_cleared_after_the_step_once() -> None:
+    cleared = "for i, (x, y) in enumerate(batches):\n"
+    source = WINDOW.replace("i % k", "(i + 1) % k").replace(cleared, cleared + "    optimizer.zero_grad()\n")
+    assert codes(source) == ["AMP304"]
+    assert after(source) == WINDOW.replace("i % k", "(i + 1) % k")
+    twice = source.replace("        optimizer.zero_grad()\n", "")
+    assert after(twice) == WINDOW.replace("i % k", "(i + 1) % k")
 
 
 # Deprecated names.
@@ -559,6 +870,8 @@ def test_what_cannot_move_keeps_its_import() -> None:
         "from torch.cuda.amp import GradScaler\n\n__all__ = ['GradScaler']\nx = GradScaler()\n",
         "from torch.cuda.amp import GradScaler\nif old:\n    from mine import GradScaler\nx = GradScaler()\n",
         "from torch.cuda.amp import *\nx = GradScaler()\n",
+        # Another name, which is not used, does not go alone.
+        "from torch.cuda.amp import GradScaler, autocast\nmake = GradScaler\nx = GradScaler()\n",
     ],
 )
 def test_an_import_that_means_more_stays(source: str) -> None:
@@ -699,6 +1012,10 @@ def test_several_fixes_in_one_file() -> None:
 # What goes wrong is not done, and said.
 
 
+def replace_fixer(monkeypatch: pytest.MonkeyPatch, code: str, made: Any) -> None:
+    monkeypatch.setattr(f"pytest_amp_check.static.{FIXERS[code]}", made)
+
+
 def broken(content: str) -> Any:
     def fixer(layout: Layout, finding: Finding) -> tuple[str, list[Edit]]:
         return "Break it", [Edit(finding.line, 0, finding.line, 0, content)]
@@ -715,7 +1032,7 @@ def broken(content: str) -> Any:
     ],
 )
 def test_a_fix_that_is_wrong_is_dropped_and_said(content: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FIXERS, "AMP201", broken(content))
+    replace_fixer(monkeypatch, "AMP201", broken(content))
     outcome = mended(BAD)
     assert not outcome.changed
     line = BAD.split("\n").index(CLIP) + 1
@@ -723,7 +1040,7 @@ def test_a_fix_that_is_wrong_is_dropped_and_said(content: str, reason: str, monk
 
 
 def test_the_others_are_made_where_one_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FIXERS, "AMP206", broken("    (\n"))
+    replace_fixer(monkeypatch, "AMP206", broken("    (\n"))
     source = BAD.replace("    scaler.update()\n", "")
     assert codes(source) == ["AMP201", "AMP206"]
     outcome = mended(source)
@@ -732,7 +1049,7 @@ def test_the_others_are_made_where_one_is_wrong(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_edits_that_overlap_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FIXERS, "AMP206", broken("    scaler.unscale_(optimizer)\n"))
+    replace_fixer(monkeypatch, "AMP206", broken("    scaler.unscale_(optimizer)\n"))
     source = BAD.replace(CLIP + "\n", "").replace("    scaler.update()\n", "") + CLIP + "\n"
     source = BAD.replace("    scaler.update()\n", "")
     row = source.split("\n").index("    scaler.step(optimizer)") + 1
@@ -745,8 +1062,8 @@ def test_edits_that_overlap_wait_for_each_other(monkeypatch: pytest.MonkeyPatch)
             raise Unfit
         return "Replace one line", [Edit(row, 0, row + 1, 0, "    scaler.step(optimizer)\n    scaler.update()\n")]
 
-    monkeypatch.setitem(FIXERS, "AMP201", both)
-    monkeypatch.setitem(FIXERS, "AMP206", second)
+    replace_fixer(monkeypatch, "AMP201", both)
+    replace_fixer(monkeypatch, "AMP206", second)
     outcome = mended(source)
     assert outcome.manuscript.raw == GOOD.replace("    scaler.update()\n", "")
     assert outcome.refused == [
@@ -943,9 +1260,36 @@ def test_an_import_that_another_file_takes_from_here_stays(imported: str, named:
     Path("shared.py").write_text(shared)
     Path("alone.py").write_text(shared)
     Path("other.py").write_text(f"from shared import {imported}\n\ncast = autocast\n")
+    _, out, _ = amp_check(named, "alone.py", "--output-format", "concise")
+    assert [line.partition(":")[0] for line in out.splitlines() if " [*] " in line] == ["alone.py"]
     amp_check(named, "alone.py", "--fix")
     assert Path("shared.py").read_text() == shared
     assert 'autocast("cuda")' in Path("alone.py").read_text()
+
+
+@in_a_project
+@pytest.mark.parametrize(
+    ("file", "declared", "made"),
+    [
+        ("requirements.txt", "numpy\ntorch==1.12.1+cu113\n", False),
+        ("requirements.txt", "torch>=1.8.0  # or so\ntorch==2.6.0\n", False),
+        ("requirements/base.txt", "torch >=2.1.0, <2.6.0\n", False),
+        ("pyproject.toml", '[project]\ndependencies = ["torch<2.3"]\n', False),
+        ("pyproject.toml", '[tool.poetry.dependencies]\ntorch = "^2.1"\n', False),
+        ("environment.yml", "dependencies:\n  - pytorch=2.2.0\n", False),
+        ("requirements.txt", "torch>=2.3\n", True),
+        ("requirements.txt", "torchvision>=0.9\npytorch-lightning==1.2\ntorch\n", True),
+    ],
+)
+def test_a_project_is_not_moved_to_a_torch_that_it_need_not_have(file: str, declared: str, made: bool) -> None:
+    Path(file).parent.mkdir(exist_ok=True)
+    Path(file).write_text(declared)
+    Path("src").mkdir()
+    path = Path("src/train.py")
+    path.write_text("import torch\n\nscaler = torch.cuda.amp.GradScaler()\n")
+    assert (" [*] " in amp_check(".", "--output-format", "concise")[1]) == made
+    amp_check("src", "--fix")
+    assert ("torch.amp." in path.read_text()) == made
 
 
 @in_a_project
@@ -984,7 +1328,7 @@ def test_what_does_harm_elsewhere_is_taken_back(
             report.findings.append(Finding("AMP201", "clip-before-unscale", "error", "", Site("other.py", 1)))
         return report
 
-    monkeypatch.setitem(FIXERS, "AMP901", harm)
+    replace_fixer(monkeypatch, "AMP901", harm)
     monkeypatch.setattr(cli, "_checked", worse)
     assert cli.main(["check", ".", "--fix", "--no-cache"]) == 1
     assert Path("shared.py").read_text() == shared
@@ -1018,7 +1362,8 @@ def test_json_has_the_shape_of_ruff() -> None:
     }
     (found,) = json.loads(amp_check("train.ipynb", "--output-format", "json")[1])
     assert found["fix"]["edits"] == [{"cell": 1, "content": UNSCALE, "location": place, "end_location": place}]
-    Path("train.py").write_text(unmarked(RULES["AMP204"].bad))
+    source = unmarked(RULES["AMP204"].bad)
+    Path("train.py").write_text(source.replace("model(x), y", "model(x), y, **options(scaler)"))
     (found,) = json.loads(amp_check("train.py", "--output-format", "json")[1])
     assert found["fix"] is None
 
@@ -1055,3 +1400,78 @@ def test_every_rule_with_a_fix_says_how_safe_it_is() -> None:
         assert f"`amp-check check {flags}` does so" in text.rule_markdown(rule)
         (row,) = text.plain(text.rules_table([RULES[code]]))
         assert row.endswith(f" [{flags}]\n")
+
+
+# What is offered.
+
+
+@pytest.mark.parametrize("unsafe", [False, True])
+def test_what_is_offered_is_made_or_said_to_be_refused(*, unsafe: bool) -> None:
+    sources = [unmarked(rule.bad) for rule in RULES.values()]
+    sources += [path.read_text() for path in sorted(FIXTURES.rglob("*.py"))]
+    seen: Counter[str] = Counter()
+    for source in sources:
+        found = engine.check_source(source, "train.py")
+        fix.offer(found, {"train.py": source.encode()})
+        kinds = ("safe", "unsafe") if unsafe else ("safe",)
+        offered = Counter(each.code for each in found if each.fix is not None and each.fix.applicability in kinds)
+        outcome = mended(source, unsafe=unsafe)
+        refused = Counter(re.findall(r"the fix of (AMP\d+) was not made", "\n".join(outcome.refused)))
+        # What one fix leads on to, another may put right, too.
+        assert offered <= outcome.fixed + refused, source
+        seen += offered
+    assert set(seen) == {code for code, rule in FIXED.items() if unsafe or rule.applicability == "safe"}
+
+
+@pytest.mark.parametrize(
+    ("before", "changes", "expected"),
+    [
+        ("f(a)", {"last": [("b", "1")]}, "f(a, b=1)"),
+        ("f()", {"last": [("b", "1")]}, "f(b=1)"),
+        ("f(a,)", {"last": [("b", "1")]}, "f(a, b=1,)"),
+        ("f(\n    a,\n    b\n)", {"last": [("c", "1")]}, "f(\n    a,\n    b,\n    c=1\n)"),
+        ("f(\n    a,  # 1\n    b,  # 2\n)", {"last": [("c", "3")]}, "f(\n    a,  # 1\n    b,  # 2\n    c=3,\n)"),
+        ("f(\n    a,\n    b  # 2\n)", {"last": [("c", "3")]}, "f(\n    a,\n    b,  # 2\n    c=3\n)"),
+        ("f(a, b=1)", {"drop": "b"}, "f(a)"),
+        ("f(b=1, a=2)", {"drop": "b"}, "f(a=2)"),
+        ("f(a, b=1, c=2)", {"drop": "b"}, "f(a, c=2)"),
+        ("f(\n    a,\n    b=1,\n)", {"drop": "b"}, "f(\n    a,\n)"),
+        ("f(\n    a,  # why\n    b=1)", {"drop": "b"}, "f(\n    a,  # why\n    )"),
+        ("f(\n    a,  # why\n    b=1,  # gone\n)", {"drop": "b"}, "f(\n    a,  # why  # gone\n)"),
+        ("(f)  (((a)), *b)", {"function": "g", "first": ["x"]}, "g  (x, ((a)), *b)"),
+        ("o\n.f(a)", {"function": "g"}, "g(a)"),
+        ("f(# a, (b)\n  a)", {"first": ["x", "y"]}, "f(# a, (b)\n  x, y, a)"),
+        (
+            "f('(,', {1: [2, 3]}, lambda x, y: x)",
+            {"names": ["a", "b", "c"]},
+            "f(a='(,', b={1: [2, 3]}, c=lambda x, y: x)",
+        ),
+        ("f('\u6f22', (x, y), **k)", {"names": ["a", None]}, "f(a='\u6f22', (x, y), **k)"),
+    ],
+)
+def test_a_call_is_made_anew(before: str, changes: dict[str, Any], expected: str) -> None:
+    assert rewrite.call(before, **changes) == expected
+
+
+@pytest.mark.parametrize("text", ["f(x for x in y)", "f(**k)", "f", "f(\n  a  # b\n)", "f(", "{}"])
+def test_what_takes_no_more_arguments(text: str) -> None:
+    with pytest.raises(Unfit):
+        rewrite.call(text, last=[("b", "1")])
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("{'a': 1}", "{'a': 1, 'b': 2}"),
+        ("{\n  'a': 1\n}", "{\n  'a': 1,\n  'b': 2\n}"),
+        ("{\n  'a': 1,  # one\n}", "{\n  'a': 1,  # one\n  'b': 2,\n}"),
+        ("{**x, ('a'): (1)}", "{**x, ('a'): (1), 'b': 2}"),
+    ],
+)
+def test_an_item_more(before: str, expected: str) -> None:
+    assert rewrite.item(before, "'b'", "2") == expected
+
+
+def test_an_argument_is_replaced_with_its_brackets() -> None:
+    assert rewrite.argument("f(a, (b), c)", 1, "value", "d") == "f(a, d, c)"
+    assert rewrite.argument("f(a, value = (b)  # why\n)", 1, "value", "d") == "f(a, value = d  # why\n)"

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from ..static.tree import Tree
 
 
-def offer(findings: Sequence[Finding], data: Mapping[str, bytes]) -> None:
+def offer(findings: Sequence[Finding], data: Mapping[str, bytes], tree: Tree) -> None:
     """Say of each finding how it can be put right, where a rule has a fix."""
     if any(_applicability(finding) for finding in findings):
         from ..static import fix
 
-        fix.offer(findings, data)
+        fix.offer(findings, data, tree.files)
 
 
 def mend(
@@ -31,6 +31,7 @@ def mend(
     from ..protocol.fix import APPLICABILITIES, SAFE
     from ..static import fix, sources
     from ..static.manuscript import Manuscript
+    from ..static.surroundings import Surroundings
 
     by_path: dict[str, list[Finding]] = {}
     for finding in findings:
@@ -38,11 +39,11 @@ def mend(
     outcomes: list[Outcome] = []
     wanted = APPLICABILITIES if unsafe else (SAFE,)
     todo = {path: found for path, found in by_path.items() if any(_applicability(f) in wanted for f in found)}
-    taken = fix.taken([path for path in todo if path not in data], tree.files)
+    around = Surroundings([path for path in todo if path not in data], tree.files)
     for path, found in todo.items():
         try:
             source = data[path] if path in data else sources.load(path)
-            manuscript = Manuscript.of(path, source, taken.get(path, frozenset()))
+            manuscript = Manuscript.of(path, source, around)
         except sources.Unreadable:
             # That is a finding of its own.
             continue

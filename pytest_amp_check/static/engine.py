@@ -88,7 +88,7 @@ def alone(text: str, filename: str) -> Tree:
 
 def check_again(text: str, filename: str, settings: Settings, tree: Tree) -> list[Finding]:
     """Findings in what a file holds, or would hold, among files of which the tree is known."""
-    readings = _uncollected(lambda: _read(text, filename, settings, tree).readings)
+    readings = uncollected(lambda: _read(text, filename, settings, tree).readings)
     return _settled(readings, [filename], settings, {filename: text})
 
 
@@ -105,10 +105,10 @@ def check_paths(
     ``progress`` is told how many of how many files are done. ``cache`` is a directory that keeps what was found for the
     next time. Raises :class:`InputError` for a path that is not there.
     """
-    return _uncollected(lambda: _report(paths, settings or Settings(), progress, jobs, cache))
+    return uncollected(lambda: _report(paths, settings or Settings(), progress, jobs, cache))
 
 
-def _uncollected(act: Callable[[], Result]) -> Result:
+def uncollected(act: Callable[[], Result]) -> Result:
     """Do something without looking for cycles among objects: it makes very many of them, and leaves no cycle."""
     collecting = gc.isenabled()
     gc.disable()

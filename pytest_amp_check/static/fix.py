@@ -6,16 +6,17 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..protocol.finding import Finding
 from ..protocol.fix import SAFE, Edit, Fix
 from ..protocol.rules import RULES
 from . import edits, sources
-from .engine import Settings, check_again
-from .fixes import FIXERS
+from .engine import Settings, check_again, uncollected
+from .fixes import FIXERS, fixer
 from .layout import Unfit
 from .manuscript import Manuscript
+from .surroundings import Surroundings
 from .tree import Tree
 
 #: What a finding has in common with itself after an edit: its code and the source of its line.
@@ -58,19 +59,25 @@ class Outcome:
 # What is offered.
 
 
-def offer(findings: Iterable[Finding], data: Mapping[str, bytes] | None = None) -> None:
+def offer(findings: Iterable[Finding], data: Mapping[str, bytes] | None = None, others: Iterable[str] = ()) -> None:
     """Say of each finding how its source can be put right, where that is certain.
 
-    ``data`` holds what does not stand in a file, by the name that it goes by in findings.
+    ``data`` holds what does not stand in a file, by the name that it goes by in findings. ``others`` are files that may
+    import one of these.
     """
     by_path: dict[str, list[Finding]] = {}
     for finding in findings:
         if finding.code in FIXERS:
             by_path.setdefault(finding.filename, []).append(finding)
+    around = Surroundings([path for path in by_path if path not in (data or ())], others)
+    uncollected(lambda: _offer(by_path, data, around))
+
+
+def _offer(by_path: dict[str, list[Finding]], data: Mapping[str, bytes] | None, around: Surroundings) -> None:
     for path, found in by_path.items():
         try:
             known = data[path] if data and path in data else sources.load(path)
-            manuscript = Manuscript.of(path, known)
+            manuscript = Manuscript.of(path, known, around)
         except sources.Unreadable:
             continue
         for finding in found:
@@ -78,55 +85,13 @@ def offer(findings: Iterable[Finding], data: Mapping[str, bytes] | None = None) 
 
 
 def _fix(manuscript: Manuscript, finding: Finding) -> Fix | None:
-    fixer = FIXERS.get(finding.code)
-    if fixer is None:
+    mending = fixer(finding.code)
+    if mending is None:
         return None
     try:
-        return manuscript.fix(finding, fixer, RULES[finding.code].applicability)
+        return manuscript.fix(finding, mending, RULES[finding.code].applicability)
     except Unfit:
         return None
-
-
-_TAKING = re.compile(rb"^[ \t]*from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]*(\([^)]*\)|[^\n#]*)", re.MULTILINE)
-
-
-def taken(paths: Collection[str], files: Iterable[str]) -> dict[str, frozenset[str]]:
-    """For each of some files, the names that others import from it, or from one that is called the same.
-
-    The others are ``files`` and what lies beside these.
-    """
-    stems: dict[str, set[str]] = {_stem(path): set() for path in paths}
-    others = {os.path.abspath(file) for file in files}
-    hidden: set[str] = set()
-    for folder in {os.path.dirname(os.path.abspath(path)) for path in paths}:
-        try:
-            with os.scandir(folder) as scan:
-                others |= {entry.path for entry in scan if entry.name.endswith(".py")}
-        except OSError:
-            # Then it is not known who imports what: everything may be imported.
-            hidden.add(folder)
-    for other in others:
-        try:
-            data = sources.load(other) if other.endswith(".py") else b""
-        except sources.Unreadable:
-            continue
-        for dots, module, listed in _TAKING.findall(data):
-            folder = other
-            for _ in dots:
-                folder = os.path.dirname(folder)
-            stem = module.rpartition(b".")[2].decode() or os.path.basename(folder)
-            if stem in stems:
-                stems[stem] |= {name.decode() for name in re.findall(rb"[\w*]+", listed)}
-    return {
-        path: frozenset({"*"} if os.path.dirname(os.path.abspath(path)) in hidden else stems[_stem(path)])
-        for path in paths
-    }
-
-
-def _stem(path: str) -> str:
-    """The last part of the name that a file is imported by."""
-    stem = os.path.basename(path).removesuffix(".py")
-    return stem if stem != "__init__" else os.path.basename(os.path.dirname(os.path.abspath(path)))
 
 
 # What is made.

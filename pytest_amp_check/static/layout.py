@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import accumulate
 
 from ..protocol.events import Site
 from ..protocol.fix import Edit
+from .surroundings import Surroundings
+from .syntax import children, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeVar
 
-    Node = TypeVar("Node", bound=ast.AST)
+    Node = TypeVar("Node", bound=ast.expr)
 
 Span = tuple[int, int, int, int]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -29,30 +34,95 @@ class Unfit(Exception):
 class Layout:
     """A program with its syntax tree. Raises what parsing it raises."""
 
-    def __init__(self, text: str, path: str = "", taken: frozenset[str] = frozenset()) -> None:
+    def __init__(self, text: str, path: str = "", around: Surroundings | None = None) -> None:
         self.text = text
         self.path = path
-        #: The names that other files import from this one; ``*`` for all.
-        self.taken = taken
+        self.surroundings = around or Surroundings()
         self.lines = text.split("\n")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.tree = ast.parse(text)
-        self.nodes: list[ast.AST] = [self.tree]
         #: What is asked of the whole program, by the name of the question.
         self.known: dict[object, object] = {}
         self._plain = text.isascii()
-        self.parents: dict[ast.AST, ast.AST] = {}
-        self._at: dict[Span, list[ast.expr]] = {}
-        for node in self.nodes:
-            for child in ast.iter_child_nodes(node):
-                # Contexts and operators are one object in all places.
-                self.parents[child] = node
-                self.nodes.append(child)
-            if isinstance(node, ast.expr):
-                self._at.setdefault(self.span(node), []).append(node)
+        self._parents: dict[ast.AST, ast.AST] = {}
+        #: Expressions whose parents are known, by the line where they start.
+        self._starting: dict[int, list[ast.expr]] = {}
+        #: Whose parts are known to stand where.
+        self._entered: set[ast.AST] = set()
+        #: Where the lines end.
+        self._ends: list[int] = []
 
     # From places to nodes and back.
+
+    def parent(self, node: ast.AST) -> ast.AST:
+        """What a node stands in. Contexts and operators are one object in all places."""
+        if node not in self._parents:
+            self._enter(self.tree)
+        return self._parents[node]
+
+    def _enter(self, node: ast.AST) -> None:
+        """Learn what everything in a node stands in."""
+        todo = [node]
+        for each in todo:
+            for child in children(each):
+                self._parents[child] = each
+                todo.append(child)
+        for each in todo:
+            if isinstance(each, ast.expr):
+                self._starting.setdefault(each.lineno, []).append(each)
+
+    def within(self, node: ast.AST) -> list[ast.AST]:
+        """A node and all below it, operators and contexts left out."""
+        found = self.known.get(node)
+        if not isinstance(found, list):
+            found = self.known[node] = walk(node)
+        return found
+
+    def _reach(self, line: int) -> None:
+        """Learn what everything stands in that is in the functions of a line, or in its statement outside of them."""
+        within: list[ast.Module | ast.ClassDef] = [self.tree]
+        for owner in within:
+            for child in children(owner):
+                self._parents[child] = owner
+                if isinstance(child, ast.stmt) and not _top(child) <= line <= (child.end_lineno or 0):
+                    continue
+                if isinstance(child, ast.ClassDef):
+                    within.append(child)
+                elif child not in self._entered:
+                    self._entered.add(child)
+                    self._enter(child)
+
+    def on(self, *words: str, test: str = "") -> list[ast.AST]:
+        """The nodes that have a part in a line that holds a word and matches a pattern, the outer ones first."""
+        found = self.known.get((words, test))
+        if not isinstance(found, list):
+            matches = re.compile(test).search
+            lines = {line for word in words for line in self._holding(word) if matches(self.lines[line - 1])}
+            found = self.known[words, test] = self._across(sorted(lines))
+        return found
+
+    def _holding(self, word: str) -> Iterator[int]:
+        """The numbers of the lines that hold a word."""
+        if not self._ends:
+            self._ends = list(accumulate(len(line) + 1 for line in self.lines))
+        at = self.text.find(word)
+        while at >= 0:
+            line = bisect_right(self._ends, at)
+            yield line + 1
+            at = self.text.find(word, self._ends[line])
+
+    def _across(self, lines: list[int]) -> list[ast.AST]:
+        found: list[ast.AST] = [self.tree]
+        for node in found:
+            for child in children(node):
+                last = getattr(child, "end_lineno", None)
+                if last is not None:
+                    at = bisect_left(lines, _top(child))
+                    if at == len(lines) or lines[at] > last:
+                        continue
+                found.append(child)
+        return found
 
     def span(self, node: ast.expr | ast.stmt) -> Span:
         """First line and column and last line and column of a node, lines from 1, columns in characters from 0."""
@@ -68,8 +138,11 @@ class Layout:
         """The expression of a kind that a site names."""
         if site.path != self.path:
             raise Unfit
-        for node in self._at.get((site.line, site.column, site.end_line, site.end_column), ()):
-            if isinstance(node, kind):
+        span = (site.line, site.column, site.end_line, site.end_column)
+        if site.line not in self._starting:
+            self._reach(site.line)
+        for node in self._starting.get(site.line, ()):
+            if isinstance(node, kind) and self.span(node) == span:
                 return node
         raise Unfit
 
@@ -85,10 +158,9 @@ class Layout:
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
         """What a node stands in, the nearest first."""
-        parent = self.parents.get(node)
-        while parent is not None:
-            yield parent
-            parent = self.parents.get(parent)
+        while node is not self.tree:
+            node = self.parent(node)
+            yield node
 
     def statement(self, node: ast.AST) -> ast.stmt:
         """The simple statement of its own lines that an expression is a part of."""
@@ -116,7 +188,7 @@ class Layout:
 
     def block(self, statement: ast.stmt) -> list[ast.stmt]:
         """The statements among which one stands."""
-        parent = self.parents[statement]
+        parent = self.parent(statement)
         for name in ("body", "orelse", "finalbody"):
             found = getattr(parent, name, None)
             if isinstance(found, list) and any(each is statement for each in found):
@@ -135,7 +207,7 @@ class Layout:
         """The calls of a method or function of that name in a node, in order, those of inner functions included."""
         found = [
             each
-            for each in (self.nodes if node is self.tree else ast.walk(node))
+            for each in (self.on(name) if node is self.tree else self.within(node))
             if isinstance(each, ast.Call)
             and name == (each.func.attr if isinstance(each.func, ast.Attribute) else getattr(each.func, "id", ""))
         ]
@@ -188,12 +260,15 @@ class Layout:
         """Whether a string goes on from one of these lines to the next, so that they cannot be moved sideways."""
         return any(
             first <= node.lineno <= last and (node.end_lineno or node.lineno) > node.lineno
-            for node in self.nodes
+            for statement in self.tree.body
+            if _top(statement) <= last and first <= (statement.end_lineno or 0)
+            for node in self.within(statement)
             if isinstance(node, (ast.Constant, ast.JoinedStr))
         )
 
 
-def _top(statement: ast.stmt) -> int:
-    """The first line of a statement, or that of its first decorator."""
-    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
-    return min([statement.lineno, *(each.lineno for each in decorators)])
+def _top(node: ast.AST) -> int:
+    """The first line of what has a place, or that of its first decorator."""
+    line: int = node.lineno  # type: ignore[attr-defined]
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min(line, decorators[0].lineno) if decorators else line

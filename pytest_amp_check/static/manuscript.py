@@ -10,38 +10,38 @@ from ..protocol.fix import Edit, Fix
 from . import documents, edits, sources
 from .documents import Block
 from .layout import Layout, Unfit
+from .surroundings import Surroundings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .reorder import Fixer
+    from .questions import Fixer
 
-_LEXEME = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+', re.DOTALL)
+_LEXEME = r'"(?:[^"\\]|\\[\s\S])*"|[\[\]{},:]|[^\s\[\]{},:"]+'
 
 
 class Manuscript:
     """One version of a file. Raises :class:`.sources.Unreadable` for what is no text, or no notebook."""
 
-    __slots__ = ("_programs", "codec", "path", "raw", "taken", "text")
+    __slots__ = ("_programs", "around", "codec", "path", "raw", "text")
 
-    def __init__(self, path: str, raw: str, codec: str, taken: frozenset[str] = frozenset()) -> None:
+    def __init__(self, path: str, raw: str, codec: str, around: Surroundings | None = None) -> None:
         self.path = path
         self.raw = raw
         self.codec = codec
-        #: The names that other files import from this one; ``*`` for all.
-        self.taken = taken
+        self.around = around or Surroundings()
         self.text = sources.newlines(raw)
         blocks = [] if documents.is_markdown(path) else documents.blocks(path, self.text)
-        self._programs = [_Program(block, path, taken) for block in blocks if block.broken is None]
+        self._programs = [_Program(block, path, self.around) for block in blocks if block.broken is None]
 
     @classmethod
-    def of(cls, path: str, data: bytes, taken: frozenset[str] = frozenset()) -> Manuscript:
+    def of(cls, path: str, data: bytes, around: Surroundings | None = None) -> Manuscript:
         if documents.is_notebook(path) or documents.is_markdown(path):
             documents.decode(path, data)
             codec = "utf-8-sig" if data.startswith(sources.BYTE_ORDER_MARK) else "utf-8"
-            return cls(path, data.decode(codec, "replace"), codec)
-        return cls(path, *sources.spelled(data), taken)
+            return cls(path, data.decode(codec, "replace"), codec, around)
+        return cls(path, *sources.spelled(data), around)
 
     def data(self) -> bytes:
         """The bytes of this version. Raises UnicodeEncodeError for what the encoding of the file does not have."""
@@ -59,7 +59,7 @@ class Manuscript:
     def edited(self, made: Iterable[Edit]) -> Manuscript:
         """The version with edits made, of which no two overlap."""
         if not documents.is_notebook(self.path):
-            return Manuscript(self.path, edits.apply(self.raw, made), self.codec, self.taken)
+            return Manuscript(self.path, edits.apply(self.raw, made), self.codec, self.around)
         by_cell: dict[int, list[Edit]] = {}
         for edit in made:
             by_cell.setdefault(edit.cell or 0, []).append(edit)
@@ -72,7 +72,7 @@ class Manuscript:
                 )
         if by_cell:
             raise Unfit
-        return Manuscript(self.path, raw, self.codec)
+        return Manuscript(self.path, raw, self.codec, self.around)
 
     def parts(self) -> dict[int | None, str]:
         """The text of the file, or that of each cell of a notebook."""
@@ -84,8 +84,8 @@ class Manuscript:
 class _Program:
     """A program of a file, and the way between its lines and those of the file."""
 
-    def __init__(self, block: Block, path: str, taken: frozenset[str]) -> None:
-        self._taken = taken
+    def __init__(self, block: Block, path: str, around: Surroundings) -> None:
+        self._around = around
         self._block = block
         self._path = path
         self._layout: Layout | None = None
@@ -94,7 +94,7 @@ class _Program:
     def layout(self) -> Layout:
         if self._layout is None:
             try:
-                self._layout = Layout(self._block.text, self._path, self._taken)
+                self._layout = Layout(self._block.text, self._path, self._around)
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 raise Unfit from None
         return self._layout
@@ -157,7 +157,7 @@ def _sources(raw: str) -> dict[int, tuple[int, int]]:
     starts: list[int] = []
     key = ""
     keyed = False  # whether the next value has a key, which has been read
-    for match in _LEXEME.finditer(raw):
+    for match in re.finditer(_LEXEME, raw):
         lexeme = match.group()
         if lexeme == ":":
             keyed = True
@@ -200,7 +200,7 @@ def _written(raw: str, made: list[Edit], *, ascii_only: bool) -> str:
         return json.dumps(edits.apply(value, made), ensure_ascii=ascii_only)
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise Unfit
-    items = [match for match in _LEXEME.finditer(raw) if match.group()[0] == '"']
+    items = [match for match in re.finditer(_LEXEME, raw) if match.group()[0] == '"']
     as_written = dict(zip(value, (match.group() for match in items), strict=True))
     lines = edits.apply("".join(value), made).splitlines(keepends=True) if items else []
     if not items or any(set(line) & set("\v\f\x1c\x1d\x1e\x85\u2028\u2029") for line in value):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 
 from ..protocol import surface
 from ..protocol.finding import Finding
@@ -12,10 +11,12 @@ from ..protocol.fix import Edit
 from ..protocol.words import chain
 from .edits import shrunk
 from .layout import FUNCTIONS, Layout, Unfit
-from .reorder import Mended, method
+from .questions import Mended, binders, bindings, means_one_thing, method
 
 #: Where the old names of AMP are imported from, and where the new ones are.
-OLD_HOME = re.compile(r"torch\.(cuda|cpu)\.amp(?:\.(?:autocast_mode|grad_scaler))?$")
+OLD_HOMES = [
+    f"torch.{device}.amp{module}" for device in ("cuda", "cpu") for module in ("", ".autocast_mode", ".grad_scaler")
+]
 NEW_HOME = "torch.amp"
 #: Old names that are torch's own functions, and the device that their successors are given.
 ACCESSORS = {
@@ -27,6 +28,8 @@ ACCESSORS = {
     "set_autocast_cpu_enabled": ("set_autocast_enabled", "cpu"),
 }
 CLIP = "clip_grad_norm"
+#: The versions of torch that the new names came with.
+SINCE = {"GradScaler": (2, 3), "custom_fwd": (2, 4), "custom_bwd": (2, 4), CLIP: (1, 0)}
 
 
 def replace_deprecated(layout: Layout, finding: Finding) -> Mended:
@@ -35,7 +38,6 @@ def replace_deprecated(layout: Layout, finding: Finding) -> Mended:
     called = node.func if isinstance(node, ast.Call) else node
     name = chain(called) or ""
     top = name.partition(".")[0]
-    bound = _bindings(layout)
     if not means_one_thing(layout, top):
         raise Unfit
     new = surface.DEPRECATED[old].partition("(")[0]
@@ -44,114 +46,78 @@ def replace_deprecated(layout: Layout, finding: Finding) -> Mended:
     if top == "torch" and surface.canonical(name) == old and _imports_torch(layout):
         # Written out: nothing but the call changes.
         return f"Use `{new}`", [_call(layout, node, old, new)]
-    for statement in layout.nodes:
+    for statement in binders(layout, top):
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
             for alias in statement.names:
                 if (alias.asname or alias.name) == top:
-                    return f"Use `{new}`", _by_import(layout, statement, bound)
+                    return f"Use `{new}`", _by_import(layout, statement, top)
     raise Unfit
 
 
 def _imports_torch(layout: Layout) -> bool:
     return any(
         isinstance(node, ast.Import) and any(a.name.partition(".")[0] == "torch" and not a.asname for a in node.names)
-        for node in layout.nodes
+        for node in binders(layout, "torch")
     )
-
-
-def means_one_thing(layout: Layout, name: str) -> bool:
-    """Whether a name is bound once in a file; that of torch may be imported more often."""
-    number = _bindings(layout)[name]
-    if name != "torch" or number == 1:
-        return number == 1
-    bound = sum(
-        a.name.partition(".")[0] == "torch" and not a.asname
-        for node in layout.nodes
-        if isinstance(node, ast.Import)
-        for a in node.names
-    )
-    return bound == number
-
-
-def _bindings(layout: Layout) -> Counter[str]:
-    """How often each name is bound in a file, in whatever scope."""
-    found: Counter[str] = Counter()
-    if "bound" in layout.known:
-        known = layout.known["bound"]
-        assert isinstance(known, Counter)
-        return known
-    layout.known["bound"] = found
-    for node in layout.nodes:
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            for alias in node.names:
-                found[
-                    alias.asname or (alias.name.partition(".")[0] if isinstance(node, ast.Import) else alias.name)
-                ] += 1
-        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            found[node.id] += 1
-        elif isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            found[node.name] += 1
-        elif isinstance(node, ast.arg):
-            found[node.arg] += 1
-        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
-            found[node.name] += 1
-        elif isinstance(node, (ast.Global, ast.Nonlocal)):
-            found.update(node.names)
-    return found
 
 
 # One import, and all that goes by it.
 
 
-def _by_import(layout: Layout, statement: ast.Import | ast.ImportFrom, bound: Counter[str]) -> list[Edit]:
-    """The edits of an import and of everything that uses what it binds, as far as that can be moved."""
-    if statement not in layout.known:
-        try:
-            layout.known[statement] = _moving(layout, statement, bound)
-        except Unfit:
-            layout.known[statement] = None
-    found = layout.known[statement]
-    if not isinstance(found, list):
+def _by_import(layout: Layout, statement: ast.Import | ast.ImportFrom, name: str) -> list[Edit]:
+    """The edits of an import and of everything that uses what it binds, if one name can be moved, and what else can."""
+    question = (_moving, statement)
+    if question not in layout.known:
+        layout.known[question] = _moving(layout, statement)
+    found: tuple[set[str], list[Edit]] = layout.known[question]  # type: ignore[assignment]
+    if name not in found[0]:
         raise Unfit
-    return found
+    return found[1]
 
 
-def _moving(layout: Layout, statement: ast.Import | ast.ImportFrom, bound: Counter[str]) -> list[Edit]:
-    parent = layout.parents[statement]
+def _moving(layout: Layout, statement: ast.Import | ast.ImportFrom) -> tuple[set[str], list[Edit]]:
+    """The names of an import that can be moved, and the edits that move them."""
+    parent = layout.parent(statement)
     if not isinstance(parent, (ast.Module, *FUNCTIONS)) or not layout.alone(statement):
-        raise Unfit
-    uses: dict[str, list[ast.Name]] = {}
-    for node in layout.nodes:
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            uses.setdefault(node.id, []).append(node)
+        return set(), []
     exported = _exported(layout)
     if "*" in exported:
-        raise Unfit
+        return set(), []
     moved: list[ast.alias] = []
     edits: list[Edit] = []
     for alias in statement.names:
         origin = f"{statement.module}.{alias.name}" if isinstance(statement, ast.ImportFrom) else alias.name
         name = alias.asname or alias.name
         try:
-            if bound[name] != 1 or name in exported or (isinstance(statement, ast.ImportFrom) and statement.level):
+            if (
+                bindings(layout, name) != 1
+                or name in exported
+                or (isinstance(statement, ast.ImportFrom) and statement.level)
+            ):
                 raise Unfit
-            made = [edit for use in uses.get(name, ()) for edit in _use(layout, use, origin)]
+            made = [edit for use in _uses(layout, name) for edit in _use(layout, use, origin)]
         except Unfit:
             continue
-        if OLD_HOME.match(origin) or OLD_HOME.match(origin.rpartition(".")[0]) or origin == f"torch.nn.utils.{CLIP}":
+        if origin in OLD_HOMES or origin.rpartition(".")[0] in OLD_HOMES or origin == f"torch.nn.utils.{CLIP}":
             moved.append(alias)
             edits += made
-    if not moved:
-        raise Unfit
-    return [*edits, _moved(layout, statement, moved)]
+    try:
+        return {alias.asname or alias.name for alias in moved}, [*edits, _moved(layout, statement, moved)]
+    except Unfit:
+        return set(), []
+
+
+def _uses(layout: Layout, name: str) -> list[ast.Name]:
+    found = [node for node in layout.on(name) if isinstance(node, ast.Name) and node.id == name]
+    return [node for node in found if isinstance(node.ctx, ast.Load)]
 
 
 def _exported(layout: Layout) -> set[str]:
     """Names that a module lists as what it gives to others, and those that others take from it."""
-    found: set[str] = set(layout.taken)
-    for node in layout.nodes:
+    found: set[str] = set(layout.surroundings.taken(layout.path))
+    for node in layout.on("__all__"):
         if isinstance(node, ast.Assign) and any(chain(target) == "__all__" for target in node.targets):
-            listed = [each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)]
+            listed = [each.value for each in layout.within(node.value) if isinstance(each, ast.Constant)]
             found |= {each for each in listed if isinstance(each, str)}
     return found
 
@@ -160,16 +126,16 @@ def _use(layout: Layout, use: ast.Name, origin: str) -> list[Edit]:
     """The edits that one use of an imported name needs; none where it means the same by its new name."""
     node: ast.expr = use
     dotted = origin
-    if OLD_HOME.match(origin):
+    if origin in OLD_HOMES:
         # The module is imported: what counts is the attribute.
-        parent = layout.parents[use]
+        parent = layout.parent(use)
         if not isinstance(parent, ast.Attribute):
             raise Unfit
         node, dotted = parent, f"{origin}.{parent.attr}"
     old = surface.canonical(dotted)
     if old not in surface.DEPRECATED:
         raise Unfit
-    parent = layout.parents[node]
+    parent = layout.parent(node)
     # A renaming import keeps what is written here.
     written = layout.source(node)
     if old.endswith(f".{CLIP}"):
@@ -204,6 +170,8 @@ def _names_type(layout: Layout, node: ast.expr) -> bool:
 
 def _moved(layout: Layout, statement: ast.Import | ast.ImportFrom, moved: list[ast.alias]) -> Edit:
     """The import with those names from their new place, and the others from where they were."""
+    if not moved:
+        raise Unfit
     source = layout.source(statement)
     whole = len(moved) == len(statement.names)
     span = layout.span(statement)
@@ -216,7 +184,7 @@ def _moved(layout: Layout, statement: ast.Import | ast.ImportFrom, moved: list[a
     if module == "torch.nn.utils" or module.startswith("torch.nn.utils."):
         changed = re.sub(rf"\b{CLIP}\b", f"{CLIP}_", source)
         return shrunk(*span[:2], source, changed)
-    home = NEW_HOME if OLD_HOME.match(module) else "torch"
+    home = NEW_HOME if module in OLD_HOMES else "torch"
     if whole:
         return shrunk(*span[:2], source, re.sub(r"(from\s+)[\w.]+", rf"\g<1>{home}", source, count=1))
     if "\n" in source or "(" in source:
@@ -240,6 +208,8 @@ def _call(layout: Layout, node: ast.expr, old: str, function: str) -> Edit:
     source = layout.source(node)
     line, column = layout.span(node)[:2]
     last = old.rpartition(".")[2]
+    if not layout.surroundings.supports(layout.path, SINCE.get(last, (2, 4) if last in ACCESSORS else (2, 0))):
+        raise Unfit
     device = "cpu" if ".cpu." in old or "_cpu_" in old else "cuda"
     quoted = f'"{device}"' if _quote(layout) == '"' else f"'{device}'"
     if last == "autocast":
@@ -256,7 +226,7 @@ def _call(layout: Layout, node: ast.expr, old: str, function: str) -> Edit:
         changed = rewrite.call(source, function=function, first=[quoted])
     elif last in ("custom_fwd", "custom_bwd"):
         if not isinstance(node, ast.Call):
-            changed = rewrite.called(function, f"device_type={quoted}")
+            changed = f"{function}(device_type={quoted})"
         elif node.args:
             changed = rewrite.call(source, function=function, last=[("device_type", quoted)])
         else:
@@ -287,7 +257,7 @@ def _inherits(layout: Layout, call: ast.Call) -> bool:
     enabled = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "enabled"), None)
     if isinstance(enabled, ast.Constant) and enabled.value is False:
         return False
-    parent = layout.parents[call]
+    parent = layout.parent(call)
     decorates = isinstance(parent, FUNCTIONS)
     if (
         not decorates
@@ -314,6 +284,6 @@ def _may_enter(layout: Layout, around: ast.AST, call: ast.Call) -> bool:
     if not isinstance(around, (ast.With, ast.AsyncWith)):
         return False
     items = [item.context_expr for item in around.items]
-    if any(call is node for item in items for node in ast.walk(item)):
+    if any(call is node for item in items for node in layout.within(item)):
         return False
     return any(not isinstance(item, ast.Call) or "autocast" in layout.source(item) for item in items)

@@ -1,23 +1,168 @@
-"""Rewrites calls and displays with libcst, so that comments, line breaks and spaces in them stay as they are."""
+"""Rewrites calls and displays where their parts stand: comments, line breaks and spaces in them stay as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import libcst as cst
+import ast
+import re
+from collections.abc import Iterator, Sequence
 
 from .layout import Unfit
 
-
-def _parsed(text: str) -> cst.BaseExpression:
-    try:
-        return cst.parse_expression(text)
-    except Exception as error:  # libcst has several, and a text that it does not take gets no fix.
-        raise Unfit from error
+#: What takes a range of a text, from and to, and is there instead.
+Change = tuple[int, int, str]
 
 
-def _code(node: cst.CSTNode) -> str:
-    return cst.Module([]).code_for_node(node)
+class _Part:
+    """An argument or an item between two commas: where it starts, where its value does, where it ends."""
+
+    __slots__ = ("comma", "end", "name", "star", "start", "value")
+
+    def __init__(self, start: int, value: int, end: int, comma: int | None, name: str, star: str) -> None:
+        self.start = start
+        self.value = value
+        self.end = end
+        #: Where the comma behind it ends, if there is one.
+        self.comma = comma
+        self.name = name
+        self.star = star
+
+
+class _Bracketed:
+    """The text of a call or of a dictionary, and where its parts are."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        try:
+            # In brackets of its own, it may go over lines.
+            node = ast.parse(f"(\n{text}\n)", mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise Unfit from error
+        self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
+        #: The names or stars of the parts, and from where to where each is certain to reach.
+        named: list[tuple[str, str, int, int]] = []
+        self.close = len(text) - 1
+        self.head = 0
+        self.bracket = text[-1]
+        self.open = 1
+        if isinstance(node, ast.Call):
+            for arg in node.args:
+                if isinstance(arg, ast.GeneratorExp):
+                    # Its brackets may be those of the call.
+                    raise Unfit
+                named.append(("", "*" if isinstance(arg, ast.Starred) else "", *self._span(arg)))
+            for keyword in node.keywords:
+                end = self._span(keyword.value)[1]
+                named.append((keyword.arg or "", "" if keyword.arg else "**", self._span(keyword)[0], end))
+            named.sort(key=lambda each: each[2])
+            self.head = self._span(node.func)[1]
+            for at in self._signs(self.head, self.close):
+                if text[at] == "(":
+                    self.open = at + 1
+                    break
+                self.head = at + 1
+        elif isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                named.append(("", "" if key else "**", self._span(key or value)[0], self._span(value)[1]))
+        else:
+            raise Unfit
+        self.parts = self._parts(named)
+
+    def _parts(self, named: list[tuple[str, str, int, int]]) -> list[_Part]:
+        parts: list[_Part] = []
+        at = self.open
+        for number, (name, star, start, last) in enumerate(named):
+            end = last
+            first = min(next(self._signs(at, start), start), start)
+            value = next(self._signs(self.text.index("=", start + len(name)) + 1, end)) if name else first
+            comma = None
+            for sign in self._signs(end, named[number + 1][2] if number + 1 < len(named) else self.close):
+                if self.text[sign] == ",":
+                    comma = at = sign + 1
+                    break
+                end = sign + 1
+            parts.append(_Part(first, value, end, comma, name, star))
+        return parts
+
+    def _signs(self, start: int, end: int) -> Iterator[int]:
+        """Where the characters of a range are that are neither blank nor in a comment; no string may be there."""
+        for match in re.compile(r"#[^\n]*|[^\s#]").finditer(self.text, start, end):
+            if match.group()[0] != "#":
+                yield match.start()
+
+    def _span(self, node: ast.expr | ast.keyword) -> tuple[int, int]:
+        ends = [(node.lineno, node.col_offset), (node.end_lineno or node.lineno, node.end_col_offset or 0)]
+        if self.text.isascii():
+            first, last = (self._starts[line - 2] + column for line, column in ends)
+        else:
+            rows = self.text.split("\n")
+            first, last = (
+                self._starts[line - 2] + len(rows[line - 2].encode()[:column].decode()) for line, column in ends
+            )
+        return first, last
+
+    def gap(self, at: int) -> str:
+        """What stands before a part, from the comma or bracket before it on, without the comments in it."""
+        start = self.parts[at - 1].comma if at else self.open
+        return re.sub(r"[ \t]*#[^\n]*", "", self.text[start : self.parts[at].start])
+
+    def between(self, at: int) -> str:
+        """What separates a part from the next one, or would."""
+        if 0 <= at < len(self.parts) - 1:
+            return "," + self.gap(at + 1)
+        return ", "
+
+    def appended(self, rows: Sequence[str]) -> list[Change]:
+        """The changes that put parts behind the last one, spaced as those before it are."""
+        if not self.parts:
+            return [(self.open, self.open, ", ".join(rows))]
+        last = self.parts[-1]
+        between = self.between(len(self.parts) - 2)
+        if len(self.parts) == 1 and self.bracket == "}":
+            between = "," + (self.gap(0) if "\n" in self.gap(0) else " ")
+        more = "".join(between + row for row in rows)
+        end = last.comma or last.end
+        comment = re.match(r"[ \t]*#[^\n]*", self.text[end : self.close])
+        if comment is None:
+            return [(last.end, last.end, more)]
+        # A comment behind the last part stays with it.
+        if "\n" not in between:
+            raise Unfit
+        behind = end + comment.end()
+        more = more[1:] + ("," if last.comma else "")
+        return [(behind, behind, more), *([] if last.comma else [(last.end, last.end, ",")])]
+
+    def without(self, at: int) -> Change:
+        """The change that takes a part out, with the comma that nothing needs any more."""
+        part = self.parts[at]
+        before = self.parts[at - 1] if at else None
+        start = (before.comma or 0) if before else self.open
+        end = part.comma or part.end
+        if "#" in self.text[start : part.start]:
+            # The comment is of what stands before.
+            last = re.match(r"[ \t]*(#|\n)", self.text[end:]) is not None
+            return len(self.text[: part.start].rstrip()) if last else part.start, end, ""
+        if at + 1 < len(self.parts):
+            return part.start, max(end, self.parts[at + 1].start if "#" not in self._behind(at) else end), ""
+        if before is not None and not part.comma:
+            return before.end, end, ""
+        return start, end, ""
+
+    def _behind(self, at: int) -> str:
+        return self.text[self.parts[at].comma or 0 : self.parts[at + 1].start]
+
+    def changed(self, changes: list[Change]) -> str:
+        """The text with these changes made; of two at one place, what is listed last comes first."""
+        text = self.text
+        for start, end, content in sorted(changes, key=lambda change: change[:2], reverse=True):
+            text = text[:start] + content + text[end:]
+        return text
+
+
+def _call(text: str) -> _Bracketed:
+    found = _Bracketed(text)
+    if found.bracket != ")":
+        raise Unfit
+    return found
 
 
 def call(
@@ -35,134 +180,47 @@ def call(
     ``name=x``), ``last`` are names and values that go behind. ``names`` are what the positional arguments are called
     from now on, None for those that stay as they are. The argument called ``drop`` is left out.
     """
-    node = _parsed(text)
-    if not isinstance(node, cst.Call):
-        raise Unfit
-    args: list[cst.Arg] = []
-    for number, arg in enumerate(node.args):
-        made = arg
-        if drop and arg.keyword is not None and arg.keyword.value == drop:
-            continue
-        if names and arg.keyword is None:
-            if arg.star == "*" or (not arg.star and number >= len(names)):
+    node = _call(text)
+    changes: list[Change] = []
+    for number, part in enumerate(node.parts):
+        if drop and part.name == drop:
+            changes.append(node.without(number))
+        elif names and not part.name:
+            if part.star == "*" or (not part.star and number >= len(names)):
                 raise Unfit
-            name = names[number] if not arg.star else None
+            name = names[number] if not part.star else None
             if name is not None:
-                made = arg.with_changes(keyword=cst.Name(name), equal=_equal())
-        args.append(made)
-    front = [_argument(each) for each in first]
-    back = [_argument(f"{name}={value}") for name, value in last]
-    if back and args and args[-1].star == "**":
-        raise Unfit
-    if front:
-        args = [*_spaced(front, args), *args]
-    if back:
-        args = _extended(args, back)
-    elif args and len(args) < len(node.args) and not _breaks(args[-1]):
-        args[-1] = args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+                changes.append((part.start, part.start, f"{name}="))
+    if first:
+        separator = node.between(0)
+        at = node.parts[0].start if node.parts else node.open
+        front = separator.join(first) if node.parts else ", ".join(first)
+        changes.append((at, at, front + separator if node.parts else front))
+    if last:
+        if node.parts and node.parts[-1].star == "**":
+            raise Unfit
+        changes += node.appended([f"{name}={value}" for name, value in last])
     if function is not None:
-        node = node.with_changes(func=_parsed(function))
-    return _code(node.with_changes(args=args))
-
-
-def called(text: str, arguments: str) -> str:
-    """What is not called yet, called."""
-    return f"{_code(_parsed(text))}({arguments})"
+        changes.append((0, node.head, function))
+    return node.changed(changes)
 
 
 def argument(text: str, number: int, name: str, value: str) -> str:
     """A call with another value of one argument, given by its name or its number."""
-    node = _parsed(text)
-    if not isinstance(node, cst.Call) or any(arg.star for arg in node.args):
+    node = _call(text)
+    if any(part.star for part in node.parts):
         raise Unfit
-    found = [
-        i for i, arg in enumerate(node.args) if (arg.keyword.value == name if arg.keyword is not None else i == number)
-    ]
+    found = [part for i, part in enumerate(node.parts) if (part.name == name if part.name else i == number)]
     if len(found) != 1:
         raise Unfit
-    args = list(node.args)
-    args[found[0]] = args[found[0]].with_changes(value=_parsed(value))
-    return _code(node.with_changes(args=args))
+    return node.changed([(found[0].value, found[0].end, value)])
 
 
 def item(text: str, key: str, value: str) -> str:
     """A dictionary, or a call of ``dict``, with one more item at its end, spaced as those before it are."""
-    node = _parsed(text)
-    if isinstance(node, cst.Call):
+    node = _Bracketed(text)
+    if node.bracket == ")":
         return call(text, last=[(key, value)])
-    if not isinstance(node, cst.Dict) or not node.elements:
+    if not node.parts:
         raise Unfit
-    elements = list(node.elements)
-    tail = elements[-1]
-    made: cst.BaseDictElement = cst.DictElement(_parsed(key), _parsed(value))
-    if isinstance(tail.comma, cst.Comma):
-        made = made.with_changes(comma=tail.comma)
-    between = elements[-2].comma if len(elements) > 1 else None
-    if not isinstance(between, cst.Comma):
-        within = node.lbrace.whitespace_after
-        space = within if isinstance(within, cst.ParenthesizedWhitespace) else cst.SimpleWhitespace(" ")
-        between = cst.Comma(whitespace_after=space)
-    elif isinstance(between.whitespace_after, cst.ParenthesizedWhitespace):
-        between = _without_comment(between)
-    end = node.rbrace.whitespace_before
-    if isinstance(end, cst.ParenthesizedWhitespace) and end.first_line.comment is not None:
-        # A comment behind the last item stays with it.
-        if not isinstance(between.whitespace_after, cst.ParenthesizedWhitespace):
-            raise Unfit
-        between = between.with_changes(
-            whitespace_after=between.whitespace_after.with_changes(first_line=end.first_line)
-        )
-        plain = end.first_line.with_changes(comment=None, whitespace=cst.SimpleWhitespace(""))
-        node = node.with_changes(rbrace=node.rbrace.with_changes(whitespace_before=end.with_changes(first_line=plain)))
-    elements[-1] = tail.with_changes(comma=between)
-    return _code(node.with_changes(elements=[*elements, made]))
-
-
-def _equal() -> cst.AssignEqual:
-    return cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-
-
-def _argument(text: str) -> cst.Arg:
-    node = _parsed(f"f({text})")
-    assert isinstance(node, cst.Call)
-    return node.args[0]
-
-
-def _spaced(front: list[cst.Arg], args: list[cst.Arg]) -> list[cst.Arg]:
-    """Arguments that go before others, with the commas that the others have, if any do."""
-    if not args:
-        plain = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-        return [*(each.with_changes(comma=plain) for each in front[:-1]), front[-1]]
-    comma = args[0].comma if len(args) > 1 else None
-    if not isinstance(comma, cst.Comma):
-        comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    elif isinstance(comma.whitespace_after, cst.ParenthesizedWhitespace):
-        comma = _without_comment(comma)
-    return [each.with_changes(comma=comma) for each in front]
-
-
-def _extended(args: list[cst.Arg], back: list[cst.Arg]) -> list[cst.Arg]:
-    """Arguments with others behind them, and the trailing comma that was there."""
-    if not args:
-        return _spaced(back, [])
-    trailing = args[-1].comma
-    between = args[-2].comma if len(args) > 1 else None
-    if not isinstance(between, cst.Comma):
-        between = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    elif isinstance(between.whitespace_after, cst.ParenthesizedWhitespace):
-        between = _without_comment(between)
-    made = [*args[:-1], args[-1].with_changes(comma=between)]
-    made += [each.with_changes(comma=between) for each in back[:-1]]
-    return [*made, back[-1].with_changes(comma=trailing, whitespace_after_arg=args[-1].whitespace_after_arg)]
-
-
-def _without_comment(comma: cst.Comma) -> cst.Comma:
-    space = comma.whitespace_after
-    if not isinstance(space, cst.ParenthesizedWhitespace):
-        return comma
-    line = space.first_line.with_changes(comment=None, whitespace=cst.SimpleWhitespace(""))
-    return comma.with_changes(whitespace_after=space.with_changes(first_line=line, empty_lines=[]))
-
-
-def _breaks(arg: cst.Arg) -> bool:
-    return isinstance(arg.comma, cst.Comma) and isinstance(arg.comma.whitespace_after, cst.ParenthesizedWhitespace)
+    return node.changed(node.appended([f"{key}: {value}"]))

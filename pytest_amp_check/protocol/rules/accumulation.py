@@ -727,6 +727,7 @@ for i, (x, y) in enumerate(batches):
 """,
     good=_RIGHT,
     fix="Clear gradients under the same test as the step, after it, and let it count from one: `(i + 1) % k == 0`.",
+    applicability=UNSAFE,
     sources=(
         f"{_EXAMPLES} (zero_grad stands with the step)",
         "measured: gradient norms of the window and sizes of the first update",

@@ -447,6 +447,7 @@ with torch.no_grad():
     print("autocast after the region:", torch.is_autocast_enabled("cpu"), head(torch.randn(4, 8)).dtype)
 """,
         fix="Construct an autocast where it is entered, with `with torch.autocast(...):` in the body; share no object.",
+        applicability=SAFE,
         silent=(
             (
                 "one object, used again and again in sequence",
@@ -980,6 +981,7 @@ with torch.no_grad():
     print("consumer:", [model(output.float()[:, :1].expand(-1, 8)).dtype for output in predictions()])
 """,
         fix="Enter autocast in a `with` statement right around the computation, with no yield or await inside.",
+        applicability=SAFE,
         silent=(
             (
                 "a context manager that yields inside autocast is how one writes such a helper",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ..events import CLIP, COMM_HOOK, COMPILED, SCALER_NEW, SCALER_STEP, Event, Program
+from ..fix import SAFE
 from ..rule import ERROR, STATIC, WARNING, Fault, Rule
 
 _EXAMPLES = (
@@ -767,6 +768,7 @@ except RuntimeError as error:
     print(error)
 """,
     fix="Enter the region around the capture with `cache_enabled=False`.",
+    applicability=SAFE,
     silent=(
         (
             "weights that need no gradients are not kept",

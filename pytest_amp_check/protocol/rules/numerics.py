@@ -1198,6 +1198,7 @@ print("finite:", likelihood.isfinite().all().item(), energy.isfinite().item())
             "Use the stable function (`log_softmax`, `logsigmoid`, `logsumexp`, `mse_loss`), or compute the expression"
             " on `.float()`."
         ),
+        applicability=SAFE,
         silent=(
             (
                 "the operand is cast to float32 first",

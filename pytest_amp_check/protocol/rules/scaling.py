@@ -1395,6 +1395,7 @@ for x, action, value in batches:
     scaler.update()
 """,
     fix="Step every optimizer that holds scaled gradients, then call `scaler.update()` once.",
+    applicability=SAFE,
     sources=(
         f"{_EXAMPLES}: Working with multiple models, losses, and optimizers (update once, at the end)",
         "PyTorch docs, torch.amp.GradScaler.update",
@@ -2015,6 +2016,7 @@ for x, action, value in batches:
     scaler.update()
 """,
     fix="Call `scaler.unscale_()` for every optimizer whose parameters the clip covers, or clip each one by itself.",
+    applicability=SAFE,
     sources=(
         f"{_EXAMPLES}: Gradient clipping, and Working with multiple models, losses, and optimizers",
         "measured: the clipped norm and the updates of two optimizers, one of them unscaled",
@@ -2626,6 +2628,7 @@ for x, y in batches:
     scaler.update()
 """,
     fix="Name the arguments: `torch.amp.GradScaler('cuda', init_scale=..., growth_interval=...)`.",
+    applicability=SAFE,
     sources=(
         "PyTorch docs, torch.amp.GradScaler: arguments",
         f"{_SCALER_SOURCE} and torch/distributed/fsdp/sharded_grad_scaler.py: the order of the parameters",
