@@ -8,13 +8,13 @@ from collections.abc import Iterable
 
 from ..protocol.fix import Edit
 
-_LINE_END = re.compile(r"\r\n|\r|\n")
+_LINE_END = r"\r\n|\r|\n"
 
 
 def apply(text: str, edits: Iterable[Edit]) -> str:
     """The text with the edits made, of which no two overlap. What is put in takes the line ends that are there."""
     starts, ends = [0], []
-    for match in _LINE_END.finditer(text):
+    for match in re.finditer(_LINE_END, text):
         ends.append(match.group())
         starts.append(match.end())
     usual = ends[0] if ends else "\n"
@@ -61,7 +61,7 @@ def shrunk(line: int, column: int, old: str, new: str) -> Edit:
 
 def position(line: int, column: int, text: str, offset: int) -> tuple[int, int]:
     """Where the character at ``offset`` is of a text that stands at a line and column."""
-    starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
+    starts = [0, *(match.end() for match in re.finditer(_LINE_END, text))]
     row = bisect_right(starts, offset) - 1
     return line + row, offset - starts[row] + (column if row == 0 else 0)
 

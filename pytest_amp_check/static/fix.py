@@ -87,7 +87,7 @@ def _fix(manuscript: Manuscript, finding: Finding) -> Fix | None:
         return None
 
 
-_TAKING = re.compile(rb"^[ \t]*from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]*(\([^)]*\)|[^\n#]*)", re.MULTILINE)
+_TAKING = rb"(?m)^[ \t]*from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]*(\([^)]*\)|[^\n#]*)"
 
 
 def taken(paths: Collection[str], files: Iterable[str]) -> dict[str, frozenset[str]]:
@@ -110,7 +110,7 @@ def taken(paths: Collection[str], files: Iterable[str]) -> dict[str, frozenset[s
             data = sources.load(other) if other.endswith(".py") else b""
         except sources.Unreadable:
             continue
-        for dots, module, listed in _TAKING.findall(data):
+        for dots, module, listed in re.findall(_TAKING, data):
             folder = other
             for _ in dots:
                 folder = os.path.dirname(folder)

@@ -11,7 +11,6 @@ from ..protocol.words import chain
 from . import reorder
 from .edits import shrunk
 from .layout import FUNCTIONS, Layout, Unfit
-from .migrate import means_one_thing, replace_deprecated
 from .reorder import Fixer, Mended, method
 
 #: The methods that fill where a mask or an index says, and the place of the value among their arguments.
@@ -25,6 +24,7 @@ SMALLEST = -65504
 
 def device_type(layout: Layout, finding: Finding) -> Mended:
     from . import rewrite
+    from .migrate import means_one_thing
 
     call = layout.at(finding.site, ast.Call)
     line, column = layout.span(call)[:2]
@@ -256,6 +256,16 @@ def _global_names(layout: Layout) -> set[str]:
         if isinstance(node, ast.Import)
         for alias in node.names
     }
+
+
+# AMP901.
+
+
+def replace_deprecated(layout: Layout, finding: Finding) -> Mended:
+    # Few findings need this much of a fix.
+    from . import migrate
+
+    return migrate.replace_deprecated(layout, finding)
 
 
 # AMP902.

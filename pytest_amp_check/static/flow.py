@@ -6,7 +6,6 @@ import ast
 from abc import abstractmethod
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from typing import Any
 
 from ..protocol import events as e
 from ..protocol.words import Words, chain
@@ -39,6 +38,10 @@ from .values import (
     Tensor,
     Value,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 #: Literal sequences up to this length are read item by item.
 UNROLL = 4

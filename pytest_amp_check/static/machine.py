@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
 
 from ..protocol import events as e
 from ..protocol.events import Event, Graph, Node, Program, Site, Thing
+from ..protocol.named import NamedTuple
 from .conditions import Formula, Tests, both, either, literals, negate, weight
 from .dtypes import Precise, known_of_both
 from .project import Class, Function, Module
@@ -42,6 +42,10 @@ from .values import (
     Value,
     merge_params,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 #: Calls within calls that are followed; deeper ones are taken as unknown.
 DEPTH = 8
