@@ -367,11 +367,18 @@ def rule_markdown(rule: Rule) -> str:
 
 
 def _measured(code: str) -> list[str]:
-    """What the rule's own examples did when they were run."""
-    from ..protocol.measured import MEASURED, TORCH
+    """What the mistake did where it was run for these pages, or why it was not."""
+    from ..protocol.measured import MEASURED, NOT_HERE, SHOWN, TORCH
 
-    said = MEASURED.get(code)
-    return [f"The bad example below beside the good one, on the CPU with torch {TORCH}: {said}."] if said else []
+    run = f"on the CPU with torch {TORCH}"
+    said: list[str] = []
+    if code in SHOWN:
+        said.append(f"A program made to show it, with the mistake and without it, {run}: {SHOWN[code]}.")
+    if code in MEASURED:
+        said.append(f"The bad example below beside the good one, {run}: {MEASURED[code]}.")
+    if code in NOT_HERE:
+        said.append(f"Nothing was run for this page: {NOT_HERE[code]}.")
+    return said
 
 
 _SAFETY = {
