@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 
 from ..protocol.fix import Edit
-from . import edits
+from . import edits, sources
 from .layout import Unfit
 
 _LEXEME = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+', re.DOTALL)
@@ -45,6 +46,33 @@ def spans(raw: str) -> dict[int, tuple[int, int]]:
         elif _is_source(path):
             found[int(path[1]) + 1] = (match.start(), match.end())
         keyed = False
+    return found
+
+
+def places(raw: str) -> dict[tuple[int, int], tuple[int, int, int]]:
+    """Where each line of each cell stands in the JSON: the line of the string that holds it, its start and its end.
+
+    Cells and lines count from 1, columns from 0.
+    """
+    import json
+
+    found: dict[tuple[int, int], tuple[int, int, int]] = {}
+    starts = [0, *(match.end() for match in re.finditer("\n", raw))]
+    for cell, (start, end) in spans(raw).items():
+        line = 1
+        for match in _LEXEME.finditer(raw, start, end):
+            if match.group()[0] != '"':
+                continue
+            row = bisect_right(starts, match.start())
+            place = (row, match.start() - starts[row - 1], match.end() - starts[row - 1])
+            breaks = sources.newlines(json.loads(match.group(), strict=False)).count("\n")
+            for number in range(line, line + breaks + 1):
+                # Of a line that two strings share, the first holds its beginning.
+                found.setdefault((cell, number), place)
+            line += breaks
+            # What follows a line end begins in the next string.
+            if breaks and json.loads(match.group(), strict=False)[-1:] in "\r\n":
+                found.pop((cell, line))
     return found
 
 
