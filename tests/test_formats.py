@@ -216,7 +216,8 @@ def test_what_counts_lines_of_files_gets_those_of_the_json(tmp_path: Path, inden
 def test_a_place_that_a_notebook_does_not_have_is_its_first_line(tmp_path: Path) -> None:
     path = tmp_path / "train.ipynb"
     path.write_text('{"cells": []}')
-    assert ",line=1,col=1,endLine=1,endColumn=1::" in machine.github([finding(str(path), 3, cell=9)], "", text.Sources())
+    shown = machine.github([finding(str(path), 3, cell=9)], "", text.Sources())
+    assert ",line=1,col=1,endLine=1,endColumn=1::" in shown
 
 
 def test_colour_changes_no_character() -> None:

@@ -313,7 +313,7 @@ class Flow(Modules):
 
     def _try(self, node: ast.Try) -> None:
         shim = any(catches_import(handler) for handler in node.handlers)
-        self.shims += shim
+        self.trying += shim
         before_vars, before_heap, before_cur = dict(self.frame.vars), dict(self.heap), self.cur
         raised: list[int] = [self.cur] if self.cur is not None else []
         base = len(self.unwind)
@@ -328,6 +328,8 @@ class Flow(Modules):
         self.handlers.pop()
         if self.cur is not None:
             self.read(node.orelse)
+        self.trying -= shim
+        self.shims += shim
         ends = [(self.cur, self.frame.vars, self.heap)]
         in_try = {**before_vars, **self.frame.vars}
         for handler in node.handlers:
