@@ -70,11 +70,11 @@ def _moved(model: nn.Module, before: list[torch.Tensor]) -> float:
     return _norm(p - q for p, q in zip(model.parameters(), before, strict=True))
 
 
-class _Kernels(TorchDispatchMode):
+class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the operations that reach the dispatcher, and those of them that make the host wait for a device."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.all = self.waits = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -93,7 +93,8 @@ class _Island(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = torch.relu(self.body(x))
         with torch.autocast("cpu", enabled=False):
-            return self.head(hidden.float())
+            output: torch.Tensor = self.head(hidden.float())
+        return output
 
 
 @shows("AMP103", "20 steps of a model with a float32 island, a loss of about 25")
@@ -106,9 +107,9 @@ def backward_in_region(wrong: bool) -> Figures:
         with _autocast():
             loss = nn.functional.mse_loss(model(torch.randn(8, 16)), torch.full((8, 1), 5.0))
             if wrong:
-                scaler.scale(loss).backward()
+                scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         if not wrong:
-            scaler.scale(loss).backward()
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         before = scaler.get_scale()
         scaler.step(optimizer)
         scaler.update()
@@ -180,7 +181,7 @@ def _unsynced(rank: int, wrong: bool) -> torch.Tensor:
         last = number % 4 == 3
         model.require_backward_grad_sync = last != wrong
         loss = nn.functional.mse_loss(model(torch.randn(8, 16)), torch.randn(8, 1)) / 4
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         if last:
             optimizer.step()
             optimizer.zero_grad()
@@ -198,7 +199,7 @@ def resumed(wrong: bool) -> Figures:
             optimizer.zero_grad()
             with _autocast():
                 loss = nn.functional.mse_loss(model(torch.randn(32, 16)), torch.randn(32, 1)) * 5e3
-            scaler.scale(loss).backward()
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             before = scaler.get_scale()
             scaler.step(optimizer)
             scaler.update()
@@ -233,12 +234,14 @@ def scaler_for_bfloat16(wrong: bool) -> Figures:
     model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(8)))
     optimizer = _sgd(model)
     scaler = torch.amp.GradScaler("cpu", enabled=wrong)
+    kernels = _Kernels()
     for _ in range(2):
         optimizer.zero_grad()
         with torch.autocast("cpu", dtype=torch.bfloat16):
             loss = model(torch.randn(8, 16)).float().square().mean()
         scaler.scale(loss).backward()
-        with _Kernels() as kernels:
+        kernels = _Kernels()
+        with kernels:
             scaler.step(optimizer)
             scaler.update()
     return {"operations": kernels.all, "of these, reads that wait for the device": kernels.waits}
@@ -253,7 +256,7 @@ def saturated(wrong: bool) -> Figures:
             loss = nn.functional.binary_cross_entropy(torch.sigmoid(logit), target)
         else:
             loss = nn.functional.binary_cross_entropy_with_logits(logit, target)
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     assert logit.grad is not None
     return {"loss": loss.item(), "gradient": logit.grad.item()}
 
@@ -264,7 +267,7 @@ def compiled(wrong: bool) -> Figures:
     runs = torch.compile(model, backend="aot_eager") if wrong else model
     with _autocast():
         loss = nn.functional.mse_loss(runs(torch.randn(8, 16)), torch.full((8, 1), 5.0))
-    (loss * 2.0**16).backward()
+    (loss * 2.0**16).backward()  # type: ignore[no-untyped-call]
     assert model.head.weight.grad is not None
     return {"gradients of the island that are not finite": int((~model.head.weight.grad.isfinite()).sum())}
 
@@ -281,7 +284,7 @@ def _infinity(rank: int, wrong: bool) -> torch.Tensor:
     shard = nn.Parameter(torch.ones(4))
     optimizer = torch.optim.SGD([shard], lr=0.1)
     scaler = _scaled() if wrong else ShardedGradScaler("cpu", init_scale=2.0**16, process_group=dist.group.WORLD)
-    scaler.scale(shard.sum() * (float("inf") if rank else 1.0)).backward()
+    scaler.scale(shard.sum() * (float("inf") if rank else 1.0)).backward()  # type: ignore[no-untyped-call]
     scaler.step(optimizer)
     scaler.update()
     return torch.tensor(scaler.get_scale())
@@ -297,7 +300,7 @@ def _clipped(rank: int, wrong: bool) -> torch.Tensor:
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     model = FullyShardedDataParallel(nn.Linear(16, 2, bias=False), device_id=torch.device("cpu"))
-    nn.functional.mse_loss(model(torch.ones(4, 16)), torch.tensor([1.0, 9.0])).backward()
+    nn.functional.mse_loss(model(torch.ones(4, 16)), torch.tensor([1.0, 9.0])).backward()  # type: ignore[no-untyped-call]
     if wrong:
         nn.utils.clip_grad_norm_(model.parameters(), 0.05)
     else:
@@ -322,7 +325,7 @@ def _compressed(rank: int, wrong: bool) -> torch.Tensor:
     for _ in range(30):
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(torch.randn(8, 16)), torch.full((8, 1), 8.0))
-        scaler.scale(loss).backward()
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         before = scaler.get_scale()
         scaler.step(optimizer)
         scaler.update()
