@@ -5,6 +5,7 @@ python benchmarks/harm.py AMP201     measures some rules, and prints the sentenc
 
 An example is run as it stands, with its own seed. What is measured needs no recorder: hooks of torch's optimizers see
 each step that is really taken, its gradients and how far the parameters move. Where nothing differs nothing is claimed.
+What takes more than an example to be seen has a program of its own in consequences.py.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import consequences
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from pytest_amp_check.protocol.rules import RULES
 
 TABLE = Path(__file__).resolve().parents[1] / "pytest_amp_check" / "protocol" / "measured.py"
-#: These are about text, which no run has.
-OF_TEXT = frozenset({"AMP902", "AMP903"})
+#: Lines and characters of what an example prints that are quoted.
+LINES, LENGTH = 4, 90
 #: Factor from which on two figures are told apart.
 TELLING = 1.02
 
@@ -69,7 +71,7 @@ class Figures:
     """What one run of an example did.
 
     ``taken`` and ``skipped`` count optimizer steps, ``scale`` is the loss scale after the last update, ``open`` says
-    that autocast was still enabled at the end, ``error`` is what ended the run.
+    that autocast was still enabled at the end, ``error`` is what ended the run, ``printed`` the lines that it wrote.
     """
 
     def __init__(self) -> None:
@@ -79,6 +81,7 @@ class Figures:
         self.open = False
         self.error = ""
         self.warned = 0
+        self.printed: list[str] = []
         self.steps: dict[torch.optim.Optimizer, Steps] = {}
 
     def before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -124,7 +127,8 @@ def run(source: str) -> Figures:
     figures = Figures()
 
     def go() -> None:
-        with watched(figures), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(record=True) as said:
+        shown = io.StringIO()
+        with watched(figures), contextlib.redirect_stdout(shown), warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             try:
                 runpy.run_path("example.py", run_name="__main__")
@@ -132,6 +136,7 @@ def run(source: str) -> Figures:
                 figures.error = f"{type(error).__name__}: {' '.join(str(error).split())}"
             figures.open = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
             figures.warned = len(said)
+        figures.printed = shown.getvalue().splitlines()
 
     here, compiler, arguments = os.getcwd(), torch.compile, sys.argv
     torch.compile = functools.partial(torch.compile, backend="aot_eager")
@@ -208,9 +213,21 @@ def sentence(bad: Figures, good: Figures) -> str:
         said += telling
         if bad.scale is not None and good.scale is not None and bad.scale != good.scale:
             said.append(f"the loss scale ends at {bad.scale:g}, not {good.scale:g}")
+    if bad.printed and bad.printed != good.printed:
+        many = max(len(bad.printed), len(good.printed)) > LINES
+        # Where both get as far, it is the end that tells.
+        part = slice(-1, None) if len(bad.printed) == len(good.printed) else slice(1)
+        shown, other = (quoted(each.printed[part] if many else each.printed) for each in (bad, good))
+        said.append(f"it prints {shown}" + (f", where the good example prints {other}" if other else ""))
     if bad.warned > good.warned:
         said.append(f"warnings: {bad.warned}, where the good example gives {good.warned or 'none'}")
     return "; ".join(said)
+
+
+def quoted(lines: list[str]) -> str:
+    """Lines that were printed, as code."""
+    short = (line if len(line) <= LENGTH else line[: LENGTH - 3] + "..." for line in dict.fromkeys(lines))
+    return ", ".join(f"`{line.replace('`', chr(39))}`" for line in short)
 
 
 def measure(code: str) -> str:
@@ -220,24 +237,31 @@ def measure(code: str) -> str:
 
 def main() -> None:
     torch.set_num_threads(1)
-    codes = sys.argv[1:] or [code for code in RULES if code not in OF_TEXT]
-    found = {}
-    for code in codes:
-        found[code] = measure(code)
-        print(f"{code}: {found[code] or '-'}", flush=True)
+    found: dict[str, str] = {}
+    made: dict[str, str] = {}
+    for code in sys.argv[1:] or RULES:
+        found[code] = "" if code in consequences.NOT_HERE else measure(code)
+        made[code] = consequences.measure(code) if code in consequences.SHOWN else ""
+        for text in filter(None, (found[code], made[code], consequences.NOT_HERE.get(code))):
+            print(f"{code}: {text}", flush=True)
     if sys.argv[1:]:
         return
     lines = [
-        '"""What each rule\'s bad example did beside its good one, measured: written by benchmarks/harm.py."""',
+        '"""What each rule\'s mistake did where it was run, measured: written by benchmarks/harm.py."""',
         "",
-        "#: The torch that ran them, on the CPU.",
+        "#: The torch that ran it, on the CPU.",
         f'TORCH = "{torch.__version__.partition("+")[0]}"',
-        "#: Code -> what the bad example did. Where nothing could be told apart, there is no entry.",
-        "MEASURED = {",
-        *(entry for code, text in found.items() if text for entry in written(code, text)),
-        "}",
+        *table("MEASURED", "what the bad example did beside the good one, where anything differs", found),
+        *table("SHOWN", "what a program did that was made to show it, with the mistake and without", made),
+        *table("NOT_HERE", "why nothing was measured", consequences.NOT_HERE),
     ]
     TABLE.write_text("\n".join(lines) + "\n")
+
+
+def table(name: str, what: str, texts: dict[str, str]) -> list[str]:
+    """The lines of one table."""
+    entries = [entry for code, text in texts.items() if text for entry in written(code, text)]
+    return [f"#: Code -> {what}.", f"{name} = {{", *entries, "}"]
 
 
 def written(code: str, text: str) -> list[str]:

@@ -248,6 +248,29 @@ def test_a_cache_that_says_nonsense(tmp_path_factory: pytest.TempPathFactory, da
     assert "passwd" not in shown
 
 
+def test_a_link_that_a_repository_brings_is_not_written_through(tree: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    check_paths([str(tree)], cache=str(cache))
+    (file,) = cache.glob("*.json")
+    file.unlink()
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    for name in (f"{file.name}.{os.getpid()}", file.name):
+        (cache / name).symlink_to(precious)
+    assert [f.code for f in check_paths([str(tree)], cache=str(cache)).findings]
+    assert precious.read_text() == "mine"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_not_waited_for(tree: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    check_paths([str(tree)], cache=str(cache))
+    (file,) = cache.glob("*.json")
+    file.unlink()
+    os.mkfifo(file)
+    assert [f.code for f in check_paths([str(tree)], cache=str(cache)).findings]
+
+
 def test_a_folder_that_cannot_be_written(tree: Path, tmp_path: Path) -> None:
     blocked = tmp_path / "blocked"
     blocked.write_text("a file where a folder should be")

@@ -193,6 +193,33 @@ def test_a_notebook_names_the_cell_and_shows_no_lines_of_its_json(tmp_path: Path
     assert '"cells"' not in shown
 
 
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("listed", [True, False])
+def test_what_counts_lines_of_files_gets_those_of_the_json(tmp_path: Path, indent: int | None, listed: bool) -> None:
+    lines = ["a = 1\n", 'b = "\\n"\n', "c = 3"]
+    source = {"cell_type": "code", "source": lines if listed else "".join(lines)}
+    notebook = {"cells": [{"cell_type": "markdown", "source": ["# c = 3"]}, source]}
+    path = tmp_path / "train.ipynb"
+    path.write_text(json.dumps(notebook, indent=indent))
+    rows = path.read_text().split("\n")
+    for number in (1, 2, 3):
+        found = [finding(str(path), number, column=0, end_column=5, cell=2)]
+        (result,) = json.loads(machine.sarif(found, text.Sources()))["runs"][0]["results"]
+        region = result["locations"][0]["physicalLocation"]["region"]
+        row = rows[region["startLine"] - 1]
+        assert region["endLine"] == region["startLine"]
+        held = json.loads(row[region["startColumn"] - 1 : region["endColumn"] - 1])
+        assert held == (lines[number - 1] if listed else "".join(lines))
+        assert f"line={region['startLine']},col={region['startColumn']}," in machine.github(found, "", text.Sources())
+
+
+def test_a_place_that_a_notebook_does_not_have_is_its_first_line(tmp_path: Path) -> None:
+    path = tmp_path / "train.ipynb"
+    path.write_text('{"cells": []}')
+    shown = machine.github([finding(str(path), 3, cell=9)], "", text.Sources())
+    assert ",line=1,col=1,endLine=1,endColumn=1::" in shown
+
+
 def test_colour_changes_no_character() -> None:
     steps = (Step(Site("train.py", 4, 4, 4, 37), "the loss is scaled"),)
     found = [
@@ -286,7 +313,7 @@ def test_github_escapes_sorts_by_severity_and_ends_with_the_summary() -> None:
         finding("c.py", severity="error"),
     ]
     name, said = "title=AMP201 clip-before-unscale", "gradients are scaled: unscale first"
-    assert machine.github(found, "Found 2 errors, 1 warning, 1 info in 4 files.").split("\n") == [
+    assert machine.github(found, "Found 2 errors, 1 warning, 1 info in 4 files.", text.Sources()).split("\n") == [
         f"::error {name},file=c.py,line=5,col=5,endLine=5,endColumn=45::{said}",
         f"::error {name},file=z.py,line=5,col=5,endLine=7,endColumn=3::{said}",
         f"::warning {name},file=b%2Cc%3Ad%25e.py,line=5,col=5,endLine=5,endColumn=45::100 %25: a,b%0Anext%0D",
@@ -294,14 +321,14 @@ def test_github_escapes_sorts_by_severity_and_ends_with_the_summary() -> None:
         "::notice title=amp-check::Found 2 errors, 1 warning, 1 info in 4 files.",
         "",
     ]
-    assert machine.github([], "No AMP mistakes found in 1 file.") == ""
+    assert machine.github([], "No AMP mistakes found in 1 file.", text.Sources()) == ""
 
 
 def test_paths_below_the_working_folder_are_relative_for_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert ",file=src/a.py," in machine.github([finding(str(tmp_path / "src" / "a.py"))], "")
-    assert ",file=src/a.py," in machine.github([finding("./src/a.py")], "")
-    assert ",file=/elsewhere/a.py," in machine.github([finding("/elsewhere/a.py")], "")
+    assert ",file=src/a.py," in machine.github([finding(str(tmp_path / "src" / "a.py"))], "", text.Sources())
+    assert ",file=src/a.py," in machine.github([finding("./src/a.py")], "", text.Sources())
+    assert ",file=/elsewhere/a.py," in machine.github([finding("/elsewhere/a.py")], "", text.Sources())
 
 
 def sarif(*findings: Finding, script: str = SCRIPT, path: str = "train.py") -> dict[str, Any]:

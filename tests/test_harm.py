@@ -1,21 +1,30 @@
-"""The measured table says what a run of the examples says."""
+"""The measured tables say what runs of the examples, and of what was made to show more, say."""
 
 from __future__ import annotations
 
 import runpy
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_amp_check.protocol.measured import MEASURED, TORCH
+from pytest_amp_check.faces.text import rule_markdown
+from pytest_amp_check.protocol.measured import MEASURED, NOT_HERE, SHOWN, TORCH
 from pytest_amp_check.protocol.rules import RULES
 
 torch = pytest.importorskip("torch")
 
-HARM: dict[str, Any] = runpy.run_path(str(Path(__file__).resolve().parents[1] / "benchmarks" / "harm.py"))
+BENCHMARKS = str(Path(__file__).resolve().parents[1] / "benchmarks")
+sys.path.append(BENCHMARKS)
+HARM: dict[str, Any] = runpy.run_path(f"{BENCHMARKS}/harm.py")
+sys.path.remove(BENCHMARKS)
 measure: Callable[[str], str] = HARM["measure"]
+show: Callable[[str], str] = HARM["consequences"].measure
+same_torch = pytest.mark.skipif(
+    torch.__version__.partition("+")[0] != TORCH, reason=f"the tables were measured with torch {TORCH}"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -26,15 +35,42 @@ def one_thread() -> Any:
     torch.set_num_threads(threads)
 
 
-def test_only_rules_are_measured() -> None:
-    assert set(MEASURED) <= set(RULES)
-    assert len(MEASURED) > len(RULES) / 2
+def test_every_rule_is_measured_or_says_why_not() -> None:
+    assert {*MEASURED, *SHOWN, *NOT_HERE} == set(RULES)
+    assert not {*MEASURED, *SHOWN} & set(NOT_HERE)
+    assert {*SHOWN} == {*HARM["consequences"].SHOWN}
+    assert HARM["consequences"].NOT_HERE == NOT_HERE
 
 
-@pytest.mark.skipif(torch.__version__.partition("+")[0] != TORCH, reason=f"the table was measured with torch {TORCH}")
+@same_torch
 @pytest.mark.parametrize("code", ["AMP102", "AMP201", "AMP204", "AMP206", "AMP215", "AMP801"])
 def test_the_table_says_what_a_run_says(code: str) -> None:
     assert measure(code) == MEASURED[code]
+
+
+@same_torch
+@pytest.mark.parametrize("code", ["AMP110", "AMP205", "AMP207", "AMP402", "AMP503", "AMP504"])
+def test_what_was_made_to_show_more_shows_it(code: str) -> None:
+    assert show(code) == SHOWN[code]
+
+
+def test_a_page_says_what_was_run() -> None:
+    assert "A program made to show it" in rule_markdown(RULES["AMP402"])
+    assert "The bad example below beside the good one" in rule_markdown(RULES["AMP201"])
+    assert f"Nothing was run for this page: {NOT_HERE['AMP109']}." in rule_markdown(RULES["AMP109"])
+
+
+def test_of_what_is_printed_the_lines_are_quoted_that_tell() -> None:
+    def ran(*lines: str) -> Any:
+        figures = HARM["Figures"]()
+        figures.printed = list(lines)
+        return figures
+
+    assert HARM["sentence"](ran("a", "a", "c"), ran("b")) == "it prints `a`, `c`, where the good example prints `b`"
+    assert HARM["sentence"](ran(*"12345"), ran(*"67890")) == "it prints `5`, where the good example prints `0`"
+    assert HARM["sentence"](ran(*"12345"), ran("6")) == "it prints `1`, where the good example prints `6`"
+    assert HARM["sentence"](ran("x"), ran()) == "it prints `x`"
+    assert HARM["sentence"](ran("x"), ran("x")) == ""
 
 
 def test_what_does_not_differ_is_not_claimed() -> None:

@@ -464,3 +464,42 @@ class {name}_three:
             yield x
 """
     )
+
+
+@pytest.mark.parametrize("caught", ["", " Exception", " AttributeError"])
+def test_a_try_provides_for_an_old_torch_only_where_it_names_it(caught: str) -> None:
+    agrees(
+        f"""\
+import torch
+
+def provided(flag):
+    try:
+        return torch.cuda.amp.autocast(enabled=flag)
+    except{caught}:
+        return torch.cpu.amp.autocast(enabled=flag)
+
+def old(flag):
+    return torch.cuda.amp.autocast(enabled=flag)
+
+def handled(flag):
+    try:
+        return torch.amp.autocast("cuda", enabled=flag)
+    except{caught}:
+        return old(flag)
+"""
+    )
+    agrees(
+        f"""\
+import torch
+
+def forward(model, x, flag):
+    with torch.cuda.amp.autocast(enabled=flag):  # AMP901
+        return model(x)
+
+def main(model, x):
+    try:
+        forward(model, x, True)
+    except{caught}:
+        print("failed")
+"""
+    )

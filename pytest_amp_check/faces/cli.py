@@ -307,7 +307,7 @@ def _show(
     if form == "json":
         stream.write(machine.dumps(records) if options.statistics else machine.json_text(findings))
     elif form == "github":
-        stream.write(machine.github(findings, summary))
+        stream.write(machine.github(findings, summary, sources))
     else:
         stream.write(machine.sarif(findings, sources))
 

@@ -31,12 +31,12 @@ def json_text(findings: Iterable[Finding]) -> str:
     return dumps([finding.as_dict() for finding in findings])
 
 
-def github(findings: Iterable[Finding], summary: str) -> str:
+def github(findings: Iterable[Finding], summary: str, sources: Sources) -> str:
     """Workflow commands, the worst first: GitHub keeps ten of a severity in a step and drops the rest unsaid."""
     lines = []
     for finding in sorted(findings, key=lambda f: (SEVERITIES.index(f.severity), f.order())):
         site = finding.site
-        line, column, end_line, end_column = _region(site)
+        line, column, end_line, end_column = _region(site, sources)
         properties = {
             "title": f"{finding.code} {finding.name}",
             "file": _relative(site.path),
@@ -52,13 +52,15 @@ def github(findings: Iterable[Finding], summary: str) -> str:
     return "".join(lines)
 
 
-def _region(site: Site) -> tuple[int, int, int, int]:
-    """First line and column and last line and column of a place, all from 1.
+def _region(site: Site, sources: Sources) -> tuple[int, int, int, int]:
+    """First line and column and last line and column of a place in its file, all from 1.
 
-    A line of a cell is no line of its file, and what counts lines gets the first one.
+    A line of a cell is no line of its file: what counts those gets the string of the JSON that holds it.
     """
     if site.cell is not None:
-        return 1, 1, 1, 1
+        line, column, _ = sources.in_notebook(site, site.line)
+        end_line, _, end_column = sources.in_notebook(site, max(site.line, site.end_line))
+        return line, column + 1, end_line, end_column + 1
     return max(site.line, 1), site.column + 1, max(site.end_line, site.line, 1), site.end_column + 1
 
 
@@ -86,7 +88,9 @@ def sarif(findings: Sequence[Finding], sources: Sources) -> str:
     order = sorted({finding.code for finding in findings})
     index = {code: number for number, code in enumerate(order)}
     prints = _fingerprints(findings, sources)
-    results = [_result(finding, index[finding.code], prints[number]) for number, finding in enumerate(findings)]
+    results = [
+        _result(finding, index[finding.code], prints[number], sources) for number, finding in enumerate(findings)
+    ]
     driver = {
         "name": "amp-check",
         "semanticVersion": __version__,
@@ -115,7 +119,7 @@ def _rule(code: str) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, rule: int, fingerprint: str) -> dict[str, Any]:
+def _result(finding: Finding, rule: int, fingerprint: str, sources: Sources) -> dict[str, Any]:
     message = _in_cell(finding.site) + finding.message
     if not finding.certain:
         message += " (on some paths only" + (f", {finding.condition})" if finding.condition else ")")
@@ -124,15 +128,15 @@ def _result(finding: Finding, rule: int, fingerprint: str) -> dict[str, Any]:
         "ruleIndex": rule,
         "level": _LEVELS[finding.severity],
         "message": {"text": message},
-        "locations": [_location(finding.site)],
+        "locations": [_location(finding.site, sources)],
         "partialFingerprints": {"ampCheck/v1": fingerprint},
     }
     if finding.witness:
         steps = [(step.site, step.text) for step in finding.witness]
         result["relatedLocations"] = [
-            {"id": number, **_location(site, text)} for number, (site, text) in enumerate(steps, 1)
+            {"id": number, **_location(site, sources, text)} for number, (site, text) in enumerate(steps, 1)
         ]
-        flow = [{"location": _location(site, text)} for site, text in steps]
+        flow = [{"location": _location(site, sources, text)} for site, text in steps]
         result["codeFlows"] = [{"threadFlows": [{"locations": flow}]}]
     if finding.fix is not None and finding.cell is None:
         # Only of a file: what a fix counts in a notebook is no line of its file.
@@ -164,9 +168,9 @@ def _artifact(path: str) -> dict[str, Any]:
     return artifact
 
 
-def _location(site: Site, text: str = "") -> dict[str, Any]:
+def _location(site: Site, sources: Sources, text: str = "") -> dict[str, Any]:
     names = ("startLine", "startColumn", "endLine", "endColumn")
-    region = dict(zip(names, _region(site), strict=True))
+    region = dict(zip(names, _region(site, sources), strict=True))
     location: dict[str, Any] = {"physicalLocation": {"artifactLocation": _artifact(site.path), "region": region}}
     if text:
         location["message"] = {"text": _in_cell(site) + text}

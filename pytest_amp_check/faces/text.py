@@ -47,17 +47,30 @@ class Sources:
     def __init__(self, texts: Mapping[str, str] | None = None) -> None:
         self._texts = dict(texts or {})
         self._lines: dict[str, dict[int | None, list[str]]] = {}
+        self._places: dict[str, dict[tuple[int, int], tuple[int, int, int]]] = {}
+
+    def _text(self, path: str) -> str:
+        return self._texts[path] if path in self._texts else _read(path)
 
     def line(self, path: str, number: int, cell: int | None = None) -> str | None:
         parts = self._lines.get(path)
         if parts is None:
-            parts = self._lines[path] = _parts(path, self._texts[path] if path in self._texts else _read(path))
+            parts = self._lines[path] = _parts(path, self._text(path))
         lines = parts.get(cell, [])
         return lines[number - 1] if 0 < number <= len(lines) else None
 
     def at(self, site: Site, number: int) -> str | None:
         """A line of the file or cell in which a place is."""
         return self.line(site.path, number, site.cell)
+
+    def in_notebook(self, site: Site, number: int) -> tuple[int, int, int]:
+        """Where the JSON of a notebook holds a line of a cell: its own line, from 1, and its columns, from 0."""
+        known = self._places.get(site.path)
+        if known is None:
+            from ..static import cells
+
+            known = self._places[site.path] = cells.places(self._text(site.path))
+        return known.get((site.cell or 0, number), (1, 0, 0))
 
 
 def _parts(path: str, text: str) -> dict[int | None, list[str]]:
@@ -367,11 +380,18 @@ def rule_markdown(rule: Rule) -> str:
 
 
 def _measured(code: str) -> list[str]:
-    """What the rule's own examples did when they were run."""
-    from ..protocol.measured import MEASURED, TORCH
+    """What the mistake did where it was run for these pages, or why it was not."""
+    from ..protocol.measured import MEASURED, NOT_HERE, SHOWN, TORCH
 
-    said = MEASURED.get(code)
-    return [f"The bad example below beside the good one, on the CPU with torch {TORCH}: {said}."] if said else []
+    run = f"on the CPU with torch {TORCH}"
+    said: list[str] = []
+    if code in SHOWN:
+        said.append(f"A program made to show it, with the mistake and without it, {run}: {SHOWN[code]}.")
+    if code in MEASURED:
+        said.append(f"The bad example below beside the good one, {run}: {MEASURED[code]}.")
+    if code in NOT_HERE:
+        said.append(f"Nothing was run for this page: {NOT_HERE[code]}.")
+    return said
 
 
 _SAFETY = {

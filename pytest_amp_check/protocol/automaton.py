@@ -7,9 +7,8 @@ state (a test says so), gives the next state, and the labels of the faults that 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from .events import MICRO
+from .named import NamedTuple
 
 # What the gradients are.
 UNKNOWN = "unknown"  # code that cannot be read may have changed them

@@ -6,7 +6,10 @@ A program is a graph of AMP events; a run is such a graph with one path. ``stati
 
 from __future__ import annotations
 
-from typing import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 
 # Event kinds. The subject of an event is the thing named first in its comment, the object the second.
 AUTOCAST_NEW = "autocast-new"  # an autocast context is constructed; facts: arguments as bound to the signature

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
 from . import automaton as a
 from . import events as e
 from .events import Event, Program, Site, Test
 from .finding import ERROR, SEVERITIES, Finding, Step
 from .frameworks import FRAMEWORKS, PRECISION_FREE
+from .named import NamedTuple
 from .rule import FactJudge
 from .rules import LABELS, RULES
 

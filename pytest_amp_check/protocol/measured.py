@@ -1,20 +1,44 @@
-"""What each rule's bad example did beside its good one, measured: written by benchmarks/harm.py."""
+"""What each rule's mistake did where it was run, measured: written by benchmarks/harm.py."""
 
-#: The torch that ran them, on the CPU.
+#: The torch that ran it, on the CPU.
 TORCH = "2.13.0"
-#: Code -> what the bad example did. Where nothing could be told apart, there is no entry.
+#: Code -> what the bad example did beside the good one, where anything differs.
 MEASURED = {
     "AMP101": (
         "the gradients that the optimizer sees are 1.75 times larger in the median step; the parameters move "
-        "1.72 times further"
+        "1.72 times further; it prints `9 0.7379008531570435`, where the good example prints `9 "
+        "0.6749772429466248`"
     ),
-    "AMP102": "autocast is still enabled when it is over",
+    "AMP102": (
+        "autocast is still enabled when it is over; it prints `autocast after the region: True "
+        "torch.bfloat16`, where the good example prints `autocast after the region: False torch.float32`"
+    ),
     "AMP104": (
         "steps taken are 2 and skipped 1, where they would be 3 and 0; the gradients that the optimizer sees "
         "are 1.16 times larger in the median step; the parameters move 1.40 times less far; the loss scale "
-        "ends at 32768, not 65536"
+        "ends at 32768, not 65536; it prints `torch.float16 32768.0`, where the good example prints "
+        "`torch.float32 65536.0`"
     ),
-    "AMP106": "warnings: 2, where the good example gives none",
+    "AMP105": (
+        "it prints `bare call: torch.float32`, `decorated generator: [torch.float32, torch.float32]`, "
+        "`consumer of a yield: [torch.bfloat16, torch.bfloat16]`, where the good example prints `region: "
+        "torch.bfloat16`, `generator: [torch.bfloat16, torch.bfloat16]`, `consumer: [torch.float32, "
+        "torch.float32]`"
+    ),
+    "AMP106": (
+        "it prints `device_object Expected 'device_type' of type 'str', got: '<class 'torch.device'>'`, "
+        "`no_device autocast.__init__() missing 1 required positional argument: 'device_type'`, "
+        "`bool_in_the_dtype set_autocast_dtype(): argument 'dtype' (position 2) must be torch.dty...`, "
+        "`unsupported_dtype torch.float32`, where the good example prints `device_type torch.bfloat16`, "
+        "`named_device torch.bfloat16`, `named_enabled torch.bfloat16`; warnings: 2, where the good example "
+        "gives none"
+    ),
+    "AMP107": "it prints `expected m1 and m2 to have the same dtype, but got: c10::BFloat16 != float`",
+    "AMP108": (
+        "it prints `predict mat1 and mat2 must have the same dtype, but got BFloat16 and Float`, `remember "
+        "index_add_(): self (Float) and source (BFloat16) must have the same scalar type`, where the good "
+        "example prints `predict ran`, `remember ran`"
+    ),
     "AMP201": (
         "the gradients that the optimizer sees are 65,536 times smaller in the median step; the parameters "
         "move 1.41 times less far"
@@ -67,10 +91,80 @@ MEASURED = {
         "are exactly zero, not 0%; the parameters move 1.75 times less far"
     ),
     "AMP403": "the parameters move 1.59 times further; warnings: 1, where the good example gives none",
-    "AMP501": "the parameters move 4.18 times less far",
-    "AMP502": "13% of the gradients are exactly zero, not 0%",
+    "AMP501": (
+        "the parameters move 4.18 times less far; it prints `unchanged weights: 0.97998046875`, where the "
+        "good example prints `unchanged weights: 0.0`"
+    ),
+    "AMP502": (
+        "13% of the gradients are exactly zero, not 0%; it prints `zero gradients: 0.1640625`, where the good "
+        "example prints `zero gradients: 0.0`"
+    ),
+    "AMP505": "it prints `finite: False False`, where the good example prints `finite: True True`",
+    "AMP506": (
+        "it prints `attend_where finite: False`, `attend_masked_fill value cannot be converted to type "
+        "c10::Half without overflow`, where the good example prints `attend_where finite: True`, "
+        "`attend_masked_fill finite: True`"
+    ),
+    "AMP507": "it prints `finite: False False`, where the good example prints `finite: True True`",
+    "AMP508": "it prints `sum of 1000 ones: 256.0`, where the good example prints `sum of 1000 ones: 1000.0`",
+    "AMP509": "it prints `largest error: 1.9999994039535522`, where the good example prints `largest error: 0.0`",
+    "AMP605": (
+        "it prints `Cannot insert a Tensor that requires grad as a constant. Consider making it a "
+        "parameter...`, where the good example prints `torch.bfloat16`"
+    ),
+    "AMP606": "it prints `torch.float32`, where the good example prints `torch.bfloat16`",
     "AMP801": (
         "steps taken are 0 and skipped 20, where they would be 18 and 2; the loss scale ends at 0.0625, not 16384"
     ),
     "AMP901": "warnings: 4, where the good example gives none",
+}
+#: Code -> what a program did that was made to show it, with the mistake and without.
+SHOWN = {
+    "AMP103": (
+        "20 steps of a model with a float32 island, a loss of about 25: steps skipped 3, not 1; loss scale at "
+        "the end 8,192, not 32,768"
+    ),
+    "AMP110": "one forward of four layers of 256 units on 512 rows: MiB kept for backward 4, not 2.38",
+    "AMP205": (
+        "one step of SGD on a loss whose gradient is zero and a penalty: the penalty moves the parameters by "
+        "1.54e-06, not 0.101"
+    ),
+    "AMP207": (
+        "two optimizers of one scaler, of which the first overflows: the second optimizer moves its "
+        "parameters by 0.447, not 0.224"
+    ),
+    "AMP305": (
+        "two processes of gloo, windows of 4 micro-batches, 10 steps of SGD: difference between the "
+        "parameters of the two 0.0504, not 0"
+    ),
+    "AMP401": "a run that has settled at a low loss scale, resumed: steps skipped after resuming 12, not 0",
+    "AMP402": "a checkpoint in an iteration that overflowed: loss scale after resuming 65,536, not 32,768",
+    "AMP503": (
+        "one step of SGD on eight layers, after a forward in bfloat16 and a backward: operations 27, not 18; "
+        "of these, reads that wait for the device 1, not 0"
+    ),
+    "AMP504": "a logit of -20 whose target is 1, in float16 on the CPU: loss 100, not 20; gradient nan, not -1",
+    "AMP601": (
+        "one backward of a model with a float32 island, compiled with aot_eager, loss 25 and scale 65536: "
+        "gradients of the island that are not finite 32, not 0"
+    ),
+    "AMP602": (
+        "two processes, one infinity in the shard of the second: loss scale of the first 65,536, not 32,768; "
+        "loss scale of the second 32,768"
+    ),
+    "AMP603": (
+        "two processes, each with one half of the gradients, clipped at a norm of 0.05: norm after clipping "
+        "0.0707, not 0.05"
+    ),
+    "AMP604": (
+        "two processes of gloo, 30 steps whose gradients, in float32, are about 10: steps skipped 5, not 0; "
+        "loss scale at the end 2,048, not 65,536"
+    ),
+}
+#: Code -> why nothing was measured.
+NOT_HERE = {
+    "AMP109": "torch 2.11 and later put it right, so that the figures of older versions stand",
+    "AMP302": "it takes accelerate or another framework, which the benchmark does without",
+    "AMP902": "a comment does nothing when a program runs",
+    "AMP903": "what cannot be parsed cannot be run",
 }

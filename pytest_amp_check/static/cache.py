@@ -3,6 +3,11 @@
 One file of JSON for each list of paths that was checked. What it says of a file counts as long as the content is the
 same, and that of every other file that mattered, and as imports lead where they led. What is selected, suppressed or
 how severe it is, is decided after.
+
+A repository may bring a cache of its own, as it may bring one of ruff or mypy, which lie beside the code as well. It is
+data, of which nothing runs, and what does not fit is read again. It can keep a finding back, as a comment of that
+repository can, only from whoever has this very installation at this very place, by its times; ``--no-cache`` asks
+nobody. No link that it brings is written through.
 """
 
 from __future__ import annotations
@@ -81,6 +86,9 @@ class Cache:
         import json
 
         try:
+            # A pipe would be waited for.
+            if not os.path.isfile(self._path):
+                return
             with open(self._path, "rb") as file:
                 found = json.loads(file.read())
             if found["key"] == self._key:
@@ -228,10 +236,11 @@ class Cache:
             for name, content in MARKS.items():
                 mark = os.path.join(self._directory, name)
                 if not os.path.lexists(mark):
-                    with open(mark, "w", encoding="utf-8") as file:
+                    with open(mark, "x", encoding="utf-8") as file:
                         file.write(content)
             fresh = not os.path.exists(self._path)
-            with open(part, "w", encoding="ascii") as file:
+            # Not what lies there already: it may be a link.
+            with open(part, "x", encoding="ascii") as file:
                 file.write(json.dumps(made, separators=(",", ":")))
             os.replace(part, self._path)
             if fresh:

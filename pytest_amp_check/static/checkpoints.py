@@ -31,12 +31,12 @@ FLAGS = frozenset({"use", "using", "enable", "enabled", "is", "with", "no", "has
 #: Gives what an object holds, by name.
 Attributes = Callable[[int], list[tuple[str, Value]]]
 
-_WORD = re.compile(r"[a-z0-9]+")
+_WORD = r"[a-z0-9]+"
 
 
 def speaks_of_scaling(words: str) -> bool:
     """Whether words may name a scaler, or what holds one, rather than a flag that says whether there is one."""
-    found = _WORD.findall(words.lower())
+    found = re.findall(_WORD, words.lower())
     return any("scal" in w for w in found) or ("amp" in found and not FLAGS.intersection(found))
 
 

@@ -5,11 +5,13 @@ A formula is True, False, ``("test", key)``, ``("not", f)``, ``("and", f, g, ...
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..protocol.events import Site, Test
 
-Formula = bool | tuple[Any, ...]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+Formula = bool | tuple["Any", ...]
 
 
 def negate(formula: Formula) -> Formula:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from ..protocol import events as e
 from ..protocol import surface
+from ..protocol.named import NamedTuple
 from ..protocol.words import chain
 from .functions import Functions
 from .project import Class, Function, Module

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ..protocol import optable
+from ..protocol.named import NamedTuple
 from .values import Value
 
 #: A dtype that is float16 or bfloat16: a region's that is chosen at run time.

@@ -14,7 +14,6 @@ from ..protocol.finding import Finding, merge
 from ..protocol.rules import LABELS, RULES
 from ..protocol.suppress import Suppressions
 from . import documents, looks, sources
-from .cache import Cache
 from .documents import Block
 from .looks import Look
 from .readings import Answer, Reading
@@ -26,6 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeVar
 
+    from .cache import Cache
     from .roots import Reached
 
     Result = TypeVar("Result")
@@ -128,7 +128,11 @@ def _report(
 ) -> Report:
     files = sources.find(paths, settings.exclude)
     named = frozenset(paths)
-    store = Cache(cache, paths, repr(settings)) if cache is not None else None
+    store: Cache | None = None
+    if cache is not None:
+        from .cache import Cache
+
+        store = Cache(cache, paths, repr(settings))
     tree = Tree()
     findings: list[Finding] = []
     seen: list[Look] = []

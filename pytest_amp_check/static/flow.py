@@ -6,7 +6,6 @@ import ast
 from abc import abstractmethod
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from typing import Any
 
 from ..protocol import events as e
 from ..protocol.words import Words, chain
@@ -39,6 +38,10 @@ from .values import (
     Tensor,
     Value,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 #: Literal sequences up to this length are read item by item.
 UNROLL = 4
@@ -319,7 +322,7 @@ class Flow(Modules):
 
     def _try(self, node: ast.Try) -> None:
         shim = any(catches_import(handler) for handler in node.handlers)
-        self.shims += shim
+        self.trying += shim
         before_vars, before_heap, before_cur = dict(self.frame.vars), dict(self.heap), self.cur
         raised: list[int] = [self.cur] if self.cur is not None else []
         base = len(self.unwind)
@@ -334,6 +337,8 @@ class Flow(Modules):
         self.handlers.pop()
         if self.cur is not None:
             self.read(node.orelse)
+        self.trying -= shim
+        self.shims += shim
         ends = [(self.cur, self.frame.vars, self.heap)]
         in_try = {**before_vars, **self.frame.vars}
         for handler in node.handlers:

@@ -107,7 +107,8 @@ class Functions(Gradients):
         handlers, mark = self.handlers, self.mark()
         self.frame = frame
         self.loops = [*loops]
-        guarded, self.guarded = self.guarded, 0
+        guarded, trying = self.guarded, self.trying
+        self.guarded = self.trying = 0
         self.active.append(function)
         base = len(self.path)
         depth = self.depth
@@ -146,7 +147,7 @@ class Functions(Gradients):
         self.frame = outer
         self.loops = loops
         self.handlers = handlers
-        self.guarded = guarded
+        self.guarded, self.trying = guarded, trying
         return value
 
     def _returned(self, frame: Frame) -> Value:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Any
 
 from ..protocol import events as e
 from ..protocol import surface
@@ -28,6 +27,10 @@ from .values import (
     Value,
     tensors_of,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 #: Tensor methods that end a tensor's use as a loss.
 TO_NUMBER = frozenset("item tolist numpy cpu shape size dim backward_hooks requires_grad".split())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
 
 from ..protocol import events as e
 from ..protocol.events import Event, Graph, Node, Program, Site, Thing
+from ..protocol.named import NamedTuple
 from .conditions import Formula, Tests, both, either, literals, negate, weight
 from .dtypes import Precise, known_of_both
 from .project import Class, Function, Module
@@ -43,6 +43,10 @@ from .values import (
     Value,
     merge_params,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 #: Calls within calls that are followed; deeper ones are taken as unknown.
 DEPTH = 8
@@ -215,7 +219,9 @@ class Machine:
         self.total += self.spent
         self.all_abroad += self.abroad
         self.spent = self.abroad = 0
-        self.shims = 0
+        #: What provides for another version of a library: tests and handlers around the place being read, and tries
+        #: of such handlers in the same function. What one of these calls provides for nothing.
+        self.shims = self.trying = 0
         self.guarded = 0
         #: Forwards of modules that are being read for what they do to a loss.
         self.forwards = 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from ..protocol.events import Site
 from ..protocol.finding import Finding, Step
 from ..protocol.fix import Edit, Fix
@@ -17,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from .questions import Fixer
-
-_LEXEME = r'"(?:[^"\\]|\\[\s\S])*"|[\[\]{},:]|[^\s\[\]{},:"]+'
 
 
 class Manuscript:
@@ -40,7 +36,7 @@ class Manuscript:
         if documents.is_notebook(path) or documents.is_markdown(path):
             documents.decode(path, data)
             codec = "utf-8-sig" if data.startswith(sources.BYTE_ORDER_MARK) else "utf-8"
-            return cls(path, data.decode(codec, "replace"), codec, around)
+            return cls(path, data.decode(codec, "replace"), codec)
         return cls(path, *sources.spelled(data), around)
 
     def data(self) -> bytes:
@@ -60,16 +56,17 @@ class Manuscript:
         """The version with edits made, of which no two overlap."""
         if not documents.is_notebook(self.path):
             return Manuscript(self.path, edits.apply(self.raw, made), self.codec, self.around)
+        from . import cells
+
         by_cell: dict[int, list[Edit]] = {}
         for edit in made:
             by_cell.setdefault(edit.cell or 0, []).append(edit)
         raw = self.raw
         # From the last one on, so that the places of those before it stay what they are.
-        for cell, (start, end) in sorted(_sources(self.raw).items(), reverse=True):
+        for cell, (start, end) in sorted(cells.spans(self.raw).items(), reverse=True):
             if cell in by_cell:
-                raw = (
-                    raw[:start] + _written(raw[start:end], by_cell.pop(cell), ascii_only=self.raw.isascii()) + raw[end:]
-                )
+                source = cells.edited(raw[start:end], by_cell.pop(cell), ascii_only=self.raw.isascii())
+                raw = raw[:start] + source + raw[end:]
         if by_cell:
             raise Unfit
         return Manuscript(self.path, raw, self.codec, self.around)
@@ -148,63 +145,3 @@ class _Program:
             raise Unfit
         cell, first, _ = places[line - 1]
         return Edit(first, column, first + end_line - line, end_column, edit.content, cell)
-
-
-def _sources(raw: str) -> dict[int, tuple[int, int]]:
-    """Where the source of each cell of a notebook stands in its JSON, by the number of the cell."""
-    found: dict[int, tuple[int, int]] = {}
-    path: list[str | int] = []
-    starts: list[int] = []
-    key = ""
-    keyed = False  # whether the next value has a key, which has been read
-    for match in re.finditer(_LEXEME, raw):
-        lexeme = match.group()
-        if lexeme == ":":
-            keyed = True
-            continue
-        if lexeme == ",":
-            if path and isinstance(path[-1], int):
-                path[-1] += 1
-            keyed = False
-            continue
-        if lexeme in "]}":
-            path.pop()
-            start = starts.pop()
-            if _is_source(path):
-                found[int(path[1]) + 1] = (start, match.end())
-            continue
-        inside = bool(path) and isinstance(path[-1], str)
-        if inside and not keyed:
-            key = lexeme
-            path[-1] = key[1:-1]
-            continue
-        if lexeme in "[{":
-            starts.append(match.start())
-            path.append(0 if lexeme == "[" else "")
-        elif _is_source(path):
-            found[int(path[1]) + 1] = (match.start(), match.end())
-        keyed = False
-    return found
-
-
-def _is_source(path: list[str | int]) -> bool:
-    return len(path) == 3 and path[0] == "cells" and isinstance(path[1], int) and path[2] == "source"
-
-
-def _written(raw: str, made: list[Edit], *, ascii_only: bool) -> str:
-    """The JSON of a cell's source with edits made in it, laid out as it was."""
-    import json
-
-    value = json.loads(raw)
-    if isinstance(value, str):
-        return json.dumps(edits.apply(value, made), ensure_ascii=ascii_only)
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise Unfit
-    items = [match for match in re.finditer(_LEXEME, raw) if match.group()[0] == '"']
-    as_written = dict(zip(value, (match.group() for match in items), strict=True))
-    lines = edits.apply("".join(value), made).splitlines(keepends=True) if items else []
-    if not items or any(set(line) & set("\v\f\x1c\x1d\x1e\x85\u2028\u2029") for line in value):
-        raise Unfit
-    between = raw[items[0].end() : items[1].start()] if len(items) > 1 else "," + raw[1 : items[0].start()]
-    shown = [as_written.get(line) or json.dumps(line, ensure_ascii=ascii_only) for line in lines]
-    return raw[: items[0].start()] + between.join(shown) + raw[items[-1].end() :]

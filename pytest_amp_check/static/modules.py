@@ -83,8 +83,8 @@ class Modules(Machine):
             home.vars[name] = self.opaque(("global", *key), name)
             return
         self.binding.add(key)
-        outer, active, guarded = self.frame, self.active, self.guarded
-        self.frame, self.active, self.guarded = home, [], 0
+        outer, active, guarded, trying = self.frame, self.active, self.guarded, self.trying
+        self.frame, self.active, self.guarded, self.trying = home, [], 0, 0
 
         def act() -> None:
             self.path, self.loops, self.open, self.unwind = [], [], [], []
@@ -92,7 +92,7 @@ class Modules(Machine):
             self.read(statements)
 
         self.aside(act)
-        self.frame, self.active, self.guarded = outer, active, guarded
+        self.frame, self.active, self.guarded, self.trying = outer, active, guarded, trying
         value = home.vars.get(name)
         if isinstance(value, Const) and isinstance(value.value, (bool, int, float)):
             # A setting: people change these, and other files may have.
@@ -101,7 +101,7 @@ class Modules(Machine):
 
     def imported(self, origin: Imported) -> Value:
         """What an import gives a name to, not looked at before somebody asks."""
-        shim = self.shims > 0
+        shim = self.shims + self.trying > 0
         if not is_spoken_for(origin) and self.tree.leads(origin, self.frame.module.path):
             return ImportedValue(origin, shim=shim)
         return _named(origin, shim=shim)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 from ..protocol import events as e
 from ..protocol import surface
@@ -49,7 +48,10 @@ from .dtypes import (
 from .syntax import alike, children, walk
 from .values import Const, FunctionValue, Instance, Named, Ref, Value
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from .machine import Frame
     from .reader import Expressions
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import NamedTuple
 
+from ..protocol.named import NamedTuple
 from ..protocol.words import chain
 from .relevance import COUNTING, LARGE_NUMBER, SMALL_NUMBER, mark_relevant
 from .roles import Roles

@@ -5,10 +5,9 @@ A function is judged by the names in it, and by those in the functions that it n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..protocol.frameworks import FRAMEWORKS
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .project import Function, Module
 

@@ -34,7 +34,7 @@ WORDS = (
     b"\0",
 )
 #: A Trainer of Lightning that trains in float16 with a scaler.
-_LIGHTNING16 = re.compile(rb"precision\s*=\s*[\"']?16(?!-true)")
+_LIGHTNING16 = rb"precision\s*=\s*[\"']?16(?!-true)"
 
 
 class Code:
@@ -77,7 +77,7 @@ class Code:
         if b"precision" not in self.words:
             return False
         data = self.data
-        return b"'16-mixed" in data or b'"16-mixed' in data or _LIGHTNING16.search(data) is not None
+        return b"'16-mixed" in data or b'"16-mixed' in data or re.search(_LIGHTNING16, data) is not None
 
     def speaks(self) -> bool:
         """Whether it may hold anything that a rule speaks of; where not, it gives no finding and need not be parsed.
@@ -214,14 +214,15 @@ def _lines_with(word: bytes, data: bytes) -> Iterator[int]:
         at = data.find(word, at + 1)
 
 
-_IMPORT = re.compile(rb"from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)|import[ \t]+([^\n#]*)")
+_IMPORT = rb"from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)|import[ \t]+([^\n#]*)"
 
 
 def imported(data: bytes) -> Iterator[tuple[bytes, list[bytes]]]:
     """What code imports: modules with the names that are taken from each; of ``import a.b`` a.b with none."""
+    pattern = re.compile(_IMPORT)
     for word in (b"from", b"import"):
         for at in _lines_with(word, data):
-            match = _IMPORT.match(data, at)
+            match = pattern.match(data, at)
             if match is None:
                 continue
             module, names, modules = match.groups()
@@ -233,13 +234,13 @@ def imported(data: bytes) -> Iterator[tuple[bytes, list[bytes]]]:
                         yield part.split()[0], []
 
 
-_CLASS = re.compile(rb"class\s+(\w+)\s*(?:\(([^)]*)\))?")
+_CLASS = rb"class\s+(\w+)\s*(?:\(([^)]*)\))?"
 
 
 def _classes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The classes that code defines, with the text of their bases."""
     for at in _lines_with(b"class", data):
-        match = _CLASS.match(data, at)
+        match = re.compile(_CLASS).match(data, at)
         if match is not None:
             yield match.group(1), match.group(2) or b""
 

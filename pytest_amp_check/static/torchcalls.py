@@ -94,7 +94,8 @@ class TorchCalls(Distributed):
         if made_by_framework is not None:
             return made_by_framework
         name = surface.canonical(name)
-        if name in surface.DEPRECATED and not shim and not self.shims and isinstance(node, ast.expr):
+        shim = shim or self.shims + self.trying > 0
+        if name in surface.DEPRECATED and not shim and isinstance(node, ast.expr):
             self._deprecated(name, node)
         entry = surface.SURFACE.get(name)
         if entry is not None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping as Items
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..protocol.events import Event, Site, Thing
+from ..protocol.named import NamedTuple
 from .conditions import Formula
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from .machine import Frame
     from .project import Class, Function, Imported, Module
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 
 from ..events import UPDATE, Event, Program
@@ -20,6 +19,8 @@ _PER_INTERVAL = 3
 
 def _warm_up(event: Event, program: Program) -> int:
     """The number of first steps that may all be skipped while the scale comes down from its first value."""
+    import math
+
     facts = {} if event.subject is None else program.things[event.subject].facts
     first = facts.get("arguments", {}).get("init_scale", _FIRST_SCALE)
     known = isinstance(first, (int, float)) and not isinstance(first, bool) and first > _FIRST_SCALE
