@@ -10,7 +10,7 @@ from ..protocol import surface
 from ..protocol.words import Words
 from .conditions import both
 from .gradients import Gradients
-from .machine import ALL_FOREIGN, BUDGET, DEPTH, FOREIGN_BUDGET, Frame
+from .machine import ALL_FOREIGN, BUDGET, DEPTH, FOREIGN_BUDGET, PART, Frame
 from .project import Function
 from .syntax import walk
 from .values import (
@@ -88,7 +88,8 @@ class Functions(Gradients):
         """Whether enough of other files was read."""
         if function.module is self.module:
             return False
-        return self.abroad > FOREIGN_BUDGET or self.all_abroad + self.abroad > ALL_FOREIGN
+        part = 1 if function.strong else PART
+        return self.abroad > FOREIGN_BUDGET * part or self.all_abroad + self.abroad > ALL_FOREIGN * part
 
     def _reach(self, function: Function) -> None:
         """A function is read where it is called: not by itself, too."""
