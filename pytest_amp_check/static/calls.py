@@ -15,7 +15,7 @@ from .precision import Precision
 from .project import Module
 from .reader import IMPURE, entry_of
 from .things import first_of
-from .torchcalls import TorchCalls, compares
+from .torchcalls import TorchCalls, compares, hands_on_divided
 from .tree import Tree
 from .values import (
     NONE,
@@ -186,8 +186,9 @@ class Reader(TorchCalls):
         if tensors and last not in TELLING:
             made = self._computed(tensors)
             made.deps = None
-            if not any(t.is_loss for t in tensors):
-                made.divided = False
+            # A criterion is given targets, too: what is given a result of a model alone makes no loss of it.
+            if len(given) > 1 or tensors[0].forward is None:
+                made.divided = made.divided and any(t.is_loss for t in tensors)
             if len(given) > 1:
                 made.vague = False
             made.opaque = made.opaque or is_graded(given)
@@ -201,6 +202,7 @@ class Reader(TorchCalls):
         if self.loops:
             made_opaque.loops |= frozenset((self.loops[-1].key,))
         made_opaque.called = True
+        made_opaque.divided = hands_on_divided(given)
         made_opaque.compares = len(given) > 1 and any(isinstance(v, Opaque) and v.called for v in given)
         return made_opaque
 

@@ -76,6 +76,11 @@ NAMESPACES = frozenset({"types.SimpleNamespace", "argparse.Namespace"})
 ENDINGS = frozenset({"sys.exit", "os._exit", "builtins.exit", "builtins.quit"})
 
 
+def hands_on_divided(given: list[Value]) -> bool:
+    """Whether what unknown code makes of its arguments may be a loss that was divided: it is given nothing else."""
+    return len(given) == 1 and isinstance(given[0], Opaque) and given[0].divided
+
+
 class TorchCalls(Distributed):
     """Reads calls of what is imported."""
 
@@ -177,7 +182,7 @@ class TorchCalls(Distributed):
             return self.fresh(node, name)
         made_opaque = self.structural("call", tuple(given), self.words(node), name, tuple(keywords))
         made_opaque.pieces = name.rpartition(".")[2] in PIECES
-        made_opaque.divided = name in ("torch.sum", "torch.div", "torch.true_divide")
+        made_opaque.divided = name in ("torch.sum", "torch.div", "torch.true_divide") or hands_on_divided(given)
         made_opaque.compares = name == "torch.mean"
         return made_opaque
 
