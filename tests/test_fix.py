@@ -6,6 +6,7 @@ import ast
 import inspect
 import json
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -128,6 +129,41 @@ def test_the_bad_example_becomes_the_good_one(rule: Rule) -> None:
     ast.parse(outcome.manuscript.raw)
     if rule.code not in ("AMP105", "AMP106", "AMP507"):
         assert codes(outcome.manuscript.raw) == []
+
+
+#: The lines in which something is left for people to say, of those that the source has and those that a run finds.
+LEFT = {
+    "AMP105": (['@torch.autocast("cpu", dtype=torch.bfloat16)', "yield model(batch)"], []),
+    "AMP106": 2 * (['with torch.autocast("cpu", dtype=torch.float32):'],),
+    "AMP507": (["energy = (y * y).mean()"], []),
+}
+
+
+@pytest.mark.parametrize("code", EXPECTED)
+def test_what_is_not_the_good_example_runs_and_has_nothing_wrong(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    from agreement import recorded  # needs torch
+
+    from pytest_amp_check import emulate_cuda
+
+    def run() -> None:
+        # A scaler of CUDA is live everywhere then.
+        with emulate_cuda():
+            runpy.run_path(str(script), run_name="__main__")
+
+    fixed = mended(unmarked(RULES[code].bad)).manuscript.raw
+    script = tmp_path / "train.py"
+    script.write_text(fixed)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    done = recorded(run)
+    assert (done.error, done.failure) == (None, None)
+    read = engine.check_source(fixed, "train.py", Settings(select=frozenset(RULES)))
+    rows = fixed.split("\n")
+    found = tuple([rows[finding.line - 1].strip() for finding in by] for by in (read, done.findings))
+    assert found == LEFT.get(code, ([], []))
 
 
 @every_fix
