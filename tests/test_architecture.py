@@ -102,7 +102,7 @@ def may(name: str, found: Import) -> bool:
     if where in ("protocol", "protocol/rules"):
         return standard or folder == "protocol"
     if where == "static":
-        return standard or folder in ("protocol", "static")
+        return standard or folder in ("protocol", "static") or (top == "libcst" and file == "rewrite.py")
     if where == "runtime":
         return standard or folder in ("protocol", "runtime") or top == "torch"
     if where == "faces":
@@ -147,8 +147,9 @@ def test_what_checking_a_file_loads(name: str) -> None:
         ("static/engine.py", "from ..protocol.check import check\nfrom . import sources", True),
         ("static/engine.py", "def f():\n    from ..runtime import recorder", False),
         ("static/engine.py", "from .. import faces", False),
-        ("static/engine.py", "def f():\n    import numpy", False),
-        ("static/rewrite.py", "import libcst", False),
+        ("static/engine.py", "def f():\n    import libcst", False),
+        ("static/fix.py", "import libcst", False),
+        ("static/rewrite.py", "import libcst", True),
         ("runtime/recorder.py", "import torch.amp\nfrom ..protocol import events", True),
         ("runtime/recorder.py", "from ..static import names", False),
         ("faces/cli.py", "from ..protocol.rules import RULES\nfrom . import text", True),
@@ -181,7 +182,7 @@ def python(code: str) -> str:
 def test_reading_source_needs_nothing_installed() -> None:
     output = python(
         "import sys\n"
-        "sys.modules.update(dict.fromkeys(['torch', 'numpy', 'rich', 'pytest', '_pytest']))\n"
+        "sys.modules.update(dict.fromkeys(['torch', 'numpy', 'libcst', 'rich', 'pytest', '_pytest']))\n"
         "import pytest_amp_check.static.engine\n"
         "from pytest_amp_check import check_source\n"
         f"print(*[(f.code, f.line) for f in check_source({RULES['AMP201'].bad!r})])\n"
@@ -194,10 +195,10 @@ def test_reading_source_needs_nothing_installed() -> None:
     ("module", "after", "never"),
     [
         # Imported in every run of pytest, wherever this distribution is installed.
-        ("pytest_amp_check.faces.plugin", "pytest", {"torch", "numpy", "rich"}),
-        ("pytest_amp_check", "sys", {"torch", "numpy", "rich", "pytest", "ast", "argparse"} | DEAR),
-        ("pytest_amp_check.faces.cli", "sys", {"torch", "numpy", "rich", "pytest"} | DEAR),
-        ("pytest_amp_check.static.engine", "sys", {"torch", "numpy", "rich", "pytest"} | DEAR),
+        ("pytest_amp_check.faces.plugin", "pytest", {"torch", "numpy", "libcst", "rich"}),
+        ("pytest_amp_check", "sys", {"torch", "numpy", "libcst", "rich", "pytest", "ast", "argparse"} | DEAR),
+        ("pytest_amp_check.faces.cli", "sys", {"torch", "numpy", "libcst", "rich", "pytest"} | DEAR),
+        ("pytest_amp_check.static.engine", "sys", {"torch", "numpy", "libcst", "rich", "pytest"} | DEAR),
     ],
 )
 def test_what_an_import_loads(module: str, after: str, never: set[str]) -> None:

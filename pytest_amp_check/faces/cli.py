@@ -224,7 +224,7 @@ def _check(given: Any) -> int:
     if findings and not options.statistics and options.output_format != "github":
         from . import fixing
 
-        fixing.offer(findings, data, tree)
+        fixing.offer(findings, data, tree, edits=options.output_format in ("json", "sarif"))
         fixable = fixing.summary(findings, unsafe=options.unsafe_fixes)
     _show(findings, summary, options, sources, shown, fixable)
     for sentence in wrong:

@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from ..static.tree import Tree
 
 
-def offer(findings: Sequence[Finding], data: Mapping[str, bytes], tree: Tree) -> None:
-    """Say of each finding how it can be put right, where a rule has a fix."""
+def offer(findings: Sequence[Finding], data: Mapping[str, bytes], tree: Tree, *, edits: bool) -> None:
+    """Say of each finding how it can be put right, where a rule has a fix; with ``edits``, in edits, too."""
     if any(_applicability(finding) for finding in findings):
         from ..static import fix
 
         fix.offer(findings, data, tree.files)
+        if edits:
+            for sentence in fix.write(findings):
+                warn(sentence)
 
 
 def mend(
@@ -82,7 +85,7 @@ def _write(outcomes: Iterable[Outcome]) -> list[str]:
     wrong: list[str] = []
     for outcome in outcomes:
         try:
-            fix.write(outcome)
+            fix.save(outcome)
         except fix.Refused as error:
             wrong.append(str(error))
     return wrong

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 #: What edits are sorted by: cell, range, content.
@@ -11,6 +12,10 @@ Order = tuple[int, int, int, int, int, str]
 #: Whether a fix restores what torch documents and nothing else, or also changes what a user may have tuned around.
 SAFE, UNSAFE = "safe", "unsafe"
 APPLICABILITIES = (SAFE, UNSAFE)
+
+
+class Unwritten(Exception):
+    """The edits of a fix cannot be written after all; the message says why."""
 
 
 class Edit:
@@ -51,15 +56,23 @@ class Edit:
 class Fix:
     """Edits that belong together: all of them are made, or none. Several findings may share one fix.
 
-    ``message`` says what is done, as a request.
+    ``message`` says what is done, as a request. ``write`` gives the edits, which cost more than the offer of them.
     """
 
-    __slots__ = ("applicability", "edits", "message")
+    __slots__ = ("_edits", "_write", "applicability", "message")
 
-    def __init__(self, applicability: str, message: str, edits: list[Edit]) -> None:
+    def __init__(self, applicability: str, message: str, write: Callable[[], Iterable[Edit]]) -> None:
         self.applicability = applicability
         self.message = message
-        self.edits = sorted(edits, key=Edit.order)
+        self._write = write
+        self._edits: list[Edit] | None = None
+
+    @property
+    def edits(self) -> list[Edit]:
+        """The edits in their order, written when they are first asked for. Raises :class:`Unwritten`."""
+        if self._edits is None:
+            self._edits = sorted(self._write(), key=Edit.order)
+        return self._edits
 
     def key(self) -> tuple[Order, ...]:
         """What two fixes have in common that do the same."""

@@ -6,7 +6,7 @@ import ast
 
 from ..protocol.finding import Finding
 from ..protocol.fix import Edit
-from .edits import shrunk
+from .anew import Anew
 from .layout import Layout, Unfit
 from .questions import Guards, Mended, guards, local, method, of, scaling, stepping, whenever
 
@@ -107,12 +107,5 @@ def _inward(layout: Layout, node: ast.AST) -> str:
 
 
 def drop_error(layout: Layout, finding: Finding) -> Mended:
-    from . import rewrite
-
     call = layout.at(finding.site, ast.Call)
-    line, column = layout.span(call)[:2]
-    source = layout.source(call)
-    if all(keyword.arg != "error_if_nonfinite" for keyword in call.keywords):
-        raise Unfit
-    changed = rewrite.call(source, drop="error_if_nonfinite")
-    return "Drop `error_if_nonfinite`", [shrunk(line, column, source, changed)]
+    return "Drop `error_if_nonfinite`", [Anew(layout, call, drop="error_if_nonfinite")]

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..protocol.finding import Finding
-from ..protocol.fix import SAFE, Edit, Fix
+from ..protocol.fix import SAFE, Edit, Fix, Unwritten
 from ..protocol.rules import RULES
 from . import edits, sources
 from .engine import Settings, check_again, uncollected
@@ -94,6 +94,22 @@ def _fix(manuscript: Manuscript, finding: Finding) -> Fix | None:
         return None
 
 
+def write(findings: Iterable[Finding]) -> list[str]:
+    """Write the edits of what is offered. What cannot be written is offered no more, and said in sentences."""
+    refused: list[str] = []
+    for finding in findings:
+        try:
+            _ = finding.fix and finding.fix.edits
+        except Unwritten as error:
+            finding.fix = None
+            refused.append(_refused(finding, str(error)))
+    return refused
+
+
+def _refused(finding: Finding, reason: str) -> str:
+    return f"{finding.site.place}: the fix of {finding.code} was not made: {reason}"
+
+
 # What is made.
 
 
@@ -147,7 +163,10 @@ class _Mending:
             known = finding.code in self.trusted or _identity(finding, self.outcome.manuscript) in self.wanted
             fix = _fix(self.outcome.manuscript, finding) if known else None
             if fix is not None and (fix.applicability == SAFE or self.unsafe):
-                found.setdefault(fix.key(), (fix, []))[1].append(finding)
+                try:
+                    found.setdefault(fix.key(), (fix, []))[1].append(finding)
+                except Unwritten as error:
+                    self._wait(finding, str(error))
         return list(found.values())
 
     def _round(self) -> bool:
@@ -187,7 +206,7 @@ class _Mending:
 
     def _wait(self, finding: Finding, reason: str, manuscript: Manuscript | None = None) -> None:
         identity = _identity(finding, manuscript or self.outcome.manuscript)
-        self.waiting[identity] = f"{finding.site.place}: the fix of {finding.code} was not made: {reason}"
+        self.waiting[identity] = _refused(finding, reason)
 
     def _keep(self, manuscript: Manuscript, made: list[Edit], claimed: list[Finding]) -> str | None:
         """Keep the version with these edits if it is right; why not, if it is not."""
@@ -253,7 +272,7 @@ def difference(outcome: Outcome) -> str:
     return "".join(shown)
 
 
-def write(outcome: Outcome) -> None:
+def save(outcome: Outcome) -> None:
     """Put the new version of a file in the place of the old one, at once or not at all."""
     import tempfile
 

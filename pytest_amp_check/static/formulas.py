@@ -7,7 +7,7 @@ import ast
 from ..protocol.finding import Finding
 from ..protocol.fix import Edit
 from ..protocol.words import chain
-from .edits import shrunk
+from .anew import Anew, Change
 from .layout import Layout, Unfit
 from .questions import Mended, means_one_thing, named
 
@@ -25,8 +25,6 @@ SMALLEST = -65504
 
 def smallest_of_dtype(layout: Layout, finding: Finding) -> Mended:
     """Writes the smallest number of the tensor's dtype in the place of one that is smaller than float16 has."""
-    from . import rewrite
-
     call = layout.at(finding.site, ast.Call)
     if not isinstance(call.func, ast.Attribute) or call.func.attr not in WRITERS:
         raise Unfit
@@ -57,9 +55,8 @@ def smallest_of_dtype(layout: Layout, finding: Finding) -> Mended:
         raise Unfit
     if any(keyword.arg in ("dtype", "out", None) for keyword in call.keywords):
         raise Unfit
-    source = layout.source(call)
-    changed = rewrite.argument(source, at, value, f"torch.finfo({name}.dtype).min")
-    return f"Write `torch.finfo({name}.dtype).min`", [shrunk(*layout.span(call)[:2], source, changed)]
+    smallest = f"torch.finfo({name}.dtype).min"
+    return f"Write `{smallest}`", [Anew(layout, call, value=(at, value, smallest))]
 
 
 def _number(node: ast.expr) -> float | None:
@@ -110,16 +107,13 @@ def stable_logarithm(layout: Layout, finding: Finding) -> Mended:
     whole, source = layout.source(outer), layout.source(inner)
     if "#" in whole.replace(source, "", 1):
         raise Unfit
-    changed = _stable(layout, inner)
-    message = f"Use `{changed}`" if "\n" not in changed else "Use the function that does both"
-    return message, [Edit(*layout.span(outer), changed)]
+    function, change = _stable(layout, outer, inner)
+    return f"Use `{function}`", [change]
 
 
-def _stable(layout: Layout, inner: ast.Call) -> str:
-    """The text of a call of softmax or sigmoid made one of its logarithm."""
-    from . import rewrite
-
-    source, func = layout.source(inner), inner.func
+def _stable(layout: Layout, outer: ast.Call, inner: ast.Call) -> tuple[str, Change]:
+    """The function that does both, and a call of softmax or sigmoid made one of it."""
+    func = inner.func
     if any(keyword.arg in ("out", None) for keyword in inner.keywords):
         raise Unfit
     homes = _homes(layout)
@@ -127,29 +121,32 @@ def _stable(layout: Layout, inner: ast.Call) -> str:
         # Imported by itself, as its logarithm need not be.
         if homes.get(func.id) != f"{FUNCTIONAL}.{func.id}" and homes.get(func.id) != f"torch.{func.id}":
             raise Unfit
-        return rewrite.call(source, function=f"{_functional(homes)}.{STABLE.get(func.id, '')}")
+        function = f"{_functional(homes)}.{STABLE.get(func.id, '')}"
+        return function, Anew(layout, inner, function=function, place=outer)
     if not isinstance(func, ast.Attribute):
         raise Unfit
     if func.attr not in STABLE or (chain(func) or "").startswith("self."):
-        return _by_module(layout, inner, homes)
+        return _by_module(layout, outer, inner, homes)
     top, _, rest = (chain(func.value) or "").partition(".")
     owner = f"{homes.get(top, '')}.{rest}".rstrip(".")
     function = f"{layout.source(func.value)}.{STABLE[func.attr]}"
     if owner == FUNCTIONAL or (owner == "torch" and func.attr == "softmax"):
-        return rewrite.call(source, function=function)
+        return function, Anew(layout, inner, function=function, place=outer)
     if owner == "torch":
-        return rewrite.call(source, function=f"{_functional(homes)}.logsigmoid")
+        function = f"{_functional(homes)}.logsigmoid"
+        return function, Anew(layout, inner, function=function, place=outer)
     # The method of a tensor is given a dimension and nothing else.
     if any(not isinstance(arg, (ast.Constant, ast.UnaryOp)) for arg in inner.args):
         raise Unfit
     if func.attr == "softmax" and (inner.args or inner.keywords):
-        return rewrite.call(source, function=function)
+        return function, Anew(layout, inner, function=function, place=outer)
     if func.attr == "softmax" or inner.args or inner.keywords:
         raise Unfit
-    return f"{_functional(homes)}.logsigmoid({layout.source(func.value)})"
+    function = f"{_functional(homes)}.logsigmoid"
+    return function, Edit(*layout.span(outer), f"{function}({layout.source(func.value)})")
 
 
-def _by_module(layout: Layout, inner: ast.Call, homes: dict[str, str]) -> str:
+def _by_module(layout: Layout, outer: ast.Call, inner: ast.Call, homes: dict[str, str]) -> tuple[str, Change]:
     """What a module of the class does that is called, as a function."""
     name = chain(inner.func)
     owner = next((each for each in layout.around(inner) if isinstance(each, ast.ClassDef)), None)
@@ -170,7 +167,8 @@ def _by_module(layout: Layout, inner: ast.Call, homes: dict[str, str]) -> str:
     if len(given) != (kind == "Softmax") or not all(isinstance(each, (ast.Constant, ast.UnaryOp)) for each in given):
         raise Unfit
     shown = [layout.source(inner.args[0]), *(f"dim={layout.source(each)}" for each in given)]
-    return f"{_functional(homes)}.{STABLE[kind.lower()]}({', '.join(shown)})"
+    function = f"{_functional(homes)}.{STABLE[kind.lower()]}"
+    return function, Edit(*layout.span(outer), f"{function}({', '.join(shown)})")
 
 
 def _homes(layout: Layout) -> dict[str, str]:

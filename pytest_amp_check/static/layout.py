@@ -124,7 +124,7 @@ class Layout:
                 found.append(child)
         return found
 
-    def span(self, node: ast.expr | ast.stmt) -> Span:
+    def span(self, node: ast.expr | ast.stmt | ast.keyword) -> Span:
         """First line and column and last line and column of a node, lines from 1, columns in characters from 0."""
         end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
         return (node.lineno, self._column(node.lineno, node.col_offset), end_line, self._column(end_line, end))
@@ -148,10 +148,14 @@ class Layout:
 
     def source(self, node: ast.expr | ast.stmt) -> str:
         """The text of a node, as it stands."""
-        line, column, end_line, end_column = self.span(node)
-        rows = self.lines[line - 1 : end_line]
-        rows[-1] = rows[-1][:end_column]
-        rows[0] = rows[0][column:]
+        span = self.span(node)
+        return self.between(span[:2], span[2:])
+
+    def between(self, start: tuple[int, int], end: tuple[int, int]) -> str:
+        """The text from one line and column to another."""
+        rows = self.lines[start[0] - 1 : end[0]]
+        rows[-1] = rows[-1][: end[1]]
+        rows[0] = rows[0][start[1] :]
         return "\n".join(rows)
 
     # What is around a node.

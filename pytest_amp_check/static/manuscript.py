@@ -6,13 +6,14 @@ from ..protocol.events import Site
 from ..protocol.finding import Finding, Step
 from ..protocol.fix import Edit, Fix
 from . import documents, edits, sources
+from .anew import Anew, Change
 from .documents import Block
 from .layout import Layout, Unfit
 from .surroundings import Surroundings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from .questions import Fixer
 
@@ -48,8 +49,8 @@ class Manuscript:
         for program in self._programs:
             inner = program.inward(finding)
             if inner is not None:
-                message, found = fixer(program.layout(), inner)
-                return Fix(applicability, message, [program.outward(edit) for edit in found])
+                message, changes = fixer(program.layout(), inner)
+                return Fix(applicability, message, program.outward(changes))
         raise Unfit
 
     def edited(self, made: Iterable[Edit]) -> Manuscript:
@@ -126,11 +127,20 @@ class _Program:
         last = at + site.end_line - site.line
         return Site(site.path, at + 1, site.column - cut, last + 1, site.end_column - cut, site.function)
 
-    def outward(self, edit: Edit) -> Edit:
+    def outward(self, changes: Sequence[Change]) -> Callable[[], list[Edit]]:
+        """What gives the edits in the lines of the file. Raises :class:`Unfit` for what these do not have together."""
+        if self._block.places is None:
+            return lambda: [each.edit() if isinstance(each, Anew) else each for each in changes]
+        edits = [self._outward(each.reach if isinstance(each, Anew) else each) for each in changes]
+        return lambda: [
+            self._outward(change.edit()) if isinstance(change, Anew) else edit
+            for change, edit in zip(changes, edits, strict=True)
+        ]
+
+    def _outward(self, edit: Edit) -> Edit:
         """The edit in the lines of the file."""
         places = self._block.places
-        if places is None:
-            return edit
+        assert places is not None
         rows = self.layout().lines
         line, column, end_line, end_column = edit.line, edit.column, edit.end_line, edit.end_column
         if end_line > line and not end_column and not edit.content and not column:

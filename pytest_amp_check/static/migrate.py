@@ -9,6 +9,7 @@ from ..protocol import surface
 from ..protocol.finding import Finding
 from ..protocol.fix import Edit
 from ..protocol.words import chain
+from .anew import Anew, Change
 from .edits import shrunk
 from .layout import FUNCTIONS, Layout, Unfit
 from .questions import Mended, binders, bindings, means_one_thing, method
@@ -64,19 +65,19 @@ def _imports_torch(layout: Layout) -> bool:
 # One import, and all that goes by it.
 
 
-def _by_import(layout: Layout, statement: ast.Import | ast.ImportFrom, name: str) -> list[Edit]:
-    """The edits of an import and of everything that uses what it binds, if one name can be moved, and what else can."""
+def _by_import(layout: Layout, statement: ast.Import | ast.ImportFrom, name: str) -> list[Change]:
+    """The changes of an import and of all that uses what it binds, if one name can be moved, and what else can."""
     question = (_moving, statement)
     if question not in layout.known:
         layout.known[question] = _moving(layout, statement)
-    found: tuple[set[str], list[Edit]] = layout.known[question]  # type: ignore[assignment]
+    found: tuple[set[str], list[Change]] = layout.known[question]  # type: ignore[assignment]
     if name not in found[0]:
         raise Unfit
     return found[1]
 
 
-def _moving(layout: Layout, statement: ast.Import | ast.ImportFrom) -> tuple[set[str], list[Edit]]:
-    """The names of an import that can be moved, and the edits that move them."""
+def _moving(layout: Layout, statement: ast.Import | ast.ImportFrom) -> tuple[set[str], list[Change]]:
+    """The names of an import that can be moved, and the changes that move them."""
     parent = layout.parent(statement)
     if not isinstance(parent, (ast.Module, *FUNCTIONS)) or not layout.alone(statement):
         return set(), []
@@ -84,7 +85,7 @@ def _moving(layout: Layout, statement: ast.Import | ast.ImportFrom) -> tuple[set
     if "*" in exported:
         return set(), []
     moved: list[ast.alias] = []
-    edits: list[Edit] = []
+    edits: list[Change] = []
     for alias in statement.names:
         origin = f"{statement.module}.{alias.name}" if isinstance(statement, ast.ImportFrom) else alias.name
         name = alias.asname or alias.name
@@ -122,8 +123,8 @@ def _exported(layout: Layout) -> set[str]:
     return found
 
 
-def _use(layout: Layout, use: ast.Name, origin: str) -> list[Edit]:
-    """The edits that one use of an imported name needs; none where it means the same by its new name."""
+def _use(layout: Layout, use: ast.Name, origin: str) -> list[Change]:
+    """The changes that one use of an imported name needs; none where it means the same by its new name."""
     node: ast.expr = use
     dotted = origin
     if origin in OLD_HOMES:
@@ -201,44 +202,35 @@ def _aliases(names: list[ast.alias]) -> str:
 # One call.
 
 
-def _call(layout: Layout, node: ast.expr, old: str, function: str) -> Edit:
-    """The edit that binds the arguments of a deprecated call anew. ``node`` may be a decorator that is not called."""
-    from . import rewrite
-
-    source = layout.source(node)
-    line, column = layout.span(node)[:2]
+def _call(layout: Layout, node: ast.expr, old: str, function: str) -> Change:
+    """The change that binds the arguments of a deprecated call anew. ``node`` may be a decorator that is not called."""
     last = old.rpartition(".")[2]
     if not layout.surroundings.supports(layout.path, SINCE.get(last, (2, 4) if last in ACCESSORS else (2, 0))):
         raise Unfit
     device = "cpu" if ".cpu." in old or "_cpu_" in old else "cuda"
     quoted = f'"{device}"' if _quote(layout) == '"' else f"'{device}'"
+    if not isinstance(node, ast.Call):
+        if last not in ("custom_fwd", "custom_bwd"):
+            raise Unfit
+        source = layout.source(node)
+        return shrunk(*layout.span(node)[:2], source, f"{function}(device_type={quoted})")
     if last == "autocast":
         first = [quoted]
-        if isinstance(node, ast.Call):
-            if device == "cuda" and _inherits(layout, node):
-                first.append("dtype=torch.float16")
-            changed = rewrite.call(source, function=function, first=first, names=("enabled", "dtype", "cache_enabled"))
-        else:
-            raise Unfit
-    elif last == "GradScaler":
-        if not isinstance(node, ast.Call):
-            raise Unfit
-        changed = rewrite.call(source, function=function, first=[quoted])
-    elif last in ("custom_fwd", "custom_bwd"):
-        if not isinstance(node, ast.Call):
-            changed = f"{function}(device_type={quoted})"
-        elif node.args:
-            changed = rewrite.call(source, function=function, last=[("device_type", quoted)])
-        else:
-            changed = rewrite.call(source, function=function, first=[f"device_type={quoted}"])
-    elif last in ACCESSORS and isinstance(node, ast.Call):
+        if device == "cuda" and _inherits(layout, node):
+            first.append("dtype=torch.float16")
+        return Anew(layout, node, function=function, first=first, names=("enabled", "dtype", "cache_enabled"))
+    if last == "GradScaler":
+        return Anew(layout, node, function=function, first=[quoted])
+    if last in ("custom_fwd", "custom_bwd"):
+        if node.args:
+            return Anew(layout, node, function=function, last=[("device_type", quoted)])
+        return Anew(layout, node, function=function, first=[f"device_type={quoted}"])
+    if last in ACCESSORS:
         _, device = ACCESSORS[last]
-        changed = rewrite.call(source, function=function, first=[f'"{device}"' if quoted[0] == '"' else f"'{device}'"])
-    elif last == CLIP and isinstance(node, ast.Call):
-        changed = rewrite.call(source, function=function)
-    else:
-        raise Unfit
-    return shrunk(line, column, source, changed)
+        return Anew(layout, node, function=function, first=[f'"{device}"' if quoted[0] == '"' else f"'{device}'"])
+    if last == CLIP:
+        return Anew(layout, node, function=function)
+    raise Unfit
 
 
 def _quote(layout: Layout) -> str:

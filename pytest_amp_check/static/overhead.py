@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from typing import Any, NamedTuple
 
 from ..protocol import events as e
 from ..protocol.events import Site, Thing
@@ -12,6 +11,10 @@ from .machine import Loop, Open
 from .project import stored_names
 from .syntax import walk
 from .values import Const, Opaque, Tensor, Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 #: Methods and functions that only tell somebody of a number.
 _TELLING = frozenset(
@@ -32,7 +35,7 @@ _NEEDS_NO_CACHE = frozenset(
 _WRITES = frozenset("step load_state_dict copy_ mul_ add_ lerp_ data".split())
 
 
-class Recast(NamedTuple):
+class Recast:
     """A module whose weights are cast anew in each turn of a loop.
 
     ``loop`` is that loop, None where it is one of the module's own forward; ``outer`` are the loops around it,
@@ -40,13 +43,25 @@ class Recast(NamedTuple):
     nothing ("cache").
     """
 
-    how: str
-    module: int
-    loop: int | None
-    outer: tuple[int, ...]
-    entered: tuple[int, ...]
-    site: Site
-    names: dict[str, object]
+    __slots__ = ("entered", "how", "loop", "module", "names", "outer", "site")
+
+    def __init__(
+        self,
+        how: str,
+        module: int,
+        loop: int | None,
+        outer: tuple[int, ...],
+        entered: tuple[int, ...],
+        site: Site,
+        names: dict[str, object],
+    ) -> None:
+        self.how = how
+        self.module = module
+        self.loop = loop
+        self.outer = outer
+        self.entered = entered
+        self.site = site
+        self.names = names
 
 
 class Overhead(Losses):

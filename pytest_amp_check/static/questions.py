@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..protocol.finding import Finding
-from ..protocol.fix import Edit
 from ..protocol.words import chain
+from .anew import Change
 from .layout import FUNCTIONS, Layout, Unfit
 
-#: What a fixer gives: what is done, as a request, and the edits. It raises :class:`Unfit` where it is not certain.
-Mended = tuple[str, list[Edit]]
+#: What a fixer gives: what is done, as a request, and the changes. It raises :class:`Unfit` where it is not certain.
+Mended = tuple[str, Sequence[Change]]
 Fixer = Callable[[Layout, Finding], Mended]
 Guards = list[tuple[ast.AST, str]]
 

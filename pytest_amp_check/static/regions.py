@@ -8,7 +8,7 @@ import re
 from ..protocol.finding import Finding
 from ..protocol.fix import Edit
 from ..protocol.words import chain
-from .edits import shrunk
+from .anew import Anew
 from .layout import FUNCTIONS, Layout, Unfit
 from .questions import Mended, local, means_one_thing
 from .syntax import walk
@@ -30,11 +30,7 @@ STRAIGHT = (
 
 
 def correct_arguments(layout: Layout, finding: Finding) -> Mended:
-    from . import rewrite
-
     call = layout.at(finding.site, ast.Call)
-    line, column = layout.span(call)[:2]
-    source = layout.source(call)
     called = chain(call.func) or ""
     # What has the name by an import alone is autocast on every path.
     if called.rpartition(".")[2] != "autocast" or not means_one_thing(layout, called.partition(".")[0]):
@@ -44,18 +40,15 @@ def correct_arguments(layout: Layout, finding: Finding) -> Mended:
         if given is None or (chain(given) is None and not isinstance(given, ast.Call)):
             raise Unfit
         value = f"{layout.source(given)}.type"
-        changed = rewrite.argument(source, 0, "device_type", value)
-        return f"Pass the type of the device: `{value}`", [shrunk(line, column, source, changed)]
+        return f"Pass the type of the device: `{value}`", [Anew(layout, call, value=(0, "device_type", value))]
     if finding.label == "autocast:no-device" and not call.args:
         devices = _devices(layout)
         if len(devices) != 1:
             raise Unfit
-        changed = rewrite.call(source, first=[f'device_type="{devices.pop()}"'])
-        return "Pass the device type", [shrunk(line, column, source, changed)]
+        return "Pass the device type", [Anew(layout, call, first=[f'device_type="{devices.pop()}"'])]
     if finding.label == "autocast:bool-dtype" and len(call.args) == 2:
         # The second argument has been `enabled` before.
-        changed = rewrite.call(source, names=(None, "enabled"))
-        return "Pass `enabled` by its name", [shrunk(line, column, source, changed)]
+        return "Pass `enabled` by its name", [Anew(layout, call, names=(None, "enabled"))]
     raise Unfit
 
 
@@ -153,8 +146,6 @@ def construct_again(layout: Layout, finding: Finding) -> Mended:
 
 
 def region_without_cache(layout: Layout, finding: Finding) -> Mended:
-    from . import rewrite
-
     local(layout, finding)
     layout.at(finding.site, ast.Call)
     for step in finding.witness:
@@ -168,12 +159,11 @@ def region_without_cache(layout: Layout, finding: Finding) -> Mended:
         raise Unfit
     if not isinstance(layout.parent(call), ast.withitem) or len(call.args) > 2:
         raise Unfit
-    source = layout.source(call)
     if any(keyword.arg == "cache_enabled" for keyword in call.keywords):
-        changed = rewrite.argument(source, 3, "cache_enabled", "False")
+        change = Anew(layout, call, value=(3, "cache_enabled", "False"))
     else:
-        changed = rewrite.call(source, last=[("cache_enabled", "False")])
-    return "Enter the region with `cache_enabled=False`", [shrunk(*layout.span(call)[:2], source, changed)]
+        change = Anew(layout, call, last=[("cache_enabled", "False")])
+    return "Enter the region with `cache_enabled=False`", [change]
 
 
 # AMP105.

@@ -7,7 +7,7 @@ import ast
 from ..protocol.finding import Finding
 from ..protocol.fix import Edit
 from ..protocol.words import chain
-from .edits import shrunk
+from .anew import Anew, Change
 from .layout import FUNCTIONS, Layout, Unfit
 from .questions import Mended, guards, may_be_none, method, named
 
@@ -17,8 +17,6 @@ LOADING = ("load", "resume", "restore")
 
 def save_scaler(layout: Layout, finding: Finding) -> Mended:
     """Puts the scaler's state beside the optimizer's, and where that is loaded in the same file loads it again."""
-    from . import rewrite
-
     scaler = finding.names.get("scaler", "")
     state = layout.at(finding.site, ast.Call)
     saved = method(state, "state_dict")
@@ -31,7 +29,6 @@ def save_scaler(layout: Layout, finding: Finding) -> Mended:
     name = _key_of_scaler(key)
     if f'"{name}"' in layout.text or f"'{name}'" in layout.text:
         raise Unfit
-    source = layout.source(mapping)
     quoted = name
     if isinstance(mapping, ast.Dict):
         at = next(number for number, value in enumerate(mapping.values) if value is state)
@@ -39,8 +36,7 @@ def save_scaler(layout: Layout, finding: Finding) -> Mended:
         quoted = f"{written[0]}{name}{written[0]}"
         if written[0] not in "'\"":
             raise Unfit
-    changed = rewrite.item(source, quoted, f"{scaler}.state_dict()")
-    edits = [shrunk(*layout.span(mapping)[:2], source, changed)]
+    edits: list[Change] = [Anew(layout, mapping, last=[(quoted, f"{scaler}.state_dict()")])]
     for load in layout.calls(layout.tree, "load_state_dict"):
         on = method(load, "load_state_dict")
         if on is None or layout.source(on) != optimizer:

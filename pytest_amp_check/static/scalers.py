@@ -7,7 +7,7 @@ import ast
 from ..protocol.finding import Finding
 from ..protocol.fix import Edit
 from ..protocol.words import chain
-from .edits import shrunk
+from .anew import Anew
 from .layout import LOOPS, Layout, Unfit
 from .questions import Mended, named
 
@@ -57,15 +57,9 @@ def construct_before_loop(layout: Layout, finding: Finding) -> Mended:
 
 def name_arguments(layout: Layout, finding: Finding) -> Mended:
     """Names the arguments that are given in the order that they had before there was a device."""
-    from . import rewrite
-
     call = layout.at(finding.site, ast.Call)
     keyword = finding.names.get("keyword", "")
     if finding.label != "scaler:number-as-device" or not call.args:
         raise Unfit
     names = ("enabled",) if keyword == "enabled" else OLD_ORDER
-    if len(call.args) > len(names):
-        raise Unfit
-    source = layout.source(call)
-    changed = rewrite.call(source, names=names)
-    return "Pass the arguments by their names", [shrunk(*layout.span(call)[:2], source, changed)]
+    return "Pass the arguments by their names", [Anew(layout, call, names=names)]
