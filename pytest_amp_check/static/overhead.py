@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ast
-from typing import Any, NamedTuple
 
 from ..protocol import events as e
 from ..protocol.events import Site, Thing
+from ..protocol.named import NamedTuple
 from .losses import Losses
 from .machine import Loop, Open
 from .project import stored_names
 from .syntax import walk
 from .values import Const, Opaque, Tensor, Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 #: Methods and functions that only tell somebody of a number.
 _TELLING = frozenset(
