@@ -142,6 +142,10 @@ def test_wrong_input_is_one_clear_sentence_and_exit_code_2(argv: tuple[str, ...]
     assert failed(amp_check(*argv)).startswith(said)
 
 
+def test_run_asks_for_a_script_and_not_for_what_that_is_given() -> None:
+    assert failed(amp_check("run")) == "the following arguments are required: SCRIPT"
+
+
 def test_a_wrong_pyproject_fails_and_names_the_nearest_key() -> None:
     Path("train.py").write_text(GOOD)
     Path("pyproject.toml").write_text("[tool.amp-check]\nselct = []\n")

@@ -438,3 +438,18 @@ def test_a_custom_function_is_blamed_where_it_lacks_something(name: str) -> None
     )
     findings = check_source(source, "script.py", Settings(select=frozenset({"AMP107"})))
     assert places(findings) == marks(source), shown(findings)
+
+
+@pytest.mark.parametrize("line", ["count = float('1')", "kind = type(ctx)"])
+def test_a_builtin_of_the_name_of_a_dtype_is_not_taken_for_one(line: str) -> None:
+    source = FUNCTION.format(forward="", backward="", forward_mark="  # AMP107", backward_mark="", use=USE)
+    source = source.replace("        x, weight =", f"        {line}\n        x, weight =")
+    findings = check_source(source, "script.py", Settings(select=frozenset({"AMP107"})))
+    assert places(findings) == marks(source), shown(findings)
+
+
+@pytest.mark.parametrize("line", ["grad = grad.float()", "grad = grad.type(torch.float)"])
+def test_a_backward_that_casts_takes_care_of_dtypes(line: str) -> None:
+    source = FUNCTION.format(forward="", backward="", forward_mark="", backward_mark="", use=USE)
+    source = source.replace("        x, weight =", f"        {line}\n        x, weight =")
+    assert not check_source(source, "script.py", Settings(select=frozenset({"AMP107"})))

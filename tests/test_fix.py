@@ -1224,6 +1224,20 @@ def test_diff_shows_it_and_writes_nothing() -> None:
 
 
 @in_a_project
+def test_diff_says_what_it_could_not_read() -> None:
+    Path("broken.py").write_text("from torch.amp import GradScaler\ndef f(:\n")
+    Path("train.py").write_text(BAD)
+    code, out, err = amp_check("broken.py", "--diff")
+    assert (code, out) == (0, "")
+    said, last = err.splitlines()
+    assert said.startswith("amp-check: warning: broken.py:2: This source could not be read (it is not valid Python")
+    assert last == "Nothing would be fixed."
+    code, out, err = amp_check("train.py", "broken.py", "--diff")
+    assert code == 1 and out.startswith("--- train.py\n")
+    assert err.splitlines()[1:] == ["Would fix 1 finding in 1 file."]
+
+
+@in_a_project
 def test_the_diff_is_what_patch_takes() -> None:
     Path("train.py").write_text(SUMMED.rstrip("\n"))
     _, out, _ = amp_check("train.py", "--diff", "--unsafe-fixes")

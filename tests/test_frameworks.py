@@ -886,6 +886,121 @@ def train(model, loader, loss_fn):
         loss_scaler(loss, optimizer)
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "last.pt")  # AMP401
 """
+IGNITE = """\
+import torch
+from ignite.contrib.engines import common
+from ignite.engine import Engine, Events, create_supervised_trainer
+from ignite.handlers import Checkpoint, DiskSaver, ModelCheckpoint
+
+def build(model, optimizer, loss_fn, config):
+    scaler = torch.amp.GradScaler("cuda", enabled=config.amp)
+
+    def step(engine, batch):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16, enabled=config.amp):
+            loss = loss_fn(model(batch[0]), batch[1])
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    trainer = Engine(step)
+    to_save = {"model": model, "optimizer": optimizer, "trainer": trainer}
+"""
+WRONG["ignite, Checkpoint"] = f"""\
+{IGNITE}
+    handler = Checkpoint(to_save, DiskSaver("out"))  # AMP401
+    trainer.add_event_handler(Events.EPOCH_COMPLETED, handler)
+    if config.resume:
+        Checkpoint.load_objects(to_load=to_save, checkpoint=torch.load(config.resume))
+    return trainer
+"""
+WRONG["ignite, ModelCheckpoint given the objects with the event"] = f"""\
+{IGNITE}
+    handler = ModelCheckpoint("out", "last")
+    trainer.add_event_handler(event_name=Events.EPOCH_COMPLETED, handler=handler, to_save=to_save)  # AMP401
+    return trainer
+"""
+WRONG["ignite, ModelCheckpoint called"] = f"""\
+{IGNITE}
+    handler = ModelCheckpoint("out", "last")
+
+    @trainer.on(Events.EPOCH_COMPLETED)
+    def write(engine):
+        handler(engine, to_save)  # AMP401
+
+    return trainer
+"""
+WRONG["ignite, the common handlers"] = f"""\
+{IGNITE}
+    common.setup_common_training_handlers(trainer, to_save=to_save, output_path="out")  # AMP401
+    return trainer
+"""
+WRONG["ignite, a trainer that makes its own scaler"] = """\
+from ignite.engine import Events, create_supervised_trainer
+from ignite.handlers.checkpoint import Checkpoint
+
+def build(model, optimizer, loss_fn):
+    trainer = create_supervised_trainer(model, optimizer, loss_fn, "cuda", amp_mode="amp", scaler=True)
+    handler = Checkpoint({"model": model, "optimizer": optimizer}, "out")  # AMP401
+    trainer.add_event_handler(Events.EPOCH_COMPLETED, handler)
+    return trainer
+"""
+WRONG["ignite, a trainer that is given a scaler"] = """\
+import torch
+from ignite.engine import Events, create_supervised_trainer
+from ignite.handlers import Checkpoint
+
+def build(model, optimizer, loss_fn):
+    scaler = torch.amp.GradScaler("cuda")
+    trainer = create_supervised_trainer(model, optimizer, loss_fn, "cuda", amp_mode="amp", scaler=scaler)
+    handler = Checkpoint({"model": model, "optimizer": optimizer}, "out")  # AMP401
+    trainer.add_event_handler(Events.EPOCH_COMPLETED, handler)
+    return trainer
+"""
+RIGHT["ignite, objects of which some are not known"] = f"""\
+{IGNITE}
+    to_save.update(config.extra(scaler))
+    Checkpoint(to_save, DiskSaver("out"))
+    Checkpoint({{**to_save, **config.more}}, DiskSaver("out"))
+    Checkpoint({{"model": model, "best": config.best}}, DiskSaver("best"))
+    return trainer
+"""
+RIGHT["ignite, an object that saves the scaler with its own state"] = """\
+import torch
+from ignite.engine import Engine
+from ignite.handlers import Checkpoint
+
+class State:
+    def __init__(self, model):
+        self.optimizer = torch.optim.AdamW(model.parameters())
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def state_dict(self):
+        return {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
+
+def build(model, loss_fn):
+    state = State(model)
+
+    def step(engine, batch):
+        state.optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(batch[0]), batch[1])
+        state.scaler.scale(loss).backward()
+        state.scaler.step(state.optimizer)
+        state.scaler.update()
+
+    trainer = Engine(step)
+    Checkpoint({"model": model, "state": state, "trainer": trainer}, "out")
+    return trainer
+"""
+RIGHT["ignite, handlers that save nothing"] = f"""\
+{IGNITE}
+    trainer.add_event_handler(Events.EPOCH_COMPLETED, print, to_save)
+    with config.finder.attach(trainer, to_save) as other:
+        other.run(config.data)
+    return trainer
+"""
+
 WRONG["mmengine, divided before update_params"] = """\
 from mmengine.optim import AmpOptimWrapper
 

@@ -195,8 +195,31 @@ def test_pyproject_is_looked_for_upwards_and_must_hold_our_table(tmp_path: Path)
     assert cli(start=str(inner)).select == ("AMP2",)
 
 
-def test_pyproject_without_our_table_is_not_parsed(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text("this = is = not TOML\n")
+@pytest.mark.parametrize(
+    "toml",
+    [
+        '[tool]\namp-check = {select = ["AMP2"]}\n',
+        'tool.amp-check.select = ["AMP2"]\n',
+        '[tool."amp-check"]\nselect = ["AMP2"]\n',
+        '[ tool . amp-check ]\nselect = ["AMP2"]\n',
+        'project.dependencies = ["pytest-amp-check"]\n[tool]\namp-check.select = ["AMP2"]\n',
+    ],
+)
+def test_the_table_may_be_written_in_every_way_that_toml_has(tmp_path: Path, toml: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(toml)
+    assert cli(start=str(tmp_path)).select == ("AMP2",)
+
+
+@pytest.mark.parametrize("toml", ["[tool]\namp-check = 3\n", "[[tool.amp-check]]\nselect = ['AMP2']\n"])
+def test_what_is_no_table_is_not_ignored(tmp_path: Path, toml: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(toml)
+    with pytest.raises(ConfigError, match="must be a table"):
+        cli(start=str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["this = is = not TOML\n", "dependencies = ['pytest-amp-check'\n"])
+def test_pyproject_without_our_table_is_not_parsed(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
     program = (
         "import sys; from pytest_amp_check.faces.options import resolve; resolve({}, start='.');"
         "sys.exit('tomllib' in sys.modules or 'tomli' in sys.modules)"
@@ -258,7 +281,7 @@ def test_a_wrong_pyproject_is_one_clear_sentence(tmp_path: Path, toml: str, said
     assert said.format(path=path) in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["amp_check", "pytest-amp-check"])
+@pytest.mark.parametrize("name", ["amp_check", "ampcheck", "pytest-amp-check"])
 def test_a_table_with_a_wrong_name_is_not_ignored(tmp_path: Path, name: str) -> None:
     (tmp_path / "pyproject.toml").write_text(f"[tool.{name}]\nselect = []\n")
     with pytest.raises(ConfigError, match=r"amp-check reads \[tool.amp-check\]"):

@@ -155,7 +155,8 @@ def _parser() -> ArgumentParser:
         "-m", dest="module", action="store_true", help="SCRIPT is the name of a module, as for python -m"
     )
     recorded.add_argument("script", metavar="SCRIPT", help="the script that trains")
-    recorded.add_argument("arguments", nargs=REMAINDER, metavar="ARGUMENT", help="what the script is given")
+    arguments = recorded.add_argument("arguments", nargs=REMAINDER, metavar="ARGUMENT", help="what the script is given")
+    arguments.required = False
     explain = commands.add_parser("explain", help="say everything about a rule")
     explain.add_argument("rule", metavar="RULE", help="code or name, such as AMP201 or clip-before-unscale")
     rules = commands.add_parser("rules", help="list the rules")
@@ -204,7 +205,7 @@ def _check(given: Any) -> int:
 
         outcomes = fixing.mend(findings, data, settings, tree, unsafe=options.unsafe_fixes)
         if options.diff:
-            fixing.show_difference(outcomes)
+            fixing.show_difference(outcomes, findings)
             return FOUND if outcomes and not options.exit_zero else CLEAN
         found = len(findings)
         if stdin:

@@ -91,14 +91,17 @@ def _write(outcomes: Iterable[Outcome]) -> list[str]:
     return wrong
 
 
-def show_difference(outcomes: Sequence[Outcome]) -> None:
-    """The diff on standard output, and on standard error how much it is."""
+def show_difference(outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> None:
+    """The diff on standard output, and on standard error how much it is, and what could not be read."""
     from ..static import fix
 
     for outcome in outcomes:
         text.write(
             [_coloured(line) for line in _lines(fix.difference(outcome))], sys.stdout, text.colour_wanted(sys.stdout)
         )
+    for finding in findings:
+        if finding.code == "AMP903":
+            warn(f"{finding.filename}:{finding.line}: {finding.message}")
     number = sum(sum(outcome.fixed.values()) for outcome in outcomes)
     if outcomes:
         sys.stderr.write(f"Would fix {number} finding{'' if number == 1 else 's'} in {_files(len(outcomes))}.\n")

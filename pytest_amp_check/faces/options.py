@@ -470,12 +470,13 @@ def pyproject(start: str) -> tuple[str, dict[str, Any]]:
             data = b""
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-        # Looked for before tomllib is imported: most projects' files say nothing to us.
-        if b"[tool.amp-check" in data:
+        # Looked for before tomllib is imported: most projects' files say nothing to us, or name the package alone.
+        # The table may be written in several ways.
+        if data.count(b"amp-check") > data.count(b"pytest-amp-check"):
             table = _table(path, data)
             if table is not None:
                 return path, table
-        for wrong in (b"[tool.amp_check", b"[tool.pytest-amp-check", b"[tool.pytest_amp_check"):
+        for wrong in (b"[tool.amp_check", b"[tool.ampcheck", b"[tool.pytest-amp-check", b"[tool.pytest_amp_check"):
             if wrong in data:
                 raise ConfigError(f"{path} has a table {wrong.decode()}]: amp-check reads {TABLE}")
         parent = os.path.dirname(folder)

@@ -1,6 +1,7 @@
 """Frameworks that wrap torch's mixed precision: their names, and what their calls do to gradients. All of it is data.
 
-Read in accelerate 1.15, Lightning 2.6, timm 1.0, mmengine 0.10, DeepSpeed 0.19 and the last apex with ``apex.amp``.
+Read in accelerate 1.15, Lightning 2.6, timm 1.0, mmengine 0.10, DeepSpeed 0.19, ignite 0.5 and the last apex with
+``apex.amp``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ APEX_INITIALIZE = "apex-initialize"
 APEX_SCALE = "apex-scale"
 APEX_MASTER = "apex-master"
 DEEPSPEED = "deepspeed"
+SAVES = "saves"  # saves the states of the objects that it is given as ``to_save``
+SAVER = "saver"  # makes a handler that is called with such objects
+TRAINER = "trainer"  # makes what trains, with a scaler of its own if ``scaler`` is true
 
 # What a method of an engine does.
 BACKWARD = "backward"
@@ -231,6 +235,12 @@ _ENTRIES = (
     Entry("fairscale.nn.FullyShardedDataParallel", WRAP, ("module",)),
     Entry("fairscale.nn.ShardedDataParallel", WRAP, ("module",)),
     Entry("deepspeed.initialize", DEEPSPEED, ("args", "model", "optimizer", "model_parameters")),
+    Entry("ignite.handlers.Checkpoint", SAVES, ("to_save", "save_handler")),
+    Entry("ignite.handlers.ModelCheckpoint", SAVER),
+    Entry(
+        "ignite.contrib.engines.common.setup_common_training_handlers", SAVES, ("trainer", "train_sampler", "to_save")
+    ),
+    Entry("ignite.engine.create_supervised_trainer", TRAINER, ("model", "optimizer")),
 )
 NAMES: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
 
@@ -243,6 +253,7 @@ ALIASES = {
     "accelerate.accelerator.": "accelerate.",
     "apex.amp.handle.": "apex.amp.",
     "fairscale.nn.data_parallel.": "fairscale.nn.",
+    "ignite.handlers.checkpoint.": "ignite.handlers.",
     "lightning.fabric.": "lightning.",
     "lightning.fabric.fabric.": "lightning.",
     "lightning.pytorch.": "lightning.",

@@ -182,7 +182,7 @@ class _Names(dict[str, str]):
 def _fill(template: str, names: Mapping[str, str]) -> str:
     """The message with the user's names; a name that is not known is put in words, without the backticks."""
     for key, words in DEFAULT_NAMES.items():
-        if key not in names:
+        if names.get(key, words) == words:
             template = template.replace("`{" + key + "}`", words)
     return template.format_map(_Names(names))
 

@@ -39,6 +39,7 @@ from .values import (
     Partial,
     Pool,
     Ref,
+    Saver,
     Sequence,
     StackContext,
     StateDict,
@@ -181,7 +182,11 @@ class Reader(TorchCalls):
         tensors = [t for value in given for t in tensors_of(value)]
         name = func.text if isinstance(func, Opaque) else ""
         last = name.rpartition(".")[2]
-        if last not in TELLING and not compares(last):
+        if isinstance(func, Saver) or any(isinstance(value, Saver) for value in given):
+            for value in given:
+                if isinstance(value, Mapping):
+                    self.save_objects(value, node)
+        elif last not in TELLING and not compares(last):
             self.may_save(given, node)
         if tensors and last not in TELLING:
             made = self._computed(tensors)

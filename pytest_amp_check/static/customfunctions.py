@@ -24,6 +24,8 @@ _DTYPES = frozenset(
     "to float half bfloat16 double type type_as dtype float16 float32 float64 autocast amp cast get_autocast_dtype "
     "is_autocast_enabled".split()
 )
+#: Those that say nothing of a tensor where they are builtins.
+_BUILTIN = frozenset({"float", "type"})
 #: Decorators that change nothing about dtypes.
 _NEUTRAL = frozenset({"staticmethod", "once_differentiable"})
 #: Functions of torch that make a tensor of float32 where no dtype is given.
@@ -162,7 +164,7 @@ class CustomFunctions(Functions):
         if not isinstance(value, ast.Call) or not self._named_at(method, value.func).endswith("Parameter"):
             return False
         made = {self._named_at(method, n.func).rpartition(".")[2] for n in walk(value) if isinstance(n, ast.Call)}
-        return bool(made & _FACTORIES) and not any(_word(node) in _DTYPES for node in walk(value))
+        return bool(made & _FACTORIES) and not any(_speaks_of_dtype(node) for node in walk(value))
 
     def _is_float32(self, value: Value) -> bool:
         """Whether a value is known to be a tensor of float32."""
@@ -199,7 +201,12 @@ def _word(node: ast.AST) -> str | None:
 
 def _speaks_of_dtypes(method: Function) -> bool:
     body = method.node.body
-    return isinstance(body, list) and any(_word(node) in _DTYPES for part in body for node in walk(part))
+    return isinstance(body, list) and any(_speaks_of_dtype(node) for part in body for node in walk(part))
+
+
+def _speaks_of_dtype(node: ast.AST) -> bool:
+    """Whether a name is one by which code speaks of dtypes; ``float(2)`` is a number."""
+    return _word(node) in _DTYPES and not (isinstance(node, ast.Name) and node.id in _BUILTIN)
 
 
 def _mixed_inputs(forward: Function, backward: Function) -> frozenset[int]:

@@ -501,10 +501,11 @@ def _survey(program: Program) -> None:
                 steps.setdefault(thing.key, set()).update([event.subject] if event.subject is not None else [])
             if event.kind == e.HANDOFF:
                 # Code that is given both is where they train.
-                for scaler in _of_role(program, event.facts.get("trains", ()), "scaler"):
-                    used.add(scaler)
-                    for optimizer in _of_role(program, event.facts["trains"], "optimizer"):
-                        steps.setdefault(optimizer, set()).add(scaler)
+                trains = event.facts.get("trains", ())
+                scaling = _of_role(program, trains, "scaler")
+                used.update(scaling)
+                for optimizer in _of_role(program, trains, "optimizer"):
+                    steps.setdefault(optimizer, set()).update(scaling)
             if event.kind == e.SAVE:
                 saves.append(event)
             if event.kind in (e.OPTIMIZER_LOAD, e.SCALER_LOAD):

@@ -10,7 +10,7 @@ from ..protocol.finding import ERROR, INFO, WARNING
 from ..protocol.frameworks import FRAMEWORKS
 from ..protocol.words import Words
 from .conditions import Formula
-from .frameworks import Frameworks
+from .ignite import Ignite
 from .project import Class, Function, Module
 from .syntax import walk
 from .values import NONE, Engine, Instance, Mapping, Params, Ref, Value
@@ -63,7 +63,7 @@ class Trainers:
         return keys, {str(Words(node)) for node in given if not isinstance(node, ast.Constant)}
 
 
-class Lightning(Frameworks):
+class Lightning(Ignite):
     """Reads what LightningModules do, and subclasses of the Trainer of transformers."""
 
     _derived: dict[tuple[ast.AST, str], bool]

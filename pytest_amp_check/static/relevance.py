@@ -22,7 +22,8 @@ WORDS = frozenset(
     "masked_fill_ clear_autocast_cache parameters no_grad yield Accelerator Fabric NativeScaler AmpOptimWrapper "
     "accumulate prepare setup manual_backward optimizers clip_gradients scale_loss master_params initialize "
     "update_params optim_context FullyShardedDataParallel register_comm_hook register_ddp_comm_hook "
-    "make_graphed_callables Thread ThreadPool ThreadPoolExecutor".split()
+    "make_graphed_callables Thread ThreadPool ThreadPoolExecutor Checkpoint ModelCheckpoint "
+    "setup_common_training_handlers create_supervised_trainer".split()
 )
 #: Those that are worth following in a file that does not train: what may open a region, and what must not run in it.
 CONTEXTS = frozenset("autocast binary_cross_entropy BCELoss masked_fill masked_fill_".split())
@@ -33,7 +34,7 @@ TRAINING = frozenset(
 #: Names of frameworks that make a function worth reading by itself.
 ENGINES = frozenset(
     "Accelerator Fabric NativeScaler AmpOptimWrapper manual_backward scale_loss update_params "
-    "gradient_accumulation_steps".split()
+    "gradient_accumulation_steps create_supervised_trainer".split()
 )
 #: The losses that a function which a framework runs under autocast must not compute.
 BANNED = frozenset({"binary_cross_entropy", "BCELoss"})

@@ -485,7 +485,7 @@ class TorchCalls(Distributed):
             self._saved(value, node)
         return NONE
 
-    def _saved(self, value: Value, node: ast.AST) -> None:
+    def _saved(self, value: Value, node: ast.AST, *, objects: bool = False) -> None:
         contents = Contents(self.attributes)
         contents.look(value)
         place = contents.place if not contents.whole_scalers else None
@@ -500,6 +500,7 @@ class TorchCalls(Distributed):
             open=contents.open,
             optimizer_entries=frozenset(contents.optimizer_entries),
             scaler_entries=frozenset(contents.scaler_entries),
+            objects=objects,
             names={"call": self.words(node)},
         )
 

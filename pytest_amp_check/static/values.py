@@ -217,6 +217,12 @@ class ScaledLoss(Value):
         self.delayed = delayed
 
 
+class Saver(Value):
+    """A handler that saves the states of the objects in a dict that it is called with."""
+
+    __slots__ = ()
+
+
 class Divisor(NamedTuple):
     """What a loss was divided by: the identity of the number, the user's words for it, and where."""
 

@@ -36,7 +36,7 @@ def _without_scaler(program: Program) -> Iterator[tuple[str, Event, Mapping[str,
         optimizers, scalers = facts.get("optimizers", ()), facts.get("scope_scalers", ())
         if optimizers and scalers:
             names = {"optimizer": _name(program, optimizers[0]), "scaler": _name(program, scalers[0])}
-            yield "save:no-scaler", event, names, ()
+            yield "save:no-scaler-object" if facts.get("objects") else "save:no-scaler", event, names, ()
 
 
 def _whole_scaler(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -167,6 +167,10 @@ SCALER_NOT_CHECKPOINTED = Rule(
         "save:no-scaler": Fault(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: "
             "save `{scaler}.state_dict()` with it, and load it on resume"
+        ),
+        "save:no-scaler-object": Fault(
+            "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: "
+            "put `{scaler}` among the objects that are saved, and load it on resume"
         ),
     },
     whole=_without_scaler,
@@ -352,6 +356,61 @@ def train(model, optimizer, loader, path):
             loss = model(data)
         wrapper.update_params(loss)
     torch.save({"model": model.state_dict(), "optimizer": wrapper.state_dict()}, path)
+""",
+        ),
+        (
+            "ignite's handler saves the state of every object in its dict, the scaler's too",
+            """\
+import torch
+from ignite.engine import Engine, Events
+from ignite.handlers import Checkpoint, DiskSaver
+
+def build(model, optimizer, loss_fn):
+    scaler = torch.amp.GradScaler("cuda")
+
+    def step(engine, batch):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(batch[0]), batch[1])
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    trainer = Engine(step)
+    to_save = {"model": model, "optimizer": optimizer, "trainer": trainer, "amp": scaler}
+    trainer.add_event_handler(Events.EPOCH_COMPLETED, Checkpoint(to_save, DiskSaver("out")))
+    trainer.add_event_handler(Events.EPOCH_COMPLETED, Checkpoint({"model": model}, DiskSaver("best")))
+    return trainer
+""",
+        ),
+        (
+            "a trainer of ignite that makes its own scaler keeps it in its state, from where it is saved",
+            """import torch
+from ignite.engine import Events, create_supervised_trainer
+from ignite.handlers import ModelCheckpoint
+
+def build(model, loss_fn):
+    optimizer = torch.optim.AdamW(model.parameters())
+    trainer = create_supervised_trainer(model, optimizer, loss_fn, device="cuda", amp_mode="amp", scaler=True)
+    to_save = {"model": model, "optimizer": optimizer, "scaler": trainer.state.scaler}
+    trainer.add_event_handler(Events.EPOCH_COMPLETED, ModelCheckpoint("out", "last"), to_save)
+    return trainer
+""",
+        ),
+        (
+            "a trainer of ignite that is not told to scale has no scaler",
+            """import torch
+from ignite.engine import Events, create_supervised_trainer
+from ignite.handlers import ModelCheckpoint
+
+def build(model, other, loss_fn):
+    plain_optimizer = torch.optim.AdamW(other.parameters())
+    plain = create_supervised_trainer(other, plain_optimizer, loss_fn, device="cuda", amp_mode="amp")
+    to_save = {"model": other, "optimizer": plain_optimizer}
+    plain.add_event_handler(Events.EPOCH_COMPLETED, ModelCheckpoint("out", "plain"), to_save)
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaled = create_supervised_trainer(model, optimizer, loss_fn, device="cuda", amp_mode="amp", scaler=True)
+    return plain, scaled
 """,
         ),
         (
