@@ -841,7 +841,9 @@ def place(label: str, blamed: Site, partner: Site) -> Site:
     That is a helper in another file than the event that makes it wrong, or one that only reads.
     """
     mine, theirs = blamed.frames(), partner.frames()
-    if (blamed.path == partner.path and label != "read@scaled") or mine[0] is not theirs[0]:
+    if blamed.path == partner.path and label != "read@scaled":
+        return blamed
+    if (mine[0].path, mine[0].function) != (theirs[0].path, theirs[0].function):
         # Of a chain of calls that is too long, the outermost ones are not known.
         return blamed
     depth = 0
