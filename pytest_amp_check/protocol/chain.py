@@ -238,9 +238,6 @@ class Chain(Judge):
                 continue
             places = self.fed_at.setdefault(key, set())
             if event.site in places:
-                if opts[i].grads == a.LAPSED:
-                    here = (self.count - 1, self.state)
-                    self._settle("unscale@window", here[0], i, here)
                 move(i, a.HOLD)
             places.add(event.site)
         super()._backward(event, opts, scaler, move, held)

@@ -638,7 +638,7 @@ class Judge:
         """A scheduler of which the source is read moves: beside the step that a scaler may skip, or inside a window."""
         i = self.index[event.object if event.object is not None else -1]
         opt, loops = state.opts[i], event.facts["loops"]
-        if opt.held and opt.grads in a.PENDING:
+        if (opt.held or opt.inside) and opt.grads in a.PENDING:
             feeding = self._event(self._last(here, (e.BACKWARD,), i))
             if feeding is not None and feeding.facts.get("loops") == loops:
                 self._blame("scheduler:micro-batch", index, index, here)
@@ -649,7 +649,7 @@ class Judge:
                 and stepping.kind == e.SCALER_STEP
                 and "framework" not in stepping.facts
                 and stepping.facts.get("loops") == loops
-                and (stepping.site.function, stepping.site.caller) == (event.site.function, event.site.caller)
+                and (_beside(stepping.site, event.site) or _beside(event.site, stepping.site))
                 and set(event.guards) <= set(stepping.guards)
             ):
                 self._blame("scheduler:skipped", index, index, here)
@@ -701,6 +701,11 @@ class Judge:
         return chosen
 
 
+def _beside(site: Site, other: Site) -> bool:
+    """Whether the function in which a place lies holds another place too, or calls what holds it."""
+    return any((each.function, each.caller) == (site.function, site.caller) for each in other.frames())
+
+
 def _about(event: Event | None) -> int | None:
     return event.object if event is not None and event.kind in OPTIMIZER_KINDS else None
 
@@ -724,6 +729,7 @@ BLAMED: dict[str, tuple[str, ...]] = {
     "backward@unscaled": (e.UNSCALE,),
     "unscale@window": (e.UNSCALE,),
     "step@unscaled-updated": (e.UPDATE,),
+    "step@early": (e.UNSCALE,),
     "step@uneven": (e.BACKWARD,),
     "step@divided": (e.GRAD_DIVIDE,),
     "unscale@divided": (e.GRAD_DIVIDE,),
@@ -776,6 +782,7 @@ WITNESS: dict[str, tuple[str, ...]] = {
     "update@pending": (e.BACKWARD,),
     "update@window": (e.BACKWARD,),
     "unscale@window": (e.UNSCALE, e.BACKWARD),
+    "step@early": (e.UNSCALE, e.BACKWARD),
     "backward@unscaled": (e.UNSCALE,),
     "unscale@unscaled": (e.UNSCALE,),
     "unscale@stepped": (e.SCALER_STEP,),

@@ -530,4 +530,6 @@ def _survey(program: Program) -> None:
         if event.kind == e.OPTIMIZER_LOAD and event.object is not None:
             event.facts["scope_scalers"] = _scalers_beside((event.object,), live, steps)
     for event in raw:
-        event.facts["alone"] = stepped and not scalers
+        feeds = event.facts.get("feeds") or ()
+        directly = bool(feeds) and all(steps.get(key) == set() for key in feeds)
+        event.facts["alone"] = stepped and (not scalers or directly)

@@ -212,6 +212,8 @@ class Machine:
         self.forwards = 0
         #: Handlers of errors around the place being read.
         self.rescuing = 0
+        #: The comprehensions whose element is being read, each a loop that is read as one turn.
+        self.turns: tuple[int, ...] = ()
         self.depth = 0
         self.entered = 0
         self.handlers: list[list[int]] = []
@@ -291,7 +293,7 @@ class Machine:
         if kind == e.ZERO_GRAD and self.rescuing:
             facts["rescue"] = True
         if kind in (e.ZERO_GRAD, e.BACKWARD, e.SCALER_STEP, e.SCHEDULER_STEP):
-            facts["loops"] = tuple(loop.key for loop in self.loops)
+            facts["loops"] = (*(loop.key for loop in self.loops), *self.turns)
         event = Event(kind, self.site(node), subject, object, facts, names, self.guards())
         here = self.node(event)
         self.link(self.cur, here)

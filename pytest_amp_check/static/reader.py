@@ -309,7 +309,10 @@ class Expressions(Counters):
                 elements.append(self.evaluate(node.elt))
             self.frame.vars = saved
             return Sequence(elements)
+        around = self.turns
+        self.turns = (*around, -1 - len(around))
         element = self.evaluate(node.elt)
+        self.turns = around
         self.frame.vars = saved
         if isinstance(element, Params) and element.one:
             return Params(element.modules, element.optimizers)
