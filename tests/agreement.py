@@ -29,14 +29,14 @@ SEEN_BY_RUNS = {
     "AMP502": "a source with a scaler in it is taken to know which of its optimizers go without",
 }
 #: Faults of which the source may tell what does not show in every run: why, and whether it should in this one.
-SEEN_IN_SOURCE: dict[str, tuple[str, Callable[[Run], bool]]] = {
+SEEN_IN_SOURCE: dict[str, tuple[str, Callable[[Run, Finding], bool]]] = {
     "save:no-scaler": (
         "a run tells of a checkpoint only where it has stepped, through the scaler, the optimizer that is saved",
-        lambda run: any(step.scaler is not None for step in run.steps),
+        lambda run, _: any(step.scaler is not None for step in run.steps),
     ),
     "scheduler:skipped": (
         "a source tells that a step may be skipped, a run that it was",
-        lambda run: run.skipped_total > 0,
+        lambda run, finding: any(step.skipped and step.optimizer == finding.names["optimizer"] for step in run.steps),
     ),
 }
 #: One mistake that goes by two codes: gradients are unscaled, and a backward follows. Whether an accumulation window
@@ -135,7 +135,7 @@ class Verdict(NamedTuple):
                 places = {finding.line, *(step.site.line for step in finding.witness)}
                 due = finding.code in COMPARED and finding.certain and places <= self.lines
                 if finding.label in SEEN_IN_SOURCE:
-                    due = due and SEEN_IN_SOURCE[finding.label][1](self.run.run)
+                    due = due and SEEN_IN_SOURCE[finding.label][1](self.run.run, finding)
                 if due and _place(finding) not in ran:
                     told.append(f"only the source: {finding.line} {finding.code} {finding.message}")
         return told

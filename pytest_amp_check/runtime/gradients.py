@@ -158,6 +158,7 @@ class Gradients(Regions):
             if shares:
                 keys.update(key for key in shares if self._inside(key, known))
             known.under_scale = known.unscaled = known.used = False
+            known.backwards_since = 0
             known.edited = None
             known.looked_at = []
         self._grad_storages = None

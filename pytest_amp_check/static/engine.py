@@ -532,4 +532,6 @@ def _survey(program: Program) -> None:
     for event in raw:
         feeds = event.facts.get("feeds") or ()
         directly = bool(feeds) and all(steps.get(key) == set() for key in feeds)
+        # Beside a scaler that may be switched off, what trains unscaled does so on purpose.
+        directly = directly and all(t.facts["enabled"] is True for t in scalers)
         event.facts["alone"] = stepped and (not scalers or directly)
