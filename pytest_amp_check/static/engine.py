@@ -530,8 +530,4 @@ def _survey(program: Program) -> None:
         if event.kind == e.OPTIMIZER_LOAD and event.object is not None:
             event.facts["scope_scalers"] = _scalers_beside((event.object,), live, steps)
     for event in raw:
-        feeds = event.facts.get("feeds") or ()
-        directly = bool(feeds) and all(steps.get(key) == set() for key in feeds)
-        # Beside a scaler that may be switched off, what trains unscaled does so on purpose.
-        directly = directly and all(t.facts["enabled"] is True for t in scalers)
-        event.facts["alone"] = stepped and (not scalers or directly)
+        event.facts["alone"] = stepped and not scalers
