@@ -118,7 +118,11 @@ class Optimizers(Passes):
         skipped = known.steps_since == 1 and known.skipped
         known.steps_since = known.backwards_since = 0
         scaler = known.scaler.said if known.scaler is not None else None
-        names = {"call": Spoken(site), "optimizer": known.said or "", "scheduler": Spoken(site, "receiver")}
+        names: dict[str, object] = {
+            "call": Spoken(site),
+            "optimizer": known.said or "",
+            "scheduler": Spoken(site, "receiver"),
+        }
         if scaler is not None:
             names["scaler"] = scaler
         if idle:
