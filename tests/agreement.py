@@ -24,9 +24,10 @@ from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.runtime.run import Run
 from pytest_amp_check.static.engine import Settings, check_source
 
-#: Rules that both decide, of which a run may find what the source does not tell, and why.
+#: Faults of which a run may find what the source does not tell, and why.
 SEEN_BY_RUNS = {
-    "AMP502": "a source with a scaler in it is taken to know which of its optimizers go without",
+    "backward:no-scaler": "a source with a scaler in it is taken to know which of its optimizers go without",
+    "scheduler:skipped": "a source takes any condition of a scheduler for one that asks whether the step was skipped",
 }
 #: Faults of which the source may tell what does not show in every run: why, and whether it should in this one.
 SEEN_IN_SOURCE: dict[str, tuple[str, Callable[[Run, Finding], bool]]] = {
@@ -127,7 +128,7 @@ class Verdict(NamedTuple):
         missed = [
             f
             for f in self.run.findings
-            if f.code in COMPARED - set(SEEN_BY_RUNS) and _place(f) not in read and f.line != self.raised_at
+            if f.code in COMPARED and f.label not in SEEN_BY_RUNS and _place(f) not in read and f.line != self.raised_at
         ]
         told = [f"only the run: {f.line} {f.code} {f.message}" for f in missed]
         if self.run.error is None:

@@ -150,8 +150,8 @@ def _edit(draw: st.DrawFn, body: list[Statement]) -> list[Statement]:
     stays = part == FORWARD or ".step(" in text
     if kind == "drop" and not stays:
         return body[:at] + body[at + 1 :]
-    # Two divisions by the scale are one mistake at two places.
-    if kind == "double" and part != BACKWARD and "div_(" not in text:
+    # Two divisions by the scale are one mistake at two places, as two moves of the learning rate are.
+    if kind == "double" and part != BACKWARD and "div_(" not in text and "scheduler" not in text:
         return [*body[: at + 1], body[at], *body[at + 1 :]]
     if kind == "swap" and at + 1 < len(body):
         other = body[at + 1]

@@ -362,7 +362,8 @@ class Judge:
                     if not known or self.opts[i] in self.zeroed or self.handed:
                         continue
                 if label == "plain-step@unscaled" and (
-                    event.facts.get("checked") or any(self.tests[k].of_gradients for k, _ in event.guards)
+                    event.facts.get("checked")
+                    or any((of := self.tests[k].of_gradients) is None or self.opts[i] in of for k, _ in event.guards)
                 ):
                     continue
                 if label == "step@uneven" and not self._two_scalers(here, i):

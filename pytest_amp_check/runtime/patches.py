@@ -654,7 +654,9 @@ def _install_gradients() -> None:
 
     def taking(original: Any) -> Any:
         def taken(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if _watching and not _watching.isdisjoint(_LOCAL.active) and not torch.compiler.is_compiling():
+            watched = _watching and not _watching.isdisjoint(_LOCAL.active)
+            # What torch looks at by itself decides about no step.
+            if watched and not torch.compiler.is_compiling() and not _from_torch():
                 for recorder in _LOCAL.active:
                     recorder.number_taken()
             return original(self, *args, **kwargs)

@@ -615,7 +615,11 @@ class Machine:
                 test = self.graph.tests[formula[1]]
                 test.counts = test.counts or value.counter
                 test.flag = test.flag or value.argument
-                test.of_gradients = test.of_gradients or bool(value.readings)
+                for reading in value.readings if test.of_gradients is not None else ():
+                    owners = reading.facts.get("owners")
+                    test.of_gradients = None if owners is None else (test.of_gradients or frozenset()).union(owners)
+                    if owners is None:
+                        break
                 if not test.implies and ("none", value.key) in self.tests.keys:
                     self._imply(value)
             return formula
