@@ -93,8 +93,8 @@ class Optimizers(Passes):
     def _stepped(self, known: Known, *, skipped: bool) -> None:
         known.skipped = skipped
         known.used = True
-        # A step that no scaler holds back may wait for anything, not only for the end of a window.
-        if known.idle and (known.scaler is not None or not self._at(self.sites.here(), conditional)):
+        # A step that no scaler has to do with may wait for anything, not only for the end of a window.
+        if known.idle and (self._holder(known) is not None or not self._at(self.sites.here(), conditional)):
             for event in known.idle.values():
                 self.chain.add(event)
         known.idle.clear()
