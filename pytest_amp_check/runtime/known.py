@@ -46,8 +46,6 @@ class Known:
         #: Optimizer steps, skipped or not, and backwards that were not given up, since its scheduler last moved.
         self.steps_since = 0
         self.backwards_since = 0
-        #: By their places, moves of its scheduler after a backward and before a step.
-        self.idle: dict[int, Event] = {}
         self.state_id = 0
         self.state_site: Site | None = None
         #: That its state was loaded.

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from ..protocol import events as e
-from ..protocol.events import Event
 from .known import Known, Scaler
 from .passes import Passes
 from .recording import told
@@ -93,11 +92,6 @@ class Optimizers(Passes):
     def _stepped(self, known: Known, *, skipped: bool) -> None:
         known.skipped = skipped
         known.used = True
-        # A step that no scaler has to do with may wait for anything, not only for the end of a window.
-        if known.idle and (self._holder(known) is not None or not self._at(self.sites.here(), conditional)):
-            for event in known.idle.values():
-                self.chain.add(event)
-        known.idle.clear()
         known.steps_since += 1
         known.under_scale = known.unscaled = False
         known.edited = None
@@ -118,15 +112,7 @@ class Optimizers(Passes):
         skipped = known.steps_since == 1 and known.skipped
         known.steps_since = known.backwards_since = 0
         scaler = known.scaler.said if known.scaler is not None else None
-        names: dict[str, object] = {
-            "call": Spoken(site),
-            "optimizer": known.said or "",
-            "scheduler": Spoken(site, "receiver"),
-        }
+        names = {"call": Spoken(site), "optimizer": known.said or "", "scheduler": Spoken(site, "receiver")}
         if scaler is not None:
             names["scaler"] = scaler
-        if idle:
-            facts: dict[str, Any] = {"skipped": skipped, "idle": idle}
-            known.idle.setdefault(id(site), Event(e.SCHEDULER_STEP, site, None, known.thing.key, facts, names))
-        else:
-            self._emit(e.SCHEDULER_STEP, site, None, known.thing.key, skipped=skipped, names=names)
+        self._emit(e.SCHEDULER_STEP, site, None, known.thing.key, skipped=skipped, idle=idle, names=names)

@@ -727,6 +727,8 @@ def readings_of(value: Value) -> tuple[Event, ...]:
         return value.readings
     if isinstance(value, Sequence):
         return tuple(reading for item in value.items for reading in readings_of(item))
+    if isinstance(value, Choice):
+        return tuple(reading for _, option in value.options for reading in readings_of(option))
     return ()
 
 
