@@ -478,6 +478,7 @@ class Machine:
         met_opaque.parameter = len(sides) == 2 and all(side.parameter for side in sides)
         met_opaque.compares = any(side.compares for side in sides)
         met_opaque.graded = any(side.graded for side in sides)
+        met_opaque.readings = tuple(dict.fromkeys(reading for side in sides for reading in side.readings))
         if isinstance(a, Opaque) and isinstance(b, Opaque):
             met_opaque.divisors = self._divisors_of_either(formula, a, b)
         return met_opaque
