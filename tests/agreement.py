@@ -21,18 +21,25 @@ from pytest_amp_check import record
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.rule import BOTH
 from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.runtime.run import Run
 from pytest_amp_check.static.engine import Settings, check_source
 
-#: Rules that both decide, of which a run may find what the source does not tell, and why.
+#: Faults of which a run may find what the source does not tell, and why.
 SEEN_BY_RUNS = {
-    "AMP502": "a source with a scaler in it is taken to know which of its optimizers go without",
-    "AMP503": "a run takes the regions since the last backward for those of a loss",
+    "backward:no-scaler": "a source with a scaler in it is taken to know which of its optimizers go without",
+    "scheduler:skipped": "a source takes any condition of a scheduler for one that asks whether the step was skipped",
+    "scheduler:micro-batch": "a source knows a window by its count, a run by the gradients that wait for a step",
 }
-#: Rules that both decide, of which the source may tell what does not show in a run, and why.
-SEEN_IN_SOURCE = {
-    "AMP204": "a run takes the condition of a step for a check of the gradients, whatever it asks",
-    "AMP401": "a run tells of a checkpoint only where it has stepped, through the scaler, the optimizer that is saved",
-    "AMP403": "a source tells that a step may be skipped, a run that it was",
+#: Faults of which the source may tell what does not show in every run: why, and whether it should in this one.
+SEEN_IN_SOURCE: dict[str, tuple[str, Callable[[Run, Finding], bool]]] = {
+    "save:no-scaler": (
+        "a run tells of a checkpoint only where it has stepped, through the scaler, the optimizer that is saved",
+        lambda run, _: any(step.scaler is not None for step in run.steps),
+    ),
+    "scheduler:skipped": (
+        "a source tells that a step may be skipped, a run that it was",
+        lambda run, finding: any(step.skipped and step.optimizer == finding.names["optimizer"] for step in run.steps),
+    ),
 }
 #: One mistake that goes by two codes: gradients are unscaled, and a backward follows. Whether an accumulation window
 #: was open then, the source knows from its conditions and a run from what it has seen.
@@ -43,11 +50,15 @@ COMPARED = frozenset(code for code, rule in RULES.items() if rule.readers == BOT
 class Recorded(NamedTuple):
     """What came of a script that ran under the recorder."""
 
-    findings: list[Finding]
+    run: Run
     #: What the script raised.
     error: Exception | None
     #: The error that ended the recording early.
     failure: Exception | None
+
+    @property
+    def findings(self) -> list[Finding]:
+        return self.run.findings
 
 
 def recorded(run_script: Callable[[], object]) -> Recorded:
@@ -62,7 +73,7 @@ def recorded(run_script: Callable[[], object]) -> Recorded:
                 run_script()
         except Exception as raised:  # noqa: BLE001 - some of the scripts show what torch raises
             error = raised
-        return Recorded(runs[0].findings, error, runs[0].failure)
+        return Recorded(runs[0], error, runs[0].failure)
 
     torch_state, python_state = torch.get_rng_state(), random.getstate()
     threads = torch.get_num_threads()
@@ -118,14 +129,15 @@ class Verdict(NamedTuple):
         missed = [
             f
             for f in self.run.findings
-            if f.code in COMPARED - set(SEEN_BY_RUNS) and _place(f) not in read and f.line != self.raised_at
+            if f.code in COMPARED and f.label not in SEEN_BY_RUNS and _place(f) not in read and f.line != self.raised_at
         ]
         told = [f"only the run: {f.line} {f.code} {f.message}" for f in missed]
-        sure = COMPARED - set(SEEN_IN_SOURCE)
         if self.run.error is None:
             for finding in self.read:
                 places = {finding.line, *(step.site.line for step in finding.witness)}
-                due = finding.code in sure and finding.certain and places <= self.lines
+                due = finding.code in COMPARED and finding.certain and places <= self.lines
+                if finding.label in SEEN_IN_SOURCE:
+                    due = due and SEEN_IN_SOURCE[finding.label][1](self.run.run, finding)
                 if due and _place(finding) not in ran:
                     told.append(f"only the source: {finding.line} {finding.code} {finding.message}")
         return told

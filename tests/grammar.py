@@ -14,6 +14,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 SETUP = """\
+import contextlib
 import io
 
 import torch
@@ -25,8 +26,17 @@ torch.manual_seed(0)
 FLAGS = ("odd", "late")
 #: Conditions that are constants.
 CONSTANTS = {"CLIPS": True, "LOGS": False}
+#: Constants that the setup is made of, and the values that each may have.
+SETTINGS = {"AMP": ("True", "True", "False"), "DTYPE": ("torch.float16", "torch.float16", "torch.bfloat16")}
 #: More than two, so that two iterations in a row may both lie inside a window.
 K = 3
+#: What the variable of a program is that holds its context.
+CONTEXTS = (
+    'torch.autocast("cpu", dtype=torch.float16)',
+    'torch.autocast("cpu", dtype=DTYPE)',
+    'torch.autocast("cpu", dtype=torch.float16, enabled=AMP)',
+    'torch.autocast("cpu", dtype=torch.float16) if AMP else contextlib.nullcontext()',
+)
 
 
 class Cycle:
@@ -47,7 +57,7 @@ FORWARD, BACKWARD, FINISH = "forward", "backward", "finish"
 
 def _forward(draw: st.DrawFn, cycle: Cycle, *, divided: bool) -> str:
     value = f"{cycle.value} / {K}" if divided else cycle.value
-    place = draw(st.sampled_from(["in", "in", "in", "in", "outside", "none", "bf16"]))
+    place = draw(st.sampled_from(["in", "in", "in", "in", "outside", "none", "bf16", "ctx", "DTYPE"]))
     if place == "none":
         return f"{cycle.loss} = {value}"
     if place == "outside":
@@ -55,8 +65,10 @@ def _forward(draw: st.DrawFn, cycle: Cycle, *, divided: bool) -> str:
         if cycle.value.startswith("nn.functional") and output:
             inner = f'with torch.autocast("cpu", dtype=torch.float16):\n    output = {output}\n'
             return inner + f"{cycle.loss} = " + value.replace(output, "output.float()")
-    dtype = "bfloat16" if place == "bf16" else "float16"
-    return f'with torch.autocast("cpu", dtype=torch.{dtype}):\n    {cycle.loss} = {value}'
+    if place == "ctx":
+        return f"with ctx:\n    {cycle.loss} = {value}"
+    dtype = {"bf16": "torch.bfloat16", "DTYPE": "DTYPE"}.get(place, "torch.float16")
+    return f'with torch.autocast("cpu", dtype={dtype}):\n    {cycle.loss} = {value}'
 
 
 def _backward(draw: st.DrawFn, cycle: Cycle) -> str:
@@ -98,6 +110,8 @@ def _finish(draw: st.DrawFn, cycle: Cycle) -> list[str]:
             [
                 "",
                 f"torch.nn.utils.clip_grad_norm_({model}.parameters(), 1.0)",
+                f"norm = torch.nn.utils.clip_grad_norm_({model}.parameters(), 1.0)",
+                f"nn.utils.clip_grad_norm_({model}.parameters(), 1.0, error_if_nonfinite=True)",
                 f"nn.utils.clip_grad_value_({model}.parameters(), 1.0)",
                 f"norm = nn.utils.get_total_norm([p.grad for p in {model}.parameters()])",
                 f"for p in {model}.parameters():\n    p.grad.add_(p.detach(), alpha=1e-3)",
@@ -107,7 +121,10 @@ def _finish(draw: st.DrawFn, cycle: Cycle) -> list[str]:
         )
     )
     unscale = f"{scaler}.unscale_({optimizer})" if clip and draw(st.integers(0, 3)) else ""
-    step = draw(st.sampled_from([f"{scaler}.step({optimizer})"] * 7 + [f"{optimizer}.step()"]))
+    plain = [f"{optimizer}.step()"]
+    if clip.startswith("norm"):
+        plain.append(f"if torch.isfinite(norm):\n    {optimizer}.step()")
+    step = draw(st.sampled_from([f"{scaler}.step({optimizer})"] * 7 + plain))
     return [part for part in (unscale, clip, step, f"{scaler}.update()") if part]
 
 
@@ -133,8 +150,8 @@ def _edit(draw: st.DrawFn, body: list[Statement]) -> list[Statement]:
     stays = part == FORWARD or ".step(" in text
     if kind == "drop" and not stays:
         return body[:at] + body[at + 1 :]
-    # Two divisions by the scale are one mistake at two places.
-    if kind == "double" and part != BACKWARD and "div_(" not in text:
+    # Two divisions by the scale are one mistake at two places, as two moves of the learning rate are.
+    if kind == "double" and part != BACKWARD and "div_(" not in text and "scheduler" not in text:
         return [*body[: at + 1], body[at], *body[at + 1 :]]
     if kind == "swap" and at + 1 < len(body):
         other = body[at + 1]
@@ -161,7 +178,8 @@ def _cycles(draw: st.DrawFn) -> tuple[str, list[Cycle]]:
     kind = draw(st.sampled_from(["one", "one", "one", "separate", "gan", "two scalers"]))
     # Twelve skips in a row do not make it one, by which nothing is divided.
     scale = draw(st.sampled_from(["2.0**14", "2.0**16"]))
-    scaler = f'scaler = torch.amp.GradScaler("cpu", init_scale={scale})\n'
+    enabled = draw(st.sampled_from([""] * 6 + [", enabled=AMP", ", enabled=False", ", enabled=DTYPE == torch.float16"]))
+    scaler = f'scaler = torch.amp.GradScaler("cpu", init_scale={scale}{enabled})\n'
     if kind == "one":
         lines = "model = nn.Linear(4, 1)\n"
         cycles = [Cycle("model", "optimizer", "scaler", "loss", "nn.functional.mse_loss(model(x), y)")]
@@ -231,66 +249,188 @@ def _names(text: str, names: list[str]) -> list[str]:
     return [name for name in names if re.search(rf"\b{name}\b", text)]
 
 
-def _in_functions(text: str, draw: st.DrawFn, names: list[str]) -> tuple[str, str]:
-    """Some lines of a body moved to a function: the function, and what is left of the body."""
+def _in_functions(text: str, draw: st.DrawFn, names: list[str], owner: str = "") -> tuple[str, str]:
+    """Some lines of a body moved to a function, or to a method: the function, and what is left of the body."""
     blocks = re.split(r"\n(?! )", text)
     first = draw(st.integers(0, len(blocks) - 1))
     last = draw(st.integers(first, len(blocks) - 1))
     moved = "\n".join(blocks[first : last + 1])
     after = "\n".join(blocks[last + 1 :])
-    back = ["loss"] if re.search(r"^ *loss = ", moved, re.MULTILINE) and _names(after, ["loss"]) else []
-    given = _names(moved, [*names, "x", "y", "i", *FLAGS])
+    back = [x for x in LOCALS if re.search(rf"^ *{x} = ", moved, re.MULTILINE) and _names(after, [x])]
+    given = _names(moved, [*names, "i", *FLAGS])
+    given += [x for x in _names(moved, ["x", "y"]) if " x, y = " not in moved]
     before = "\n".join(blocks[:first])
-    if re.search(r"\bloss\b", moved) and re.search(r"^ *loss = ", before, re.MULTILINE):
-        given.append("loss")
+    given += [x for x in LOCALS if _names(moved, [x]) and re.search(rf"^ *{x} = ", before, re.MULTILINE)]
     arguments = ", ".join(given)
     ending = f"\n    return {', '.join(back)}" if back else ""
-    function = f"def work({arguments}):\n{indent(moved, '    ')}{ending}\n\n\n"
-    call = f"{', '.join(back)} = work({arguments})" if back else f"work({arguments})"
+    function = f"def work({', '.join(['self', *given] if owner else given)}):\n{indent(moved, '    ')}{ending}\n\n\n"
+    call = f"{owner}work({arguments})"
+    call = f"{', '.join(back)} = {call}" if back else call
     return function, "\n".join(part for part in (before, call, after) if part)
+
+
+def _saved(draw: st.DrawFn, names: list[str]) -> tuple[str, str]:
+    """What is written to a checkpoint, and what is read from it; nothing where there is none."""
+    save = draw(st.sampled_from(["", "", "", "save", "save all", "load", "load all", "load some"]))
+    if not save:
+        return "", ""
+    states = ["model", "optimizer"]
+    scalers = [name for name in names if name.startswith("scaler")]
+    if save != "save":
+        states += scalers
+    entries = ", ".join(f'"{name}": {name}.state_dict()' for name in states)
+    restored = ["model", "optimizer"] if save == "load some" else states
+    loads = "".join(f'{name}.load_state_dict(state["{name}"])\n' for name in restored)
+    writing = f"checkpoint.seek(0)\ncheckpoint.truncate()\ntorch.save({{{entries}}}, checkpoint)\n"
+    return writing, f"checkpoint.seek(0)\nstate = torch.load(checkpoint)\n{loads}" if save.startswith("load") else ""
+
+
+def _own(text: str, names: list[str]) -> str:
+    """A text in which names are attributes of an object."""
+    return re.sub(rf"(?<![\w.\"])({'|'.join(names)})\b(?!\")", r"self.\1", text)
+
+
+def _scheduled(draw: st.DrawFn, body: list[Statement]) -> list[Statement]:
+    """An iteration in which the learning rate moves on."""
+    kind = draw(st.sampled_from(["each", "scale"]))
+    if kind == "each":
+        return [*body, ("scheduler.step()", FINISH if draw(st.booleans()) else BACKWARD)]
+    made: list[Statement] = []
+    for text, part in body:
+        if text == "scaler.update()":
+            made.append(("before = scaler.get_scale()", FINISH))
+        made.append((text, part))
+    return [*made, ("if scaler.get_scale() >= before:\n    scheduler.step()", FINISH)]
+
+
+#: What the statements of an iteration leave to those that follow.
+LOCALS = ("loss", "norm", "before", "scaled", "grads", "penalty")
+#: Names of what is built before the loop.
+BUILT = ("model", "other", "optimizer", "second", "scaler", "scaler2", "ctx", "scheduler")
 
 
 @st.composite
 def programs(draw: st.DrawFn) -> str:
     """The source of a program."""
     setup, cycles = _cycles(draw)
-    shape = draw(st.sampled_from(["plain", "plain", "modulo"]))
+    shape = draw(st.sampled_from(["plain", "plain", "modulo", "inner"]))
     divided = shape != "plain" and bool(draw(st.integers(0, 3)))
     body = _iteration(draw, cycles, divided=divided or shape != "plain")
     if shape != "plain" and not divided:
         body = [(text.replace(f" / {K}", ""), part) for text, part in body]
+    if not draw(st.integers(0, 5)):
+        setup += f"scheduler = torch.optim.lr_scheduler.StepLR(optimizer, {draw(st.sampled_from([2, 12]))})\n"
+        body = _scheduled(draw, body)
     for _ in range(draw(st.integers(0, 2))):
         body = _edit(draw, body)
     spoilt = draw(st.integers(0, 4)) == 0
-    save = draw(st.sampled_from(["", "", "save", "save all"]))
-    names = [name for name in ("model", "other", "optimizer", "second", "scaler", "scaler2") if f"{name} = " in setup]
 
-    boundary = "(i + 1) % K == 0"
-    text = "\n".join(line for line, _ in body) if shape == "plain" else _windowed(draw, body, boundary)
+    if shape == "plain":
+        text = "\n".join(line for line, _ in body)
+    elif shape == "modulo":
+        text = _windowed(draw, body, "(i + 1) % K == 0")
+    else:
+        text = _inner(body)
+    if _names(text, ["ctx"]):
+        setup += f"ctx = {draw(st.sampled_from(CONTEXTS))}\n"
+    names = [name for name in BUILT if f"{name} = " in setup]
     # A run leaves alone what is read from gradients in a function that asks for the scale.
     assume(not ("get_total_norm" in text and "get_scale" in text))
+    # A source takes a check of gradients at its word, where what it asks of is left over from an iteration before.
+    assume(not ("isfinite" in text and re.search(r"^ *if \w+:\n +norm = ", text, re.MULTILINE)))
+    writing, reading = _saved(draw, names)
     flags = "".join(f"{flag} = y[{n}].item() > 0\n" for n, flag in enumerate(FLAGS) if _names(text, [flag]))
-    functions = ""
-    if draw(st.booleans()) and text:
-        functions, text = _in_functions(text, draw, names)
-    loop = f"for i, (x, y) in enumerate(batches):\n{indent(flags + text, '    ')}\n"
-    ending = ""
-    if save:
-        states = {"model": "model", "optimizer": "optimizer"}
-        if save == "save all":
-            states.update({name: name for name in names if name.startswith("scaler")})
-        entries = ", ".join(f'"{key}": {name}.state_dict()' for key, name in states.items())
-        ending = f"torch.save({{{entries}}}, io.BytesIO())\n"
-    constants = "".join(f"{name} = {value}\n" for name, value in CONSTANTS.items() if name in functions + loop)
-    constants += f"K = {K}\n" if re.search(r"\bK\b", functions + loop) else ""
+    if shape == "inner":
+        flags = flags.replace("y[", "batch[1][")
     factor = " * (1e30 if i == 3 else 1.0)" if spoilt else ""
+    setup += "checkpoint = io.BytesIO()\n" if writing else ""
     data = (
         "signs = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]).repeat(3, 4).unsqueeze(-1)\n"
-        f"batches = [(torch.randn(8, 4), signs[i] * torch.rand(8, 1){factor}) for i in range(12)]\n"
+        f"batches = [(torch.randn(8, 4), signs[i] * torch.rand(8, 1){factor}) for i in range({6 if reading else 12})]\n"
     )
-    if draw(st.booleans()):
-        given = ", ".join([*names, "batches"])
-        main = f"def train({given}):\n{indent(loop + ending, '    ')}\n\n{setup}{data}train({given})\n"
+    head = "for i, batch in enumerate(batches):" if shape == "inner" else "for i, (x, y) in enumerate(batches):"
+    form = draw(st.sampled_from(["script", "function", "class"]))
+    moves = bool(text) and draw(st.booleans())
+    if form == "class":
+        main = _class(draw, setup, names, head, flags, text, writing, reading, data, moves=moves)
     else:
-        main = setup + data + loop + ending
-    return f"{SETUP}\n{constants}\n{functions}{main}"
+        functions = ""
+        if moves:
+            functions, text = _in_functions(text, draw, [*names, *(["batch"] if shape == "inner" else [])])
+        loop = f"{head}\n{indent(flags + text, '    ')}\n"
+        if reading:
+            loop = f"for _ in range(2):\n{indent(loop + writing + reading, '    ')}\n"
+        ending = "" if reading else writing
+        given = [*names, "batches", *(["checkpoint"] if writing else [])]
+        if form == "function":
+            train = f"def train({', '.join(given)}):\n{indent(loop + ending, '    ')}\n\n"
+            main = f"{functions}{train}{setup}{data}train({', '.join(given)})\n"
+        else:
+            main = functions + setup + data + loop + ending
+    constants = "".join(f"{name} = {value}\n" for name, value in CONSTANTS.items() if _names(main, [name]))
+    for name, values in SETTINGS.items():
+        if _names(main, [name]):
+            constants += f"{name} = {draw(st.sampled_from(values))}\n"
+    constants += f"K = {K}\n" if _names(main, ["K"]) else ""
+    start = SETUP if "contextlib" in main else SETUP.replace("import contextlib\n", "")
+    return f"{start}\n{constants}\n{main}"
+
+
+def _inner(body: list[Statement]) -> str:
+    """An iteration that turns over the micro-batches of a batch before what finishes it."""
+    first = next(n for n, (_, part) in enumerate(body) if part != FINISH)
+    last = next(n for n in range(len(body) - 1, -1, -1) if body[n][1] != FINISH)
+    turn = "\n".join(text for text, part in body[first : last + 1] if part != FINISH)
+    held = [text for text, part in body[first : last + 1] if part == FINISH]
+    lines = [text for text, _ in body[:first]]
+    lines.append(f"for j in range(K):\n    x, y = batch[0][j::K], batch[1][j::K]\n{indent(turn, '    ')}")
+    return "\n".join([*lines, *held, *(text for text, _ in body[last + 1 :])])
+
+
+def _class(
+    draw: st.DrawFn,
+    setup: str,
+    names: list[str],
+    head: str,
+    flags: str,
+    text: str,
+    writing: str,
+    reading: str,
+    data: str,
+    *,
+    moves: bool,
+) -> str:
+    """A program that trains in the methods of a class, which builds what it trains or is given it."""
+    text = _own(text, names)
+    taken = _names(flags + text, ["batch", "i", "x", "y"])
+    methods = ""
+    if moves:
+        moved, text = _in_functions(text, draw, ["batch"], owner="self.")
+        methods = moved.replace("\n\n\n", "\n\n")
+    if draw(st.booleans()):
+        methods += f"def train_step({', '.join(['self', *taken])}):\n{indent(flags + text, '    ')}\n\n"
+        flags, text = "", f"self.train_step({', '.join(taken)})"
+    loop = f"{head}\n{indent(flags + text, '    ')}\n"
+    methods += f"def train(self, batches):\n{indent(loop, '    ')}\n"
+    for name, lines in (("save", writing), ("load", reading)):
+        if lines:
+            methods += f"def {name}(self, checkpoint):\n{indent(_own(lines, names), '    ')}\n"
+    built = setup.replace("checkpoint = io.BytesIO()\n", "")
+    if draw(st.booleans()):
+        made, start, given = "self", _own(built, names), ""
+    else:
+        given = ", ".join(names)
+        made = f"self, {given}"
+        start = "".join(f"self.{name} = {name}\n" for name in names)
+    init = f"def __init__({made}):\n{indent(start, '    ')}\n"
+    lines = f"class Trainer:\n{indent(init + methods, '    ')}\n\n"
+    if given:
+        lines += built
+    lines += f"{data}trainer = Trainer({given})\n"
+    uses = "trainer.train(batches)\n"
+    if writing:
+        lines += "checkpoint = io.BytesIO()\n"
+        uses += "trainer.save(checkpoint)\n"
+    if reading:
+        uses = f"for _ in range(2):\n{indent(f'{uses}trainer.load(checkpoint)', '    ')}\n"
+    return lines + uses

@@ -315,6 +315,16 @@ ILLEGAL: list[tuple[str, Sequence[str | Letter], str]] = [
         [a.BACKWARD_SCALED, a.UNSCALE, a.HOLD, a.UPDATE],
         "unscale@window",
     ),
+    (
+        "S42 unscale and update where no step follows",
+        [a.BACKWARD_SCALED, a.UNSCALE, a.UPDATE, a.BACKWARD_SCALED, a.UNSCALE],
+        "step@early",
+    ),
+    (
+        "S42 the same, seen by the step",
+        [a.BACKWARD_SCALED, a.UNSCALE, a.UPDATE, a.BACKWARD_SCALED, a.SCALER_STEP],
+        "step@early",
+    ),
     ("S42 update in the window", [a.BACKWARD_SCALED, a.HOLD, a.UPDATE_ALONE], "update@window"),
     ("S43 zero in the window", [a.BACKWARD_SCALED, a.HOLD, a.ZERO], "zero@window"),
     ("S28 two scalers", [a.BACKWARD_SCALED, OTHER, a.SCALER_STEP], "step@uneven"),

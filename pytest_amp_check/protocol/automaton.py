@@ -23,6 +23,7 @@ MIXED = "mixed"  # scaled and raw gradients added up
 UNEVEN = "uneven"  # gradients that two scalers have scaled, added up
 OUTDATED = "outdated"  # scaled by a scale that update() has changed since
 LAPSED = "lapsed"  # unscaled, but update() has made the scaler forget that
+EARLY = "early"  # ... and scaled gradients were added to them
 STEPPED = "stepped"  # used by scaler.step()
 SPENT = "spent"  # used by optimizer.step()
 GRADS = (
@@ -38,6 +39,7 @@ GRADS = (
     UNEVEN,
     OUTDATED,
     LAPSED,
+    EARLY,
     STEPPED,
     SPENT,
 )
@@ -166,9 +168,11 @@ _row(UNEVEN, unscale="unscaled step@uneven", scaler_step="stepped step@uneven", 
 _row(UNEVEN, update=UNKNOWN)
 _row(OUTDATED, backward_raw=MIXED, maybe_scaled=UNKNOWN, maybe_raw=UNKNOWN, divide=UNKNOWN)
 _row(OUTDATED, unscale="unscaled update@pending", scaler_step="stepped update@pending", step="spent plain-step@scaled")
-_row(LAPSED, backward_scaled=UNKNOWN, backward_raw=UNKNOWN, maybe_scaled=UNKNOWN, maybe_raw=UNKNOWN, divide=UNKNOWN)
+_row(LAPSED, backward_scaled=EARLY, backward_raw=UNKNOWN, maybe_scaled=UNKNOWN, maybe_raw=UNKNOWN, divide=UNKNOWN)
 _row(LAPSED, unscale="unscaled step@unscaled-updated", scaler_step="stepped step@unscaled-updated")
 _row(LAPSED, step="spent plain-step@unscaled")
+_row(EARLY, backward_raw=UNKNOWN, maybe_scaled=UNKNOWN, maybe_raw=UNKNOWN, divide=UNKNOWN, update=UNKNOWN)
+_row(EARLY, unscale="unscaled step@early", scaler_step="stepped step@early", step=SPENT)
 _row(
     STEPPED,
     backward_scaled="scaled backward@stale",

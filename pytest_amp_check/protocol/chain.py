@@ -240,8 +240,6 @@ class Chain(Judge):
                 continue
             places = self.fed_at.setdefault(key, set())
             if event.site in places:
-                if opts[i].grads == a.LAPSED:
-                    self._settle("unscale@window", here[0], i, here)
                 move(i, a.HOLD)
             places.add(event.site)
         super()._backward(event, opts, scaler, move, state, here)

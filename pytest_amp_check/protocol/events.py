@@ -196,9 +196,9 @@ class Test:
 
     ``counts`` says that the test compares a loop's counter (``(i + 1) % k == 0``, ``count == k``), ``off_by_one`` that
     such a test is already true for the first micro-batch. ``later`` is the truth that it cannot have then, if that is
-    known. ``of_gradients`` says that it asks whether gradients are finite, ``turn`` that it asks whether a loop is in
-    its first turn, ``flag`` that it asks for the truth of an argument, ``of_scale`` that it compares loss
-    scales. ``implies`` lists (truth of this test, key of another, its truth).
+    known. ``of_gradients`` are the optimizers of whose gradients it asks whether they are finite, None for any,
+    ``turn`` that it asks whether a loop is in its first turn, ``flag`` that it asks for the truth of an argument,
+    ``of_scale`` that it compares loss scales. ``implies`` lists (truth of this test, key of another, its truth).
     """
 
     __slots__ = (
@@ -223,7 +223,7 @@ class Test:
         self.off_by_one = False
         self.later: bool | None = None
         self.flag = False
-        self.of_gradients = False
+        self.of_gradients: frozenset[int] | None = frozenset()
         self.of_scale = False
         self.turn = False
         self.implies: list[tuple[bool, int, bool]] = []

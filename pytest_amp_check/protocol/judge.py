@@ -363,7 +363,8 @@ class Judge:
                     if not known or self.opts[i] in self.zeroed or self.handed:
                         continue
                 if label == "plain-step@unscaled" and (
-                    event.facts.get("checked") or any(self.tests[k].of_gradients for k, _ in event.guards)
+                    event.facts.get("checked")
+                    or any((of := self.tests[k].of_gradients) is None or self.opts[i] in of for k, _ in event.guards)
                 ):
                     continue
                 if label == "step@uneven" and not self._two_scalers(here, i):
@@ -653,7 +654,7 @@ class Judge:
         """A scheduler of which the source is read moves: beside the step that a scaler may skip, or inside a window."""
         i = self.index[event.object if event.object is not None else -1]
         opt, loops = state.opts[i], event.facts["loops"]
-        if opt.held and opt.grads in a.PENDING:
+        if (opt.held or opt.inside) and opt.grads in a.PENDING:
             feeding = self._event(self._last(here, (e.BACKWARD,), i))
             if feeding is not None and feeding.facts.get("loops") == loops:
                 self._blame("scheduler:micro-batch", index, index, here)
@@ -664,7 +665,7 @@ class Judge:
                 and stepping.kind == e.SCALER_STEP
                 and "framework" not in stepping.facts
                 and stepping.facts.get("loops") == loops
-                and (stepping.site.function, stepping.site.caller) == (event.site.function, event.site.caller)
+                and (_beside(stepping.site, event.site) or _beside(event.site, stepping.site))
                 and set(event.guards) <= set(stepping.guards)
             ):
                 self._blame("scheduler:skipped", index, index, here)
@@ -725,6 +726,11 @@ def _averages(event: Event, state: State) -> bool:
     return not any((key, not truth) in known or (key, not truth) in event.guards for key, truth in tests)
 
 
+def _beside(site: Site, other: Site) -> bool:
+    """Whether the function in which a place lies holds another place too, or calls what holds it."""
+    return any((each.function, each.caller) == (site.function, site.caller) for each in other.frames())
+
+
 def _about(event: Event | None) -> int | None:
     return event.object if event is not None and event.kind in OPTIMIZER_KINDS else None
 
@@ -748,6 +754,7 @@ BLAMED: dict[str, tuple[str, ...]] = {
     "backward@unscaled": (e.UNSCALE,),
     "unscale@window": (e.UNSCALE,),
     "step@unscaled-updated": (e.UPDATE,),
+    "step@early": (e.UNSCALE,),
     "step@uneven": (e.BACKWARD,),
     "step@divided": (e.GRAD_DIVIDE,),
     "unscale@divided": (e.GRAD_DIVIDE,),
@@ -802,6 +809,7 @@ WITNESS: dict[str, tuple[str, ...]] = {
     "update@pending": (e.BACKWARD,),
     "update@window": (e.BACKWARD,),
     "unscale@window": (e.UNSCALE, e.BACKWARD),
+    "step@early": (e.UNSCALE, e.BACKWARD),
     "backward@unscaled": (e.UNSCALE,),
     "unscale@unscaled": (e.UNSCALE,),
     "unscale@stepped": (e.SCALER_STEP,),
@@ -868,7 +876,9 @@ def place(label: str, blamed: Site, partner: Site) -> Site:
     That is a helper in another file than the event that makes it wrong, or one that only reads.
     """
     mine, theirs = blamed.frames(), partner.frames()
-    if (blamed.path == partner.path and label != "read@scaled") or mine[0] is not theirs[0]:
+    if blamed.path == partner.path and label != "read@scaled":
+        return blamed
+    if (mine[0].path, mine[0].function) != (theirs[0].path, theirs[0].function):
         # Of a chain of calls that is too long, the outermost ones are not known.
         return blamed
     depth = 0

@@ -59,8 +59,9 @@ class Gradients(Regions):
         if effect in ("divide", "multiply") and is_number(number):
             value = plain_number(number)
             factor = 1 / value if effect == "divide" and value else value
-            divides = math.isclose(factor * scale, 1.0, rel_tol=1e-3)
-            divides = divides and scale != 1.0
+            # Of gradients that no scaler has scaled, it may be any scaler's scale.
+            scales = [scale] if scale != 1.0 else [holder.scale for holder in self.scalers.values()]
+            divides = any(math.isclose(factor * scale, 1.0, rel_tol=1e-3) for scale in scales if scale != 1.0)
             if divides:
                 known.under_scale = False
             if divides or not known.unscaled:
@@ -157,6 +158,7 @@ class Gradients(Regions):
             if shares:
                 keys.update(key for key in shares if self._inside(key, known))
             known.under_scale = known.unscaled = known.used = False
+            known.backwards_since = 0
             known.edited = None
             known.looked_at = []
         self._grad_storages = None
@@ -234,6 +236,12 @@ class Gradients(Regions):
         if owners and not self._at(site, mentions_scale):
             names = {"params": "the gradients", "call": Spoken(site)}
             self._emit(e.GRAD_READ, site, owners=tuple(sorted(owners)), names=names)
+
+    @told
+    def number_taken(self) -> None:
+        """The program turns a tensor into a number or a truth value."""
+        for known in self.optimizers.values():
+            known.looked = True
 
     @told
     def norm_known(self, norm: Any) -> None:

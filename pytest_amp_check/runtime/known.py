@@ -41,7 +41,9 @@ class Known:
         self.under_scale = False
         self.unscaled = False
         self.edited: Site | None = None
-        #: Optimizer steps, skipped or not, and backwards since its scheduler last moved.
+        #: Whether the program has looked at a number of any tensor since it unscaled the gradients.
+        self.looked = False
+        #: Optimizer steps, skipped or not, and backwards that were not given up, since its scheduler last moved.
         self.steps_since = 0
         self.backwards_since = 0
         self.state_id = 0

@@ -10,7 +10,7 @@ from ..protocol import events as e
 from .known import Known, Scaler
 from .passes import Passes
 from .recording import told
-from .spoken import Spoken, conditional
+from .spoken import Spoken, asks, conditional
 
 
 class Optimizers(Passes):
@@ -52,7 +52,11 @@ class Optimizers(Passes):
         holder = self._holder(known)
         if holder is not None and holder.said is not None:
             names["scaler"] = holder.said
-        checked = known.unscaled and not self._overflowed(optimizer, holder) and self._at(site, conditional)
+        checked = (
+            known.unscaled
+            and not self._overflowed(optimizer, holder)
+            and self._at(site, conditional if known.looked else asks)
+        )
         self._emit(e.STEP, site, None, known.thing.key, checked=checked, names=names)
         backward = known.backward
         if (

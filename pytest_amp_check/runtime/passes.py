@@ -47,7 +47,7 @@ class Passes(Gradients):
             "scaled": holder is not None,
             # More than one number runs backward from gradients that are given, and may be scaled already.
             "opaque": holder is None and any(root.numel() != 1 for root in roots),
-            "dtypes": set(self._dtypes),
+            "dtypes": self._dtypes_below(site, roots),
             "uneven": holder is not None and self._uneven(roots, scale),
         }
         reached = self._leaves.get(id(site))

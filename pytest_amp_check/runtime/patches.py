@@ -593,6 +593,10 @@ ALL_IN_PLACE = {
 }
 
 
+#: Methods of tensors by which a program gets at their values.
+NUMBERS = ("item", "__bool__", "__float__", "__int__", "numpy", "__array__")
+
+
 class _Slot(property):
     """A property in the place of a slot that tensors have in C++; torch asks those for their class and name."""
 
@@ -647,6 +651,20 @@ def _install_gradients() -> None:
 
     for name, effect in ALL_IN_PLACE.items():
         _wrap(torch, name, foreach(effect))
+
+    def taking(original: Any) -> Any:
+        def taken(self: Any, *args: Any, **kwargs: Any) -> Any:
+            watched = _watching and not _watching.isdisjoint(_LOCAL.active)
+            # What torch looks at by itself decides about no step.
+            if watched and not torch.compiler.is_compiling() and not _from_torch():
+                for recorder in _LOCAL.active:
+                    recorder.number_taken()
+            return original(self, *args, **kwargs)
+
+        return taken
+
+    for name in NUMBERS:
+        _wrap(torch.Tensor, name, taking)
 
     grad = torch._C.TensorBase.__dict__["grad"]
     assign = grad.__set__

@@ -26,9 +26,13 @@ from .steps import Steps
 
 #: Tensors that came out of ``scaler.scale`` and are remembered.
 SCALED_KEPT = 64
+#: Closed regions that are remembered.
+SPANS_KEPT = 256
 #: Different sets of parameters that were clipped and are remembered.
 CLIPPED_KEPT = 64
 
+#: The first graph node of a region, the first one after it, and the dtype, empty where autocast is off.
+Span = tuple[int, int, str]
 Method = TypeVar("Method", bound=Callable[..., Any])
 Read = TypeVar("Read")
 
@@ -94,6 +98,11 @@ class Recording:
         self._casts: dict[int, Event] = {}
         #: Where the regions that are open were entered, on which devices, and who was given work in them.
         self._regions: list[Site] = []
+        #: Of open regions where they began, and of closed ones also where they ended, in numbers of graph nodes.
+        self._opened: list[int] = []
+        self._spans: deque[Span] = deque(maxlen=SPANS_KEPT)
+        #: What was found at a place after regions of some dtypes: those of the regions in which its graph was made.
+        self._computed_in: dict[tuple[int, frozenset[str]], frozenset[str]] = {}
         self._devices: list[str] = []
         self._threads: list[Watch] = []
         #: Places that scaled, with the dtypes of the regions before.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from .elsewhere import Watch
 from .known import Known
 from .recording import Recording, plain, told
 from .spoken import Entered, Spoken
+from .tape import FAR, nodes
 
 #: Low-precision dtypes that autocast and master weights can have.
 LOW = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
@@ -22,6 +24,10 @@ LOW = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 #: Before torch 2.11 the weight cache kept what a forward without gradients had cast, for the next one with them.
 KEEPS_DETACHED = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 11)
+
+
+#: The number that the next node of the graph gets.
+next_node: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
 
 
 class Regions(Recording):
@@ -53,6 +59,7 @@ class Regions(Recording):
         decorated = frame.f_code.co_name == "decorate_autocast"
         site = self.sites.definition(frame.f_locals["func"].__code__) if decorated else self.sites.here()
         self._regions.append(site)
+        self._opened.append(next_node())
         self._devices.append(region.device)
         cache = bool(region._cache_enabled)
         if KEEPS_DETACHED and enabled and cache:
@@ -76,6 +83,9 @@ class Regions(Recording):
             return
         if self._threads:
             self._tell_threads()
+        first, after = self._opened.pop(), next_node()
+        if first != after:
+            self._spans.append((first, after, _dtype_of(region)))
         self._devices.pop()
         self._emit(e.AUTOCAST_EXIT, self._regions.pop())
         if not self._regions:
@@ -84,6 +94,26 @@ class Regions(Recording):
             self._written.clear()
             self._poison.clear()
             self._watch()
+
+    def _dtypes_below(self, site: Site, roots: Sequence[torch.Tensor]) -> frozenset[str]:
+        """The dtypes of the regions in which what runs backward at a place was computed."""
+        since = frozenset(self._dtypes)
+        known = self._computed_in.get((id(site), since))
+        if known is None:
+            known = self._computed_in[id(site), since] = frozenset(self._low_below(roots))
+        return known
+
+    def _low_below(self, roots: Sequence[torch.Tensor]) -> Iterator[str]:
+        # A region that lies in another one was closed before it, and decides. Open ones are few.
+        spans = [*self._spans, *((first, sys.maxsize, "?") for first in reversed(self._opened))]
+        if not spans:
+            return
+        for node in nodes(roots, FAR):
+            number = node._sequence_nr()
+            for first, after, dtype in spans:
+                if first <= number < after:
+                    yield from self._dtypes if dtype == "?" else [dtype] if dtype else []
+                    break
 
     @told
     def cache_cleared(self) -> None:
@@ -195,6 +225,11 @@ class Regions(Recording):
                     assert event.subject is not None
                     trained.add(event.subject)
                     self.chain.add(event)
+
+
+def _dtype_of(region: Any) -> str:
+    """The dtype in which a region computes; nothing where autocast is off in it."""
+    return LOW.get(region.fast_dtype) or str(region.fast_dtype).removeprefix("torch.") if region._enabled else ""
 
 
 def _entering(site: Site) -> dict[str, object]:

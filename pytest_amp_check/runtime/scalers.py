@@ -59,8 +59,8 @@ class Scalers(Optimizers):
         site = self.sites.here()
         names = self._at(site, _scaling)
         known.said = names["scaler"]
-        dtypes = frozenset(self._dtypes)
-        new = (id(site), dtypes) not in self._scales
+        since = frozenset(self._dtypes)
+        new = (id(site), since) not in self._scales
         twice = new and self._scaled_already(tensors(outputs), known.scale)
         for tensor in tensors(result):
             self._scaled.append((weakref.ref(tensor), known, known.scale))
@@ -69,7 +69,8 @@ class Scalers(Optimizers):
                 metadata[MARK] = (weakref.ref(self), known, known.scale)
         if not new:
             return
-        self._scales.add((id(site), dtypes))
+        self._scales.add((id(site), since))
+        dtypes = self._dtypes_below(site, tensors(outputs))
         self._emit(e.SCALE, site, known.thing.key, dtypes=dtypes, twice=twice, names=names)
         self.program.facts["scaler_dtypes"].update(dtypes)
         self._goes_live(known)
@@ -111,6 +112,7 @@ class Scalers(Optimizers):
             return
         known = self._known(optimizer)
         known.under_scale, known.unscaled, known.edited = False, True, None
+        known.looked = False
         known.looked_at = known.sentinel_marks()
         self._grad_storages = None
         self._watch()

@@ -115,6 +115,12 @@ def conditional(site: Site) -> bool:
     return any(isinstance(node, ast.If) and not _counts(node.test) for node in _around(site))
 
 
+def asks(site: Site) -> bool:
+    """Whether the call at a place is made under a condition that calls something, which may look at gradients."""
+    tests = [node.test for node in _around(site) if isinstance(node, ast.If)]
+    return any(isinstance(part, ast.Call) for test in tests for part in ast.walk(test))
+
+
 def mentions_scale(site: Site) -> bool:
     """Whether the function in which a place lies asks for the scale, as one does that divides what it reads by it."""
     lines = linecache.getlines(site.path)

@@ -230,6 +230,8 @@ class Machine:
         self.forwards = 0
         #: Handlers of errors around the place being read.
         self.rescuing = 0
+        #: The comprehensions whose element is being read, each a loop that is read as one turn.
+        self.turns: tuple[int, ...] = ()
         self.depth = 0
         self.entered = 0
         self.handlers: list[list[int]] = []
@@ -315,7 +317,7 @@ class Machine:
         if kind == e.ZERO_GRAD and self.rescuing:
             facts["rescue"] = True
         if kind in (e.ZERO_GRAD, e.BACKWARD, e.SCALER_STEP, e.SCHEDULER_STEP):
-            facts["loops"] = tuple(loop.key for loop in self.loops)
+            facts["loops"] = (*(loop.key for loop in self.loops), *self.turns)
         event = Event(kind, self.site(node), subject, object, facts, names, self.guards())
         here = self.node(event)
         self.link(self.cur, here)
@@ -500,6 +502,7 @@ class Machine:
         met_opaque.parameter = len(sides) == 2 and all(side.parameter for side in sides)
         met_opaque.compares = any(side.compares for side in sides)
         met_opaque.graded = any(side.graded for side in sides)
+        met_opaque.readings = tuple(dict.fromkeys(reading for side in sides for reading in side.readings))
         if isinstance(a, Opaque) and isinstance(b, Opaque):
             met_opaque.divisors = self._divisors_of_either(formula, a, b)
         return met_opaque
@@ -635,7 +638,11 @@ class Machine:
                 test = self.graph.tests[formula[1]]
                 test.counts = test.counts or value.counter
                 test.flag = test.flag or value.argument
-                test.of_gradients = test.of_gradients or bool(value.readings)
+                for reading in value.readings if test.of_gradients is not None else ():
+                    owners = reading.facts.get("owners")
+                    test.of_gradients = None if owners is None else (test.of_gradients or frozenset()).union(owners)
+                    if owners is None:
+                        break
                 if not test.implies and ("none", value.key) in self.tests.keys:
                     self._imply(value)
             return formula

@@ -311,7 +311,10 @@ class Expressions(Counters):
                 elements.append(self.evaluate(node.elt))
             self.frame.vars = saved
             return Sequence(elements)
+        around = self.turns
+        self.turns = (*around, -1 - len(around))
         element = self.evaluate(node.elt)
+        self.turns = around
         self.frame.vars = saved
         if isinstance(element, Params) and element.one:
             return Params(element.modules, element.optimizers)
@@ -727,6 +730,8 @@ def readings_of(value: Value) -> tuple[Event, ...]:
         return value.readings
     if isinstance(value, Sequence):
         return tuple(reading for item in value.items for reading in readings_of(item))
+    if isinstance(value, Choice):
+        return tuple(reading for _, option in value.options for reading in readings_of(option))
     return ()
 
 

@@ -533,16 +533,20 @@ def train(model, config, loader, loss_fn):
     ),
 )
 
+_UNSCALED_EARLY = (
+    "`{scaler}.unscale_({optimizer})` runs before the accumulation window is complete: "
+    "call it once, where `{scaler}.step({optimizer})` follows"
+)
+
 UNSCALE_OR_UPDATE_IN_WINDOW = Rule(
     "AMP303",
     "unscale-or-update-in-window",
     ERROR,
     "unscale_() or update() runs before the accumulation window is complete.",
     faults={
-        "unscale@window": Fault(
-            "`{scaler}.unscale_({optimizer})` runs before the accumulation window is complete: "
-            "call it once, where `{scaler}.step({optimizer})` follows"
-        ),
+        "unscale@window": Fault(_UNSCALED_EARLY),
+        # The same, where no condition is known to hold the step back.
+        "step@early": Fault(_UNSCALED_EARLY),
         "update@window": Fault(
             "`{scaler}.update()` runs before the accumulation window is complete: call it once, after `{scaler}.step()`"
         ),
