@@ -6,7 +6,6 @@ import ast
 
 from ..protocol import events as e
 from ..protocol.events import Site, Thing
-from ..protocol.named import NamedTuple
 from .losses import Losses
 from .machine import Loop, Open
 from .project import stored_names
