@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_amp_check import check_source
 from pytest_amp_check.protocol import events
 from pytest_amp_check.protocol.events import UNKNOWN, Event, Graph, Node, Program, Site, Symbol
 from pytest_amp_check.protocol.rule import Rule
@@ -344,3 +346,11 @@ def test_deprecated_entry_points_name_the_new_call(old: str, new: str, label: st
 def test_faults_without_a_judge_use_the_names_of_the_readers(rule: Rule) -> None:
     for label in rule.faults if not rule.on and rule.whole is None else ():
         assert check_message(rule, label, {})
+
+
+def test_a_name_that_is_not_known_is_called_as_everybody_calls_it() -> None:
+    text = (Path(__file__).parents[1] / "fixtures" / "scaling" / "zero_grad_misplaced_never_bad.py").read_text(
+        encoding="utf-8"
+    )
+    (finding,) = [f for f in check_source(text) if f.code == "AMP215"]
+    assert "call `optimizer.zero_grad()` once" in finding.message

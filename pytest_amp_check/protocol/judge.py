@@ -180,11 +180,19 @@ class _Names(dict[str, str]):
 
 
 def _fill(template: str, names: Mapping[str, str]) -> str:
-    """The message with the user's names; a name that is not known is put in words, without the backticks."""
-    for key, words in DEFAULT_NAMES.items():
-        if names.get(key, words) == words:
-            template = template.replace("`{" + key + "}`", words)
-    return template.format_map(_Names(names))
+    """The message with the user's names.
+
+    A name that is not known is put in words, without the backticks; in the midst of code it is called as everybody
+    calls it.
+    """
+    unknown = [key for key, words in DEFAULT_NAMES.items() if names.get(key, words) == words]
+    for key in unknown:
+        template = template.replace("`{" + key + "}`", DEFAULT_NAMES[key])
+    parts = template.split("`")
+    for key in unknown:
+        usual = DEFAULT_NAMES[key].rpartition(" ")[2]
+        parts[1::2] = [code.replace("{" + key + "}", usual) for code in parts[1::2]]
+    return "`".join(parts).format_map(_Names(names))
 
 
 class Judge:
