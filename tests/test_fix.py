@@ -1345,6 +1345,44 @@ def test_a_project_is_not_moved_to_a_torch_that_it_need_not_have(file: str, decl
     assert ("torch.amp." in path.read_text()) == made
 
 
+DEPRECATED = """\
+import torch
+
+scaler = torch.cuda.amp.GradScaler()
+with torch.cuda.amp.autocast():
+    pass
+fwd = torch.cuda.amp.custom_fwd(len)
+torch.nn.utils.clip_grad_norm([], 1.0)
+"""
+
+
+@in_a_project
+@pytest.mark.parametrize(
+    ("declared", "found"),
+    [
+        ("", [3, 4, 6, 7]),
+        ("torchvision>=0.9", [3, 4, 6, 7]),
+        ("torch>=2.4", [3, 4, 6, 7]),
+        ("torch>=2.3", [3, 4, 7]),
+        ("torch>=2.0,<3", [4, 7]),
+        ("torch==1.9.0", [7]),
+    ],
+)
+def test_a_name_is_deprecated_where_there_is_another_in_the_oldest_torch(declared: str, found: list[int]) -> None:
+    Path("requirements.txt").write_text(f"{declared}\n")
+    Path("src").mkdir()
+    Path("src/old.py").write_text(DEPRECATED)
+    Path("src/old.ipynb").write_text(notebook(DEPRECATED))
+    for named in ("src", "src/old.py", "src/old.ipynb"):
+        _, out, _ = amp_check(named, "--select", "AMP901", "--output-format", "json")
+        lines = sorted({finding["location"]["row"] for finding in json.loads(out)})
+        assert lines == found, named
+    # What was found once is remembered, but not what other files ask for.
+    Path("requirements.txt").write_text("torch>=2.4\n")
+    _, out, _ = amp_check("src", "--select", "AMP901", "--output-format", "json")
+    assert len(json.loads(out)) == 8
+
+
 @in_a_project
 def test_an_import_stays_where_it_cannot_be_seen_who_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     source = "from torch.cuda.amp import autocast\n\nwith autocast():\n    model(x)\n"

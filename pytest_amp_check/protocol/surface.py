@@ -273,6 +273,14 @@ DEPRECATED = {
     "torch.set_autocast_cpu_enabled": "torch.set_autocast_enabled('cpu', ...)",
     "torch.nn.utils.clip_grad_norm": "torch.nn.utils.clip_grad_norm_",
 }
+#: The versions of torch that brought what replaces them, by their last parts; the other ones replaced functions of 2.4.
+_BROUGHT = {"autocast": (2, 0), "GradScaler": (2, 3), "clip_grad_norm": (1, 0)}
+
+
+def replaced_in(old: str) -> tuple[int, int]:
+    """The version of torch from which on there is what replaces a deprecated name."""
+    return _BROUGHT.get(old.rpartition(".")[2], (2, 4))
+
 
 #: Names of GradScaler's methods and the event each performs.
 SCALER_METHODS = frozenset(

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 from ..protocol import events as e
+from ..protocol import surface
 from ..protocol.events import Event, Graph, Program, Site, Thing
 from ..protocol.finding import Finding, merge
 from ..protocol.rules import LABELS, RULES
@@ -350,8 +351,25 @@ def _settled(
             except sources.Unreadable:
                 text = ""
         settled.extend(_suppressed(findings, text, path, settings))
+    settled = _replaceable(settled)
     settled.sort(key=Finding.order)
     return settled
+
+
+def _replaceable(findings: list[Finding]) -> list[Finding]:
+    """Findings without those of deprecated names that the oldest torch a project asks for has nothing instead of."""
+    if all(finding.code != "AMP901" for finding in findings):
+        return findings
+    from .surroundings import Surroundings
+
+    around = Surroundings()
+
+    def replaceable(finding: Finding) -> bool:
+        path = finding.filename
+        # A text without a file belongs to no project.
+        return path.startswith("<") or around.supports(path, surface.replaced_in(finding.names["old"]))
+
+    return [finding for finding in findings if finding.code != "AMP901" or replaceable(finding)]
 
 
 def _settle(findings: list[Finding], path: str, settings: Settings) -> list[Finding]:

@@ -29,8 +29,6 @@ ACCESSORS = {
     "set_autocast_cpu_enabled": ("set_autocast_enabled", "cpu"),
 }
 CLIP = "clip_grad_norm"
-#: The versions of torch that the new names came with.
-SINCE = {"GradScaler": (2, 3), "custom_fwd": (2, 4), "custom_bwd": (2, 4), CLIP: (1, 0)}
 
 
 def replace_deprecated(layout: Layout, finding: Finding) -> Mended:
@@ -205,8 +203,6 @@ def _aliases(names: list[ast.alias]) -> str:
 def _call(layout: Layout, node: ast.expr, old: str, function: str) -> Change:
     """The change that binds the arguments of a deprecated call anew. ``node`` may be a decorator that is not called."""
     last = old.rpartition(".")[2]
-    if not layout.surroundings.supports(layout.path, SINCE.get(last, (2, 4) if last in ACCESSORS else (2, 0))):
-        raise Unfit
     device = "cpu" if ".cpu." in old or "_cpu_" in old else "cuda"
     quoted = f'"{device}"' if _quote(layout) == '"' else f"'{device}'"
     if not isinstance(node, ast.Call):

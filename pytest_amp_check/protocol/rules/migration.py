@@ -40,6 +40,8 @@ warn that they are deprecated in favour of `torch.amp`, which takes the device a
 is not the old one with one more argument: its second positional parameter is `dtype`, where the old one's first was
 `enabled`. And without a dtype `torch.cuda.amp.autocast` meant float16 whatever surrounded it, while the new one
 inherits the dtype of an enclosing CUDA region: write `dtype=torch.float16` where regions nest.
+The new GradScaler came with torch 2.3 and the new `custom_fwd` with 2.4: a project whose requirements allow an older
+torch is left alone.
 """,
         harm="""\
 Every construction emits a FutureWarning (the getters a DeprecationWarning), which fails a test run with `-W error`. A
