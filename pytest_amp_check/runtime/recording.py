@@ -20,6 +20,7 @@ from . import patches
 from .collector import Collector
 from .elsewhere import Watch
 from .known import Known, Penalty, Scaler
+from .origins import Calls, Spans
 from .sites import Sites, own
 from .spoken import Spoken
 from .steps import Steps
@@ -96,6 +97,10 @@ class Recording:
         self._regions: list[Site] = []
         self._devices: list[str] = []
         self._threads: list[Watch] = []
+        #: What ran in those that were entered so far, and which modules are called for losses whose forward is sought.
+        self._spans = Spans()
+        self._calls = Calls()
+        self._sought: list[Event] = []
         #: Places that scaled, with the dtypes of the regions before.
         self._scales: set[tuple[int, frozenset[str]]] = set()
         #: Places where an autocast was constructed.
@@ -119,6 +124,7 @@ class Recording:
         self.program.facts["live_scalers"] = []
         self.program.facts["trained_modules"] = set()
         self.program.facts["scaler_dtypes"] = set()
+        self.program.facts["enters_autocast"] = False
 
     def findings(self, select: frozenset[str] | None = None) -> list[Finding]:
         """What has been found so far."""

@@ -53,6 +53,8 @@ class Regions(Recording):
         decorated = frame.f_code.co_name == "decorate_autocast"
         site = self.sites.definition(frame.f_locals["func"].__code__) if decorated else self.sites.here()
         self._regions.append(site)
+        self._spans.enter(enabled=enabled)
+        self.program.facts["enters_autocast"] = True
         self._devices.append(region.device)
         cache = bool(region._cache_enabled)
         if KEEPS_DETACHED and enabled and cache:
@@ -77,6 +79,7 @@ class Regions(Recording):
         if self._threads:
             self._tell_threads()
         self._devices.pop()
+        self._spans.leave()
         self._emit(e.AUTOCAST_EXIT, self._regions.pop())
         if not self._regions:
             self._threads.clear()
