@@ -89,9 +89,8 @@ def test_a_region_around_the_loss_alone_is_too_late(tmp_path: Path, monkeypatch:
 def test_a_program_that_names_autocast_was_told_not_to_enter_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body = "mixed = False\n" + LOOP.format(
-        turns=2, around="torch.autocast('cpu') if mixed else contextlib.nullcontext()"
-    )
+    around = "torch.autocast('cpu') if mixed else contextlib.nullcontext()"
+    body = "mixed = False\n" + LOOP.format(turns=2, around=around)
     assert found(tmp_path, monkeypatch, body) == []
 
 
@@ -118,3 +117,58 @@ def test_a_forward_before_the_recording_is_not_judged() -> None:
         for loss in losses:
             scaler.scale(loss).backward()
     assert [f.code for f in run.findings] == []
+
+
+SCALED = """\
+for _ in range(2):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        output = model(x)
+    loss = {loss}
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "lines"),
+    [
+        ("nn.functional.cross_entropy(output, y.half())", [5]),
+        ("nn.functional.cross_entropy(output, y)", []),
+        ("nn.CrossEntropyLoss()(output.squeeze(-1), y.argmax())", [5]),
+        ("nn.functional.nll_loss(output.log_softmax(-1), torch.zeros(4).long())", [5]),
+        ("nn.functional.cross_entropy(output.float(), y)", []),
+        ("nn.functional.mse_loss(output, y)", []),
+        ("nn.functional.cross_entropy(output.detach(), y.half()) + output.float().sum()", []),
+    ],
+)
+def test_a_loss_of_a_low_precision_output_after_the_region(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: str, lines: list[int]
+) -> None:
+    places = found(tmp_path, monkeypatch, SCALED.format(loss=loss))
+    assert [place for place in places if place[1] == "AMP104"] == [(line, "AMP104") for line in lines]
+
+
+def test_a_model_that_is_low_precision_by_itself_has_left_no_region(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "model, x = model.bfloat16(), x.bfloat16()\n"
+    body += "with region():\n    pass\n"
+    body += "for _ in range(2):\n    nn.functional.cross_entropy(model(x), y.bfloat16()).backward()\n"
+    assert found(tmp_path, monkeypatch, body, BFLOAT16) == []
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")
+@pytest.mark.parametrize("loss", ["BCELoss", "CrossEntropyLoss"])
+def test_losses_are_scripted_while_a_run_is_recorded_and_after_it(loss: str) -> None:
+    from pytest_amp_check import record
+
+    module = getattr(torch.nn, loss)()
+    x, y = torch.rand(4, 2), torch.rand(4, 2)
+    expected = module(x, y)
+    with record():
+        inside = torch.jit.script(module)
+        assert torch.equal(inside(x, y), expected)
+    assert torch.equal(torch.jit.script(module)(x, y), expected)
+    assert torch.equal(inside(x, y), expected)

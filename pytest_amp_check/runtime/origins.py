@@ -17,7 +17,7 @@ from torch._C._autograd import _get_sequence_nr
 from torch.autograd.function import BackwardCFunction
 
 from ..protocol.events import Site
-from .tape import FAR, nodes
+from .tape import FAR, NEAR, nodes
 
 #: Regions that are remembered.
 KEPT = 256
@@ -56,6 +56,12 @@ class Spans:
         """Whether a node was made in regions that were all enabled."""
         around = [] if node is None else self.around(node)
         return bool(around) and all(around)
+
+    def left_behind(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor was made in an enabled region, as far as that is near, and none is open now."""
+        if any(enabled for _, enabled in self._open) or torch.is_autocast_enabled(tensor.device.type):
+            return False
+        return any(any(self.around(node)) for node in nodes([tensor], NEAR))
 
     def around(self, node: Any) -> list[bool]:
         """Of each region in which a node was made: whether it was enabled."""

@@ -105,6 +105,8 @@ class Recording:
         self._scales: set[tuple[int, frozenset[str]]] = set()
         #: Places where an autocast was constructed.
         self._constructed: set[int] = set()
+        #: Places that computed a loss of low precision outside of any region.
+        self._low_losses: set[int] = set()
         self._grad_storages: dict[int, tuple[int, ...]] | None = None
         self._hook: Any = None
         self._written: set[int] = set()

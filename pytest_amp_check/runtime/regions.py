@@ -99,6 +99,18 @@ class Regions(Recording):
             site = self.sites.here()
             self._emit(e.LOSS, site, function=function, names={"call": Spoken(site), "loss": Spoken(site, "argument")})
 
+    @told
+    def low_loss(self, output: torch.Tensor) -> None:
+        """A loss of low precision was computed, from an output that must be as well."""
+        if self._passes or not output.requires_grad or not torch.is_grad_enabled() or output.dtype not in LOW:
+            return
+        site = self.sites.here()
+        if id(site) in self._low_losses or not self._spans.left_behind(output):
+            return
+        self._low_losses.add(id(site))
+        names = {"call": Spoken(site), "loss": Spoken(site, "argument", "input")}
+        self._emit(e.LOSS, site, low_precision=LOW[output.dtype], names=names)
+
     @property
     def in_region(self) -> bool:
         """Whether an autocast region is open."""

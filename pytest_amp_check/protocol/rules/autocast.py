@@ -897,7 +897,7 @@ scaler.scale(loss).backward()
             ),
         ),
         sources=(_AUTOCAST + ": autocast should wrap the forward pass and the loss", _MEASURED_BOTH),
-        readers=STATIC,
+        readers=BOTH,
     ),
     Rule(
         "AMP105",
