@@ -1370,6 +1370,7 @@ torch.nn.utils.clip_grad_norm([], 1.0)
 )
 def test_a_name_is_deprecated_where_there_is_another_in_the_oldest_torch(declared: str, found: list[int]) -> None:
     Path("requirements.txt").write_text(f"{declared}\n")
+    Path(".git").mkdir(exist_ok=True)
     Path("src").mkdir()
     Path("src/old.py").write_text(DEPRECATED)
     Path("src/old.ipynb").write_text(notebook(DEPRECATED))
@@ -1379,6 +1380,11 @@ def test_a_name_is_deprecated_where_there_is_another_in_the_oldest_torch(declare
         assert lines == found, named
     # What was found once is remembered, but not what other files ask for.
     Path("requirements.txt").write_text("torch>=2.4\n")
+    _, out, _ = amp_check("src", "--select", "AMP901", "--output-format", "json")
+    assert len(json.loads(out)) == 8
+    # What lies above a project says nothing of it.
+    Path(".git").rmdir()
+    Path("requirements.txt").write_text("torch==1.9.0\n")
     _, out, _ = amp_check("src", "--select", "AMP901", "--output-format", "json")
     assert len(json.loads(out)) == 8
 

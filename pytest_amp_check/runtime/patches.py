@@ -28,6 +28,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ..protocol import surface
 from .elsewhere import CONSTANT, Watch, watched
+from .origins import LOW
 from .sites import is_inner
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ def _remove() -> None:
     _hooks.clear()
     while _installed:
         target, name, value = _installed.pop()
+        _ops().pop(id(vars(target).get(name)), None)
         if value is _MISSING:
             delattr(target, name)
         else:
@@ -164,6 +166,7 @@ def _remove() -> None:
 
 def _install() -> None:
     _install_autocast()
+    _install_losses()
     _install_scalers()
     _install_autograd()
     _install_optimizers()
@@ -253,6 +256,11 @@ def _install_autocast() -> None:
 
     _wrap(torch, "clear_autocast_cache", make_clear)
 
+
+# Losses.
+
+
+def _install_losses() -> None:
     def make_bce(original: Any) -> Any:
         def binary_cross_entropy(*args: Any, **kwargs: Any) -> Any:
             if not torch.compiler.is_compiling():
@@ -262,7 +270,34 @@ def _install_autocast() -> None:
 
         return binary_cross_entropy
 
-    _wrap(torch._C._nn, "binary_cross_entropy", make_bce)
+    def make(original: Any) -> Any:
+        def loss(output: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(output, *args, **kwargs)
+            if not torch.compiler.is_compiling() and getattr(result, "dtype", None) in LOW:
+                for recorder in _LOCAL.active:
+                    recorder.low_loss(output)
+            return result
+
+        return loss
+
+    _wrap_builtin(torch._C._nn, "binary_cross_entropy", make_bce)
+    # What no float32 target of the output's shape promotes, under the names by which torch.nn.functional calls it.
+    for module, name in ((torch._C._nn, "cross_entropy_loss"), (torch._C._nn, "nll_loss_nd"), (torch, "ctc_loss")):
+        _wrap_builtin(module, name, make)
+
+
+def _wrap_builtin(target: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Patch a function that TorchScript knows by its identity, so that it knows what stands there meanwhile too."""
+    op = _ops().get(id(getattr(target, name)))
+    _wrap(target, name, make)
+    if op is not None:
+        _ops()[id(getattr(target, name))] = op
+
+
+def _ops() -> dict[int, str]:
+    """The functions that TorchScript knows, by their identities, and the ops that they are."""
+    table: dict[int, str] = torch.jit._builtins._get_builtin_table()  # type: ignore[no-untyped-call]
+    return table
 
 
 # Scalers.

@@ -31,6 +31,7 @@ class Recorder(Scalers):
             # Whatever fails, all that was patched is put back, and what the recorder gets wrong is its own affair.
             stack.callback(self._conclude, broken=broken)
             stack.callback(self._unhook)
+            stack.callback(self._calls.unwatch)
             stack.callback(patches.end, self)
             for collector in self.collectors:
                 stack.callback(collector.stop)

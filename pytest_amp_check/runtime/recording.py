@@ -20,19 +20,16 @@ from . import patches
 from .collector import Collector
 from .elsewhere import Watch
 from .known import Known, Penalty, Scaler
+from .origins import Calls, Spans
 from .sites import Sites, own
 from .spoken import Spoken
 from .steps import Steps
 
 #: Tensors that came out of ``scaler.scale`` and are remembered.
 SCALED_KEPT = 64
-#: Closed regions that are remembered.
-SPANS_KEPT = 256
 #: Different sets of parameters that were clipped and are remembered.
 CLIPPED_KEPT = 64
 
-#: The first graph node of a region, the first one after it, and the dtype, empty where autocast is off.
-Span = tuple[int, int, str]
 Method = TypeVar("Method", bound=Callable[..., Any])
 Read = TypeVar("Read")
 
@@ -98,17 +95,20 @@ class Recording:
         self._casts: dict[int, Event] = {}
         #: Where the regions that are open were entered, on which devices, and who was given work in them.
         self._regions: list[Site] = []
-        #: Of open regions where they began, and of closed ones also where they ended, in numbers of graph nodes.
-        self._opened: list[int] = []
-        self._spans: deque[Span] = deque(maxlen=SPANS_KEPT)
         #: What was found at a place after regions of some dtypes: those of the regions in which its graph was made.
         self._computed_in: dict[tuple[int, frozenset[str]], frozenset[str]] = {}
         self._devices: list[str] = []
         self._threads: list[Watch] = []
+        #: What ran in those that were entered so far, and which modules are called for losses whose forward is sought.
+        self._spans = Spans()
+        self._calls = Calls()
+        self._sought: list[Event] = []
         #: Places that scaled, with the dtypes of the regions before.
         self._scales: set[tuple[int, frozenset[str]]] = set()
         #: Places where an autocast was constructed.
         self._constructed: set[int] = set()
+        #: Places that computed a loss of low precision outside of any region.
+        self._low_losses: set[int] = set()
         self._grad_storages: dict[int, tuple[int, ...]] | None = None
         self._hook: Any = None
         self._written: set[int] = set()
@@ -128,6 +128,7 @@ class Recording:
         self.program.facts["live_scalers"] = []
         self.program.facts["trained_modules"] = set()
         self.program.facts["scaler_dtypes"] = set()
+        self.program.facts["enters_autocast"] = False
 
     def findings(self, select: frozenset[str] | None = None) -> list[Finding]:
         """What has been found so far."""

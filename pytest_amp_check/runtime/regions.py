@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -24,10 +24,6 @@ LOW = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 #: Before torch 2.11 the weight cache kept what a forward without gradients had cast, for the next one with them.
 KEEPS_DETACHED = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 11)
-
-
-#: The number that the next node of the graph gets.
-next_node: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
 
 
 class Regions(Recording):
@@ -59,7 +55,8 @@ class Regions(Recording):
         decorated = frame.f_code.co_name == "decorate_autocast"
         site = self.sites.definition(frame.f_locals["func"].__code__) if decorated else self.sites.here()
         self._regions.append(site)
-        self._opened.append(next_node())
+        self._spans.enter(enabled=enabled)
+        self.program.facts["enters_autocast"] = True
         self._devices.append(region.device)
         cache = bool(region._cache_enabled)
         if KEEPS_DETACHED and enabled and cache:
@@ -83,10 +80,8 @@ class Regions(Recording):
             return
         if self._threads:
             self._tell_threads()
-        first, after = self._opened.pop(), next_node()
-        if first != after:
-            self._spans.append((first, after, _dtype_of(region)))
         self._devices.pop()
+        self._spans.leave(_dtype_of(region))
         self._emit(e.AUTOCAST_EXIT, self._regions.pop())
         if not self._regions:
             self._threads.clear()
@@ -104,16 +99,10 @@ class Regions(Recording):
         return known
 
     def _low_below(self, roots: Sequence[torch.Tensor]) -> Iterator[str]:
-        # A region that lies in another one was closed before it, and decides. Open ones are few.
-        spans = [*self._spans, *((first, sys.maxsize, "?") for first in reversed(self._opened))]
-        if not spans:
-            return
-        for node in nodes(roots, FAR):
-            number = node._sequence_nr()
-            for first, after, dtype in spans:
-                if first <= number < after:
-                    yield from self._dtypes if dtype == "?" else [dtype] if dtype else []
-                    break
+        for node in nodes(roots, FAR) if self._spans else ():
+            dtype = self._spans.dtype_at(node)
+            if dtype:
+                yield from self._dtypes if dtype == "?" else [dtype]
 
     @told
     def cache_cleared(self) -> None:
@@ -125,6 +114,18 @@ class Regions(Recording):
         if not self._passes:
             site = self.sites.here()
             self._emit(e.LOSS, site, function=function, names={"call": Spoken(site), "loss": Spoken(site, "argument")})
+
+    @told
+    def low_loss(self, output: torch.Tensor) -> None:
+        """A loss of low precision was computed, from an output that must be as well."""
+        if self._passes or not output.requires_grad or not torch.is_grad_enabled() or output.dtype not in LOW:
+            return
+        site = self.sites.here()
+        if id(site) in self._low_losses or not self._spans.left_behind(output):
+            return
+        self._low_losses.add(id(site))
+        names = {"call": Spoken(site), "loss": Spoken(site, "argument", "input")}
+        self._emit(e.LOSS, site, low_precision=LOW[output.dtype], names=names)
 
     @property
     def in_region(self) -> bool:

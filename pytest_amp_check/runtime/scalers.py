@@ -10,13 +10,18 @@ import torch
 from ..protocol import events as e
 from ..protocol import surface
 from ..protocol.events import Event, Site
+from . import patches
 from .elsewhere import unsynchronised
 from .known import Known, Scaler
 from .optimizers import Optimizers
+from .origins import float32_products, is_outermost
 from .passes import MARK
 from .recording import plain, scale_of, told
-from .spoken import Spoken, expected
+from .spoken import Spoken, expected, mentions_autocast
 from .tape import tensors, values
+
+#: How often a scaler may scale until the forward behind a loss that it has scaled is seen.
+TURNS = 8
 
 
 class Scalers(Optimizers):
@@ -24,6 +29,8 @@ class Scalers(Optimizers):
 
     #: What a scaler was asked to do last.
     _asked: Event
+    #: How often they have scaled since a forward is sought.
+    _turns = 0
 
     @told
     def scaler_new(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Event:
@@ -67,13 +74,61 @@ class Scalers(Optimizers):
             if tensor.grad_fn is not None:
                 metadata: Any = tensor.grad_fn.metadata
                 metadata[MARK] = (weakref.ref(self), known, known.scale)
+        losses = tensors(outputs)
+        if self._sought:
+            self._seek(site, losses)
         if not new:
             return
         self._scales.add((id(site), since))
-        dtypes = self._dtypes_below(site, tensors(outputs))
-        self._emit(e.SCALE, site, known.thing.key, dtypes=dtypes, twice=twice, names=names)
+        dtypes = self._dtypes_below(site, losses)
+        event = self._emit(e.SCALE, site, known.thing.key, dtypes=dtypes, twice=twice, float32=False, names=names)
+        if self._in_float32(site, losses):
+            self._sought.append(event)
+            self._turns = 0
+            self._calls.watch(self._module_called)
         self.program.facts["scaler_dtypes"].update(dtypes)
         self._goes_live(known)
+
+    def _in_float32(self, site: Site, losses: list[torch.Tensor]) -> list[Any]:
+        """The matrix products behind losses that ran without autocast, nearest first.
+
+        A program that can enter autocast and has not was told so.
+        """
+        products = float32_products(losses, self._spans.began)
+        if not products or any(self._spans.around(node) for node in products):
+            return []
+        if not self.program.facts["enters_autocast"]:
+            return [] if self._at(site, mentions_autocast) else products
+        return products if all(self._spans.enabled_at(loss.grad_fn) for loss in losses) else []
+
+    def _seek(self, site: Site, losses: list[torch.Tensor]) -> None:
+        """Find the calls of the modules behind losses that are scaled once more.
+
+        What is scaled once may be a trial, and by then its forward has been.
+        """
+        for event in [event for event in self._sought if event.site is site]:
+            products = self._in_float32(site, losses) if self._calls else []
+            if products:
+                found = self._calls.of(products)
+                event.facts["forward"] = None if found is None else Event(e.FORWARD, found)
+                entered = bool(self.program.facts["enters_autocast"])
+                event.facts.update(float32=True, forward_read=True, autocast="out", loss_in_region=entered)
+                self._sought.remove(event)
+        self._turns += 1
+        if self._sought and self._turns <= TURNS:
+            self._calls.watch(self._module_called)
+        else:
+            self._sought.clear()
+            self._calls.unwatch()
+
+    def _module_called(self, module: torch.nn.Module, args: Any) -> None:
+        if not torch.compiler.is_compiling() and self in patches.active() and is_outermost():
+            self._call_seen()
+
+    @told
+    def _call_seen(self) -> None:
+        if not self._passes:
+            self._calls.saw(self.sites.here())
 
     def _off(self, scaler: Any) -> None:
         """Tell, once, of a scaler for CUDA that is off where there is no CUDA; it may have been made before this."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import contextlib
 import linecache
+import os
+import tokenize
 from collections.abc import Iterator
 
 from ..protocol.events import Site
@@ -127,6 +129,21 @@ def mentions_scale(site: Site) -> bool:
     function = _function(site)
     first, last = (function.lineno, function.end_lineno) if function is not None else (1, len(lines))
     return any("get_scale" in line for line in lines[first - 1 : last])
+
+
+def mentions_autocast(site: Site) -> bool:
+    """Whether the file of a call, or one beside it that the call comes through, has a name with autocast in it."""
+    folder = os.path.dirname(site.path)
+    paths = {frame.path for frame in site.frames() if os.path.dirname(frame.path) == folder}
+    return any("autocast" in name for path in paths for name in _names(path))
+
+
+def _names(path: str) -> Iterator[str]:
+    lines = iter(linecache.getlines(path))
+    with contextlib.suppress(tokenize.TokenError, SyntaxError):
+        for token in tokenize.generate_tokens(lambda: next(lines, "")):
+            if token.type == tokenize.NAME:
+                yield token.string
 
 
 def _counts(test: ast.expr) -> bool:

@@ -149,7 +149,7 @@ def _outside(program: Program) -> Iterator[tuple[str, Event, Mapping[str, str], 
             forward = event.facts.get("forward")
             if event.facts.get("autocast") == "out" and event.facts.get("loss_in_region"):
                 yield "scale@forward-outside", forward or event, {}, (event,)
-            elif never:
+            elif never and event.facts.get("float32", True):
                 # Once for each function that is read by itself: which of these count is decided later.
                 key = (number, event.subject)
                 earlier = blamed.get(key)
@@ -897,7 +897,7 @@ scaler.scale(loss).backward()
             ),
         ),
         sources=(_AUTOCAST + ": autocast should wrap the forward pass and the loss", _MEASURED_BOTH),
-        readers=STATIC,
+        readers=BOTH,
     ),
     Rule(
         "AMP105",
@@ -2142,7 +2142,7 @@ for inputs, targets in loader:
             _EXAMPLES,
             _MEASURED,
         ),
-        readers=STATIC,
+        readers=BOTH,
         whole=_outside,
     ),
 )
