@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator
 
 from . import sources
-from .tree import PROJECT_MARKS
 
 #: A version of torch.
 Version = tuple[int, int]
@@ -42,21 +41,11 @@ class Surroundings:
         if folder not in self._oldest:
             asked = list(_asked_in(folder))
             above = os.path.dirname(folder)
-            if asked or not _in_project(above) or os.path.exists(os.path.join(folder, ".git")):
+            if asked or above == folder or os.path.exists(os.path.join(folder, ".git")):
                 self._oldest[folder] = min(asked, default=None)
             else:
                 self._oldest[folder] = self._asked_for(above)
         return self._oldest[folder]
-
-
-def _in_project(folder: str) -> bool:
-    """Whether a folder belongs to a project: what lies above one says nothing of it."""
-    while not any(os.path.lexists(os.path.join(folder, mark)) for mark in PROJECT_MARKS):
-        above = os.path.dirname(folder)
-        if above == folder:
-            return False
-        folder = above
-    return True
 
 
 def _asked_in(folder: str) -> Iterator[Version]:
