@@ -6,15 +6,18 @@ import ast
 import inspect
 import json
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import libcst
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_amp_check.faces import cli, text
@@ -23,7 +26,8 @@ from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.fix import Edit
 from pytest_amp_check.protocol.rule import Rule
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.static import edits, engine, fix, rewrite
+from pytest_amp_check.static import edits, engine, fix
+from pytest_amp_check.static.anew import Anew
 from pytest_amp_check.static.engine import Settings
 from pytest_amp_check.static.fix import Outcome
 from pytest_amp_check.static.fixes import FIXERS
@@ -125,6 +129,41 @@ def test_the_bad_example_becomes_the_good_one(rule: Rule) -> None:
     ast.parse(outcome.manuscript.raw)
     if rule.code not in ("AMP105", "AMP106", "AMP507"):
         assert codes(outcome.manuscript.raw) == []
+
+
+#: The lines in which something is left for people to say, of those that the source has and those that a run finds.
+LEFT = {
+    "AMP105": (['@torch.autocast("cpu", dtype=torch.bfloat16)', "yield model(batch)"], []),
+    "AMP106": 2 * (['with torch.autocast("cpu", dtype=torch.float32):'],),
+    "AMP507": (["energy = (y * y).mean()"], []),
+}
+
+
+@pytest.mark.parametrize("code", EXPECTED)
+def test_what_is_not_the_good_example_runs_and_has_nothing_wrong(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    from agreement import recorded  # needs torch
+
+    from pytest_amp_check import emulate_cuda
+
+    def run() -> None:
+        # A scaler of CUDA is live everywhere then.
+        with emulate_cuda():
+            runpy.run_path(str(script), run_name="__main__")
+
+    fixed = mended(unmarked(RULES[code].bad)).manuscript.raw
+    script = tmp_path / "train.py"
+    script.write_text(fixed)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    done = recorded(run)
+    assert (done.error, done.failure) == (None, None)
+    read = engine.check_source(fixed, "train.py", Settings(select=frozenset(RULES)))
+    rows = fixed.split("\n")
+    found = tuple([rows[finding.line - 1].strip() for finding in by] for by in (read, done.findings))
+    assert found == LEFT.get(code, ([], []))
 
 
 @every_fix
@@ -1444,6 +1483,51 @@ def test_a_cached_finding_has_its_fix() -> None:
     assert json.loads(first[1])[0]["fix"]["applicability"] == "safe"
 
 
+@in_a_project
+@pytest.mark.parametrize(
+    ("argv", "writes"),
+    [
+        ((), False),
+        (("--output-format", "concise"), False),
+        (("--output-format", "json"), True),
+        (("--output-format", "sarif"), True),
+        (("--diff",), True),
+    ],
+)
+def test_what_is_offered_is_written_where_it_is_wanted(argv: tuple[str, ...], *, writes: bool) -> None:
+    Path("train.py").write_text(unmarked(RULES["AMP901"].bad))
+    program = (
+        "import sys; from pytest_amp_check.faces.cli import main; main(['check', 'train.py', *sys.argv[1:]]);"
+        "sys.exit('libcst' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *argv], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.partition("W")[0]) == (writes, "")
+    assert "torch.amp" in done.stdout
+
+
+@in_a_project
+@pytest.mark.parametrize("argv", [("--fix",), ("--diff",), ("--output-format", "json"), ("--output-format", "sarif")])
+def test_what_cannot_be_written_is_said(
+    argv: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(source: str) -> libcst.BaseExpression:
+        raise ValueError(source)
+
+    monkeypatch.setattr(libcst, "parse_expression", fail)
+    source = unmarked(RULES["AMP216"].bad)
+    Path("train.py").write_text(source)
+    (found,) = engine.check_source(source, "train.py")
+    cli.main(["check", "train.py", *argv])
+    out, err = capsys.readouterr()
+    said = f"amp-check: warning: {found.site.place}: the fix of AMP216 was not made: libcst cannot write it\n"
+    assert err.replace("Nothing would be fixed.\n", "") == said
+    assert Path("train.py").read_text() == source
+    if "json" in argv:
+        assert json.loads(out)[0]["fix"] is None
+    if "sarif" in argv:
+        assert "fixes" not in json.loads(out)["runs"][0]["results"][0]
+
+
 def test_every_rule_with_a_fix_says_how_safe_it_is() -> None:
     assert set(FIXERS) == set(FIXED)
     for code, rule in FIXED.items():
@@ -1475,6 +1559,21 @@ def test_what_is_offered_is_made_or_said_to_be_refused(*, unsafe: bool) -> None:
     assert set(seen) == {code for code, rule in FIXED.items() if unsafe or rule.applicability == "safe"}
 
 
+# What is written anew.
+
+
+def anew(before: str, **changes: Any) -> str:
+    """An expression with its changes written, where it stands in a program."""
+    text = f"x = (\n{before}\n)\n"
+    layout = Layout(text)
+    (statement,) = layout.tree.body
+    assert isinstance(statement, ast.Assign)
+    node = statement.value
+    assert isinstance(node, (ast.Call, ast.Dict))
+    changed = edits.apply(text, [Anew(layout, node, **changes).edit()])
+    return changed.removeprefix("x = (\n").removesuffix("\n)\n")
+
+
 @pytest.mark.parametrize(
     ("before", "changes", "expected"),
     [
@@ -1498,17 +1597,46 @@ def test_what_is_offered_is_made_or_said_to_be_refused(*, unsafe: bool) -> None:
             {"names": ["a", "b", "c"]},
             "f(a='(,', b={1: [2, 3]}, c=lambda x, y: x)",
         ),
-        ("f('\u6f22', (x, y), **k)", {"names": ["a", None]}, "f(a='\u6f22', (x, y), **k)"),
+        ("f('\u6f22', (x, y), **k)", {"names": [None, "b"]}, "f('\u6f22', b=(x, y), **k)"),
+        ("f(x for x in y)", {"function": "g"}, "g(x for x in y)"),
+        ("f((x for x in y), z=1)", {"first": ["a"]}, "f(a, (x for x in y), z=1)"),
+        ("f(\n  a,\n  b  # 1\n  ,)", {"last": [("c", "1")]}, "f(\n  a,\n  b  # 1\n  ,\n  c=1,)"),
+        ("f(a=1,  # one\n  b=2)", {"drop": "a"}, "f(  # one\n  b=2)"),
+        ("f(\n  x,  # 0\n  a=1,  # one\n  # own\n  b=2)", {"drop": "a"}, "f(\n  x,  # 0  # one\n  # own\n  b=2)"),
+        ("f(\n  x\n  # own\n  , a=1)", {"drop": "a"}, "f(\n  x\n  # own\n  ,)"),
+        ("f(\n  # own\n  a=1\n)", {"drop": "a"}, "f(\n  # own\n  )"),
     ],
 )
 def test_a_call_is_made_anew(before: str, changes: dict[str, Any], expected: str) -> None:
-    assert rewrite.call(before, **changes) == expected
+    assert anew(before, **changes) == expected
 
 
-@pytest.mark.parametrize("text", ["f(x for x in y)", "f(**k)", "f", "f(\n  a  # b\n)", "f(", "{}"])
-def test_what_takes_no_more_arguments(text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("f(x for x in y)", {"last": [("b", "1")]}),
+        ("f(x for x in y)", {"first": ["b"]}),
+        ("f(**k)", {"last": [("b", "1")]}),
+        ("f(**k, a=1)", {"last": [("b", "1")]}),
+        ("f(\n  a  # b\n)", {"last": [("b", "1")]}),
+        ("f(a, b  # c\n)", {"last": [("b", "1")]}),
+        ("f(a, (\n  b),  # c\n)", {"last": [("b", "1")]}),
+        ("f(a, \\\n  b  # c\n)", {"last": [("b", "1")]}),
+        ("{}", {"last": [("'b'", "1")]}),
+        ("{'a': 1  # one\n}", {"last": [("'b'", "1")]}),
+        ("f(*a)", {"names": ["b"]}),
+        ("f(a, b)", {"names": ["b"]}),
+        ("f(a, b)", {"names": ["b", None]}),
+        ("f(*a)", {"value": (0, "b", "1")}),
+        ("f(a, **k)", {"value": (0, "b", "1")}),
+        ("f(a)", {"value": (1, "b", "1")}),
+        ("f(a, b=1)", {"value": (0, "b", "1")}),
+        ("f(a)", {"drop": "b"}),
+    ],
+)
+def test_what_cannot_be_made_anew(text: str, changes: dict[str, Any]) -> None:
     with pytest.raises(Unfit):
-        rewrite.call(text, last=[("b", "1")])
+        anew(text, **changes)
 
 
 @pytest.mark.parametrize(
@@ -1521,9 +1649,82 @@ def test_what_takes_no_more_arguments(text: str) -> None:
     ],
 )
 def test_an_item_more(before: str, expected: str) -> None:
-    assert rewrite.item(before, "'b'", "2") == expected
+    assert anew(before, last=[("'b'", "2")]) == expected
 
 
 def test_an_argument_is_replaced_with_its_brackets() -> None:
-    assert rewrite.argument("f(a, (b), c)", 1, "value", "d") == "f(a, d, c)"
-    assert rewrite.argument("f(a, value = (b)  # why\n)", 1, "value", "d") == "f(a, value = d  # why\n)"
+    assert anew("f(a, (b), c)", value=(1, "value", "d")) == "f(a, d, c)"
+    assert anew("f(a, value = (b)  # why\n)", value=(1, "value", "d")) == "f(a, value = d  # why\n)"
+
+
+#: White space within brackets; a comment is told from all others by its number.
+SPACES = st.sampled_from(["", " ", "\n", "\n    ", "  # note\n", "\n  # note\n  ", " \\\n  "])
+#: Changes of calls, and what becomes of what is called and its arguments.
+CHANGES: list[tuple[dict[str, Any], Callable[[list[tuple[str, str]]], list[tuple[str, str]]]]] = [
+    ({"function": "g.h"}, lambda parts: [("", "g.h"), *parts[1:]]),
+    ({"first": ["x", "y"]}, lambda parts: [parts[0], ("", "x"), ("", "y"), *parts[1:]]),
+    (
+        {"first": ["x", "y=1"], "names": ["a", "b", "c"]},
+        lambda parts: [
+            parts[0],
+            ("", "x"),
+            ("y", "1"),
+            *((n or o, v) for o, (n, v) in zip("abcd", parts[1:], strict=False)),
+        ],
+    ),
+    ({"last": [("x", "1"), ("y", "2")]}, lambda parts: [*parts, ("x", "1"), ("y", "2")]),
+    (
+        {"value": (1, "k1", "z(1)")},
+        lambda parts: [(n, "z(1)" if n == "k1" or (not n and at == 2) else v) for at, (n, v) in enumerate(parts)],
+    ),
+    ({"drop": "k0"}, lambda parts: [part for part in parts if part[0] != "k0"]),
+    ({"drop": "k1"}, lambda parts: [part for part in parts if part[0] != "k1"]),
+]
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> str:
+    """A call or a dictionary, spaced in any way."""
+    number = draw(st.integers(0, 4))
+    named = draw(st.integers(0, number))
+    values = draw(
+        st.lists(st.sampled_from(["a", "(b)", "'#,'", "[c, {1: d}]", "(\ne)"]), min_size=number, max_size=number)
+    )
+    mapping = draw(st.booleans())
+    parts = [
+        f"'k{at}': {value}" if mapping else f"k{at - number + named}={value}" if at >= number - named else value
+        for at, value in enumerate(values)
+    ]
+    written = [draw(SPACES) + part + draw(SPACES) for part in parts]
+    trailing = bool(written) and draw(st.booleans())
+    row = ",".join(written) + ("," if trailing else "") + ("" if written and not trailing else draw(SPACES))
+    counted = iter(range(99))
+    return re.sub("note", lambda _: f"note {next(counted)}", f"{{{row}}}" if mapping else f"f({row})")
+
+
+def parts_of(text: str) -> list[tuple[str, str]]:
+    """What is called, or nothing, and the arguments or items of a text, each behind its name or key."""
+    node = ast.parse(f"(\n{text}\n)", mode="eval").body
+    if isinstance(node, ast.Dict):
+        return [
+            (ast.unparse(key or node), ast.unparse(value)) for key, value in zip(node.keys, node.values, strict=True)
+        ]
+    assert isinstance(node, ast.Call)
+    positional = [("", ast.unparse(arg)) for arg in node.args]
+    return [("", ast.unparse(node.func)), *positional, *((k.arg or "**", ast.unparse(k.value)) for k in node.keywords)]
+
+
+@settings(deadline=None)
+@given(rows(), st.sampled_from(CHANGES))
+def test_what_can_be_made_anew_is_written_with_all_its_comments(
+    before: str, change: tuple[dict[str, Any], Callable[[list[tuple[str, str]]], list[tuple[str, str]]]]
+) -> None:
+    changes, expected = change
+    if before[0] == "{":
+        changes, expected = {"last": [("'x'", "1")]}, lambda parts: [*parts, ("'x'", "1")]
+    try:
+        written = anew(before, **changes)
+    except Unfit:
+        return
+    assert re.findall(r"# note \d+", written) == re.findall(r"# note \d+", before)
+    assert parts_of(written) == expected(parts_of(before))
