@@ -618,6 +618,8 @@ IN_PLACE = {
 }
 #: Those that take one operand and nothing else: Python calls a function with fixed arguments faster.
 ONE_OPERAND = frozenset({"mul_", "multiply_", "__imul__"})
+#: Those that a running sum is made with, and the sign of what they add.
+ADDING = {"add_": 1.0, "__iadd__": 1.0, "sub_": -1.0, "__isub__": -1.0}
 #: The same for functions of torch that take a list of tensors.
 ALL_IN_PLACE = {
     "_foreach_zero_": "zero",
@@ -650,6 +652,22 @@ def _tell_changed(tensor: Any, effect: str, args: tuple[Any, ...]) -> None:
 
 
 def _install_gradients() -> None:
+    def adding(effect: str, sign: float, original: Any) -> Any:
+        def added(self: Any, operand: Any = _MISSING, /, *args: Any, **kwargs: Any) -> Any:
+            low = self.dtype in LOW and self.numel() == 1
+            if not low and not _watching and not args and not kwargs and operand is not _MISSING:
+                return original(self, operand)
+            if operand is not _MISSING:
+                args = (operand, *args)
+            _tell_changed(self, effect, args)
+            result = original(self, *args, **kwargs)
+            if low and len(args) == 1 and _LOCAL.active and not torch.compiler.is_compiling() and not _from_torch():
+                for recorder in _LOCAL.active:
+                    recorder.low_added(self, operand, sign * kwargs.get("alpha", 1))
+            return result
+
+        return added
+
     def in_place(effect: str) -> Callable[[Any], Any]:
         def make(original: Any) -> Any:
             def changed(self: Any, operand: Any = _MISSING, /, *args: Any, **kwargs: Any) -> Any:
@@ -666,6 +684,8 @@ def _install_gradients() -> None:
                     _tell_changed(self, effect, (other,))
                 return original(self, other)
 
+            if original.__name__ in ADDING:
+                return adding(effect, ADDING[original.__name__], original)
             return changed_by if original.__name__ in ONE_OPERAND else changed
 
         return make

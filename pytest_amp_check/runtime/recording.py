@@ -24,6 +24,7 @@ from .origins import Calls, Spans
 from .sites import Sites, own
 from .spoken import Spoken
 from .steps import Steps
+from .sums import Sums
 
 #: Tensors that came out of ``scaler.scale`` and are remembered.
 SCALED_KEPT = 64
@@ -109,6 +110,7 @@ class Recording:
         self._constructed: set[int] = set()
         #: Places that computed a loss of low precision outside of any region.
         self._low_losses: set[int] = set()
+        self._sums = Sums()
         self._grad_storages: dict[int, tuple[int, ...]] | None = None
         self._hook: Any = None
         self._written: set[int] = set()

@@ -16,6 +16,7 @@ from .elsewhere import Watch
 from .known import Known
 from .recording import Recording, plain, told
 from .spoken import Entered, Spoken
+from .sums import can_follow
 from .tape import FAR, nodes
 
 #: Low-precision dtypes that autocast and master weights can have.
@@ -126,6 +127,14 @@ class Regions(Recording):
         self._low_losses.add(id(site))
         names = {"call": Spoken(site), "loss": Spoken(site, "argument", "input")}
         self._emit(e.LOSS, site, low_precision=LOW[output.dtype], names=names)
+
+    @told
+    def low_added(self, tensor: torch.Tensor, term: Any, factor: float) -> None:
+        """Something was added in place to a tensor of low precision with one element."""
+        if not self._passes and can_follow(tensor) and self._sums.added(tensor, term, factor):
+            site = self.sites.here()
+            names = {"sum": Spoken(site, "receiver")}
+            self._emit(e.LOW_SUM, site, dtype=LOW[tensor.dtype], guessed=False, names=names)
 
     @property
     def in_region(self) -> bool:

@@ -16,8 +16,9 @@ from ..protocol.words import Words, chain
 class Spoken:
     """The user's own words for the call at a place, or for a part of it. The source is read when they are asked for.
 
-    ``part`` is ``call`` (what is called), ``receiver`` (what the method belongs to), ``argument`` (the first one, or
-    the one named ``keyword``), ``inner argument`` or ``inner receiver`` (the same of the call that is the receiver).
+    ``part`` is ``call`` (what is called), ``receiver`` (what the method belongs to, or what ``+=`` adds to),
+    ``argument`` (the first one, or the one named ``keyword``), ``inner argument`` or ``inner receiver`` (the same of
+    the call that is the receiver).
     """
 
     __slots__ = ("keyword", "part", "site")
@@ -30,7 +31,8 @@ class Spoken:
     def __str__(self) -> str:
         call = _expression(self.site)
         if isinstance(call, ast.AugAssign):
-            return str(Words(call)) if self.part == "call" else ""
+            part = {"call": call, "receiver": call.target}.get(self.part)
+            return "" if part is None else str(Words(part))
         if not isinstance(call, ast.Call):
             return ""
         if self.part.startswith("inner "):

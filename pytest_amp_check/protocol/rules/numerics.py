@@ -1453,7 +1453,7 @@ for inputs in loader:
             ),
         ),
         sources=("PyTorch documentation: torch.finfo, docs.pytorch.org/docs/stable/type_info.html", _MEASURED),
-        readers=STATIC,
+        readers=BOTH,
         on={LOW_SUM: _low_sum},
     ),
     Rule(

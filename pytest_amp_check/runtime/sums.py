@@ -1,0 +1,81 @@
+"""Running sums of low precision, each beside the same sum in float32."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+#: Sums that are followed at once.
+KEPT = 256
+#: Terms after which a sum is looked at first, and again each time that they have doubled.
+FIRST = 16
+#: The share of its terms that a sum must have lost.
+LOST = 0.01
+
+
+def can_follow(tensor: torch.Tensor) -> bool:
+    """Whether a tensor counts its changes and its value may be asked for."""
+    return (
+        type(tensor) is torch.Tensor
+        and not tensor.is_inference()
+        and not tensor.is_meta
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
+
+
+class Sum:
+    """A tensor with one element to which terms are added in place."""
+
+    __slots__ = ("exact", "size", "tensor", "terms", "version")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = weakref.ref(tensor)
+        self.start(tensor)
+
+    def start(self, tensor: torch.Tensor) -> None:
+        """Take the sum as it is."""
+        self.terms = 0
+        self.exact = tensor.detach().float().reshape(())
+        self.size = self.exact.abs()
+        self.version = tensor._version
+
+    def add(self, tensor: torch.Tensor, term: Any, factor: float) -> None:
+        """Take note of a term that was added."""
+        term = term.detach().float().reshape(()) * factor if isinstance(term, torch.Tensor) else term * factor
+        self.exact = self.exact + term
+        self.size = self.size + abs(term)
+        self.terms += 1
+        self.version = tensor._version
+
+    def has_lost(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor, where it is time to look, has lost what was added. This waits for the device."""
+        if self.terms < FIRST or self.terms & (self.terms - 1):
+            return False
+        error = (self.exact - tensor.detach().float().reshape(())).abs()
+        return bool(torch.isfinite(error) & (error > LOST * self.size))
+
+
+class Sums:
+    """The running sums of a recording."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Sum] = {}
+
+    def added(self, tensor: torch.Tensor, term: Any, factor: float) -> bool:
+        """A term was added to a tensor in place; whether the sum has lost too much by now."""
+        known = self._known.get(id(tensor))
+        if known is None or known.tensor() is not tensor:
+            if len(self._known) >= KEPT:
+                self._known = {key: kept for key, kept in self._known.items() if kept.tensor() is not None}
+            if len(self._known) < KEPT:
+                self._known[id(tensor)] = Sum(tensor)
+            return False
+        if known.version + 1 != tensor._version:
+            # Something else has changed it, as a new epoch does that starts from zero.
+            known.start(tensor)
+            return False
+        known.add(tensor, term, factor)
+        return known.has_lost(tensor)

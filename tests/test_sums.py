@@ -1,0 +1,100 @@
+"""What a run tells of running sums that are kept in low precision."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pytest_amp_check import record  # noqa: E402
+
+BFLOAT16, FLOAT16 = torch.bfloat16, torch.float16
+
+
+def added(total: Any, terms: list[Any], how: str = "+=") -> list[str]:
+    """What a run finds that adds terms to a sum."""
+    with record() as run:
+        for term in terms:
+            if how == "+=":
+                total += term
+            elif how == "sub_":
+                total.sub_(-term)
+            elif how == "alpha":
+                total.add_(term / 2, alpha=2)
+            elif how == "epochs":
+                total += term
+                if total > 50:
+                    total.zero_()
+    assert run.failure is None
+    return [finding.code for finding in run.findings]
+
+
+def ones(count: int, dtype: Any = BFLOAT16) -> list[Any]:
+    return [torch.ones((), dtype=dtype)] * count
+
+
+@pytest.mark.parametrize("how", ["+=", "sub_", "alpha"])
+def test_a_sum_that_has_stopped_growing_is_found_once(how: str) -> None:
+    assert added(torch.zeros((), dtype=BFLOAT16), ones(1000), how) == ["AMP508"]
+
+
+def test_the_sum_is_named_where_the_term_is_added() -> None:
+    total = torch.zeros(1, dtype=FLOAT16)
+    with record() as run:
+        for _ in range(5000):
+            total += 1.0
+    (finding,) = run.findings
+    assert finding.code == "AMP508"
+    assert "`total` sums over the iterations in float16" in finding.message
+    assert total.item() == 2048.0
+
+
+@pytest.mark.parametrize(
+    ("total", "terms", "how"),
+    [
+        pytest.param(torch.zeros(()), ones(1000), "+=", id="a float32 buffer promotes"),
+        pytest.param(torch.zeros((), dtype=BFLOAT16), ones(200), "+=", id="nothing is lost yet"),
+        pytest.param(torch.zeros((), dtype=FLOAT16), ones(1000, FLOAT16), "+=", id="float16 holds such a sum"),
+        pytest.param(torch.zeros((), dtype=BFLOAT16), ones(1000), "epochs", id="it starts anew from zero"),
+        pytest.param(torch.zeros(4, dtype=BFLOAT16), ones(1000), "+=", id="a stream, which layers add to"),
+        pytest.param(
+            torch.zeros((), dtype=BFLOAT16), [x for one in ones(500) for x in (one, -one)], "+=", id="terms that cancel"
+        ),
+    ],
+)
+def test_sums_that_are_right(total: Any, terms: list[Any], how: str) -> None:
+    assert added(copy.deepcopy(total), terms, how) == []
+
+
+def test_what_cannot_be_followed_is_left_alone() -> None:
+    with torch.inference_mode():
+        assert added(torch.zeros((), dtype=BFLOAT16), ones(1000)) == []
+    assert added(torch.zeros((), dtype=BFLOAT16, device="meta"), ones(1000)) == []
+
+    def total(x: Any) -> Any:
+        kept = x.clone()
+        for _ in range(1000):
+            kept += 1
+        return kept
+
+    with record() as run:
+        assert torch.vmap(total)(torch.zeros(2, dtype=BFLOAT16)).tolist() == [256.0, 256.0]
+    assert run.failure is None
+    assert run.findings == []
+
+
+def test_the_sum_and_its_gradient_are_what_they_are_without_a_recording() -> None:
+    def run() -> tuple[Any, Any]:
+        x = torch.full((), 0.37, dtype=BFLOAT16, requires_grad=True)
+        total = torch.zeros((), dtype=BFLOAT16)
+        for _ in range(64):
+            total += x * x
+        total.backward()
+        return total.detach(), x.grad
+
+    expected = run()
+    with record():
+        assert run() == expected
