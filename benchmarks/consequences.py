@@ -188,6 +188,36 @@ def _unsynced(rank: int, wrong: bool) -> torch.Tensor:
     return nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
+@shows("AMP306", "two processes of gloo, windows of 4 micro-batches, 10 steps of SGD")
+def averaged_each_time(wrong: bool) -> Figures:
+    return {"times that gradients are averaged": _ranks("averaged", wrong)[0].item()}
+
+
+def _averaged(rank: int, wrong: bool) -> torch.Tensor:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    model = nn.parallel.DistributedDataParallel(_stack())
+    optimizer = _sgd(model, 0.1)
+    times = 0
+
+    def counted(bucket: Any) -> Any:
+        nonlocal times
+        times += 1
+        return default_hooks.allreduce_hook(model.process_group, bucket)
+
+    # torch looks at the annotations of a hook, which are strings here.
+    model.register_comm_hook(None, lambda _, bucket: counted(bucket))
+    for number in range(40):
+        last = number % 4 == 3
+        model.require_backward_grad_sync = last or wrong
+        loss = nn.functional.mse_loss(model(torch.randn(8, 16)), torch.randn(8, 1)) / 4
+        loss.backward()  # type: ignore[no-untyped-call]
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+    return torch.tensor(float(times))
+
+
 @shows("AMP401", "a run that has settled at a low loss scale, resumed")
 def resumed(wrong: bool) -> Figures:
     model, scaler = _stack(), _scaled()
@@ -333,8 +363,32 @@ def _compressed(rank: int, wrong: bool) -> torch.Tensor:
     return torch.tensor([skipped, scaler.get_scale()])
 
 
+@shows("AMP701", "one step on 16 timesteps of two layers of 256 units")
+def region_of_each_step(wrong: bool) -> Figures:
+    model = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 256))
+    timesteps = torch.randn(16, 8, 256)
+    kernels = _Kernels()
+    with kernels:
+        if wrong:
+            states = []
+            for timestep in timesteps:
+                with _autocast():
+                    states.append(model(timestep))
+        else:
+            with _autocast():
+                states = [model(timestep) for timestep in timesteps]
+        torch.stack(states).float().square().mean().backward()  # type: ignore[no-untyped-call]
+    return {"operations": kernels.all}
+
+
 #: What a rank does: name -> its number and whether the mistake is in it -> what it says.
-_RANKS = {"unsynced": _unsynced, "infinity": _infinity, "clipped": _clipped, "compressed": _compressed}
+_RANKS = {
+    "unsynced": _unsynced,
+    "averaged": _averaged,
+    "infinity": _infinity,
+    "clipped": _clipped,
+    "compressed": _compressed,
+}
 
 
 def _rank(rank: int, folder: str) -> None:

@@ -790,12 +790,18 @@ def test_json_has_the_cell(tree: Path) -> None:
 
 
 def test_formats_that_know_lines_of_files_alone_name_the_cell_in_words(tree: Path) -> None:
+    # The whole source of a cell is one string here, on a line of the JSON.
+    rows = (tree / "train.ipynb").read_text(encoding="utf-8").splitlines()
+    at = next(number for number, row in enumerate(rows, 1) if "clip_grad_norm_(" in row)
+    start = rows[at - 1].index('"', rows[at - 1].index(":")) + 1
+    end = len(rows[at - 1].rstrip(",")) + 1
     shown = amp_check("check", "--output-format", "github", "train.ipynb", where=tree).stdout
-    assert "file=train.ipynb,line=1,col=1,endLine=1,endColumn=1::cell 3, line 6: `clip_grad_norm_` clips" in shown
+    place = f"file=train.ipynb,line={at},col={start},endLine={at},endColumn={end}"
+    assert f"{place}::cell 3, line 6: `clip_grad_norm_` clips" in shown
     (run,) = json.loads(amp_check("check", "--output-format", "sarif", "train.ipynb", where=tree).stdout)["runs"]
     (result,) = run["results"]
     assert result["message"]["text"].startswith("cell 3, line 6: `clip_grad_norm_` clips")
-    whole = {"startLine": 1, "startColumn": 1, "endLine": 1, "endColumn": 1}
+    whole = {"startLine": at, "startColumn": start, "endLine": at, "endColumn": end}
     assert result["locations"][0]["physicalLocation"]["region"] == whole
     first = result["relatedLocations"][0]
     assert (first["physicalLocation"]["region"], first["message"]["text"][:16]) == (whole, "cell 3, line 5: ")

@@ -884,9 +884,11 @@ def place(label: str, blamed: Site, partner: Site) -> Site:
     That is a helper in another file than the event that makes it wrong, or one that only reads.
     """
     mine, theirs = blamed.frames(), partner.frames()
-    if blamed.path == partner.path and label != "read@scaled":
-        return blamed
-    if (mine[0].path, mine[0].function) != (theirs[0].path, theirs[0].function):
+    if label != "read@scaled":
+        together = blamed.path != partner.path and mine[0] is theirs[0]
+    else:
+        together = (mine[0].path, mine[0].function) == (theirs[0].path, theirs[0].function)
+    if not together:
         # Of a chain of calls that is too long, the outermost ones are not known.
         return blamed
     depth = 0

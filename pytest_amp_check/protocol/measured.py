@@ -53,7 +53,8 @@ MEASURED = {
     "AMP206": "it ends with `RuntimeError: step() has already been called since the last update().`",
     "AMP208": "steps taken are 0 and skipped 8, where they would be 2 and 6; the loss scale ends at 32768, not 1024",
     "AMP209": (
-        "it ends with `RuntimeError: unscale_() has already been called on this optimizer since the last update().`"
+        "it ends with `RuntimeError: unscale_() has already been called on this optimizer since the last "
+        "update().`"
     ),
     "AMP210": (
         "the gradients that the optimizer sees are 65,545 times smaller in the median step; the parameters "
@@ -71,7 +72,8 @@ MEASURED = {
         "ends at 512, not 65536"
     ),
     "AMP215": (
-        "the gradients that the optimizer sees are zero in the median step; the parameters move 309 times less far"
+        "the gradients that the optimizer sees are zero in the median step; the parameters move 309 times "
+        "less far"
     ),
     "AMP216": "the loss scale ends at 65536, not 1024",
     "AMP217": "the loss scale ends at 1, not 65536; warnings: 1, where the good example gives none",
@@ -84,7 +86,8 @@ MEASURED = {
         "far; the loss scale ends at 32768, not 65536"
     ),
     "AMP303": (
-        "it ends with `RuntimeError: unscale_() has already been called on this optimizer since the last update().`"
+        "it ends with `RuntimeError: unscale_() has already been called on this optimizer since the last "
+        "update().`"
     ),
     "AMP304": (
         "the gradients that the optimizer sees are 2.11 times smaller in the median step; 3% of the gradients "
@@ -114,7 +117,8 @@ MEASURED = {
     ),
     "AMP606": "it prints `torch.float32`, where the good example prints `torch.bfloat16`",
     "AMP801": (
-        "steps taken are 0 and skipped 20, where they would be 18 and 2; the loss scale ends at 0.0625, not 16384"
+        "steps taken are 0 and skipped 20, where they would be 18 and 2; the loss scale ends at 0.0625, not "
+        "16384"
     ),
     "AMP901": "warnings: 4, where the good example gives none",
 }
@@ -136,6 +140,10 @@ SHOWN = {
     "AMP305": (
         "two processes of gloo, windows of 4 micro-batches, 10 steps of SGD: difference between the "
         "parameters of the two 0.0504, not 0"
+    ),
+    "AMP306": (
+        "two processes of gloo, windows of 4 micro-batches, 10 steps of SGD: times that gradients are "
+        "averaged 40, not 10"
     ),
     "AMP401": "a run that has settled at a low loss scale, resumed: steps skipped after resuming 12, not 0",
     "AMP402": "a checkpoint in an iteration that overflowed: loss scale after resuming 65,536, not 32,768",
@@ -160,6 +168,7 @@ SHOWN = {
         "two processes of gloo, 30 steps whose gradients, in float32, are about 10: steps skipped 5, not 0; "
         "loss scale at the end 2,048, not 65,536"
     ),
+    "AMP701": "one step on 16 timesteps of two layers of 256 units: operations 524, not 404",
 }
 #: Code -> why nothing was measured.
 NOT_HERE = {
