@@ -171,6 +171,9 @@ for i, (x, y) in enumerate(batches):
         "Hugging Face, 'Fixing gradient accumulation' (October 2024): unequal micro-batches",
         "measured: update ratios for k = 2, 4, 8 with SGD, Adam and AdamW",
     ),
+    # What a run shows of micro-batches that should be averaged, it shows as well of several tasks or generator losses
+    # that are meant to add up, and of a learning rate that was divided instead. The source tells them apart: by the
+    # counter that decides on the step, the loop over the pieces of one batch, and the words of the divisor.
     readers=STATIC,
     silent=(
         (

@@ -2142,6 +2142,7 @@ for inputs, targets in loader:
             _EXAMPLES,
             _MEASURED,
         ),
+        # A run tells of a place that scales for the second time: what is scaled once may be a trial.
         readers=BOTH,
         whole=_outside,
     ),

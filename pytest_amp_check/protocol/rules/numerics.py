@@ -1453,6 +1453,7 @@ for inputs in loader:
             ),
         ),
         sources=("PyTorch documentation: torch.finfo, docs.pytorch.org/docs/stable/type_info.html", _MEASURED),
+        # A source tells that a sum may stop growing, a run that one of a single element has.
         readers=BOTH,
         on={LOW_SUM: _low_sum},
     ),
