@@ -53,8 +53,7 @@ MEASURED = {
     "AMP206": "it ends with `RuntimeError: step() has already been called since the last update().`",
     "AMP208": "steps taken are 0 and skipped 8, where they would be 2 and 6; the loss scale ends at 32768, not 1024",
     "AMP209": (
-        "it ends with `RuntimeError: unscale_() has already been called on this optimizer since the last "
-        "update().`"
+        "it ends with `RuntimeError: unscale_() has already been called on this optimizer since the last update().`"
     ),
     "AMP210": (
         "the gradients that the optimizer sees are 65,545 times smaller in the median step; the parameters "
@@ -72,8 +71,7 @@ MEASURED = {
         "ends at 512, not 65536"
     ),
     "AMP215": (
-        "the gradients that the optimizer sees are zero in the median step; the parameters move 309 times "
-        "less far"
+        "the gradients that the optimizer sees are zero in the median step; the parameters move 309 times less far"
     ),
     "AMP216": "the loss scale ends at 65536, not 1024",
     "AMP217": "the loss scale ends at 1, not 65536; warnings: 1, where the good example gives none",
@@ -86,8 +84,7 @@ MEASURED = {
         "far; the loss scale ends at 32768, not 65536"
     ),
     "AMP303": (
-        "it ends with `RuntimeError: unscale_() has already been called on this optimizer since the last "
-        "update().`"
+        "it ends with `RuntimeError: unscale_() has already been called on this optimizer since the last update().`"
     ),
     "AMP304": (
         "the gradients that the optimizer sees are 2.11 times smaller in the median step; 3% of the gradients "
@@ -117,8 +114,7 @@ MEASURED = {
     ),
     "AMP606": "it prints `torch.float32`, where the good example prints `torch.bfloat16`",
     "AMP801": (
-        "steps taken are 0 and skipped 20, where they would be 18 and 2; the loss scale ends at 0.0625, not "
-        "16384"
+        "steps taken are 0 and skipped 20, where they would be 18 and 2; the loss scale ends at 0.0625, not 16384"
     ),
     "AMP901": "warnings: 4, where the good example gives none",
 }
