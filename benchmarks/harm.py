@@ -36,6 +36,8 @@ from pytest_amp_check.protocol.rules import RULES
 TABLE = Path(__file__).resolve().parents[1] / "pytest_amp_check" / "protocol" / "measured.py"
 #: Lines and characters of what an example prints that are quoted.
 LINES, LENGTH = 4, 90
+#: The longest line that the formatter leaves.
+LINE = 120
 #: Factor from which on two figures are told apart.
 TELLING = 1.02
 
@@ -267,13 +269,16 @@ def table(name: str, what: str, texts: dict[str, str]) -> list[str]:
 def written(code: str, text: str) -> list[str]:
     """The lines of one entry of the table."""
     parts = [json.dumps(part, ensure_ascii=False) for part in pieces(text)]
-    if len(parts) == 1:
-        return [f'    "{code}": {parts[0]},']
+    line = f'    "{code}": {parts[0]},'
+    if len(parts) == 1 and len(line) <= LINE:
+        return [line]
     return [f'    "{code}": (', *(f"        {part}" for part in parts), "    ),"]
 
 
 def pieces(text: str) -> list[str]:
-    """A text in pieces of a line each, which add up to it."""
+    """A text in pieces of a line each, which add up to it; one that fits into a line is not cut."""
+    if len(json.dumps(text, ensure_ascii=False)) + 8 <= LINE:
+        return [text]
     lines = textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False)
     return [line + " " for line in lines[:-1]] + lines[-1:]
 
