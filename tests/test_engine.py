@@ -403,3 +403,16 @@ def second(model, optimizer, scaler, loss):
     assert [f.line for f in cut if f.code == "AMP201"] == [5]
     (left_out,) = (f for f in cut if f.code == "AMP903")
     assert (left_out.line, "`second`" in left_out.message) == (8, True)
+
+
+def test_reading_leaves_nothing_that_only_a_search_for_cycles_would_free() -> None:
+    # None is made while a tree is read, so that what is left would stay until the end.
+    program = (
+        "import gc, sys; from pytest_amp_check import check_paths; check_paths([sys.argv[1]]); gc.collect();"
+        "gc.disable(); gc.set_debug(gc.DEBUG_SAVEALL); check_paths([sys.argv[1]]); gc.collect();"
+        "own = {type(each).__name__ for each in gc.garbage if type(each).__module__.startswith('pytest_amp_check')};"
+        "print(sorted(own))"
+    )
+    fixtures = Path(__file__).parents[1] / "fixtures"
+    done = subprocess.run([sys.executable, "-c", program, str(fixtures)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

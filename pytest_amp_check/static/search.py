@@ -40,20 +40,23 @@ _LIGHTNING16 = rb"precision\s*=\s*[\"']?16(?!-true)"
 class Code:
     """The bytes of code, and which of :data:`WORDS` are in them."""
 
-    __slots__ = ("_bare", "data", "words")
+    __slots__ = ("_bare", "_plain", "data", "words")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.words = frozenset([word for word in WORDS if word in data])
         self._bare: Code | None = None
+        #: Whether there is no documentation string in it, as far as is known.
+        self._plain = False
 
     @property
     def bare(self) -> Code:
         """The same without documentation strings, whose examples are no code."""
-        if self._bare is None:
+        if self._bare is None and not self._plain:
             data = _undocumented(self.data)
-            self._bare = self if data is self.data else Code(data)
-        return self._bare
+            self._plain = data is self.data
+            self._bare = None if self._plain else Code(data)
+        return self._bare or self
 
     @property
     def autocast(self) -> bool:
