@@ -2077,6 +2077,40 @@ case(
         "optimizer.zero_grad()",
     ),
 )
+# Which dtype a name says, asked of the dtype.
+
+DTYPE = """
+if args.amp == "fp32":
+    dtype = torch.float32
+elif args.amp == "fp16":
+    dtype = torch.float16
+elif args.amp == "bf16":
+    dtype = torch.bfloat16
+else:
+    raise ValueError(args.amp)
+scaler = GradScaler("cuda")
+"""
+EITHER = """
+optimizer.zero_grad()
+with autocast("cuda", dtype=dtype, enabled=dtype != torch.float32):
+    loss = criterion(model(x), y)
+if dtype == torch.float32:
+    loss.backward()
+    optimizer.step()
+else:
+    scaler.scale(loss).backward()
+"""
+SAVE = 'torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "last.pt")'
+case(
+    "a dtype that is float32 or not, saved without the scaler, bad",
+    loop(EITHER + indent(STEP, "    ") + f"{SAVE}  # AMP401\n", setup=DTYPE),
+)
+case(
+    "a dtype that is float32 or not, without update, bad",
+    loop(EITHER + "    scaler.step(optimizer)  # AMP206\n", setup=DTYPE),
+)
+case("a dtype that is float32 or not", loop(EITHER + indent(STEP, "    "), setup=DTYPE))
+
 case(
     "unscaled, then the scale set by hand, then stepped, bad",
     loop(

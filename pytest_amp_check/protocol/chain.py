@@ -119,7 +119,7 @@ class Chain(Judge):
         i = self.index.get(optimizer)
         if i is None:
             return
-        here = (self.count - 1, self.state)
+        here = (self.count - 1, self.count - 1)
         if self._left_stepped(self.state.opts[i]):
             self._settle("end@stepped", here[0], i, here)
         del self.opts[i]
@@ -197,7 +197,7 @@ class Chain(Judge):
         if onward is not None:
             self.state = onward
             return
-        here = (index, self.state)
+        here = (index, index)
         if event.kind == e.AUTOCAST_ENTER:
             self.pinned[index] = event
         self.faulted = False

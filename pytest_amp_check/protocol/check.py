@@ -19,6 +19,7 @@ from .judge import (
     SECOND_TURN,
     YIELDS_TO,
     Blame,
+    Here,
     Judge,
     State,
     describe,
@@ -32,7 +33,7 @@ from .rules import RULES
 __all__ = ["check", "judge_event", "merge"]
 
 #: Pairs of (node, state) after which a graph is explored again with fewer tests remembered, or is given up.
-LIMIT = 60_000
+LIMIT = 40_000
 
 #: Kinds of events that leave the state as it is, or move it by nothing that a test about them is worth remembering for.
 STILL = frozenset(
@@ -78,8 +79,8 @@ MINOR = frozenset(
     }
 )
 
-#: (node, state) pairs; the value is the pair it was reached from.
-Trail = dict[tuple[int, State], tuple[int, State] | None]
+#: Places; the value is the one that each was reached from.
+Trail = dict[Here, "Here | None"]
 
 
 def check(program: Program, select: frozenset[str] | None = None) -> list[Finding]:
@@ -122,6 +123,37 @@ def check(program: Program, select: frozenset[str] | None = None) -> list[Findin
     return sorted(found.values(), key=Finding.order)
 
 
+class _States:
+    """The states of an exploration by number, and what is known of the way from one to another."""
+
+    __slots__ = ("_kept", "_numbers", "assumed", "of")
+
+    def __init__(self, start: State) -> None:
+        self.of = [start]
+        self._numbers = {start: 0}
+        self._kept: dict[tuple[int, int], int] = {}
+        #: The state after a test came out as true or false; -1 where it came out otherwise before.
+        self.assumed: dict[tuple[int, int, bool], int] = {}
+
+    def number(self, state: State) -> int:
+        known = self._numbers.get(state)
+        if known is None:
+            known = self._numbers[state] = len(self.of)
+            self.of.append(state)
+        return known
+
+    def keep(self, number: int, tests: int) -> int:
+        """The state that remembers only these tests."""
+        known = self._kept.get((number, tests))
+        if known is None:
+            state = self.of[number]
+            known = number
+            if state.known & ~tests:
+                known = self.number(State(state.known & tests, state.truth & tests, *state[2:]))
+            self._kept[number, tests] = known
+        return known
+
+
 class _Judge(Judge):
     """The judgement of one graph."""
 
@@ -130,7 +162,7 @@ class _Judge(Judge):
         self.graph = graph
         self.gave_up = False
         self.trail: Trail = {}
-        self.faults: dict[tuple[str, int], tuple[int, State, Blame]] = {}
+        self.faults: dict[tuple[str, int], tuple[Here, Blame]] = {}
         self.committed: dict[tuple[str, int, int], int] = {}
         self.visits: dict[int, int] = {}
         self._survey()
@@ -269,8 +301,8 @@ class _Judge(Judge):
         for test in self._boundaries():
             if test.site is not None:
                 yield make_finding("window:off-by-one", test.site, [], {"window": str(test.text)}, ())
-        entered = {blame.settled for (label, _), (_, _, blame) in self.faults.items() if label == "backward@region"}
-        for (label, _), (node, state, blame) in self.faults.items():
+        entered = {blame.settled for (label, _), (_, blame) in self.faults.items() if label == "backward@region"}
+        for (label, _), (here, blame) in self.faults.items():
             if label == "step@region" and blame.settled in entered:
                 continue
             if any((stronger, blame.blamed) in self.faults for stronger in YIELDS_TO.get(label, ())):
@@ -278,7 +310,7 @@ class _Judge(Judge):
             event = self._event(blame.blamed)
             if event is not None and self._follows_from_missing_update(label, event.subject):
                 continue
-            finding = self._report(label, node, state, blame)
+            finding = self._report(label, here, blame)
             if finding is not None:
                 yield finding
 
@@ -287,35 +319,60 @@ class _Judge(Judge):
         for found in (self.trail, self.faults, self.committed, self.visits):
             found.clear()
         self.accumulates.clear()
-        start = (0, State(0, 0, (), tuple(a.Opt() for _ in self.opts), 0, 0, -1))
-        self.trail[start] = None
-        work = deque([start])
-        nodes = self.graph.nodes
+        states = _States(State(0, 0, (), tuple(a.Opt() for _ in self.opts), 0, 0, -1))
+        self.trail[0, 0] = None
+        work: deque[Here] = deque([(0, 0)])
+        nodes, ways = self.graph.nodes, self._short_ways()
         while work:
             if len(self.trail) > LIMIT:
                 self.gave_up = True
                 return
             here = work.popleft()
-            index, state = here
+            index, number = here
             node = nodes[index]
             if node.event is not None:
                 self.visits[index] = self.visits.get(index, 0) + 1
+                state = states.of[number]
                 after = self._apply(index, node.event, state, here)
-            else:
-                after = state
+                if after is not state:
+                    number = states.number(after)
             if node.forgets:
-                after = State(after.known & ~node.forgets, after.truth & ~node.forgets, *after[2:])
-            for target, key, truth in node.ways:
-                onward = after if key < 0 else self._assume(after, key, truth)
-                if onward is None:
-                    continue
-                keep = self.live[target]
-                if onward.known & ~keep:
-                    onward = State(onward.known & keep, onward.truth & keep, *onward[2:])
-                pair = (target, onward)
+                number = states.keep(number, ~node.forgets)
+            for target, key, truth in ways[index]:
+                if key < 0:
+                    onward = number
+                else:
+                    known = states.assumed.get((number, key, truth))
+                    if known is None:
+                        assumed = self._assume(states.of[number], key, truth)
+                        known = -1 if assumed is None else states.number(assumed)
+                        states.assumed[number, key, truth] = known
+                    if known < 0:
+                        continue
+                    onward = known
+                pair = (target, states.keep(onward, self.live[target]))
                 if pair not in self.trail:
                     self.trail[pair] = here
                     work.append(pair)
+
+    def _short_ways(self) -> list[list[tuple[int, int, bool]]]:
+        """The ways on from each node, leading past those at which nothing happens, and nothing is asked."""
+        nodes = self.graph.nodes
+        past = list(range(len(nodes)))
+        for i, node in enumerate(nodes):
+            if node.event is None and not node.forgets and len(node.ways) == 1 and node.ways[0][1] < 0:
+                past[i] = node.ways[0][0]
+
+        def end(target: int) -> int:
+            seen = []
+            while past[target] != target and target not in seen:
+                seen.append(target)
+                target = past[target]
+            for one in seen:
+                past[one] = target
+            return target
+
+        return [[(end(target), key, truth) for target, key, truth in node.ways] for node in nodes]
 
     def _assume(self, state: State, key: int, truth: bool) -> State | None:
         """The state after a test came out as ``truth``, or None where it came out otherwise before."""
@@ -344,20 +401,20 @@ class _Judge(Judge):
             opts = tuple(opt._replace(inside=opt.inside or e.LOOSE) if opt.grads in a.PENDING else opt for opt in opts)
         return State(known, value, state.regions, opts, state.used, state.renewed, state.stale)
 
-    def _blame(self, label: str, blamed: int, settled: int, here: tuple[int, State]) -> None:
+    def _blame(self, label: str, blamed: int, settled: int, here: Here) -> None:
         """Keep the first path that commits a fault, and count the states that do."""
-        self.faults.setdefault((label, blamed), (*here, Blame(label, blamed, settled)))
+        self.faults.setdefault((label, blamed), (here, Blame(label, blamed, settled)))
         key = (label, blamed, settled)
         self.committed[key] = self.committed.get(key, 0) + 1
 
-    def _path(self, here: tuple[int, State]) -> Iterator[tuple[int, State]]:
+    def _path(self, here: Here) -> Iterator[Here]:
         """The pairs that led here, latest first."""
-        pair: tuple[int, State] | None = here
+        pair: Here | None = here
         while pair is not None:
             yield pair
             pair = self.trail[pair]
 
-    def _report(self, label: str, node: int, state: State, blame: Blame) -> Finding | None:
+    def _report(self, label: str, here: Here, blame: Blame) -> Finding | None:
         if label in ON_EVERY_PATH and self.committed[label, blame.blamed, blame.settled] < self.visits[blame.settled]:
             return None
         nodes = self.graph.nodes
@@ -366,7 +423,7 @@ class _Judge(Judge):
         involved = [blamed]
         if settled is not None and settled is not blamed:
             involved.append(settled)
-        path = self._witness(label, (node, state), blame.blamed, blame.settled)
+        path = self._witness(label, here, blame.blamed, blame.settled)
         partner = settled if settled is not blamed else next((x for x in reversed(path) if x is not blamed), blamed)
         site = place(label, blamed.site, partner.site if partner is not None else blamed.site)
         certain = self.committed[label, blame.blamed, blame.settled] >= self.visits.get(blame.settled, 1)

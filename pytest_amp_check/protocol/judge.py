@@ -94,8 +94,8 @@ class Blame(NamedTuple):
     settled: int
 
 
-#: A place on a path: the number of its event, and the state before it.
-Here = tuple[int, State]
+#: A place on a path: the number of its event, and that of the state before it.
+Here = tuple[int, int]
 
 
 #: Kind of event -> judges of one such event by itself.

@@ -6,7 +6,6 @@ import ast
 from abc import abstractmethod
 from collections.abc import Callable
 
-from ..protocol.surface import DTYPES, canonical
 from ..protocol.words import Words
 from .conditions import Formula, both, either, negate
 from .flow import Flow
@@ -88,10 +87,10 @@ class Counters(Flow):
         """The formula of ``==``."""
         if isinstance(left, Const) and isinstance(right, Const):
             return bool(left.value == right.value)
-        if isinstance(left, Named) and isinstance(right, Named):
-            dtypes = [DTYPES.get(canonical(side.name)) for side in (left, right)]
-            if None not in dtypes:
-                return dtypes[0] == dtypes[1]
+        if isinstance(left, Named) and isinstance(right, Named) and left.dtypes and right.dtypes:
+            others = right.dtypes
+            same = [both(one, others[dtype]) for dtype, one in left.dtypes.items() if dtype in others]
+            return self.short(either(*same))
         for value, other in ((left, right), (right, left)):
             if isinstance(value, Choice):
                 parts = [both(f, self.equal(v, other, node)) for f, v in value.options]

@@ -88,7 +88,7 @@ class Functions(Gradients):
         """Whether enough of other files was read."""
         if function.module is self.module:
             return False
-        part = 1 if function.strong else PART
+        part = 1 if function.strong or function.saves else PART
         return self.abroad > FOREIGN_BUDGET * part or self.all_abroad + self.abroad > ALL_FOREIGN * part
 
     def _reach(self, function: Function) -> None:

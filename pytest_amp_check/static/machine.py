@@ -59,7 +59,7 @@ FILE_BUDGET = 100_000
 #: Those of them in other files, in one graph and in all, before calls into these are no longer followed.
 FOREIGN_BUDGET = 2_000
 ALL_FOREIGN = 8_000
-#: The part of these that is there for functions which make no mistake by themselves.
+#: The part of these that is there for functions which make no mistake by themselves, nor write a checkpoint.
 PART = 0.3
 
 #: Objects within objects that are looked into for what they hold.
@@ -474,7 +474,7 @@ class Machine:
             enabled = either(both(formula, a.enabled), both(negate(formula), b.enabled))
             return Ref(self.same_thing(a.thing, b.thing), self.short(enabled))
         if isinstance(a, Named) and isinstance(b, Named):
-            return a
+            return self._either_name(formula, a, b)
         if isinstance(a, Params) and isinstance(b, Params) and a.one == b.one:
             merged = merge_params([a, b])
             merged.one = a.one
@@ -506,6 +506,18 @@ class Machine:
         if isinstance(a, Opaque) and isinstance(b, Opaque):
             met_opaque.divisors = self._divisors_of_either(formula, a, b)
         return met_opaque
+
+    def _either_name(self, formula: Formula, a: Named, b: Named) -> Named:
+        """The first of two names; of two dtypes it keeps which it is when."""
+        first, second = a.dtypes, b.dtypes
+        if first == second or not first or not second:
+            return a
+        met = Named(a.name)
+        met.shim = a.shim
+        for dtypes, here in ((first, formula), (second, negate(formula))):
+            for dtype, condition in dtypes.items():
+                met.ways[dtype] = self.short(either(met.ways.get(dtype, False), both(here, condition)))
+        return met
 
     def _divisors_of_either(self, formula: Formula, a: Tensor | Opaque, b: Tensor | Opaque) -> frozenset[Divisor]:
         """What a loss was divided by on both ways, or on the one that a test of that very number leads to."""

@@ -122,14 +122,15 @@ class Modules(Machine):
         path = self.tree.find(origin.module, importer.path, origin.level)
         if path is None:
             return None
-        found = self._module_at(path, _dotted(origin._replace(name="")))
+        found = self._module_at(path, _dotted(origin._replace(name="")), origin.name)
         return found if found is None or not origin.name else self.member(found, origin.name)
 
-    def _module_at(self, path: str, dotted: str) -> ModuleValue | None:
-        """The module at a path; None where it can be of no use."""
+    def _module_at(self, path: str, dotted: str, name: str = "") -> ModuleValue | None:
+        """The module at a path; None where it, and what it has by a name from other files, can be of no use."""
         if not path.endswith(".py"):
             return ModuleValue(path, None, dotted)
-        module = self.tree.module(path) if self.tree.helps(path) else None
+        useful = self.tree.helps(path) or (name and self.tree.hands_on(path, name))
+        module = self.tree.module(path) if useful else None
         return ModuleValue(path, module, dotted) if module is not None else None
 
     def member(self, value: ModuleValue, name: str) -> Value | None:

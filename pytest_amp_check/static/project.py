@@ -27,7 +27,19 @@ class Imported(NamedTuple):
 class Function:
     """A function of the project. ``cls`` is the class whose method it is."""
 
-    __slots__ = ("cls", "contexts", "fragile", "generator", "manager", "module", "name", "node", "strong", "words")
+    __slots__ = (
+        "cls",
+        "contexts",
+        "fragile",
+        "generator",
+        "manager",
+        "module",
+        "name",
+        "node",
+        "saves",
+        "strong",
+        "words",
+    )
 
     def __init__(self, node: FunctionNode, module: Module, cls: Class | None) -> None:
         self.node = node
@@ -37,7 +49,10 @@ class Function:
         self.generator = False
         #: A ``@contextmanager``.
         self.manager = "contextmanager" in self.decorator_names()
+        #: Whether it is worth reading by itself.
         self.strong = False
+        #: Whether it writes a checkpoint.
+        self.saves = False
         #: Whether it may do what low precision spoils.
         self.fragile = False
         self.words: frozenset[str] = frozenset()

@@ -53,6 +53,8 @@ SPOILT = frozenset(
     "masked_scatter_ index_put_ addmm_ baddbmm_ addbmm_ addmv_".split()
 )
 
+#: Identifiers of a function that writes a checkpoint of what it is given.
+_SAVING = frozenset({"save", "state_dict"})
 #: Identifiers of a method that makes a buffer of positions.
 _POSITIONS = frozenset({"arange", "register_buffer"})
 
@@ -130,6 +132,7 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
         for word in function.words:
             does |= bits.get(word, 0) | found.get(word, 0)
         function.strong = _may_fault(does) or _is_run_by_a_trainer(module, function)
+        function.saves = function.words >= _SAVING
         function.fragile = small or not SPOILT.isdisjoint(function.words)
         function.fragile = function.fragile or (function.cls is not None and function.cls in keeping)
     amp = {word for word, does in bits.items() if does & (_AMP | _OLD)}

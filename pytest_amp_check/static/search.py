@@ -222,19 +222,34 @@ _IMPORT = rb"from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)|import[ \t]
 
 def imported(data: bytes) -> Iterator[tuple[bytes, list[bytes]]]:
     """What code imports: modules with the names that are taken from each; of ``import a.b`` a.b with none."""
+    for module, names, modules in _imports(data):
+        if module is not None:
+            yield module, [part.split()[0] for part in names.strip(b"()").split(b",") if part.strip()]
+        else:
+            for part in modules.split(b","):
+                if part.strip():
+                    yield part.split()[0], []
+
+
+def imported_as(data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """What names code gives to what it imports: the module, the name that is taken from it (none: itself), the name."""
+    for module, names, modules in _imports(data):
+        for part in re.sub(rb"#[^\n]*", b"", names or modules).strip(b"() ").split(b","):
+            words = part.split()
+            if words and module is not None:
+                yield module, words[0], words[-1]
+            elif words:
+                yield words[0], b"", words[-1] if len(words) > 1 else words[0].partition(b".")[0]
+
+
+def _imports(data: bytes) -> Iterator[tuple[bytes | None, bytes, bytes]]:
+    """The imports in code: the module and the names taken from it, or the modules."""
     pattern = re.compile(_IMPORT)
     for word in (b"from", b"import"):
         for at in _lines_with(word, data):
             match = pattern.match(data, at)
-            if match is None:
-                continue
-            module, names, modules = match.groups()
-            if module is not None:
-                yield module, [part.split()[0] for part in names.strip(b"()").split(b",") if part.strip()]
-            else:
-                for part in modules.split(b","):
-                    if part.strip():
-                        yield part.split()[0], []
+            if match is not None:
+                yield match.group(1), match.group(2), match.group(3)
 
 
 _CLASS = rb"class\s+(\w+)\s*(?:\(([^)]*)\))?"

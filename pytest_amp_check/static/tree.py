@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from ..protocol import frameworks, surface
 from . import documents, search, sources
+from .helpers import Helpers
 from .search import Code
 
 TYPE_CHECKING = False
@@ -41,6 +42,7 @@ class Tree:
         "_given",
         "_handed",
         "_held",
+        "_helpers",
         "_helpful",
         "_imported",
         "_led",
@@ -63,6 +65,7 @@ class Tree:
         self.autocast: set[str] = set()
         self.float16 = False
         self.lightning16 = False
+        self._helpers = Helpers(_loaded)
         self._helpful: dict[str, bool] = {}
         #: Absolute path -> path as it is written.
         self.files: dict[str, str] = {}
@@ -133,7 +136,13 @@ class Tree:
         """
         if not self._tops:
             return None
-        importer, directory = self._place(importer)
+        importer, _ = self._place(importer)
+        found = self.asked[dotted, importer, level] = self._find(dotted, importer, level)
+        return found
+
+    def _find(self, dotted: str, importer: str, level: int) -> str | None:
+        """The same for an importer by its absolute path, without keeping that it was asked."""
+        _, directory = self._place(importer)
         for _ in range(level - 1):
             directory = os.path.dirname(directory)
         key = ("." * bool(level) + dotted, directory)
@@ -143,7 +152,6 @@ class Tree:
         if found == importer and not level:
             # No file imports itself: it has the name of its package.
             found = self._lead(dotted, os.path.dirname(directory), relative=False)
-        self.asked[dotted, importer, level] = found
         return found
 
     def _place(self, path: str) -> tuple[str, str]:
@@ -232,6 +240,17 @@ class Tree:
             self._helpful[path] = known
         return known
 
+    def hands_on(self, path: str, name: str) -> bool:
+        """Whether a file has a name from another one that may do so."""
+        return self._helpers.hands_on(path, name) and self._helps_by(path, name)
+
+    def _helps_by(self, path: str, name: str) -> bool:
+        """Whether a name of a file may do so, wherever it has it from."""
+        answer = self._helpers.ask(path, name, self._find)
+        self.touched |= answer.touched
+        self.asked |= answer.asked
+        return answer.helps
+
     def module(self, path: str) -> Module | None:
         """The parsed file at an absolute path; None if it does not parse."""
         self.touched.add(path)
@@ -286,13 +305,14 @@ class Tree:
         )
 
     def _may_help(self, imported: Imported, importer: str) -> bool:
-        """Whether what an import names may matter."""
+        """Whether what an import names may matter: a module as a whole, or a name in one."""
         inner = f"{imported.module}.{imported.name}" if imported.module else imported.name
-        for dotted in (inner, imported.module) if imported.name else (imported.module,):
-            path = self.find(dotted, importer, imported.level)
-            if path is not None:
-                return not path.endswith(".py") or self.helps(path)
-        return False
+        path = self.find(inner, importer, imported.level) if imported.name else None
+        if path is None:
+            path = self.find(imported.module, importer, imported.level)
+            if path is not None and path.endswith(".py") and imported.name:
+                return self._helps_by(path, imported.name)
+        return path is not None and (not path.endswith(".py") or self.helps(path))
 
     # Who may enter autocast around whom.
 
@@ -364,6 +384,14 @@ class Tree:
                 if dropped is not None:
                     self._held -= len(dropped.text)
                     dropped.release()
+
+
+def _loaded(path: str) -> bytes:
+    """What a file holds: nothing, where it cannot be read."""
+    try:
+        return sources.load(path)
+    except sources.Unreadable:
+        return b""
 
 
 def is_spoken_for(imported: Imported) -> bool:

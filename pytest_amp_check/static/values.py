@@ -7,6 +7,7 @@ from collections.abc import Mapping as Items
 
 from ..protocol.events import Event, Site, Thing
 from ..protocol.named import NamedTuple
+from ..protocol.surface import DTYPES, canonical
 from .conditions import Formula
 
 TYPE_CHECKING = False
@@ -123,15 +124,25 @@ class Opaque(Value):
 class Named(Value):
     """Something reachable by a dotted name outside the project: ``torch.float16``, ``os.environ``.
 
-    ``shim`` says that it was imported where an older or newer torch is provided for.
+    ``shim`` says that it was imported where an older or newer torch is provided for. Where it is the first of several
+    dtypes, ``ways`` holds them by name, each with its condition.
     """
 
-    __slots__ = ("name", "shim")
+    __slots__ = ("name", "shim", "ways")
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
         self.shim = False
+        self.ways: dict[str, Formula] = {}
+
+    @property
+    def dtypes(self) -> dict[str, Formula]:
+        """The dtypes that it may be, each with its condition: none, where it is no dtype."""
+        if self.ways:
+            return self.ways
+        dtype = DTYPES.get(canonical(self.name))
+        return {} if dtype is None else {dtype: True}
 
 
 class ImportedValue(Value):

@@ -1,0 +1,135 @@
+"""Which names of other files may matter: what their definitions do, through whatever they name, in whatever file."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from pytest_amp_check import check_paths
+from pytest_amp_check.static.helpers import Helpers
+from pytest_amp_check.static.sources import find, load
+from pytest_amp_check.static.tree import Tree
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+
+
+def ask(root: Path, name: str, of: str = "lib.py") -> bool:
+    """Whether a name of a file may matter to one that imports it."""
+    tree = Tree()
+    tree.grow(find([str(root)], ()), [str(root)])
+    answer = Helpers(load).ask(str(root / of), name, tree.find)
+    assert {Path(path) for path in answer.touched} >= {root / of}
+    return answer.helps
+
+
+LIB = {
+    "a function that steps": "def f(opt):\n    opt.step()\n",
+    "a function that calls one": "def f(opt):\n    g(opt)\n\ndef g(opt):\n    opt.step()\n",
+    "a decorated one": "@g\ndef f(): ...\n\ndef g(f):\n    return autocast('cuda')(f)\n",
+    "a method": "class f:\n    def run(self, loss):\n        loss.backward()\n",
+    "a class that derives from one": "class f(Base): ...\n\nclass Base:\n    def run(self, opt):\n        opt.step()\n",
+    "an object": "f = make()\n\ndef make():\n    return GradScaler()\n",
+    "one of two objects": "e, f = make()\n\ndef make():\n    return GradScaler()\n",
+    "an annotated object": "f: object = make()\n\ndef make():\n    return GradScaler()\n",
+    "a function defined on one way": "if FAST:\n    def f(loss):\n        loss.backward()\n",
+    "a function over blank lines": "def f(opt):\n    x = 1\n\n    # a comment\n# another\n\n    opt.step()\n",
+    "a name that code of its own gives": "globals().update(f=lambda opt: opt.step())\n",
+    "two that call each other": "def f(opt):\n    g(opt)\n\ndef g(opt):\n    f(opt)\n    opt.zero_grad()\n",
+}
+NOT = {
+    "a constant": "f = 3\n\ndef g(opt):\n    opt.step()\n",
+    "a function that does nothing": "def f(x):\n    return x + 1\n\ndef g(opt):\n    opt.step()\n",
+    "a function that is called": "def g(opt):\n    opt.step()\n    f()\n\ndef f():\n    return 1\n",
+    "a class that does nothing": "class f:\n    x = 1\n\nclass g:\n    def run(self, opt):\n        opt.step()\n",
+    "documentation": 'def f():\n    """\n    with autocast("cuda"): ...\n    """\n\ndef g(opt):\n    opt.step()\n',
+    "two that call each other": "def f(x):\n    g(x)\n\ndef g(x):\n    f(x)\n\ndef h(opt):\n    opt.step()\n",
+    "an empty file": "",
+}
+
+
+@pytest.mark.parametrize("text", LIB.values(), ids=LIB)
+def test_matters(text: str, tmp_path: Path) -> None:
+    write(tmp_path, {"lib.py": text})
+    assert ask(tmp_path, "f")
+
+
+@pytest.mark.parametrize("text", NOT.values(), ids=NOT)
+def test_does_not_matter(text: str, tmp_path: Path) -> None:
+    write(tmp_path, {"lib.py": text})
+    assert not ask(tmp_path, "f")
+
+
+THERE = "def act(opt):\n    opt.step()\n\ndef idle():\n    return 1\n"
+HANDED_ON = {
+    "by name": "from .there import {name} as f\n",
+    "on several lines": "from .there import (\n    other,  # as it was\n    {name} as f,\n)\n",
+    "where it is used": "def f(*args):\n    from .there import {name}\n    return {name}(*args)\n",
+    "by a function": "from .there import {name}\n\ndef f(*args):\n    return {name}(*args)\n",
+    "for the types alone": "if TYPE_CHECKING:\n    from .there import {name} as f\nelse:\n    f = lazily()\n",
+}
+
+
+@pytest.mark.parametrize("text", HANDED_ON.values(), ids=HANDED_ON)
+@pytest.mark.parametrize(("name", "matters"), [("act", True), ("idle", False)])
+def test_what_a_package_hands_on_is_looked_for_where_it_is(text: str, name: str, matters: bool, tmp_path: Path) -> None:
+    write(tmp_path, {"pkg/__init__.py": text.format(name=name), "pkg/there.py": THERE})
+    assert ask(tmp_path, "f", "pkg/__init__.py") is matters
+
+
+@pytest.mark.parametrize(("name", "matters"), [("act", True), ("idle", False)])
+def test_all_that_a_module_hands_on(name: str, matters: bool, tmp_path: Path) -> None:
+    write(tmp_path, {"pkg/__init__.py": "from .there import *\n", "pkg/there.py": THERE})
+    assert ask(tmp_path, name, "pkg/__init__.py") is matters
+
+
+def test_what_a_package_may_load_late_matters(tmp_path: Path) -> None:
+    write(tmp_path, {"pkg/__init__.py": "attach(__name__, {'there': ['act']})\n", "pkg/there.py": THERE})
+    assert ask(tmp_path, "act", "pkg/__init__.py")
+    assert not ask(tmp_path, "other", "pkg/__init__.py")
+
+
+@pytest.mark.parametrize(("helper", "found"), [("finish", True), ("report", False)])
+def test_a_change_in_a_file_that_was_only_looked_at_is_seen(helper: str, found: bool, tmp_path: Path) -> None:
+    """What is remembered of a file holds as long as what decides whom it follows is as it was."""
+    train = f"""\
+        import torch
+        from tools import {helper}
+
+        def train(model, loader, optimizer):
+            scaler = torch.amp.GradScaler("cuda")
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda"):
+                    loss = torch.nn.functional.mse_loss(model(x), y)
+                scaler.scale(loss).backward()
+                {helper}(scaler, optimizer, model)
+        """
+    tools = "from inner import finish, report\n"
+    inner = """\
+        import torch
+
+        def finish(scaler, optimizer, model):
+            {clip}
+            scaler.step(optimizer)
+            scaler.update()
+
+        def report(scaler, optimizer, model):
+            scaler.unscale_(optimizer)
+            {clip}
+            scaler.step(optimizer)
+            scaler.update()
+        """
+    clip = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+    tree, cache = tmp_path / "tree", str(tmp_path / "cache")
+    write(tree, {"train.py": train, "tools.py": tools, "inner.py": inner.format(clip="pass")})
+    assert not check_paths([str(tree)], cache=cache).findings
+    write(tree, {"inner.py": inner.format(clip=clip)})
+    codes = {finding.code for finding in check_paths([str(tree)], cache=cache).findings}
+    assert ("AMP201" in codes) is found
