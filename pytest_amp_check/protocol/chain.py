@@ -119,7 +119,7 @@ class Chain(Judge):
         i = self.index.get(optimizer)
         if i is None:
             return
-        here = (self.count - 1, self.count - 1)
+        here = (self.count - 1,)
         if self._left_stepped(self.state.opts[i]):
             self._settle("end@stepped", here[0], i, here)
         del self.opts[i]
@@ -197,7 +197,7 @@ class Chain(Judge):
         if onward is not None:
             self.state = onward
             return
-        here = (index, index)
+        here = (index,)
         if event.kind == e.AUTOCAST_ENTER:
             self.pinned[index] = event
         self.faulted = False
@@ -253,10 +253,9 @@ class Chain(Judge):
         offset = index - (self.count - len(self.recent))
         return self.recent[offset] if 0 <= offset < len(self.recent) else None
 
-    def _path(self, here: Here) -> Iterator[Here]:
+    def _path(self, here: Here) -> Iterator[int]:
         first = self.count - len(self.recent)
-        for index in range(here[0], first - 1, -1):
-            yield index, here[1]
+        return iter(range(here[0], first - 1, -1))
 
     def _settle(self, label: str, index: int, i: int, here: Here) -> None:
         super()._settle(label, index, i, here)

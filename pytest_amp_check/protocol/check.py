@@ -21,6 +21,7 @@ from .judge import (
     Blame,
     Here,
     Judge,
+    Region,
     State,
     describe,
     judge_event,
@@ -79,8 +80,11 @@ MINOR = frozenset(
     }
 )
 
-#: Places; the value is the one that each was reached from.
+#: Places, with the one that each was reached from. A place is a node, the tests that are known there, which of these
+#: came out as true (both bit sets), and the number of what else is known.
 Trail = dict[Here, "Here | None"]
+#: A state without its tests.
+Core = tuple[tuple[Region, ...], tuple[a.Opt, ...], int, int, int]
 
 
 def check(program: Program, select: frozenset[str] | None = None) -> list[Finding]:
@@ -123,34 +127,22 @@ def check(program: Program, select: frozenset[str] | None = None) -> list[Findin
     return sorted(found.values(), key=Finding.order)
 
 
-class _States:
-    """The states of an exploration by number, and what is known of the way from one to another."""
+class _Cores:
+    """What states hold besides tests, by number: numbers are compared, and found again, much faster."""
 
-    __slots__ = ("_kept", "_numbers", "assumed", "of")
+    __slots__ = ("_numbers", "of", "past")
 
     def __init__(self, start: State) -> None:
-        self.of = [start]
-        self._numbers = {start: 0}
-        self._kept: dict[tuple[int, int], int] = {}
-        #: The state after a test came out as true or false; -1 where it came out otherwise before.
-        self.assumed: dict[tuple[int, int, bool], int] = {}
+        self.of: list[Core] = [start[2:]]
+        self._numbers = {start[2:]: 0}
+        #: What becomes of one where a test comes out as true or false.
+        self.past: dict[tuple[int, int, bool], int] = {}
 
-    def number(self, state: State) -> int:
-        known = self._numbers.get(state)
+    def number(self, core: Core) -> int:
+        known = self._numbers.get(core)
         if known is None:
-            known = self._numbers[state] = len(self.of)
-            self.of.append(state)
-        return known
-
-    def keep(self, number: int, tests: int) -> int:
-        """The state that remembers only these tests."""
-        known = self._kept.get((number, tests))
-        if known is None:
-            state = self.of[number]
-            known = number
-            if state.known & ~tests:
-                known = self.number(State(state.known & tests, state.truth & tests, *state[2:]))
-            self._kept[number, tests] = known
+            known = self._numbers[core] = len(self.of)
+            self.of.append(core)
         return known
 
 
@@ -319,41 +311,42 @@ class _Judge(Judge):
         for found in (self.trail, self.faults, self.committed, self.visits):
             found.clear()
         self.accumulates.clear()
-        states = _States(State(0, 0, (), tuple(a.Opt() for _ in self.opts), 0, 0, -1))
-        self.trail[0, 0] = None
-        work: deque[Here] = deque([(0, 0)])
-        nodes, ways = self.graph.nodes, self._short_ways()
+        cores = _Cores(State(0, 0, (), tuple(a.Opt() for _ in self.opts), 0, 0, -1))
+        start = (0, 0, 0, 0)
+        self.trail[start] = None
+        work = deque([start])
+        nodes, ways, live = self.graph.nodes, self._short_ways(), self.live
+        moving = self.windows.keys() | self.flags.keys()
         while work:
             if len(self.trail) > LIMIT:
                 self.gave_up = True
                 return
             here = work.popleft()
-            index, number = here
+            index, known, truth, core = here
             node = nodes[index]
             if node.event is not None:
                 self.visits[index] = self.visits.get(index, 0) + 1
-                state = states.of[number]
+                state = State(known, truth, *cores.of[core])
                 after = self._apply(index, node.event, state, here)
                 if after is not state:
-                    number = states.number(after)
+                    known, truth = after.known, after.truth
+                    core = cores.number(after[2:])
             if node.forgets:
-                number = states.keep(number, ~node.forgets)
-            for target, key, truth in ways[index]:
+                known &= ~node.forgets
+                truth &= ~node.forgets
+            for target, key, answer in ways[index]:
+                keep = live[target]
                 if key < 0:
-                    onward = number
+                    place = (target, known & keep, truth & keep, core)
                 else:
-                    known = states.assumed.get((number, key, truth))
-                    if known is None:
-                        assumed = self._assume(states.of[number], key, truth)
-                        known = -1 if assumed is None else states.number(assumed)
-                        states.assumed[number, key, truth] = known
-                    if known < 0:
+                    answers = self._assume(known, truth, key, answer)
+                    if answers is None:
                         continue
-                    onward = known
-                pair = (target, states.keep(onward, self.live[target]))
-                if pair not in self.trail:
-                    self.trail[pair] = here
-                    work.append(pair)
+                    onward = core if key not in moving else self._past(cores, core, key, answer)
+                    place = (target, answers[0] & keep, answers[1] & keep, onward)
+                if place not in self.trail:
+                    self.trail[place] = here
+                    work.append(place)
 
     def _short_ways(self) -> list[list[tuple[int, int, bool]]]:
         """The ways on from each node, leading past those at which nothing happens, and nothing is asked."""
@@ -374,32 +367,36 @@ class _Judge(Judge):
 
         return [[(end(target), key, truth) for target, key, truth in node.ways] for node in nodes]
 
-    def _assume(self, state: State, key: int, truth: bool) -> State | None:
-        """The state after a test came out as ``truth``, or None where it came out otherwise before."""
+    def _assume(self, known: int, truth: int, key: int, answer: bool) -> tuple[int, int] | None:
+        """The tests that are known after one came out as ``answer``, and their truth; None if it did not before."""
         bit = 1 << key
-        if state.known & bit:
-            if bool(state.truth & bit) != truth:
-                return None
-            known, value = state.known, state.truth
-        else:
-            known, value = state.known | bit, state.truth | bit if truth else state.truth
-            for when, other, result in self.graph.tests[key].implies:
-                if when != truth:
-                    continue
-                other_bit = 1 << other
-                if known & other_bit:
-                    if bool(value & other_bit) != result:
-                        return None
-                else:
-                    known |= other_bit
-                    value = value | other_bit if result else value
-        opts = state.opts
-        boundary = self.windows.get(key)
-        if boundary is not None and boundary != truth:
-            opts = tuple(a.move(opt, a.HOLD)[0] for opt in opts)
-        elif self.flags.get(key, truth) != truth:
-            opts = tuple(opt._replace(inside=opt.inside or e.LOOSE) if opt.grads in a.PENDING else opt for opt in opts)
-        return State(known, value, state.regions, opts, state.used, state.renewed, state.stale)
+        if known & bit:
+            return (known, truth) if bool(truth & bit) is answer else None
+        known |= bit
+        if answer:
+            truth |= bit
+        for when, other, result in self.graph.tests[key].implies:
+            if when is answer:
+                bit = 1 << other
+                if not known & bit:
+                    known |= bit
+                    if result:
+                        truth |= bit
+                elif bool(truth & bit) is not result:
+                    return None
+        return known, truth
+
+    def _past(self, cores: _Cores, core: int, key: int, answer: bool) -> int:
+        """What becomes of a state where a test comes out that decides about an accumulation window."""
+        known = cores.past.get((core, key, answer))
+        if known is None:
+            regions, opts, used, renewed, stale = cores.of[core]
+            if self.windows.get(key, answer) != answer:
+                opts = tuple(a.move(opt, a.HOLD)[0] for opt in opts)
+            elif self.flags.get(key, answer) != answer:
+                opts = tuple(o._replace(inside=o.inside or e.LOOSE) if o.grads in a.PENDING else o for o in opts)
+            known = cores.past[core, key, answer] = cores.number((regions, opts, used, renewed, stale))
+        return known
 
     def _blame(self, label: str, blamed: int, settled: int, here: Here) -> None:
         """Keep the first path that commits a fault, and count the states that do."""
@@ -407,12 +404,11 @@ class _Judge(Judge):
         key = (label, blamed, settled)
         self.committed[key] = self.committed.get(key, 0) + 1
 
-    def _path(self, here: Here) -> Iterator[Here]:
-        """The pairs that led here, latest first."""
-        pair: Here | None = here
-        while pair is not None:
-            yield pair
-            pair = self.trail[pair]
+    def _path(self, here: Here) -> Iterator[int]:
+        place: Here | None = here
+        while place is not None:
+            yield place[0]
+            place = self.trail[place]
 
     def _report(self, label: str, here: Here, blame: Blame) -> Finding | None:
         if label in ON_EVERY_PATH and self.committed[label, blame.blamed, blame.settled] < self.visits[blame.settled]:

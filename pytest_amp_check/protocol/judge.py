@@ -94,8 +94,8 @@ class Blame(NamedTuple):
     settled: int
 
 
-#: A place on a path: the number of its event, and that of the state before it.
-Here = tuple[int, int]
+#: A place on a path: the number of its event, and what tells the state before it from others.
+Here = tuple[int, ...]
 
 
 #: Kind of event -> judges of one such event by itself.
@@ -225,8 +225,8 @@ class Judge:
     def _event(self, index: int) -> Event | None: ...
 
     @abstractmethod
-    def _path(self, here: Here) -> Iterator[Here]:
-        """The places that led here, latest first."""
+    def _path(self, here: Here) -> Iterator[int]:
+        """The numbers of the events that led here, and of places without one, latest first."""
 
     @abstractmethod
     def _blame(self, label: str, blamed: int, settled: int, here: Here) -> None:
@@ -334,7 +334,7 @@ class Judge:
 
     def _ran_since(self, entered: int, here: Here) -> bool:
         """Whether a module has run forward since a region was entered."""
-        for index, _ in self._path(here):
+        for index in self._path(here):
             event = self._event(index)
             if event is not None and event.kind == e.FORWARD:
                 return True
@@ -499,7 +499,7 @@ class Judge:
         around = [(key, truth) for key, truth in event.guards if key not in self.windows]
         if not around:
             return False
-        fed = next((x for i, _ in self._path(here) if (x := self._event(i)) is not None and x.kind == e.BACKWARD), None)
+        fed = next((x for i in self._path(here) if (x := self._event(i)) is not None and x.kind == e.BACKWARD), None)
         return fed is not None and not set(fed.guards).issuperset(around)
 
     def _held(self, state: State) -> bool:
@@ -601,7 +601,7 @@ class Judge:
     def _last(self, here: Here, kinds: tuple[str, ...], i: int, *, raw: bool = False) -> int:
         """The latest node before ``here`` with an event of these kinds that concerns optimizer ``i``."""
         key = self.opts[i] if self.opts else None
-        for index, _ in list(self._path(here))[1:]:
+        for index in list(self._path(here))[1:]:
             event = self._event(index)
             if event is None or event.kind not in kinds:
                 continue
@@ -622,7 +622,7 @@ class Judge:
         """The nodes that clipped the gradients of optimizer ``i`` since they were last unscaled, used or cleared."""
         key = self.opts[i]
         found: list[int] = []
-        for index, _ in list(self._path(here))[1:]:
+        for index in list(self._path(here))[1:]:
             event = self._event(index)
             if event is None:
                 continue
@@ -682,7 +682,7 @@ class Judge:
         """Whether two scalers that were seen to be made have both scaled what feeds an optimizer for certain."""
         key = self.opts[i]
         scalers = set()
-        for index, _ in list(self._path(here))[1:]:
+        for index in list(self._path(here))[1:]:
             event = self._event(index)
             if event is None or (event.kind == e.ZERO_GRAD and key in self._owners(event)):
                 break
@@ -708,7 +708,7 @@ class Judge:
         chosen: list[Event] = []
         last = None
         about = {x for n in (blamed, settled) if (x := _about(self._event(n))) is not None}
-        for index, _ in self._path(here):
+        for index in self._path(here):
             event = self._event(index)
             if event is None or event is last:
                 continue
