@@ -837,9 +837,11 @@ class Flow(Modules):
             self.maybe_open -= 1
 
     def entered_value(self, context: Value, node: ast.expr) -> Value:
-        if isinstance(context, (StackContext, Instance, Pool)):
+        if isinstance(context, (StackContext, Instance, Pool, Tensor)):
             return context
-        return self.fresh(node, "entered")
+        made = self.fresh(node, "entered")
+        made.divided = isinstance(context, Opaque) and context.divided
+        return made
 
 
 def _holds_autocast(value: Value) -> bool:
