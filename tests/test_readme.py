@@ -116,9 +116,15 @@ def test_there_are_examples_that_train() -> None:
     ]
 
 
+@pytest.fixture(scope="module")
+def torch_at_hand() -> None:
+    """torch, imported before pytester remembers the modules: it cannot be imported twice."""
+    pytest.importorskip("torch")
+
+
+@pytest.mark.usefixtures("torch_at_hand")
 @pytest.mark.parametrize("block", TRAINING, ids=["record", "estimate", "fixture"])
 def test_the_examples_do_what_is_said(block: str, pytester: pytest.Pytester) -> None:
-    pytest.importorskip("torch")
     pytester.makepyfile(test_example=block)
     if "def test_" in block:
         pytester.runpytest_subprocess("-p", "no:randomly", "-p", "no:asyncio").assert_outcomes(passed=1)
