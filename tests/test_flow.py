@@ -2077,6 +2077,41 @@ case(
         "optimizer.zero_grad()",
     ),
 )
+# What a parameter makes of low precision: one with a dimension promotes, one without does not.
+
+SCORES = """
+class Scores(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter({made})
+
+    def forward(self, a, b, mask):
+        scores = torch.matmul(a, b.transpose(-1, -2)) {by}
+        return scores.masked_fill(mask, -1e9){mark}
+
+scores = Scores().cuda()
+with autocast("cuda", dtype=torch.float16):
+    out = scores(a, b, mask)
+"""
+for n, (made, by) in enumerate(
+    [
+        ("torch.Tensor([0.1])", "/ self.scale.exp()"),
+        ("torch.ones(1)", "* self.scale"),
+        ("torch.full((4, 1), 0.1)", "+ self.scale.clamp(max=100).exp()"),
+    ]
+):
+    case(f"scores and a parameter with a dimension, {n}", SCORES.format(made=made, by=by, mark=""))
+for n, (made, by) in enumerate(
+    [
+        ("torch.tensor(0.1)", "/ self.scale.exp()"),
+        ("torch.ones([])", "* self.scale"),
+        ("torch.ones(1, dtype=torch.float16)", "* self.scale"),
+        ("torch.ones(1)", "@ self.scale"),
+    ]
+):
+    case(f"scores and a parameter, {n}, bad", SCORES.format(made=made, by=by, mark="  # AMP506"))
+
+
 # Which dtype a name says, asked of the dtype.
 
 DTYPE = """

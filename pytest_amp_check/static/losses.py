@@ -22,6 +22,7 @@ from .values import (
     Named,
     Opaque,
     Params,
+    Ref,
     ScaleValue,
     Tensor,
     Value,
@@ -341,6 +342,8 @@ class Losses(Expressions):
             made.penalty = None
         if op == "@":
             made.matmul = True
+        elif any(isinstance(side, Ref) and side.thing.facts.get("wide") for side in (left, right)):
+            made.low, made.matmul = "", False
         if op == "/" and isinstance(left, Tensor):
             made.divided = True
             if not isinstance(right, Tensor):

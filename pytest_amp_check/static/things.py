@@ -33,6 +33,11 @@ from .values import (
     modules_of,
 )
 
+#: Methods that give a tensor of the shape that they are called on, and leave float32 what it is.
+ELEMENTWISE = frozenset(
+    "abs clamp clamp_max clamp_min exp log log1p neg reciprocal sigmoid softplus sqrt square".split()
+)
+
 
 class Things(Classes):
     """Reads methods of the things that the protocol speaks of."""
@@ -246,6 +251,9 @@ class Things(Classes):
                 names={"call": self.words(node)},
             )
             return NONE
+        if thing.facts.get("wide") and name in ELEMENTWISE:
+            # As wide as the parameter, and as exact.
+            return receiver
         if name in ("half", "bfloat16"):
             self._cast(thing, "float16" if name == "half" else "bfloat16", node)
             return receiver

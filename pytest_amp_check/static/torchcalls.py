@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ..protocol import events as e
 from ..protocol import surface
 from ..protocol.events import Symbol
-from ..protocol.words import Words
+from ..protocol.words import Words, chain
 from .checkpoints import FIELD_FUNCTIONS, STATE_FUNCTIONS, STATES_FUNCTION, WRITERS, Contents, as_mapping
 from .classes import BOUND
 from .conditions import Formula
@@ -206,6 +206,7 @@ class TorchCalls(Distributed):
         thing.facts["kind"] = last.thing.facts.get("kind", "") if isinstance(last, Ref) else kind
         thing.facts["parts"] = {p.thing.key for p in parts if p.thing is not None}
         thing.facts["parameter"] = name.endswith(".Parameter") and all(isinstance(v, Opaque) and v.full for v in args)
+        thing.facts["wide"] = name.endswith(".Parameter") and isinstance(node, ast.Call) and _has_dimensions(node)
         return Ref(thing)
 
     def _states(self, name: str, given: list[Value], node: ast.AST) -> Value | None:
@@ -618,6 +619,20 @@ def _takes_pieces(bounds: list[Value]) -> bool:
         return False
     step = bounds[2]
     return not isinstance(step, Const) or (isinstance(step.value, int) and step.value > 1)
+
+
+def _has_dimensions(node: ast.Call) -> bool:
+    """Whether a parameter is made of a float32 tensor that has a dimension: with it, all that is low is float32."""
+    made = node.args[0] if node.args else None
+    if not isinstance(made, ast.Call) or not made.args or any(k.arg == "dtype" for k in made.keywords):
+        return False
+    kind = (chain(made.func) or "").rpartition(".")[2]
+    first = made.args[0]
+    if kind in ("Tensor", "FloatTensor", "tensor"):
+        return isinstance(first, ast.List) and bool(first.elts)
+    return kind in ("ones", "zeros", "rand", "randn", "empty", "full") and not (
+        isinstance(first, (ast.List, ast.Tuple)) and not first.elts
+    )
 
 
 def _averages(name: str) -> bool:
