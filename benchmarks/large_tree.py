@@ -7,6 +7,8 @@ a machine that slows down slows down both, and the ratio of each pair is taken; 
 
 - Cold: ``amp-check check --no-cache TREE`` and ``ruff check --no-cache --isolated TREE``.
 - Warm: both with a cache of their own, in a folder that is thrown away, which an earlier run has filled.
+- Floor: the processor time of looking at every file, and of parsing and indexing those that may hold a mistake, before
+  anything is judged, beside that of the whole of ruff: what a cold run cannot fall below.
 - Memory: that of the cold run, of all its processes together and of the largest, on Linux.
 - Growth: the seconds that a line costs in 1, 4 and 16 copies of some files (``fixtures/`` unless others are given). The
   cost of starting is in all three; from one to the next it is not, which is what "further lines" shows.
@@ -43,6 +45,7 @@ import resident
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 COPIES = (1, 4, 16)
+PARTS = ("cold", "warm", "floor", "memory", "growth", "rivals")
 
 
 def files_below(path: Path) -> list[Path]:
@@ -78,6 +81,42 @@ def warm(ours: list[str], pairs: int, tree: str, ruff: list[str]) -> None:
         theirs = [*ruff, "check", "--isolated", "--cache-dir", str(other), tree]
         timing = paired.compare([*ours, "--cache-dir", str(own), tree], theirs, pairs=pairs)
     print(f"warm: amp-check {timing.first:.2f} s, ruff {timing.second:.2f} s; median of {pairs}: {timing}")
+
+
+#: Looks at the files of a tree, and parses and indexes those that a check would read.
+FLOOR = """
+import ast, gc, sys, warnings
+from pytest_amp_check.static import documents, looks, sources
+from pytest_amp_check.static.project import Module
+gc.disable()
+warnings.simplefilter("ignore")
+read = 0
+for path in sources.find([sys.argv[1]], ()):
+    try:
+        if not looks.look(path, named=False, digest=False).speaks or not path.endswith(".py"):
+            continue
+        text = documents.decode(path, sources.load(path))
+        Module(path, text, ast.parse(text))
+        read += 1
+    except (sources.Unreadable, SyntaxError, ValueError):
+        continue
+print(read)
+"""
+
+
+def floor(pairs: int, tree: str, ruff: list[str]) -> None:
+    taken = [
+        (
+            paired.run([sys.executable, "-c", FLOOR, tree]).busy,
+            paired.run([*ruff, "check", "--no-cache", "--isolated", tree]).busy,
+        )
+        for _ in range(pairs)
+    ]
+    first, second = (statistics.median(column) for column in zip(*taken, strict=True))
+    ratio = statistics.median(one / other for one, other in taken)
+    print(
+        f"floor: {first:.2f} s of CPU to look, parse and index, {second:.2f} s for ruff; median of {pairs}: {ratio:.2f}"
+    )
 
 
 def memory(ours: list[str], tree: str) -> None:
@@ -138,7 +177,7 @@ def main() -> None:
     parser.add_argument("--rival-pairs", type=int, default=1, help="runs of each rival (default: 1)")
     parser.add_argument("--growth", nargs="+", type=Path, default=[FIXTURES], metavar="PATH", help="what is copied")
     parser.add_argument("--growth-lines", type=int, default=10_000, help="lines of 1x at least (default: 10000)")
-    parser.add_argument("--only", nargs="+", choices=("cold", "warm", "memory", "growth", "rivals"), help="these parts")
+    parser.add_argument("--only", nargs="+", choices=PARTS, help="these parts")
     given = parser.parse_args()
     tree = given.tree
     if tree is None:
@@ -157,11 +196,13 @@ def main() -> None:
     files = files_below(Path(tree))
     print(paired.machine())
     print(f"{len(files)} files, {sum(file.stat().st_size for file in files) / 1e6:.1f} MB, {lines_of(files)} lines")
-    parts = given.only or ("cold", "warm", "memory", "growth", "rivals")
+    parts = given.only or PARTS
     if "cold" in parts:
         cold(ours, given.pairs, tree, ruff)
     if "warm" in parts and "--cache-dir" in known:
         warm(check, given.pairs, tree, ruff)
+    if "floor" in parts:
+        floor(given.pairs, tree, ruff)
     if "memory" in parts:
         memory(ours, tree)
     if "growth" in parts:
