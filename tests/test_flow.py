@@ -2112,6 +2112,31 @@ for n, (made, by) in enumerate(
     case(f"scores and a parameter, {n}, bad", SCORES.format(made=made, by=by, mark="  # AMP506"))
 
 
+case(
+    "a buffer that is registered as what it was before, bad",
+    """
+    class Table(nn.Module):
+        def __init__(self, n):
+            super().__init__()
+            self.table = torch.arange(n)
+            self.register_buffer("table", self.table.float())
+
+        def forward(self, x):
+            return x * self.table
+
+    table = Table(8).cuda()
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(table(x)), y)
+        scaler.scale(loss).backward()
+        clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+
 # Which dtype a name says, asked of the dtype.
 
 DTYPE = """

@@ -94,6 +94,8 @@ class Precision:
         #: Whether a region was entered in this graph.
         self._awake = False
         self._told: set[tuple[object, ...]] = set()
+        #: The registrations of buffers whose values are being looked at.
+        self._registering: set[ast.Call] = set()
         #: What is known of the arguments of a call that is about to be followed.
         self._given: dict[int, tuple[list[Fact], dict[str, Fact]]] = {}
 
@@ -320,7 +322,12 @@ class Precision:
             if isinstance(node, ast.Call) and (chain(node.func) or "").endswith(".register_buffer"):
                 key, value = node.args[0] if node.args else None, node.args[1] if len(node.args) > 1 else None
                 if isinstance(key, ast.Constant) and key.value == name and value is not None:
+                    if node in self._registering:
+                        # It is registered again, as what it has become.
+                        return NOTHING
+                    self._registering.add(node)
                     fact = self.of(_made(value, init.node))
+                    self._registering.discard(node)
                     return fact if POSITIONS in fact.traits else NOTHING
         return NOTHING
 
