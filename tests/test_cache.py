@@ -140,6 +140,18 @@ def test_a_followed_file_changes_what_its_importer_shows(tree: Path, tmp_path: P
     assert after.count('"code": "AMP201"') == 1
 
 
+def test_a_file_in_which_nothing_mattered_that_a_package_hands_on(tree: Path, tmp_path: Path) -> None:
+    """It was looked at, and not followed: what it holds now may matter."""
+    cache = str(tmp_path / "cache")
+    put(tree / "lib" / "steps.py", "from .inner import clip\n")
+    others = "\ndef other(optimizer):\n    optimizer.step()\n"
+    put(tree / "lib" / "inner.py", "def clip(*args):\n    return 1\n" + others)
+    before = same(tree, cache)
+    put(tree / "lib" / "inner.py", HELPER_OF_THREE + others)
+    after = same(tree, cache)
+    assert (before.count('"code": "AMP201"'), after.count('"code": "AMP201"')) == (1, 2)
+
+
 def test_a_new_file_to_which_an_import_leads(tree: Path, tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
     (tree / "lib" / "steps.py").unlink()

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp_check import check_paths
 from pytest_amp_check.static.helpers import Helpers
 from pytest_amp_check.static.sources import find, load
 from pytest_amp_check.static.tree import Tree
@@ -93,43 +92,3 @@ def test_what_a_package_may_load_late_matters(tmp_path: Path) -> None:
     write(tmp_path, {"pkg/__init__.py": "attach(__name__, {'there': ['act']})\n", "pkg/there.py": THERE})
     assert ask(tmp_path, "act", "pkg/__init__.py")
     assert not ask(tmp_path, "other", "pkg/__init__.py")
-
-
-@pytest.mark.parametrize(("helper", "found"), [("finish", True), ("report", False)])
-def test_a_change_in_a_file_that_was_only_looked_at_is_seen(helper: str, found: bool, tmp_path: Path) -> None:
-    """What is remembered of a file holds as long as what decides whom it follows is as it was."""
-    train = f"""\
-        import torch
-        from tools import {helper}
-
-        def train(model, loader, optimizer):
-            scaler = torch.amp.GradScaler("cuda")
-            for x, y in loader:
-                optimizer.zero_grad()
-                with torch.autocast("cuda"):
-                    loss = torch.nn.functional.mse_loss(model(x), y)
-                scaler.scale(loss).backward()
-                {helper}(scaler, optimizer, model)
-        """
-    tools = "from inner import finish, report\n"
-    inner = """\
-        import torch
-
-        def finish(scaler, optimizer, model):
-            {clip}
-            scaler.step(optimizer)
-            scaler.update()
-
-        def report(scaler, optimizer, model):
-            scaler.unscale_(optimizer)
-            {clip}
-            scaler.step(optimizer)
-            scaler.update()
-        """
-    clip = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
-    tree, cache = tmp_path / "tree", str(tmp_path / "cache")
-    write(tree, {"train.py": train, "tools.py": tools, "inner.py": inner.format(clip="pass")})
-    assert not check_paths([str(tree)], cache=cache).findings
-    write(tree, {"inner.py": inner.format(clip=clip)})
-    codes = {finding.code for finding in check_paths([str(tree)], cache=cache).findings}
-    assert ("AMP201" in codes) is found

@@ -132,9 +132,9 @@ class _Cores:
 
     __slots__ = ("_numbers", "of", "past")
 
-    def __init__(self, start: State) -> None:
-        self.of: list[Core] = [start[2:]]
-        self._numbers = {start[2:]: 0}
+    def __init__(self, start: Core) -> None:
+        self.of = [start]
+        self._numbers = {start: 0}
         #: What becomes of one where a test comes out as true or false.
         self.past: dict[tuple[int, int, bool], int] = {}
 
@@ -311,7 +311,7 @@ class _Judge(Judge):
         for found in (self.trail, self.faults, self.committed, self.visits):
             found.clear()
         self.accumulates.clear()
-        cores = _Cores(State(0, 0, (), tuple(a.Opt() for _ in self.opts), 0, 0, -1))
+        cores = _Cores(((), tuple(a.Opt() for _ in self.opts), 0, 0, -1))
         start = (0, 0, 0, 0)
         self.trail[start] = None
         work = deque([start])
@@ -357,9 +357,9 @@ class _Judge(Judge):
                 past[i] = node.ways[0][0]
 
         def end(target: int) -> int:
-            seen = []
+            seen: set[int] = set()
             while past[target] != target and target not in seen:
-                seen.append(target)
+                seen.add(target)
                 target = past[target]
             for one in seen:
                 past[one] = target

@@ -155,7 +155,7 @@ class _Names:
         self.helps = search.helps(code)
         self.imports: dict[bytes, list[tuple[bytes, bytes]]] = {}
         self.stars: list[bytes] = []
-        for module, name, local in search.imported_as(code):
+        for module, name, local in search.imported(code):
             if name == b"*":
                 self.stars.append(module)
             else:

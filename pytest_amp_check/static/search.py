@@ -159,9 +159,7 @@ class Code:
                     found.add(name.rpartition(b".")[2])
         found -= own
         if found:
-            for module, names in imported(self.data):
-                if _is_torch(module):
-                    found.difference_update(names)
+            found.difference_update([name for module, name, _ in imported(self.data) if _is_torch(module)])
         return found
 
     def imports(self) -> set[bytes]:
@@ -169,10 +167,9 @@ class Code:
         if self.words.isdisjoint(_REST) or self.bare.words.isdisjoint(_REST):
             return set()
         found: set[bytes] = set()
-        for module, names in imported(self.data):
+        for module, name, _ in imported(self.data):
             if not _is_torch(module):
-                found.add(module.rpartition(b".")[2])
-                found.update(name.rpartition(b".")[2] for name in names)
+                found.update((module.rpartition(b".")[2], name))
         return found - {b""}
 
 
@@ -220,36 +217,21 @@ def _lines_with(word: bytes, data: bytes) -> Iterator[int]:
 _IMPORT = rb"from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)|import[ \t]+([^\n#]*)"
 
 
-def imported(data: bytes) -> Iterator[tuple[bytes, list[bytes]]]:
-    """What code imports: modules with the names that are taken from each; of ``import a.b`` a.b with none."""
-    for module, names, modules in _imports(data):
-        if module is not None:
-            yield module, [part.split()[0] for part in names.strip(b"()").split(b",") if part.strip()]
-        else:
-            for part in modules.split(b","):
-                if part.strip():
-                    yield part.split()[0], []
-
-
-def imported_as(data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """What names code gives to what it imports: the module, the name that is taken from it (none: itself), the name."""
-    for module, names, modules in _imports(data):
-        for part in re.sub(rb"#[^\n]*", b"", names or modules).strip(b"() ").split(b","):
-            words = part.split()
-            if words and module is not None:
-                yield module, words[0], words[-1]
-            elif words:
-                yield words[0], b"", words[-1] if len(words) > 1 else words[0].partition(b".")[0]
-
-
-def _imports(data: bytes) -> Iterator[tuple[bytes | None, bytes, bytes]]:
-    """The imports in code: the module and the names taken from it, or the modules."""
+def imported(data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """What code imports: the module, the name that is taken from it (none: itself), and what it is called here."""
     pattern = re.compile(_IMPORT)
     for word in (b"from", b"import"):
         for at in _lines_with(word, data):
             match = pattern.match(data, at)
-            if match is not None:
-                yield match.group(1), match.group(2), match.group(3)
+            if match is None:
+                continue
+            module, names, modules = match.groups()
+            for part in re.sub(rb"#[^\n]*", b"", names or modules).strip(b"() ").split(b","):
+                words = part.split()
+                if words and module is not None:
+                    yield module, words[0], words[-1]
+                elif words:
+                    yield words[0], b"", words[-1] if len(words) > 1 else words[0].partition(b".")[0]
 
 
 _CLASS = rb"class\s+(\w+)\s*(?:\(([^)]*)\))?"

@@ -359,12 +359,12 @@ class Tree:
             return
         if any(word in data for word in BY_NAME):
             yield from self.files
-        for module, names in search.imported(data):
+        for module, name, _ in search.imported(data):
             dotted = module.decode("utf-8", "replace")
             level = len(dotted) - len(dotted.lstrip("."))
             dotted = dotted[level:]
-            for name in ("", *(n.decode("utf-8", "replace") for n in names)):
-                inner = ".".join(filter(None, (dotted, name)))
+            for part in dict.fromkeys(("", name.decode("utf-8", "replace"))):
+                inner = ".".join(filter(None, (dotted, part)))
                 found = self.find(inner, path, level) if inner else None
                 if found is not None and found.endswith(".py"):
                     yield found
