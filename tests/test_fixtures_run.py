@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
 import random
@@ -89,6 +90,39 @@ def test_runs_to_its_end(script: Path, alone: None, monkeypatch: pytest.MonkeyPa
         runpy.run_path(str(script), run_name="__main__")
     assert printed.getvalue().strip(), "a fixture says what came of its training"
     assert not os.listdir(), "a fixture leaves no file behind"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(source, id=name)
+        for name, source in (
+            *((name_of(path), path.read_text(encoding="utf-8")) for path in SCRIPTS),
+            *((f"{rule.code}-{kind}", getattr(rule, kind)) for rule in RULES.values() for kind in ("bad", "good")),
+        )
+        if 'init_process_group("gloo"' in source and "DistributedDataParallel" in source
+    ],
+)
+def test_no_reducer_outlives_its_process_group(
+    source: str, alone: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its destructor holds the GIL while it joins threads of gloo, which may wait for the GIL: now and then, a run
+    # hangs (torch 2.13).
+    script = tmp_path_factory.mktemp("scripts") / "script.py"
+    script.write_text(source, encoding="utf-8")
+    gc.collect()
+    destroy = torch.distributed.destroy_process_group
+    left: list[int] = []
+
+    def look_and_destroy() -> None:
+        left.append(sum(type(each) is torch.nn.parallel.DistributedDataParallel for each in gc.get_objects()))
+        destroy()
+
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", look_and_destroy)
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        runpy.run_path(str(script), run_name="__main__")
+    assert left == [0]
 
 
 def marked_lines() -> Iterator[tuple[str, str]]:

@@ -596,18 +596,23 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
+
+def train():
+    model = DistributedDataParallel(nn.Linear(8, 2))
+    model.register_comm_hook(None, default_hooks.fp16_compress_hook)  # AMP604
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu")
+    for x in torch.randn(16, 8).split(8):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = nn.functional.mse_loss(model(x), torch.zeros(8, 2))
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
 dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
-model = DistributedDataParallel(nn.Linear(8, 2))
-model.register_comm_hook(None, default_hooks.fp16_compress_hook)  # AMP604
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-scaler = torch.amp.GradScaler("cpu")
-for x in torch.randn(16, 8).split(8):
-    optimizer.zero_grad()
-    with torch.autocast("cpu", dtype=torch.float16):
-        loss = nn.functional.mse_loss(model(x), torch.zeros(8, 2))
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
+train()
 dist.destroy_process_group()
 """,
     good="""\
@@ -616,17 +621,22 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+
+def train():
+    model = DistributedDataParallel(nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu")
+    for x in torch.randn(16, 8).split(8):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = nn.functional.mse_loss(model(x), torch.zeros(8, 2))
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
 dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
-model = DistributedDataParallel(nn.Linear(8, 2))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-scaler = torch.amp.GradScaler("cpu")
-for x in torch.randn(16, 8).split(8):
-    optimizer.zero_grad()
-    with torch.autocast("cpu", dtype=torch.float16):
-        loss = nn.functional.mse_loss(model(x), torch.zeros(8, 2))
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
+train()
 dist.destroy_process_group()
 """,
     fix="Compress with `bf16_compress_hook`, whose range is that of float32, or average float32 gradients.",
