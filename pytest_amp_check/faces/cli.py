@@ -245,6 +245,11 @@ def _checked(paths: list[str], settings: Settings, options: table.Options) -> Re
         return engine.check_paths(paths, settings, show, jobs=options.jobs or work.processors(), cache=cache)
     except engine.InputError as error:
         raise InputFailure(str(error)) from None
+    except work.EndedEarly:
+        raise InputFailure(
+            "one of the processes that read the files was killed, most likely because memory ran out: give --jobs 1,"
+            " or fewer files at a time"
+        ) from None
     finally:
         wipe()
 

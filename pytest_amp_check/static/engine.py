@@ -104,7 +104,8 @@ def check_paths(
 
     A file that is named is parsed whatever it holds; one that was found below a directory, if it can hold a mistake.
     ``progress`` is told how many of how many files are done. ``cache`` is a directory that keeps what was found for the
-    next time. Raises :class:`InputError` for a path that is not there.
+    next time. Raises :class:`InputError` for a path that is not there, and :class:`~.work.EndedEarly` where one of the
+    processes is killed.
     """
     return uncollected(lambda: _report(paths, settings or Settings(), progress, jobs, cache))
 
