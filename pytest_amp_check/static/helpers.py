@@ -44,16 +44,38 @@ class Helpers:
     ``load`` gives what a file holds: nothing, where it cannot be read.
     """
 
-    __slots__ = ("_known", "_load", "_names")
+    __slots__ = ("_known", "_load", "_names", "_whole")
 
     def __init__(self, load: Callable[[str], bytes]) -> None:
         self._load = load
+        self._whole: dict[str, bool] = {}
         self._names: dict[str, _Names] = {}
         self._known: dict[Place, Answer] = {_MATTERS: Answer(True, frozenset(), {})}
 
+    def whole(self, path: str) -> bool:
+        """Whether anything in a file may matter."""
+        known = self._whole.get(path)
+        if known is None:
+            # What a package hands on lies in other files.
+            known = os.path.basename(path) == "__init__.py" or search.helps(self._load(path))
+            self._whole[path] = known
+        return known
+
+    def of_import(self, module: str, name: str, importer: str, find: Find) -> Answer:
+        """Whether what a file imports may matter: a module, with dots in front, or a name in it where one is given."""
+        touched: set[str] = set()
+        asked: Asked = {}
+        place = self._imported(module, name.encode("utf-8", "replace"), importer, touched, _keeping(find, asked))
+        if place is None:
+            return Answer(False, frozenset(touched), asked)
+        known = self._answer(place, find)
+        return Answer(known.helps, known.touched | touched, {**known.asked, **asked})
+
     def ask(self, path: str, name: str, find: Find) -> Answer:
         """Whether a name that the file at a path defines, or hands on, may matter; ``find`` says where imports lead."""
-        place = (path, name.encode("utf-8", "replace"))
+        return self._answer((path, name.encode("utf-8", "replace")), find)
+
+    def _answer(self, place: Place, find: Find) -> Answer:
         if place not in self._known:
             self._search(place, find)
         return self._known[place]
@@ -70,13 +92,9 @@ class Helpers:
 
     def _search(self, root: Place, find: Find) -> None:
         """Follow what names are defined by until something matters, and keep what that has shown."""
-
-        def lead(dotted: str, importer: str, level: int) -> str | None:
-            found = asked[dotted, importer, level] = find(dotted, importer, level)
-            return found
-
         touched: set[str] = set()
         asked: Asked = {}
+        lead = _keeping(find, asked)
         seen = {root}
         way = [(root, self._onward(root, touched, lead))]
         helps = False
@@ -119,10 +137,12 @@ class Helpers:
             if not taken and (names.helps or (os.path.basename(path) == "__init__.py" and names.says(name))):
                 yield _MATTERS
         for module, member in taken:
-            yield from self._imported(module.decode("utf-8", "replace"), member, path, touched, find)
+            imported = self._imported(module.decode("utf-8", "replace"), member, path, touched, find)
+            if imported is not None:
+                yield imported
 
-    def _imported(self, module: str, name: bytes, importer: str, touched: set[str], find: Find) -> Iterator[Place]:
-        """What an import leads to: a module, which matters as a whole, or a name in one."""
+    def _imported(self, module: str, name: bytes, importer: str, touched: set[str], find: Find) -> Place | None:
+        """What an import leads to, if it may matter: a module, as a whole, or a name in one."""
         dotted = module.lstrip(".")
         level = len(module) - len(dotted)
         inner = ".".join(filter(None, (dotted, name.decode("utf-8", "replace"))))
@@ -131,14 +151,20 @@ class Helpers:
             if found is None:
                 continue
             if where != inner and found.endswith(".py"):
-                yield found, name
-            elif not found.endswith(".py") or os.path.basename(found) == "__init__.py":
-                yield _MATTERS
-            else:
-                touched.add(found)
-                if search.helps(self._load(found)):
-                    yield _MATTERS
-            return
+                return found, name
+            touched.add(found)
+            return _MATTERS if not found.endswith(".py") or self.whole(found) else None
+        return None
+
+
+def _keeping(find: Find, asked: Asked) -> Find:
+    """The same question, with what it was asked and where that led kept."""
+
+    def lead(dotted: str, importer: str, level: int) -> str | None:
+        found = asked[dotted, importer, level] = find(dotted, importer, level)
+        return found
+
+    return lead
 
 
 class _Names:

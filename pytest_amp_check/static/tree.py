@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from ..protocol import frameworks, surface
 from . import documents, search, sources
-from .helpers import Helpers
+from .helpers import Answer, Helpers
 from .search import Code
 
 TYPE_CHECKING = False
@@ -43,7 +43,6 @@ class Tree:
         "_handed",
         "_held",
         "_helpers",
-        "_helpful",
         "_imported",
         "_led",
         "_linked",
@@ -66,7 +65,6 @@ class Tree:
         self.float16 = False
         self.lightning16 = False
         self._helpers = Helpers(_loaded)
-        self._helpful: dict[str, bool] = {}
         #: Absolute path -> path as it is written.
         self.files: dict[str, str] = {}
         self._tops: list[tuple[str, bool]] = []
@@ -134,14 +132,14 @@ class Tree:
 
         A package leads to its ``__init__.py``, and a directory without one to itself.
         """
-        if not self._tops:
-            return None
         importer, _ = self._place(importer)
         found = self.asked[dotted, importer, level] = self._find(dotted, importer, level)
         return found
 
     def _find(self, dotted: str, importer: str, level: int) -> str | None:
         """The same for an importer by its absolute path, without keeping that it was asked."""
+        if not self._tops:
+            return None
         _, directory = self._place(importer)
         for _ in range(level - 1):
             directory = os.path.dirname(directory)
@@ -230,23 +228,14 @@ class Tree:
     def helps(self, path: str) -> bool:
         """Whether a file may do something to the protocol for one that imports it."""
         self.touched.add(path)
-        known = self._helpful.get(path)
-        if known is None:
-            try:
-                # What a package hands on lies in other files.
-                known = os.path.basename(path) == "__init__.py" or search.helps(sources.load(path))
-            except sources.Unreadable:
-                known = False
-            self._helpful[path] = known
-        return known
+        return self._helpers.whole(path)
 
     def hands_on(self, path: str, name: str) -> bool:
         """Whether a file has a name from another one that may do so."""
-        return self._helpers.hands_on(path, name) and self._helps_by(path, name)
+        return self._helpers.hands_on(path, name) and self._depend(self._helpers.ask(path, name, self._find))
 
-    def _helps_by(self, path: str, name: str) -> bool:
-        """Whether a name of a file may do so, wherever it has it from."""
-        answer = self._helpers.ask(path, name, self._find)
+    def _depend(self, answer: Answer) -> bool:
+        """What an answer says, which the file being read depends on from now on."""
         self.touched |= answer.touched
         self.asked |= answer.asked
         return answer.helps
@@ -305,14 +294,9 @@ class Tree:
         )
 
     def _may_help(self, imported: Imported, importer: str) -> bool:
-        """Whether what an import names may matter: a module as a whole, or a name in one."""
-        inner = f"{imported.module}.{imported.name}" if imported.module else imported.name
-        path = self.find(inner, importer, imported.level) if imported.name else None
-        if path is None:
-            path = self.find(imported.module, importer, imported.level)
-            if path is not None and path.endswith(".py") and imported.name:
-                return self._helps_by(path, imported.name)
-        return path is not None and (not path.endswith(".py") or self.helps(path))
+        """Whether what an import names may matter."""
+        module = "." * imported.level + imported.module
+        return self._depend(self._helpers.of_import(module, imported.name, self._place(importer)[0], self._find))
 
     # Who may enter autocast around whom.
 
