@@ -2184,6 +2184,40 @@ case(
 )
 
 
+# Questions about containers: about what holds the same it is one, and no others are one, wherever they lie in memory.
+
+for _held, _other in (
+    ("[1, 2]", "[3, 4]"),
+    ("(epoch, 2)", "(epoch, 3)"),
+    ('{"every": 2}', '{"every": 3}'),
+    ('{"every": [2, (3,)]}', '{"every": [2, (4,)]}'),
+    ("epoch > 3", "epoch > 4"),
+):
+    for _name, _first, _second in (("same", _held, _held), ("other", _held, _other)):
+        case(
+            f"a question about {_held} and the {_name} one, {'good' if _name == 'same' else 'bad'}",
+            loop(
+                LOSS,
+                "scaler.scale(loss).backward()",
+                f"if due(args, {_first}):\n    scaler.unscale_(optimizer)",
+                f"if due(args, {_second}):\n    clip_grad_norm_(model.parameters(), 1.0)"
+                f"{'' if _name == 'same' else '  # AMP201'}",
+                STEP,
+                setup='scaler = GradScaler("cuda")\nepoch = int(args.epoch)',
+            ),
+        )
+case(
+    "a question about a list that each turn makes anew, bad",
+    loop(
+        LOSS,
+        "scaler.scale(loss).backward()",
+        "if due(args, [loss.item(), 1]):\n    scaler.unscale_(optimizer)",
+        "clip_grad_norm_(model.parameters(), 1.0)  # AMP201",
+        STEP,
+    ),
+)
+
+
 @pytest.mark.parametrize(("name", "source"), CASES, ids=[name for name, _ in CASES])
 def test_flow(name: str, source: str) -> None:
     expected = marks(source)

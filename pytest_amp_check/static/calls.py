@@ -108,7 +108,7 @@ class Reader(TorchCalls):
             return act(value)
         options = [(f, v) for f, v in value.options if not (isinstance(v, Const) and v.value is None)]
         if not options:
-            return self.opaque(("of none", id(value)), "")
+            return self.opaque(("of none", self.number(value)), "")
         return self._each(options, act, excluded=len(options) < len(value.options))
 
     def _each(self, options: list[tuple[Formula, Value]], act: Callable[[Value], Value], *, excluded: bool) -> Value:
@@ -132,7 +132,7 @@ class Reader(TorchCalls):
             return results[0]
         if not yes:
             return results[1]
-        return self.unite(formula, results[0], results[1], f"each{id(options)}")
+        return self.unite(formula, results[0], results[1], "each")
 
     def call_value(self, func: Value, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         if isinstance(func, Choice):

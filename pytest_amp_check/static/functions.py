@@ -155,10 +155,12 @@ class Functions(Gradients):
         if not frame.returns:
             return NONE
         _, _, value, heap = frame.returns[-1]
+        self.serial += 1
+        way = ("way", self.serial)
         for _, formula, earlier, earlier_heap in reversed(frame.returns[:-1]):
             if earlier is not value:
                 value = self.unite(
-                    formula if formula is not True else self.ask(("way", id(frame)), "", self.turning()),
+                    formula if formula is not True else self.ask(way, "", self.turning()),
                     earlier,
                     value,
                     "returned",

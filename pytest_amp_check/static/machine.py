@@ -183,6 +183,7 @@ class Machine:
         self.instances: dict[object, Instance] = {}
         self.opaques: dict[object, Opaque] = {}
         self.serial = 0
+        self.numbered: dict[int, Value] = {}
         self.total = self.spent = self.abroad = self.all_abroad = 0
         self.defined: dict[ast.AST, FunctionValue] = {}
         #: Frames that functions, or a class, were defined in.
@@ -619,6 +620,11 @@ class Machine:
             ("fresh", self.place_key(node), text if isinstance(text, str) else id(node)), text, self.turning()
         )
 
+    def number(self, value: Value) -> int:
+        """A number that no other value has. The value is kept, or one that is made later could lie where it did."""
+        self.numbered[id(value)] = value
+        return id(value)
+
     def turning(self) -> frozenset[int]:
         return frozenset([loop.key for loop in self.loops]) if self.loops else EMPTY
 
@@ -659,12 +665,12 @@ class Machine:
                     self._imply(value)
             return formula
         if isinstance(value, Tensor):
-            return self.ask(("true", id(value)), text, value.loops | self.turning(), node)
+            return self.ask(("true", self.number(value)), text, value.loops | self.turning(), node)
         if isinstance(value, Sequence):
             return (
                 True
                 if value.items
-                else self.ask(("true", id(value)), text, self.turning(), node)
+                else self.ask(("true", self.number(value)), text, self.turning(), node)
                 if value.open
                 else False
             )

@@ -70,6 +70,8 @@ _OPERATORS: dict[type[ast.AST], str] = {
 }
 
 
+#: Containers within containers, and items of one, up to which two that hold the same are taken for equal.
+KEYED, KEYED_ITEMS = 3, 16
 #: Elements above which a literal is data, and not read.
 TABLE = 64
 #: Elements up to which a comprehension over scalers and optimizers is read one by one.
@@ -197,8 +199,9 @@ class Expressions(Counters):
         readings: tuple[Event, ...] = ()
         graded = False
         for part in parts:
-            if part.loops is not EMPTY:
-                loops = part.loops if loops is EMPTY else loops | part.loops
+            turning = part.loops or loops_of(part)
+            if turning is not EMPTY:
+                loops = turning if loops is EMPTY else loops | turning
             if isinstance(part, Opaque):
                 graded = graded or part.graded
             readings += readings_of(part)
@@ -208,7 +211,7 @@ class Expressions(Counters):
         made.graded = graded
         return made
 
-    def identity(self, value: Value) -> object:
+    def identity(self, value: Value, depth: int = 0) -> object:
         """A key that equal values share."""
         if isinstance(value, Opaque):
             return value.key
@@ -220,7 +223,16 @@ class Expressions(Counters):
             return ("thing", value.thing.key)
         if isinstance(value, Instance):
             return ("instance", value.key)
-        return id(value)
+        if isinstance(value, Truth):
+            return ("truth", value.formula)
+        if depth < KEYED:
+            if isinstance(value, Choice):
+                return ("either", *[(formula, self.identity(each, depth + 1)) for formula, each in value.options])
+            if isinstance(value, Sequence) and not value.open and len(value.items) <= KEYED_ITEMS:
+                return ("items", *[self.identity(each, depth + 1) for each in value.items])
+            if isinstance(value, Mapping) and not value.open and len(value.items) <= KEYED_ITEMS:
+                return ("entries", *[(key, self.identity(each, depth + 1)) for key, each in value.items.items()])
+        return self.number(value)
 
     def _subscript(self, node: ast.Subscript) -> Value:
         receiver = self.evaluate(node.value)
@@ -427,7 +439,7 @@ class Expressions(Counters):
         self.shims -= shim
         if isinstance(formula, bool):
             return values[0] if formula else values[1]
-        return self.unite(formula, values[0], values[1], f"ifexp{id(node)}")
+        return self.unite(formula, values[0], values[1], "ifexp")
 
     def _bool_operation(self, node: ast.BoolOp) -> Value:
         # "a or b" and "a and b" are used as conditions nearly always; as values where a side is None.
@@ -435,7 +447,7 @@ class Expressions(Counters):
         if len(values) == 2 and not all(isinstance(v, (Truth, Opaque)) for v in values):
             first = self.truth(values[0], _text(node.values[0]))
             if isinstance(node.op, ast.Or):
-                return self.unite(first, values[0], values[1], f"or{id(node)}")
+                return self.unite(first, values[0], values[1], f"or {node.lineno}:{node.col_offset}")
         formulas = [self.truth(v, _text(n)) for v, n in zip(values, node.values, strict=True)]
         combine = both if isinstance(node.op, ast.And) else either
         loops: frozenset[int] = frozenset()
@@ -722,6 +734,15 @@ def entry_of(receiver: Value, index: Value) -> tuple[int, str | None] | None:
     if not isinstance(receiver, Opaque):
         return None
     return receiver.key, index.value if isinstance(index, Const) and isinstance(index.value, str) else None
+
+
+def loops_of(value: Value) -> frozenset[int]:
+    """The loops in which something is made anew that a list or tuple holds."""
+    loops = value.loops
+    if isinstance(value, Sequence):
+        for item in value.items:
+            loops = loops | item.loops if item.loops else loops
+    return loops
 
 
 def readings_of(value: Value) -> tuple[Event, ...]:

@@ -80,7 +80,7 @@ class Things(Classes):
             disabled()
             return results[1]
         self.fork(scaler.enabled, enabled, disabled)
-        return self.unite(scaler.enabled, results[0], results[1], f"scaled{id(node)}")
+        return self.unite(scaler.enabled, results[0], results[1], "scaled")
 
     def _disabled_scaler(self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         """A disabled scaler: ``scale`` gives back its argument, ``step`` steps the optimizer, the rest does nothing."""
