@@ -22,8 +22,9 @@ import sys
 import tempfile
 import textwrap
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -124,13 +125,18 @@ def watched(figures: Figures) -> Iterator[None]:
             hook.remove()
 
 
-def run(source: str) -> Figures:
-    """What an example does, run in a thread and a folder of its own."""
+def run(source: str, around: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext) -> Figures:
+    """What an example does, run in a thread and a folder of its own, and in what is entered ``around`` it."""
     figures = Figures()
 
     def go() -> None:
         shown = io.StringIO()
-        with watched(figures), contextlib.redirect_stdout(shown), warnings.catch_warnings(record=True) as said:
+        with (
+            around(),
+            watched(figures),
+            contextlib.redirect_stdout(shown),
+            warnings.catch_warnings(record=True) as said,
+        ):
             warnings.simplefilter("always")
             try:
                 runpy.run_path("example.py", run_name="__main__")

@@ -1,4 +1,4 @@
-"""Writes what is made from the code: parts of README.md (first output, rules, options, modules), a page for each rule.
+"""Writes what is made from the code: parts of README.md (output, rules, options, modules, claims), and the rules' pages.
 
 python benchmarks/readme.py            writes them into README.md and docs/rules
 python benchmarks/readme.py --check    says which of them are out of date
@@ -15,6 +15,8 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from gpu.claims import CLAIMS
 
 from pytest_amp_check.faces.options import OPTIONS, Option
 from pytest_amp_check.faces.text import rule_markdown
@@ -42,6 +44,7 @@ def blocks() -> dict[str, str]:
         "rules": rule_table(),
         "options": option_table(),
         "modules": _fenced(modules()),
+        "claims": claim_table(),
     }
 
 
@@ -72,6 +75,11 @@ def shortened(output: str) -> str:
     *findings, summary = output.rstrip("\n").split("\n\n")
     kept = [text if f" {SHOWN} [" in text else f"{text.splitlines()[0]}\n{LEFT_OUT}" for text in findings]
     return "\n\n".join([*kept, summary]) + "\n"
+
+
+def claim_table() -> str:
+    rows = ((f"`{claim.name}`", claim.text, f"`{claim.part}`") for claim in CLAIMS)
+    return _table(("Claim", "What a GPU has to show", "Part"), rows)
 
 
 def rule_table() -> str:

@@ -23,27 +23,27 @@ WARM = 4
 TIMED = 32
 
 
-def trainer(width: int, layers: int = 12) -> Callable[[], None]:
-    """One training step of a network with normalisation, clipping and a scaler."""
-    torch.manual_seed(0)
-    blocks = [nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width), nn.GELU()) for _ in range(layers)]
-    model = nn.Sequential(*blocks, nn.Linear(width, 10))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    scaler = torch.amp.GradScaler("cpu")
-    x, y = torch.randn(64, width), torch.randint(0, 10, (64,))
+class Trainer:
+    """Training steps of a network with normalisation, clipping and a scaler: a call is one step."""
 
-    def step() -> None:
-        optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.float16):
-            loss = nn.functional.cross_entropy(model(x), y)
-        torch.autograd.backward(scaler.scale(loss))
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
+    def __init__(self, width: int, *, layers: int = 12, rows: int = 64, device: str = "cpu") -> None:
+        torch.manual_seed(0)
+        blocks = [nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width), nn.GELU()) for _ in range(layers)]
+        self.model = nn.Sequential(*blocks, nn.Linear(width, 10)).to(device)
+        self.device = device
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
+        self.scaler = torch.amp.GradScaler(device)
+        self.x, self.y = torch.randn(rows, width).to(device), torch.randint(0, 10, (rows,)).to(device)
 
-    step.model = model  # type: ignore[attr-defined]
-    return step
+    def __call__(self) -> None:
+        self.optimizer.zero_grad()
+        with torch.autocast(self.device, dtype=torch.float16):
+            loss = nn.functional.cross_entropy(self.model(self.x), self.y)
+        torch.autograd.backward(self.scaler.scale(loss))
+        self.scaler.unscale_(self.optimizer)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
 
 
 def seconds(step: Callable[[], None], times: int) -> float:
@@ -60,11 +60,11 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     width = 64
-    step = trainer(width)
+    step = Trainer(width)
     while seconds(step, 3) * 1000 < options.milliseconds:
         width += 32
-        step = trainer(width)
-    model = step.model  # type: ignore[attr-defined]
+        step = Trainer(width)
+    model = step.model
     params = sum(1 for _ in model.parameters())
     print(f"torch {torch.__version__}, {torch.get_num_threads()} thread, {params} parameters of width {width}")
     kinds: tuple[tuple[str, dict[str, Any]], ...] = (

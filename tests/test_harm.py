@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarking import benchmark
 
 from pytest_amp_check.faces.text import rule_markdown
 from pytest_amp_check.protocol.measured import MEASURED, NOT_HERE, SHOWN, TORCH
@@ -16,10 +14,7 @@ from pytest_amp_check.protocol.rules import RULES
 
 torch = pytest.importorskip("torch")
 
-BENCHMARKS = str(Path(__file__).resolve().parents[1] / "benchmarks")
-sys.path.append(BENCHMARKS)
-HARM: dict[str, Any] = runpy.run_path(f"{BENCHMARKS}/harm.py")
-sys.path.remove(BENCHMARKS)
+HARM = benchmark("harm")
 measure: Callable[[str], str] = HARM["measure"]
 show: Callable[[str], str] = HARM["consequences"].measure
 same_torch = pytest.mark.skipif(

@@ -8,9 +8,9 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from benchmarking import benchmark
 from marks import marks
 
 from pytest_amp_check.faces import cli
@@ -21,7 +21,7 @@ pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-MAKER: dict[str, Any] = runpy.run_path(str(ROOT / "benchmarks" / "readme.py"))
+MAKER = benchmark("readme")
 replaced: Callable[[str, dict[str, str]], str] = MAKER["replaced"]
 
 
@@ -41,9 +41,9 @@ def commands() -> list[list[str]]:
     return [shlex.split(part, comments=True) for line in lines for part in line.split(" && ")]
 
 
-@pytest.mark.parametrize("name", ["output", "whole output", "rules", "options", "modules"])
+@pytest.mark.parametrize("name", ["output", "whole output", "rules", "options", "modules", "claims"])
 def test_what_is_made_from_the_code_is_up_to_date(name: str, blocks: dict[str, str]) -> None:
-    assert set(blocks) == {"output", "whole output", "rules", "options", "modules"}
+    assert set(blocks) == {"output", "whole output", "rules", "options", "modules", "claims"}
     assert replaced(README, {name: blocks[name]}) == README, "run python benchmarks/readme.py"
 
 

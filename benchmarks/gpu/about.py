@@ -1,0 +1,47 @@
+"""What the machine is: one row, with the packages that cannot be imported."""
+
+from __future__ import annotations
+
+import datetime as dt
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from gpu.results import Row
+
+NEEDED = ("torch", "pytest", "libcst", "rich")
+
+
+def rows(*, dry: bool) -> Iterator[Row]:
+    missing = ", ".join(name for name in NEEDED if find_spec(name) is None)
+    if missing:
+        yield {"missing": missing}
+        return
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    yield {
+        "missing": "",
+        "gpu": "dry run" if dry else torch.cuda.get_device_name() if count else "none",
+        "cuda devices": count,
+        "driver": _printed("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") or "none",
+        "CUDA": torch.version.cuda or "none",
+        "torch": torch.__version__,
+        "Python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "commit": _printed("git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty") or "unknown",
+        "date": dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "interpreter": sys.implementation.name,
+    }
+
+
+def _printed(*command: str) -> str:
+    """The first line that a command prints, "" where it cannot run."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip().partition("\n")[0] if done.returncode == 0 else ""

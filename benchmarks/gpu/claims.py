@@ -1,0 +1,156 @@
+"""What the README says of GPUs, and what the rows of a part have to show for each; the README's table is made of it.
+
+Standard library only: the command that runs the parts reads it before any package is known to be there.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+Rows = Sequence[dict[str, Any]]
+
+
+class Claim(NamedTuple):
+    """A claim: its name, the part that decides it, and what is claimed.
+
+    ``refuted`` gives what the rows of the part show against it, "" where they bear it out. ``needs_gpu`` says that
+    emulation can decide nothing about it, so that a dry run leaves it out.
+    """
+
+    name: str
+    part: str
+    text: str
+    refuted: Callable[[Rows], str]
+    needs_gpu: bool = False
+
+
+def _listed(wrong: Iterable[str], most: int = 8) -> str:
+    names = list(wrong)
+    return "; ".join(names[:most]) + (f"; and {len(names) - most} more" if len(names) > most else "")
+
+
+def _every(kind: str, tells: str = "what", more: str = "") -> Callable[[Rows], str]:
+    """Each row of a kind agrees, and there are some."""
+
+    def refuted(rows: Rows) -> str:
+        same = [row for row in rows if row["kind"] == kind]
+        if not same:
+            return f"no row about {kind}"
+        return _listed(f"{row[tells]}{more and f' ({row[more]})'}" for row in same if not row["agrees"])
+
+    return refuted
+
+
+#: Relative errors that estimates of memory may have, in the median and at worst.
+MEDIAN, WORST = 0.02, 0.08
+
+
+def _estimates(rows: Rows) -> str:
+    errors = {row["what"]: abs(row["error"]) for row in rows if row["kind"] == "estimate"}
+    if not errors:
+        return "no row about estimates"
+    median, worst = statistics.median(errors.values()), max(errors, key=lambda what: errors[what])
+    wrong = [f"the median error is {median:.1%}"] * (median > MEDIAN)
+    wrong += [f"{worst} is {errors[worst]:.1%} off"] * (errors[worst] > WORST)
+    return _listed(wrong)
+
+
+def _at_most(kind: str, column: str, limits: dict[str, float]) -> Callable[[Rows], str]:
+    """A figure of rows of a kind stays within the limit that stands for what the row is about."""
+
+    def refuted(rows: Rows) -> str:
+        found = {row["what"]: row[column] for row in rows if row["kind"] == kind}
+        missing = [f"no row about {what}" for what in limits if what not in found]
+        over = [
+            f"{what}: {found[what]:.4g} {column}, at most {limit:g}"
+            for what, limit in limits.items()
+            if found.get(what, 0) > limit
+        ]
+        return _listed(missing + over)
+
+    return refuted
+
+
+CLAIMS = (
+    Claim("gpu-tests", "tests", "Every test that is marked `gpu` passes.", _every("test", more="outcome")),
+    Claim(
+        "dtypes-of-ops",
+        "dtypes",
+        "Each op of PyTorch's own autocast table, and others, gives the dtypes under emulation that it gives on CUDA, "
+        "in float16 and in bfloat16; two that only cuDNN has cannot be called.",
+        _every("forward", more="dtypes"),
+    ),
+    Claim(
+        "dtypes-of-gradients",
+        "dtypes",
+        "So do their backward passes.",
+        _every("backward", more="dtypes"),
+    ),
+    Claim(
+        "training-findings",
+        "training",
+        "Thirteen small models trained for 200 steps on CUDA and under emulation have the same findings.",
+        _every("findings", more="seen"),
+    ),
+    Claim("training-dtypes", "training", "They have the same dtypes.", _every("dtypes", more="seen")),
+    Claim(
+        "training-skips",
+        "training",
+        "They skip the step in which an overflow was planted, and only that, with for-loop, foreach and fused "
+        "optimizers; the run says so.",
+        _every("skips", more="seen"),
+    ),
+    Claim(
+        "training-losses",
+        "training",
+        "Their losses are alike: within 1 % at the first step, and within 10 % in the mean of the last tenth.",
+        _every("losses", more="seen"),
+    ),
+    Claim(
+        "memory-estimated",
+        "memory",
+        f"What `estimate_memory()` tells without a GPU is within {MEDIAN:.0%} of the allocator's peak in the median of "
+        f"twenty trainings, and within {WORST:.0%} in the worst.",
+        _estimates,
+    ),
+    Claim(
+        "memory-measured",
+        "memory",
+        "`measure_memory()` tells the allocator's peak, and its categories sum up to it.",
+        _every("measured", more="seen"),
+    ),
+    Claim(
+        "recording-in-time",
+        "cost",
+        "Recording takes at most 10 % of a step of 20 ms, and at most 5 % of one of 80 ms.",
+        _at_most("plain", "added", {"20 ms": 0.10, "80 ms": 0.05}),
+        needs_gpu=True,
+    ),
+    Claim(
+        "recording-holds-nothing",
+        "cost",
+        "When a recording is over it holds at most 1 MiB of the GPU's memory.",
+        _every("held", more="bytes"),
+    ),
+    Claim(
+        "speedup-decided",
+        "speed",
+        "`assert_speedup` comes to the same verdict five times, passes where AMP has to win and fails where it cannot.",
+        _every("speedup", more="seen"),
+        needs_gpu=True,
+    ),
+    Claim(
+        "speedup-unavailable",
+        "speed",
+        "Without a GPU `assert_speedup` decides nothing and says so.",
+        _every("without a GPU", more="seen"),
+    ),
+    Claim(
+        "harm-on-cuda",
+        "harm",
+        "What a rule's example was measured to do wrong on the CPU it does wrong on CUDA.",
+        _every("harm", more="seen"),
+    ),
+)

@@ -1,0 +1,150 @@
+"""What recording adds to training steps: time, synchronisations with the GPU, and memory that it holds."""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from recording import Trainer
+from torch.profiler import ProfilerActivity, profile
+
+from gpu.places import measured_place, on
+from gpu.results import Row
+from pytest_amp_check import record
+
+#: Milliseconds of the steps, pairs of timings of each, and steps of a timing.
+MILLISECONDS, PAIRS, TIMED, WARM = (5, 20, 80), 5, 8, 3
+#: The parts of a recording.
+PARTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "dtypes": {"dtypes": True},
+    "numerics": {"numerics": True},
+    "memory": {"memory": True},
+}
+#: What waits for the device: calls of CUDA, and in a dry run the ops that would make them.
+WAITING_CALLS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
+WAITING_OPS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::equal")
+#: Steps over which they are counted.
+COUNTED = 8
+#: Bytes that a recording may hold when it is over.
+HELD = 2**20
+
+
+def _seconds(step: Callable[[], object], times: int) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(times):
+        step()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / times
+
+
+def _lasting(milliseconds: float, device: str) -> Trainer:
+    """A trainer whose step lasts that long on this machine: its batch grows until it does."""
+    rows = 64
+    while True:
+        trainer = Trainer(width=512, rows=rows, device=device)
+        taken = _seconds(trainer, WARM) * 1000
+        taken = _seconds(trainer, WARM) * 1000
+        if taken >= milliseconds:
+            return trainer
+        # Where launching kernels takes longer than running them, more rows are for free at first.
+        rows = math.ceil(rows * min(16.0, max(1.5, milliseconds / taken)))
+
+
+def rows(*, dry: bool) -> Iterator[Row]:
+    device = "cuda"
+    with on(measured_place(dry=dry)):
+        yield from _synchronisations(Trainer(width=64, rows=8, device=device), on_cuda=not dry)
+        yield from _held(Trainer(width=64, rows=8, device=device), on_cuda=not dry)
+        if dry:
+            yield from _times("a small step", Trainer(width=64, rows=8, device=device), pairs=1)
+            return
+        for milliseconds in MILLISECONDS:
+            yield from _times(f"{milliseconds} ms", _lasting(milliseconds, device), PAIRS)
+
+
+def _times(what: str, trainer: Trainer, pairs: int) -> Iterator[Row]:
+    for name, parts in PARTS.items():
+        ratios, bare = [], []
+        for _ in range(pairs):
+            _seconds(trainer, WARM)
+            bare.append(_seconds(trainer, TIMED))
+            with record(trainer.model, **parts):
+                _seconds(trainer, WARM)
+                ratios.append(_seconds(trainer, TIMED) / bare[-1])
+        yield {
+            "kind": name,
+            "what": what,
+            "added": statistics.median(ratios) - 1,
+            "step in ms": statistics.median(bare) * 1000,
+            "pairs": pairs,
+        }
+
+
+def _waits(step: Callable[[], object], *, on_cuda: bool) -> Counter[str]:
+    """How often something waits for the device, over some steps."""
+    activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * on_cuda]
+    with profile(activities=activities, acc_events=True) as profiled:
+        for _ in range(COUNTED):
+            step()
+    waiting = WAITING_CALLS if on_cuda else WAITING_OPS
+    return Counter(event.name for event in profiled.events() or () if event.name in waiting)
+
+
+def _synchronisations(trainer: Trainer, *, on_cuda: bool) -> Iterator[Row]:
+    for _ in range(WARM):
+        trainer()
+    without = _waits(trainer, on_cuda=on_cuda)
+    for name, parts in PARTS.items():
+        with record(trainer.model, **parts):
+            # What is seen for the first time is looked at more closely.
+            for _ in range(WARM):
+                trainer()
+            counted = _waits(trainer, on_cuda=on_cuda)
+        counted.subtract(without)
+        added = {event: count / COUNTED for event, count in counted.items() if count > 0}
+        yield {
+            "kind": _kind("synchronisations", name),
+            "what": name,
+            "agrees": not added,
+            "added": added,
+        }
+
+
+def _alive(*, on_cuda: bool) -> int:
+    """Bytes of tensors."""
+    gc.collect()
+    if on_cuda:
+        torch.cuda.synchronize()
+        return torch.cuda.memory_allocated()
+    storages = {
+        each.untyped_storage().data_ptr(): each.untyped_storage().nbytes()
+        for each in gc.get_objects()
+        if type(each) in (torch.Tensor, torch.nn.Parameter)
+    }
+    return sum(storages.values())
+
+
+def _held(trainer: Trainer, *, on_cuda: bool) -> Iterator[Row]:
+    for name, parts in PARTS.items():
+        for _ in range(WARM):
+            trainer()
+        before = _alive(on_cuda=on_cuda)
+        with record(trainer.model, **parts) as run:
+            for _ in range(COUNTED):
+                trainer()
+        held = _alive(on_cuda=on_cuda) - before
+        kind = _kind("held", name)
+        yield {"kind": kind, "what": name, "agrees": held <= HELD, "bytes": held, "steps": run.steps_total}
+
+
+def _kind(what: str, part: str) -> str:
+    """Claims are about plain recordings; the others are measured too."""
+    return what if part == "plain" else f"{what} with {part}"

@@ -1,0 +1,39 @@
+"""What the bad and good examples of the rules do on CUDA, beside what they were measured to do on the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import harm
+import torch
+
+from gpu.places import measured_place, on, on_cuda
+from gpu.results import Row
+from pytest_amp_check.protocol.measured import MEASURED
+from pytest_amp_check.protocol.rules import RULES
+
+#: The rules that a dry run looks at.
+FEW = ("AMP103", "AMP201", "AMP204", "AMP206", "AMP215", "AMP301")
+
+
+def rows(*, dry: bool) -> Iterator[Row]:
+    place = measured_place(dry=dry)
+
+    @contextlib.contextmanager
+    def around() -> Iterator[None]:
+        with on(place), torch.device("cuda"):
+            yield
+
+    for code in FEW if dry else RULES:
+        if code not in MEASURED:
+            continue
+        bad, good = (harm.run(on_cuda(source), around) for source in (RULES[code].bad, RULES[code].good))
+        told = harm.sentence(bad, good)
+        yield {
+            "kind": "harm",
+            "what": code,
+            "agrees": bool(told),
+            "seen": told or f"nothing differs ({bad.error or 'no error'})",
+            "on the CPU": MEASURED[code],
+        }

@@ -1,0 +1,32 @@
+"""A plugin of pytest, ``-p gpu.reporter``, that writes a row for each test as it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+
+#: The environment variables that name the file, and say that this is a dry run.
+ROWS, DRY = "AMP_CHECK_GPU_ROWS", "AMP_CHECK_GPU_DRY"
+#: Why a test that is marked ``gpu`` is skipped where there is none; any other reason hides something.
+NO_GPU = "needs a CUDA device"
+#: Characters of a failure that are kept: its end says most.
+KEPT = 1500
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when != "call" and report.passed:
+        return
+    row = {"kind": "test", "what": report.nodeid, "agrees": report.passed, "outcome": report.outcome}
+    if report.skipped:
+        reason = report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else ""
+        # A dry run shows that all are found, and skipped for the one reason there may be.
+        row |= {"outcome": f"skipped: {reason}", "agrees": reason == NO_GPU and bool(os.environ.get(DRY))}
+    elif report.failed:
+        row["outcome"] = f"failed: {report.longreprtext[-KEPT:]}"
+    with Path(os.environ[ROWS]).open("a", encoding="utf-8") as rows:
+        rows.write(json.dumps(row) + "\n")
