@@ -138,7 +138,6 @@ def test_a_test_for_cuda_is_skipped_elsewhere(pytester: pytest.Pytester) -> None
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_cuda_is_used_where_it_is(pytester: pytest.Pytester) -> None:
     tests = (
         "def test_it(amp):\n"

@@ -691,7 +691,6 @@ class TestSpeedup:
             assert_speedup(replay(Trainer()), over_fp32=factor)
 
     @pytest.mark.gpu
-    @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
     def test_a_wide_model_on_a_gpu(self) -> None:
         torch.manual_seed(0)
         model = nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(4))).cuda()

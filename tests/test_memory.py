@@ -908,7 +908,6 @@ def test_a_budget_that_cannot_be_read() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
 def test_within_a_tenth_of_the_real_allocator(precision: str) -> None:
     def build() -> tuple[nn.Module, torch.optim.Optimizer, torch.amp.GradScaler]:
