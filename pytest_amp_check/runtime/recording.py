@@ -85,7 +85,7 @@ class Recording:
         self._clipped: dict[frozenset[int], frozenset[int]] = {}
         #: What was read in the source at a place.
         self._read: dict[tuple[Callable[[Site], object], Site], Any] = {}
-        self._scaled: deque[tuple[weakref.ref[torch.Tensor], Scaler, float]] = deque(maxlen=SCALED_KEPT)
+        self._scaled: deque[tuple[weakref.ref[torch.Tensor], Scaler, float, torch.dtype]] = deque(maxlen=SCALED_KEPT)
         self._penalties: list[Penalty] = []
         self._suspects: list[Penalty] = []
         self._passes = 0
