@@ -112,7 +112,7 @@ def _low(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def _rnn(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    # float16 in a bfloat16 region too: torch's wrapper of cuDNN's kernels says so (aten/src/ATen/cudnn/AutocastRNN.cpp).
+    # float16 in a bfloat16 region too, as aten/src/ATen/cudnn/AutocastRNN.cpp casts for cuDNN's kernels.
     return _run_in(torch.float16, None, op, args, kwargs)
 
 
