@@ -87,6 +87,7 @@ class Passes(Gradients):
         for known in self.optimizers.values():
             if known.thing.key in feeds and known.backward is not event:
                 self._was_fed(known, event, token, known.sentinel_marks())
+        self._ran = None if token.loss is None else (event, Loss(token.loss, token.scale))
         self._grad_storages = None
         self._watch()
         if self.collectors:
