@@ -214,7 +214,7 @@ def test_accumulation_is_that_of_the_full_batch(half: Session, way: str) -> None
             trainer.optimizer.zero_grad()
         return loss.item()
 
-    batches = list(zip(trainer.inputs.split(4), trainer.targets.split(4), strict=True))
+    batches = [(trainer.inputs[at : at + 4], trainer.targets[at : at + 4]) for at in range(0, 16, 4)]
     run = half.run(micro_batch, batches, steps=8, also=[trainer.model, trainer.optimizer, trainer.scaler])
     run.assert_no_findings()
     assert run.steps_total == 2
@@ -225,7 +225,7 @@ def test_accumulation_is_that_of_the_full_batch(half: Session, way: str) -> None
 def test_training_matches_float32_and_resumes(half: Session, way: str) -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).to(half.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, **WAYS[way])  # type: ignore[arg-type]
-    scaler = half.scaler(growth_interval=2)
+    scaler = half.scaler(init_scale=1024.0, growth_interval=2)
 
     def step(batch: tuple[Tensor, Tensor]) -> float:
         optimizer.zero_grad()
@@ -254,9 +254,7 @@ def test_training_matches_float32_and_resumes(half: Session, way: str) -> None:
         optimizer.load_state_dict(state["optimizer"])
 
     shape = (16, 8)
-    batches = [
-        (torch.randn(shape, device=half.device), torch.randint(4, (16,), device=half.device)) for _ in range(6)
-    ]
+    batches = [(torch.randn(shape, device=half.device), torch.randint(4, (16,), device=half.device)) for _ in range(6)]
     run: Run = half.run(step, batches)
     run.assert_no_findings()
     run.assert_scale(grows=True, max_skipped=0)
