@@ -41,6 +41,13 @@ def alone_in_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "argv", ["script.py"])
 
 
+@pytest.fixture
+def this_plugin_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of pytest inside a test load this plugin, installed or not, and no other that happens to be installed."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", "pytest_amp_check.faces.plugin")
+
+
 @pytest.fixture(params=["emulate", pytest.param("cuda", marks=pytest.mark.gpu)])
 def where(request: pytest.FixtureRequest) -> str:
     """The devices on which what is said of CUDA is tested: the emulation everywhere, and CUDA where it is."""

@@ -46,11 +46,7 @@ def batches(amp):
 no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 
 
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inner runs load this plugin and no other that happens to be installed."""
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.setenv("PYTEST_PLUGINS", "pytest_amp_check.faces.plugin")
+pytestmark = pytest.mark.usefixtures("this_plugin_alone")
 
 
 def run(pytester: pytest.Pytester, tests: str, *flags: str) -> pytest.RunResult:
