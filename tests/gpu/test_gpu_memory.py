@@ -15,7 +15,7 @@ from torch.nn import functional
 
 import pytest_amp_check
 from pytest_amp_check import assert_memory, estimate_memory, measure_memory
-from pytest_amp_check.runtime.session import Session
+from pytest_amp_check.runtime.session import Session, session
 
 pytest_plugins = ["pytester"]
 
@@ -110,15 +110,15 @@ def test_the_marker(pytester: pytest.Pytester, where: str, fits: bool) -> None:
 
 
 @pytest.mark.gpu
-def test_the_total_is_the_allocators(low: Session) -> None:
-    if low.emulated:
-        pytest.skip("the emulation has no allocator")
-    trainer = Trainer(low)
-    torch.cuda.reset_peak_memory_stats()
-    trainer.step()
-    alone = torch.cuda.max_memory_allocated()
-    with measure_memory(trainer.model, trainer.optimizer) as memory:
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_total_is_the_allocators(dtype: str) -> None:
+    with session("cuda", dtype) as place:
+        trainer = Trainer(place)
+        torch.cuda.reset_peak_memory_stats()
         trainer.step()
+        alone = torch.cuda.max_memory_allocated()
+        with measure_memory(trainer.model, trainer.optimizer) as memory:
+            trainer.step()
     assert memory.how == "CUDA's caching allocator"
     assert memory.total == torch.cuda.max_memory_allocated()
     assert memory.total == memory.allocator["allocated"]
@@ -127,21 +127,47 @@ def test_the_total_is_the_allocators(low: Session) -> None:
     assert memory.total == pytest.approx(alone, rel=0.01)
 
 
+class Transformer:
+    """Four layers, with dropout, in a precision that may be float32."""
+
+    def __init__(self, precision: str) -> None:
+        self.precision = precision
+        layer = nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.1, batch_first=True)
+        self.model = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).cuda()
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        self.scaler = torch.amp.GradScaler("cuda", enabled=precision == "float16")
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        x = torch.randn(16, 256, 512, device="cuda")
+        with torch.autocast("cuda", getattr(torch, self.precision), enabled=self.precision != "float32"):
+            loss = self.model(x).float().square().mean()
+        torch.autograd.backward(self.scaler.scale(loss))
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+
 @pytest.mark.gpu
-def test_an_estimate_is_what_the_allocator_says(low: Session) -> None:
-    if low.emulated:
-        pytest.skip("the emulation has no allocator")
-    # The workspaces of cuBLAS are there from here on, in both threads.
-    Trainer(low)
+@pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
+def test_an_estimate_is_within_a_tenth_of_the_allocator(precision: str) -> None:
+    # From here on the workspaces of cuBLAS are there, those of the thread that runs backward too.
+    Transformer(precision).step()
     gc.collect()
     before = torch.cuda.memory_allocated()
-    trainer = Trainer(low)
+    built = Transformer(precision)
+    built.step()
     torch.cuda.reset_peak_memory_stats()
-    trainer.step()
+    built.step()
     real = torch.cuda.max_memory_allocated() - before
+    with measure_memory(built.model, built.optimizer) as on_cuda:
+        built.step()
+    assert on_cuda.total == on_cuda.allocator["allocated"]
+    assert abs(on_cuda.total - before - real) <= 0.01 * real
     with estimate_memory(workspace=0) as estimated:
-        Trainer(low).step()
-    assert estimated.total == pytest.approx(real, rel=0.1)
+        built = Transformer(precision)
+        for _ in range(2):
+            built.step()
+    assert abs(estimated.total - real) <= 0.1 * real
 
 
 SEGMENTS = """

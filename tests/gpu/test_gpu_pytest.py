@@ -90,6 +90,14 @@ def test_the_device_is_taken_where_nothing_is_said(pytester: pytest.Pytester) ->
     pytester.makepyfile(test_a=f"EMULATED = False\n{TESTS}")
     for flags in ((), ("--amp-device=auto",), ("--amp-device=cuda:0",)):
         pytester.runpytest_inprocess(*FLAGS, *flags, "test_a.py").assert_outcomes(passed=2)
+    refused = pytester.runpytest_inprocess(*FLAGS, "--amp-device=cuda:99", "test_a.py")
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    refused.stderr.fnmatch_lines(["*cuda:99 was asked for, and this machine has*CUDA device*"])
+
+
+@pytest.mark.gpu
+def test_the_emulation_can_be_asked_for_all_the_same(pytester: pytest.Pytester) -> None:
+    run(pytester, "emulate", TESTS).assert_outcomes(passed=2)
 
 
 SCRIPT = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pytest_amp_check import Run
-from pytest_amp_check.runtime.session import Session
+from pytest_amp_check.runtime.session import Session, session
 
 #: The ways in which torch's optimizers step; a fused one runs its step even where the scaler skips it.
 WAYS = {"for-loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
@@ -136,6 +137,34 @@ def test_norms_and_magnitudes_are_of_unscaled_gradients(half: Session) -> None:
     run.assert_underflow(below=0.5)
 
 
+@pytest.mark.parametrize("scale", [1.0, 2.0**16, 1000.0])
+def test_magnitudes_are_counted_as_on_the_cpu(where: str, scale: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    exponents = torch.randint(-45, 20, (5000,), generator=generator)
+    gradient = torch.ldexp(torch.rand(5000, generator=generator) + 1, exponents)
+    gradient[:100] = 0.0
+    gradient[100:110] = math.nan
+
+    def counted(device: str) -> dict[str, Any]:
+        with session(device) as place:
+            given = gradient.to(place.device)
+            parameters = [torch.zeros(size, device=place.device, requires_grad=True) for size in (5000, 7)]
+            optimizer = torch.optim.SGD(parameters)
+            scaler = place.scaler(init_scale=scale)
+            with place.record(numerics=True) as run:
+                loss = torch.cat([parameter * given[: len(parameter)] for parameter in parameters]).sum()
+                torch.autograd.backward(scaler.scale(loss))
+                scaler.step(optimizer)
+        assert [step.skipped for step in run.steps] == [True]
+        assert run.numerics is not None
+        return run.numerics.as_dict()
+
+    here, there = counted("cpu"), counted(where)
+    assert there == here
+    first = here["parameters"]["group 0.param 0"]["after"]
+    assert (first["zero"], first["nan"]) == (100, 10)
+
+
 def test_an_overflow_of_float16_itself_is_found(half: Session) -> None:
     # 2**17 times a gradient of one half is beyond 65504.
     layer = nn.Linear(1, 1).to(half.device)
@@ -157,8 +186,6 @@ def test_an_overflow_of_float16_itself_is_found(half: Session) -> None:
 
 @every_optimizer
 def test_bfloat16_needs_no_scaler(where: str, way: str) -> None:
-    from pytest_amp_check.runtime.session import session
-
     with session(where, "bfloat16") as made:
         trainer = Trainer(made, way=way)
         assert not trainer.scaler.is_enabled()
@@ -295,3 +322,27 @@ def test_clipping_what_is_scaled_is_found(half: Session) -> None:
     assert [finding.code for finding in run.findings] == ["AMP201"]
     with pytest.raises(AssertionError, match="AMP201"):
         run.assert_no_findings()
+
+
+@pytest.mark.gpu
+def test_a_wide_model_is_timed_against_float32() -> None:
+    with session("cuda") as place:
+        model = nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(4))).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        scaler = place.scaler()
+
+        def step(x: Tensor) -> None:
+            with place.autocast():
+                loss = functional.mse_loss(model(x).float(), x)
+            torch.autograd.backward(scaler.scale(loss))
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+        run = place.run(step, [torch.randn(4096, 4096, device="cuda")], steps=3)
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        assert run.assert_speedup(over_fp32=0.01, pairs=3) > 0.01
+        assert all(torch.equal(p, kept) for p, kept in zip(model.parameters(), before, strict=True))
+        assert scaler.is_enabled()
+        with pytest.raises(AssertionError, match="times as fast as float32, not 1000 times"):
+            run.assert_speedup(over_fp32=1000.0, pairs=1)
