@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from marks import Places, places, shown
 
 from pytest_amp_check import record
 from pytest_amp_check.protocol.finding import Finding
@@ -44,6 +45,9 @@ SEEN_IN_SOURCE: dict[str, tuple[str, Callable[[Run, Finding], bool]]] = {
 #: One mistake that goes by two codes: gradients are unscaled, and a backward follows. Whether an accumulation window
 #: was open then, the source knows from its conditions and a run from what it has seen.
 SAME = {"AMP303": "AMP209"}
+#: The version of torch, and codes of mistakes that it makes impossible.
+TORCH = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+IMPOSSIBLE = {"AMP109"} if TORCH >= (2, 11) else set()
 COMPARED = frozenset(code for code, rule in RULES.items() if rule.readers == BOTH)
 
 
@@ -61,14 +65,20 @@ class Recorded(NamedTuple):
         return self.run.findings
 
 
-def recorded(run_script: Callable[[], object]) -> Recorded:
-    """Run a program under the recorder, in a thread of its own, so that an autocast it leaves open ends with it."""
+def recorded(
+    run_script: Callable[[], object],
+    within: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+) -> Recorded:
+    """Run a program under the recorder, in a thread of its own, so that an autocast it leaves open ends with it.
+
+    ``within`` makes the context around recording and program, such as another device.
+    """
 
     def go() -> Recorded:
         error = None
         runs = []
         try:
-            with record() as run, contextlib.redirect_stdout(io.StringIO()):
+            with within(), record() as run, contextlib.redirect_stdout(io.StringIO()):
                 runs.append(run.select("ALL"))
                 run_script()
         except Exception as raised:  # noqa: BLE001 - some of the scripts show what torch raises
@@ -88,6 +98,13 @@ def recorded(run_script: Callable[[], object]) -> Recorded:
         torch.set_num_threads(threads)
         torch.set_rng_state(torch_state)
         random.setstate(python_state)
+
+
+def found_exactly(run: Recorded, path: Path, expected: Places) -> None:
+    """Fail unless the run of a script has found what is expected, and nothing elsewhere."""
+    assert run.failure is None
+    assert {finding.filename for finding in run.findings} <= {str(path)}, shown(run.findings)
+    assert places(run.findings) == expected, f"{shown(run.findings)}\nraised: {run.error!r}"
 
 
 def traced(path: Path, lines: set[int]) -> None:

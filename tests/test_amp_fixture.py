@@ -46,11 +46,7 @@ def batches(amp):
 no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 
 
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inner runs load this plugin and no other that happens to be installed."""
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.setenv("PYTEST_PLUGINS", "pytest_amp_check.faces.plugin")
+pytestmark = pytest.mark.usefixtures("this_plugin_alone")
 
 
 def run(pytester: pytest.Pytester, tests: str, *flags: str) -> pytest.RunResult:
@@ -135,22 +131,6 @@ def test_a_test_for_cuda_is_skipped_elsewhere(pytester: pytest.Pytester) -> None
     result = run(pytester, tests, "-rs")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED [[]1[]] test_a.py:*: cuda:1 was asked for, and this machine has no CUDA*"])
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_cuda_is_used_where_it_is(pytester: pytest.Pytester) -> None:
-    tests = (
-        "def test_it(amp):\n"
-        "    assert amp.device.type == 'cuda' and not amp.emulated\n"
-        "    amp.run(trainer(amp), batches(amp)).assert_no_findings()\n"
-        "@pytest.mark.amp(device='emulate')\n"
-        "def test_emulated(amp):\n"
-        "    assert amp.emulated\n"
-    )
-    run(pytester, tests).assert_outcomes(passed=2)
-    run(pytester, tests, "--amp-device=cuda:0").assert_outcomes(passed=2)
-    assert "cuda:99 was asked for" in usage(run(pytester, tests, "--amp-device=cuda:99"))
 
 
 def test_a_fixture_may_need_it_too(pytester: pytest.Pytester) -> None:

@@ -521,11 +521,12 @@ def test_checkpointing_computes_again_in_the_same_dtypes(cuda: None, reentrant: 
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("region", HALVES)
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_recurrent_layers_give_the_low_dtype_as_cudnn_does(cuda: None, kind: Any) -> None:
+def test_recurrent_layers_give_float16_as_cudnn_does(cuda: None, kind: Any, region: torch.dtype) -> None:
     layer = kind(4, 5, num_layers=2, batch_first=True).cuda()
     inputs = torch.randn(2, 3, 4, device="cuda")
-    with autocast("cuda"):
+    with autocast("cuda", region):
         output, state = layer(inputs)
         packed, _ = layer(nn.utils.rnn.pack_padded_sequence(inputs, torch.tensor([3, 2]), batch_first=True))
     expected, _ = copy.deepcopy(layer).half()(inputs.half())

@@ -207,19 +207,6 @@ def test_large_and_small_parameters_are_counted_apart() -> None:
     }
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("scale", [1.0, 2.0**16, 1000.0])
-def test_cuda_counts_as_the_cpu_does(scale: float) -> None:
-    generator = torch.Generator().manual_seed(0)
-    exponents = torch.randint(-45, 20, (5000,), generator=generator)
-    gradient = torch.ldexp(torch.rand(5000, generator=generator) + 1, exponents)
-    gradient[:100] = 0.0
-    gradient[100:110] = math.nan
-    here, there = stepped([gradient, gradient[:7]], scale), stepped([gradient.cuda(), gradient[:7].cuda()], scale)
-    assert there.as_dict() == here.as_dict()
-
-
 # Once a step, at the right moment.
 
 

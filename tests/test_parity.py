@@ -8,14 +8,13 @@ import functools
 import inspect
 import io
 import runpy
-import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from marks import Places, marks, one_sided, places, shown
+from marks import Places, marks, one_sided, shown
 
 from pytest_amp_check.protocol.rule import STATIC
 from pytest_amp_check.protocol.rules import RULES
@@ -23,7 +22,7 @@ from pytest_amp_check.static.engine import Settings, check_source
 
 torch = pytest.importorskip("torch")
 
-from agreement import Recorded, recorded  # noqa: E402 - needs torch, as the next ones do
+from agreement import IMPOSSIBLE, Recorded, found_exactly, recorded  # noqa: E402 - needs torch, as the next ones do
 from torch import nn  # noqa: E402
 
 from pytest_amp_check import emulate_cuda  # noqa: E402
@@ -52,21 +51,10 @@ ONE_SIDED = 6
 #: Look-alikes that run to their end; the others need libraries that are not here, or names that nobody gives them.
 RUNNABLE = 180
 
-TORCH = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 #: What this machine cannot commit.
-IMPOSSIBLE = {
-    code
-    for code, possible in {"AMP109": TORCH < (2, 11), "AMP217": not torch.cuda.is_available()}.items()
-    if not possible
-}
+HERE = {*IMPOSSIBLE, *(["AMP217"] if torch.cuda.is_available() else [])}
 
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Give a script a folder and arguments of its own, and a compiler that is quick."""
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["script.py"])
+pytestmark = pytest.mark.usefixtures("alone_in_a_folder")
 
 
 @functools.cache
@@ -76,14 +64,7 @@ def run_of(name: str) -> Recorded:
 
 
 def expected(source: str) -> Places:
-    return {(line, code) for line, code in marks(source, "runtime") if code not in IMPOSSIBLE}
-
-
-def found_exactly(run: Recorded, path: Path, source: str) -> None:
-    """Fail unless a run has found what its source marks, and nothing elsewhere."""
-    assert run.failure is None
-    assert {finding.filename for finding in run.findings} <= {str(path)}, shown(run.findings)
-    assert places(run.findings) == expected(source), f"{shown(run.findings)}\nraised: {run.error!r}"
+    return {(line, code) for line, code in marks(source, "runtime") if code not in HERE}
 
 
 def said_equally(name: str, run: Recorded, source: str) -> int:
@@ -104,7 +85,7 @@ def said_equally(name: str, run: Recorded, source: str) -> int:
 def test_a_run_of_a_fixture_finds_exactly_what_it_marks(name: str) -> None:
     run = run_of(name)
     assert run.error is None
-    found_exactly(run, SCRIPTS[name], SCRIPTS[name].read_text(encoding="utf-8"))
+    found_exactly(run, SCRIPTS[name], expected(SCRIPTS[name].read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize("name", [name for name, path in SCRIPTS.items() if path.stem.endswith("_bad")])
@@ -140,7 +121,7 @@ def test_a_run_of_an_example_finds_exactly_what_it_marks(code: str, kind: str, t
     script = tmp_path / f"{kind}.py"
     script.write_text(source, encoding="utf-8")
     run = recorded(lambda: runpy.run_path(str(script), run_name="__main__"))
-    found_exactly(run, script, source)
+    found_exactly(run, script, expected(source))
     said_equally(f"{code} {kind}", run, source)
 
 

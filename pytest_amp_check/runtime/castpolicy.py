@@ -111,8 +111,9 @@ def _low(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return _run_in(low, low, op, args, kwargs)
 
 
-def _low_uncached(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _run_in(_low_dtype(device), None, op, args, kwargs)
+def _rnn(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # float16 in a bfloat16 region too, as aten/src/ATen/cudnn/AutocastRNN.cpp casts for cuDNN's kernels.
+    return _run_in(torch.float16, None, op, args, kwargs)
 
 
 def _fp32(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -217,7 +218,7 @@ def _on_cuda(op: Any, name: str) -> _Policy | None:
         "fp32": _fp32,
         "promote": _promote,
         "banned": _banned,
-        "rnn": _low_uncached,
+        "rnn": _rnn,
     }
     return table.get(policy)
 

@@ -125,8 +125,8 @@ def emulate_cuda() -> Iterator[None]:
 
     In the region every tensor says ``device="cuda:0"`` and ``is_cuda``, moved or not: with one device nothing can be on
     the wrong one. As on CUDA, a move to "cuda" or to "cpu" makes a copy unless the tensor is known to be there.
-    ``torch.autocast("cpu")`` keeps the CPU's op lists while autocast is off for "cuda". LSTM, GRU and RNN give the
-    autocast dtype, as cuDNN's do. Random numbers of the device come from the CPU's generator.
+    ``torch.autocast("cpu")`` keeps the CPU's op lists while autocast is off for "cuda". LSTM, GRU and RNN give
+    float16, as cuDNN's do in bfloat16 regions too. Random numbers of the device come from the CPU's generator.
 
     Not emulated: more than one device, CUDA graphs, memory statistics (all zero), tensor types such as
     ``torch.cuda.FloatTensor``, a ``torch.Generator`` imported by name. An op for which the CPU has no kernel in a low

@@ -118,6 +118,7 @@ class Pass:
         self.before = before
         self.scale = scale
         self.loss: torch.Tensor | None = None
+        self.loss_dtype: torch.dtype | None = None
 
 
 class Penalty:

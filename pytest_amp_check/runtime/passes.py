@@ -38,7 +38,7 @@ class Passes(Gradients):
                 self._emit(e.ZERO_GRAD, site, owners=(known.thing.key,), guessed=True)
             known.used = False
         roots = tensors(outputs)
-        holder, scale = self._scale_below(roots)
+        holder, scale, dtype = self._scale_below(roots)
         if self._penalties and holder is not None:
             self._judge_penalties(roots)
         facts: dict[str, Any] = {
@@ -58,7 +58,10 @@ class Passes(Gradients):
         self._dtypes = set()
         before = [(k, k.sentinel_marks()) for k in self.optimizers.values()]
         made = Pass(event, before, scale, reached)
-        made.loss = bare(roots[0]) if roots else None
+        if roots:
+            made.loss = bare(roots[0])
+            # A scaled loss has the scale's dtype, whatever its own was.
+            made.loss_dtype = dtype or made.loss.dtype
         return made
 
     @told
@@ -84,6 +87,7 @@ class Passes(Gradients):
         for known in self.optimizers.values():
             if known.thing.key in feeds and known.backward is not event:
                 self._was_fed(known, event, token, known.sentinel_marks())
+        self._ran = None if token.loss is None else (event, Loss(token.loss, token.scale))
         self._grad_storages = None
         self._watch()
         if self.collectors:
@@ -94,8 +98,8 @@ class Passes(Gradients):
         scaler = holder.scaler() if holder is not None else None
         for collector in self.collectors:
             saw_loss = getattr(collector, "saw_loss", None)
-            if saw_loss is not None and token.loss is not None:
-                saw_loss(token.loss)
+            if saw_loss is not None and token.loss_dtype is not None:
+                saw_loss(token.loss_dtype)
             collector.after_backward(scaler, token.scale, fed)
 
     def _was_fed(self, known: Known, event: Event, token: Pass, marks: list[tuple[int, int]]) -> None:
@@ -106,20 +110,20 @@ class Passes(Gradients):
         if token.loss is not None:
             known.loss = Loss(token.loss, token.scale)
 
-    def _scale_below(self, roots: Sequence[torch.Tensor]) -> tuple[Scaler | None, float]:
-        """The scaler that scaled what runs backward, and its scale at that time."""
+    def _scale_below(self, roots: Sequence[torch.Tensor]) -> tuple[Scaler | None, float, torch.dtype | None]:
+        """The scaler that scaled what runs backward, its scale at that time, and the dtype of what it scaled."""
         if not self._scaled:
-            return None, 1.0
-        for tensor, holder, scale in reversed(self._scaled):
+            return None, 1.0, None
+        for tensor, holder, scale, dtype in reversed(self._scaled):
             scaled = tensor()
             for root in roots:
                 if scaled is root:
-                    return holder, scale
+                    return holder, scale, dtype
         for node in nodes(roots, NEAR):
             found = node.metadata.get(MARK)
             if found is not None and found[0]() is self:
-                return found[1], found[2]
-        return None, 1.0
+                return found[1], found[2], found[3]
+        return None, 1.0, None
 
     def _mark(self, node: Any) -> tuple[Scaler, float] | None:
         """The scaler whose ``scale`` made a node of the graph, and its scale at that time."""
@@ -170,7 +174,7 @@ class Passes(Gradients):
     def autograd_grad(self, outputs: Any, grads: Any, *, create_graph: bool) -> None:
         if not create_graph or self._passes:
             return
-        holder, scale = self._scale_below(tensors(outputs))
+        holder, scale, _ = self._scale_below(tensors(outputs))
         if holder is None:
             return
         site = self.sites.here()

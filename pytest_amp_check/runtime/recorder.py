@@ -40,6 +40,7 @@ class Recorder(Scalers):
         if self.failure is not None:
             return
         self._busy = True
+        self._ran = None
         try:
             self.bury()
             self.chain.close(broken=broken)

@@ -19,7 +19,7 @@ from ..protocol.finding import Finding
 from . import patches
 from .collector import Collector
 from .elsewhere import Watch
-from .known import Known, Penalty, Scaler
+from .known import Known, Loss, Penalty, Scaler
 from .origins import Calls, Spans
 from .sites import Sites, own
 from .spoken import Spoken
@@ -85,10 +85,12 @@ class Recording:
         self._clipped: dict[frozenset[int], frozenset[int]] = {}
         #: What was read in the source at a place.
         self._read: dict[tuple[Callable[[Site], object], Site], Any] = {}
-        self._scaled: deque[tuple[weakref.ref[torch.Tensor], Scaler, float]] = deque(maxlen=SCALED_KEPT)
+        self._scaled: deque[tuple[weakref.ref[torch.Tensor], Scaler, float, torch.dtype]] = deque(maxlen=SCALED_KEPT)
         self._penalties: list[Penalty] = []
         self._suspects: list[Penalty] = []
         self._passes = 0
+        #: The last backward pass and what ran in it, for optimizers that are seen only when they step.
+        self._ran: tuple[Event, Loss] | None = None
         self.in_scaler_step = 0
         self._dtypes: set[str] = set()
         #: id of a backward's site -> the parameters that it reached at first.
@@ -155,6 +157,8 @@ class Recording:
                 event.facts["feeds"].add(thing.key)
                 known.backward = event
                 known.under_scale = bool(event.facts.get("scaled"))
+                if self._ran is not None and self._ran[0] is event:
+                    known.loss = self._ran[1]
         if known.backward is not None and known.backward not in pending:
             self.chain.adopt(thing.key, known.backward)
         return known

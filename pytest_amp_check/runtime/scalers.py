@@ -69,12 +69,12 @@ class Scalers(Optimizers):
         since = frozenset(self._dtypes)
         new = (id(site), since) not in self._scales
         twice = new and self._scaled_already(tensors(outputs), known.scale)
-        for tensor in tensors(result):
-            self._scaled.append((weakref.ref(tensor), known, known.scale))
+        losses = tensors(outputs)
+        for loss, tensor in zip(losses, tensors(result), strict=True):
+            self._scaled.append((weakref.ref(tensor), known, known.scale, loss.dtype))
             if tensor.grad_fn is not None:
                 metadata: Any = tensor.grad_fn.metadata
-                metadata[MARK] = (weakref.ref(self), known, known.scale)
-        losses = tensors(outputs)
+                metadata[MARK] = (weakref.ref(self), known, known.scale, loss.dtype)
         if self._sought:
             self._seek(site, losses)
         if not new:
