@@ -1,4 +1,4 @@
-"""Writes what is made from the code: parts of README.md (output, rules, options, modules, claims), and the rules' pages.
+"""Writes what is made from the code: parts of README.md (output, rules, options, modules, claims), the rules' pages.
 
 python benchmarks/readme.py            writes them into README.md and docs/rules
 python benchmarks/readme.py --check    says which of them are out of date

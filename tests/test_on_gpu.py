@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -165,9 +165,3 @@ def test_the_limits_of_the_parts_leave_time_to_spare() -> None:
     parts: dict[str, Any] = KIT["PARTS"]
     assert sum(part.limit for part in parts.values()) <= 9 * 60
     assert {claim.part for claim in CLAIMS.values()} == parts.keys()
-
-
-def test_a_program_for_the_cpu_becomes_one_for_cuda() -> None:
-    on_cuda: Callable[[str], str] = benchmark("gpu/places")["on_cuda"]
-    source = "x = y.to('cpu')  # \"cpu\" stays here\nz = f(\n    \"cpu\",\n    name='cpu:0',\n)\n"
-    assert on_cuda(source) == 'x = y.to("cuda")  # "cpu" stays here\nz = f(\n    "cuda",\n    name=\'cpu:0\',\n)\n'

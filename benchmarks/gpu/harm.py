@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import harm
 import torch
 
-from gpu.places import measured_place, on, on_cuda
+from gpu.places import measured_place, on
 from gpu.results import Row
 from pytest_amp_check.protocol.measured import MEASURED
 from pytest_amp_check.protocol.rules import RULES
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+
+from moved import to_cuda  # noqa: E402
 
 #: The rules that a dry run looks at.
 FEW = ("AMP103", "AMP201", "AMP204", "AMP206", "AMP215", "AMP301")
@@ -22,13 +28,17 @@ def rows(*, dry: bool) -> Iterator[Row]:
 
     @contextlib.contextmanager
     def around() -> Iterator[None]:
-        with on(place), torch.device("cuda"):
-            yield
+        with on(place):
+            try:
+                yield
+            finally:
+                # A program that is moved makes it CUDA.
+                torch.set_default_device(None)
 
     for code in FEW if dry else RULES:
         if code not in MEASURED:
             continue
-        bad, good = (harm.run(on_cuda(source), around) for source in (RULES[code].bad, RULES[code].good))
+        bad, good = (harm.run(to_cuda(source), around) for source in (RULES[code].bad, RULES[code].good))
         told = harm.sentence(bad, good)
         yield {
             "kind": "harm",

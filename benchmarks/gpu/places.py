@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import tokenize
 from collections.abc import Iterator
 
 import torch
@@ -24,12 +22,3 @@ def on(place: str) -> Iterator[None]:
 def measured_place(*, dry: bool) -> str:
     """The place beside which the emulation is held: CUDA, or in a dry run the emulation once more."""
     return "emulated" if dry else "cuda"
-
-
-def on_cuda(source: str) -> str:
-    """A program for the CPU as one for CUDA: each string "cpu" becomes "cuda"; lines stay where they are."""
-    tokens = [
-        (token.type, '"cuda"' if token.type == tokenize.STRING and token.string.strip("\"'") == "cpu" else token.string)
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-    ]
-    return tokenize.untokenize(tokens)
