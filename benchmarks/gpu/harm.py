@@ -17,7 +17,7 @@ from pytest_amp_check.protocol.rules import RULES
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
 
-from moved import to_cuda  # noqa: E402
+from moved import to_cuda
 
 #: The rules that a dry run looks at.
 FEW = ("AMP103", "AMP201", "AMP204", "AMP206", "AMP215", "AMP301")
