@@ -19,8 +19,8 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
 
 from moved import to_cuda
 
-#: The rules that a dry run looks at.
-FEW = ("AMP103", "AMP201", "AMP204", "AMP206", "AMP215", "AMP301")
+#: Harm that CUDA does not do, and why.
+OTHERWISE = {"AMP217": "the scaler is for CUDA, so that it is on where there is CUDA"}
 
 
 def rows(*, dry: bool) -> Iterator[Row]:
@@ -35,15 +35,13 @@ def rows(*, dry: bool) -> Iterator[Row]:
                 # A program that is moved makes it CUDA.
                 torch.set_default_device(None)
 
-    for code in FEW if dry else RULES:
-        if code not in MEASURED:
-            continue
+    for code in MEASURED:
         bad, good = (harm.run(to_cuda(source), around) for source in (RULES[code].bad, RULES[code].good))
         told = harm.sentence(bad, good)
         yield {
             "kind": "harm",
             "what": code,
-            "agrees": bool(told),
-            "seen": told or f"nothing differs ({bad.error or 'no error'})",
+            "agrees": bool(told) != (code in OTHERWISE),
+            "seen": told or OTHERWISE.get(code, f"nothing differs ({bad.error or 'no error'})"),
             "on the CPU": MEASURED[code],
         }
