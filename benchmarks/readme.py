@@ -28,8 +28,9 @@ PAGES = ROOT / finding.PAGES
 #: The argument of the first command, and the finding of it that the first screen shows in full.
 EXAMPLE, SHOWN = "fixtures/headline.py", "AMP201"
 LEFT_OUT = "   [...]"
+RUNTIME = ("runtime", *(f"runtime/{room}" for room in ("record", "measure", "replay", "emulate")))
 #: The folders of the package, from what judges to what shows.
-FOLDERS = ("protocol", "protocol/rules", "static", "runtime", "faces", "")
+FOLDERS = ("protocol", "protocol/rules", "static", *RUNTIME, "faces", "")
 READERS = {"static": "source", "runtime": "runs", "both": "source, runs"}
 
 

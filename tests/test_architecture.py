@@ -44,6 +44,16 @@ DEAR = {
 }
 
 
+#: Room of runtime -> what it may import of runtime: rooms, and the modules on top of them.
+RUNTIME_ROOMS = {
+    "": {"run", "session", "replay", "measure", "record", "emulate"},
+    "replay": {"replay", "record", "emulate"},
+    "measure": {"measure", "record", "emulate"},
+    "record": {"record"},
+    "emulate": {"emulate"},
+}
+
+
 class Import(NamedTuple):
     """One import: what it names in full, and whether it only happens when a function runs, or never."""
 
@@ -103,8 +113,10 @@ def may(name: str, found: Import) -> bool:
         return standard or folder == "protocol"
     if where == "static":
         return standard or folder in ("protocol", "static") or (top == "libcst" and file == "rewrite.py")
-    if where == "runtime":
-        return standard or folder in ("protocol", "runtime") or top == "torch"
+    if where == "runtime" or where.startswith("runtime/"):
+        if folder == "runtime":
+            return rest.split(".")[1] in RUNTIME_ROOMS.get(where.partition("/")[2], ())
+        return standard or folder == "protocol" or top == "torch"
     if where == "faces":
         if own:
             return folder in ("protocol", "faces") or (found.lazy and folder in ("static", "runtime", "__version__"))
@@ -150,8 +162,14 @@ def test_what_checking_a_file_loads(name: str) -> None:
         ("static/engine.py", "def f():\n    import libcst", False),
         ("static/fix.py", "import libcst", False),
         ("static/rewrite.py", "import libcst", True),
-        ("runtime/recorder.py", "import torch.amp\nfrom ..protocol import events", True),
-        ("runtime/recorder.py", "from ..static import names", False),
+        ("runtime/record/recorder.py", "import torch.amp\nfrom ...protocol import events", True),
+        ("runtime/record/recorder.py", "from ...static import names", False),
+        ("runtime/record/recorder.py", "from ..measure import memory", False),
+        ("runtime/record/recorder.py", "from ..run import Run", False),
+        ("runtime/measure/memory.py", "from ..record.collector import Collector", True),
+        ("runtime/measure/memory.py", "from ..replay import replay", False),
+        ("runtime/emulate/cuda.py", "from ..record import sites", False),
+        ("runtime/session.py", "from .replay.replay import Replay\nfrom .run import record", True),
         ("faces/cli.py", "from ..protocol.rules import RULES\nfrom . import text", True),
         ("faces/cli.py", "from ..static import engine", False),
         ("faces/cli.py", "def f():\n    from ..static import engine", True),

@@ -98,7 +98,7 @@ class Recording:
             self._release = None
 
     def _begin(self, nodeid: str) -> None:
-        from ..runtime import patches
+        from ..runtime.record import patches
         from ..runtime.run import record
 
         if self._release is None:

@@ -15,16 +15,16 @@ from ..protocol.finding import ERROR, INFO, WARNING, Finding
 from ..protocol.rules import RULES
 from ..protocol.selection import resolve
 from ..protocol.suppress import Suppressions
-from .recorder import Recorder
-from .steps import StepRecord
+from .record.recorder import Recorder
+from .record.steps import StepRecord
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from .dtypes import Dtypes
-    from .memory import Memory
-    from .numerics import Numerics
-    from .replay import Replay
+    from .measure.dtypes import Dtypes
+    from .measure.memory import Memory
+    from .measure.numerics import Numerics
+    from .replay.replay import Replay
 
 #: Findings that an assertion's message shows in full.
 SHOWN = 10
@@ -182,14 +182,14 @@ class Run:
     def assert_dtypes(self, expected: Mapping[str, Any]) -> None:
         """Fail unless the dtypes are as expected; see :func:`.dtypes.assert_dtypes`. Needs ``record(dtypes=True)``."""
         __tracebackhide__ = True
-        from .dtypes import assert_dtypes
+        from .measure.dtypes import assert_dtypes
 
         assert_dtypes(_needs(self.dtypes, "dtypes"), expected)
 
     def assert_underflow(self, *, below: float, without_scaling: bool = False) -> None:
         """Fail if float16 would lose too many gradients to zero; see :func:`.numerics.assert_underflow`."""
         __tracebackhide__ = True
-        from .numerics import assert_underflow
+        from .measure.numerics import assert_underflow
 
         assert_underflow(_needs(self.numerics, "numerics"), below=below, without_scaling=without_scaling)
 
@@ -212,7 +212,7 @@ class Run:
         Needs ``record(memory=True)``.
         """
         __tracebackhide__ = True
-        from .memory import assert_memory
+        from .measure.memory import assert_memory
 
         assert_memory(
             _needs(self.memory, "memory"),
@@ -238,7 +238,7 @@ class Run:
     ) -> None:
         """Fail unless the same steps in float32 train the same; see :func:`.compare.assert_matches_fp32`."""
         __tracebackhide__ = True
-        from .compare import assert_matches_fp32
+        from .replay.compare import assert_matches_fp32
 
         assert_matches_fp32(self._again("assert_matches_fp32"), rtol=rtol, atol=atol, updates=updates, what=what)
 
@@ -250,7 +250,7 @@ class Run:
         See :func:`.compare.assert_accumulation_equivalent`.
         """
         __tracebackhide__ = True
-        from .compare import assert_accumulation_equivalent
+        from .replay.compare import assert_accumulation_equivalent
 
         assert_accumulation_equivalent(self._again("assert_accumulation_equivalent"), k, whole=whole, rtol=rtol)
 
@@ -262,7 +262,7 @@ class Run:
         See :func:`.compare.assert_resumes`.
         """
         __tracebackhide__ = True
-        from .compare import assert_resumes
+        from .replay.compare import assert_resumes
 
         assert_resumes(self._again("assert_resumes"), save, load, at=at, rtol=rtol)
 
@@ -272,7 +272,7 @@ class Run:
         See :func:`.compare.assert_speedup`.
         """
         __tracebackhide__ = True
-        from .compare import assert_speedup
+        from .replay.compare import assert_speedup
 
         return assert_speedup(self._again("assert_speedup"), over_fp32=over_fp32, pairs=pairs)
 
@@ -343,26 +343,26 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
         collectors = self._recorder.collectors
         self._recorder.undispatched = ops or memory
         if dtypes or ops:
-            from .dtypes import Dtypes
+            from .measure.dtypes import Dtypes
 
             self.run.dtypes = Dtypes(model, ops=ops)
             collectors.append(self.run.dtypes)
         if numerics:
-            from .numerics import Numerics
+            from .measure.numerics import Numerics
 
             self.run.numerics = Numerics(model, every=1 if numerics is True else numerics)
             collectors.append(self.run.numerics)
         if norms:
-            from .norms import Norms
+            from .measure.norms import Norms
 
             collectors.append(Norms(self._recorder.steps))
         if search and model is None:
-            from .discovery import Discovery
+            from .measure.discovery import Discovery
 
             # It names what the others see.
             collectors.insert(0, Discovery(collectors))
         if memory:
-            from .memory import Memory
+            from .measure.memory import Memory
 
             self.run.memory = Memory(model)
             # Its dispatch mode has to be the outermost, to see what the others do not.

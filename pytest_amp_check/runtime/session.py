@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from .compare import Unavailable
-from .emulate import emulate_cuda
-from .replay import Replay
+from .emulate.cuda import emulate_cuda
+from .record.sites import Sites
+from .replay.compare import Unavailable
+from .replay.replay import Replay
+from .replay.snapshot import random_state, restore_random
 from .run import Run, record
-from .sites import Sites
-from .snapshot import random_state, restore_random
 
 #: The seed of every random generator, the same in every test: a test that fails alone fails in every order.
 SEED = 0
@@ -34,7 +34,7 @@ def run_steps(
     """Records training steps that can run again, which is what the comparing assertions need.
 
     ``step(batch)`` is called once a batch, ``steps`` times in all; ``state`` and ``also`` name what it trains where it
-    is not found from the function, see :class:`~pytest_amp_check.runtime.replay.Replay`. ``parts`` are those of
+    is not found from the function, see :class:`~pytest_amp_check.runtime.replay.replay.Replay`. ``parts`` are those of
     :class:`~pytest_amp_check.runtime.run.record`. Raises ValueError for arguments with which nothing can run.
     """
     replay, recording = _prepared(step, batches, steps, state, also, model, parts)

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from ..protocol import events as e
-from ..protocol.events import Site
+from ...protocol import events as e
+from ...protocol.events import Site
 from .elsewhere import are_shards
-from .known import Known, Loss, Scaler
+from .graph import bare, holds, is_number, plain_number, storage
 from .recording import CLIPPED_KEPT, told
 from .regions import Regions
-from .spoken import Spoken, caught, mentions_scale
-from .tape import bare, holds, is_number, plain_number, storage
+from .source import Spoken, caught, mentions_scale
+from .tracked import Known, Loss, Scaler
 
 
 class Gradients(Regions):

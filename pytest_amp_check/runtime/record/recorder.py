@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
-from ..protocol import events as e
+from ...protocol import events as e
 from . import patches
-from .contents import look_into
+from .checkpoint import look_into
 from .recording import told
 from .scalers import Scalers
-from .spoken import Spoken
+from .source import Spoken
 
 
 class Recorder(Scalers):

@@ -12,12 +12,12 @@ from types import CodeType, FrameType
 
 import torch
 
-from ..protocol.events import Site
+from ...protocol.events import Site
 
 #: Calls that are kept of the chain that leads to a place.
 DEPTH = 40
 
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 #: What stands between a user's line and what it calls, and is neither.
 _INNER = (

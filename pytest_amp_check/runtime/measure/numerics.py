@@ -12,7 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .collector import Collector
+from ..record.collector import Collector
 from .dtypes import ParameterNames
 
 #: The exponents that have a bin: those of float32's normal numbers. What is smaller or larger counts at the ends.

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from ..protocol import events as e
-from .known import Known, Scaler
+from ...protocol import events as e
 from .passes import Passes
 from .recording import told
-from .spoken import Spoken, asks, conditional
+from .source import Spoken, asks, conditional
+from .tracked import Known, Scaler
 
 
 class Optimizers(Passes):

@@ -9,8 +9,8 @@ import os
 import tokenize
 from collections.abc import Iterator
 
-from ..protocol.events import Site
-from ..protocol.words import Words, chain
+from ...protocol.events import Site
+from ...protocol.words import Words, chain
 
 
 class Spoken:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..protocol import optable
+from ...protocol import optable
 
 _C: Any = torch._C
 

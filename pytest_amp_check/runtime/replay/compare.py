@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .emulate import emulating
+from ..emulate.cuda import emulating
 from .replay import Backward, Replay, Watch, Window
 from .snapshot import random_state
 

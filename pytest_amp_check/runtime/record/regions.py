@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 
-from ..protocol import events as e
-from ..protocol import surface
-from ..protocol.events import Event, Site
+from ...protocol import events as e
+from ...protocol import surface
+from ...protocol.events import Event, Site
 from . import patches
 from .elsewhere import Watch
-from .known import Known
+from .graph import FAR, nodes
 from .recording import Recording, plain, told
-from .spoken import Entered, Spoken
+from .source import Entered, Spoken
 from .sums import can_follow
-from .tape import FAR, nodes
+from .tracked import Known
 
 #: Low-precision dtypes that autocast and master weights can have.
 LOW = {torch.float16: "float16", torch.bfloat16: "bfloat16"}

@@ -26,7 +26,7 @@ from torch.nn.utils import clip_grad
 from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ..protocol import surface
+from ...protocol import surface
 from .elsewhere import CONSTANT, Watch, watched
 from .origins import LOW
 from .sites import is_inner
@@ -49,7 +49,7 @@ class _Local(threading.local):
 _LOCAL = _Local()
 _LOCK = threading.Lock()
 _MISSING = object()
-_REDIRECTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "redirects.py")
+_REDIRECTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "emulate", "redirects.py")
 #: Where pools of threads are.
 _POOLS = os.path.dirname(os.path.abspath(concurrent.futures.__file__))
 #: What is patched now: (object, name, what stood there).

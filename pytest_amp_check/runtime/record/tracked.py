@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from ..protocol.events import Event, Site, Thing
-    from .contents import Contents
-    from .spoken import Spoken
+    from ...protocol.events import Event, Site, Thing
+    from .checkpoint import Contents
+    from .source import Spoken
     from .steps import StepRecord
 
 #: Parameters of an optimizer that are looked at to see whether a backward fed it, before all are.

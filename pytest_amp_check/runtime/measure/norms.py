@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .collector import Collector
-from .known import Loss
+from ..record.collector import Collector
+from ..record.tracked import Loss
 
 if TYPE_CHECKING:
-    from .steps import Steps
+    from ..record.steps import Steps
 
 
 class Norms(Collector):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import nn
 
-from .collector import Collector
+from ..record.collector import Collector
 
 
 class _Together(nn.ModuleDict):

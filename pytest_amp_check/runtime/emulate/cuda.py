@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.utils._device
 
-from . import castpolicy, redirects
+from . import cast_policy, redirects
 
 _MISSING = object()
 
@@ -67,7 +67,7 @@ class _Machine:
 
     def _replace(self) -> None:
         _fill_tables_of_torch()
-        self._library = castpolicy.install()
+        self._library = cast_policy.install()
         builtins = _builtins()
         for owner, name, value in list(redirects.replacements()):
             before = vars(owner).get(name, _MISSING)
@@ -83,7 +83,7 @@ class _Machine:
         if self._library is not None:
             self._library._destroy()
             self._library = None
-        castpolicy.forget_casts()
+        cast_policy.forget_casts()
         redirects.PLACES.forget()
 
     def _restore_attributes(self) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .collector import Collector
-from .emulate import emulating
+from ..emulate.cuda import emulating
+from ..record.collector import Collector
 from .sizes import format_size, parse_size
 from .storages import CATEGORIES, Point, Storages, storages
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..protocol.events import Site
+from ...protocol.events import Site
 
 #: What torch says of a trace that finds a cast weight in the cache of a region.
 CONSTANT = "requires grad as a constant"

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils as foreach
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .emulate import emulate_cuda
+from ..emulate.cuda import emulate_cuda
 from .memory import Memory
 from .sizes import parse_size
 

@@ -15,8 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing import reductions
 from torch.overrides import TorchFunctionMode
 
-from . import castpolicy
-from .cudadevice import ACCELERATOR, CUDA, DEVICE, NVTX
+from . import cast_policy
+from .cuda_device import ACCELERATOR, CUDA, DEVICE, NVTX
 
 _CPU = torch.device("cpu")
 _Tensor: Any = torch._C.TensorBase
@@ -357,7 +357,7 @@ def _is_autocast_cpu_enabled() -> bool:
 
 def _clearing(clear: Callable[[], None]) -> Callable[[], None]:
     def clear_autocast_cache() -> None:
-        castpolicy.forget_casts()
+        cast_policy.forget_casts()
         clear()
 
     return clear_autocast_cache

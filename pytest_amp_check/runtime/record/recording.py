@@ -11,20 +11,20 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..protocol import events as e
-from ..protocol import surface
-from ..protocol.chain import PENDING, Chain
-from ..protocol.events import Event, Program, Site, Symbol, Thing
-from ..protocol.finding import Finding
+from ...protocol import events as e
+from ...protocol import surface
+from ...protocol.chain import PENDING, Chain
+from ...protocol.events import Event, Program, Site, Symbol, Thing
+from ...protocol.finding import Finding
 from . import patches
 from .collector import Collector
 from .elsewhere import Watch
-from .known import Known, Penalty, Scaler
 from .origins import Calls, Spans
 from .sites import Sites, own
-from .spoken import Spoken
+from .source import Spoken
 from .steps import Steps
 from .sums import Sums
+from .tracked import Known, Penalty, Scaler
 
 #: Tensors that came out of ``scaler.scale`` and are remembered.
 SCALED_KEPT = 64

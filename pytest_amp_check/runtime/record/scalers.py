@@ -7,18 +7,18 @@ from typing import Any
 
 import torch
 
-from ..protocol import events as e
-from ..protocol import surface
-from ..protocol.events import Event, Site
+from ...protocol import events as e
+from ...protocol import surface
+from ...protocol.events import Event, Site
 from . import patches
 from .elsewhere import unsynchronised
-from .known import Known, Scaler
+from .graph import tensors, values
 from .optimizers import Optimizers
 from .origins import float32_products, is_outermost
 from .passes import MARK
 from .recording import plain, scale_of, told
-from .spoken import Spoken, expected, mentions_autocast
-from .tape import tensors, values
+from .source import Spoken, expected, mentions_autocast
+from .tracked import Known, Scaler
 
 #: How often a scaler may scale until the forward behind a loss that it has scaled is seen.
 TURNS = 8

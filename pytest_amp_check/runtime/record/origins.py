@@ -16,8 +16,8 @@ import torch
 from torch._C._autograd import _get_sequence_nr
 from torch.autograd.function import BackwardCFunction
 
-from ..protocol.events import Site
-from .tape import FAR, NEAR, nodes
+from ...protocol.events import Site
+from .graph import FAR, NEAR, nodes
 
 #: Regions that are remembered.
 KEPT = 256

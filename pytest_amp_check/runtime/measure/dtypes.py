@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .collector import Collector
+from ..record.collector import Collector
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle

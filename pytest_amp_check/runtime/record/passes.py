@@ -6,13 +6,13 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..protocol import events as e
-from ..protocol.events import Event, Site
+from ...protocol import events as e
+from ...protocol.events import Event, Site
 from .gradients import Gradients
-from .known import Known, Loss, Pass, Penalty, Scaler
+from .graph import FAR, NEAR, bare, below, divides, holds, leaves, multiplies, nodes, tensors
 from .recording import told
-from .spoken import Spoken
-from .tape import FAR, NEAR, bare, below, divides, holds, leaves, multiplies, nodes, tensors
+from .source import Spoken
+from .tracked import Known, Loss, Pass, Penalty, Scaler
 
 if TYPE_CHECKING:
     import torch
