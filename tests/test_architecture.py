@@ -115,7 +115,8 @@ def may(name: str, found: Import) -> bool:
         return standard or folder in ("protocol", "static") or (top == "libcst" and file == "rewrite.py")
     if where == "runtime" or where.startswith("runtime/"):
         if folder == "runtime":
-            return rest.split(".")[1] in RUNTIME_ROOMS.get(where.partition("/")[2], ())
+            room, wanted = [*name.split("/")[1:-1], ""][0], rest.split(".")[1]
+            return wanted in RUNTIME_ROOMS.get(room, ())
         return standard or folder == "protocol" or top == "torch"
     if where == "faces":
         if own:
@@ -135,6 +136,28 @@ def may(name: str, found: Import) -> bool:
 def test_who_imports_whom(name: str) -> None:
     found = list(imports(name, (ROOT / name).read_text(encoding="utf-8")))
     assert [f"{name}:{each.line} imports {each.target}" for each in found if not may(name, each)] == []
+
+
+def own_imports(name: str) -> set[str]:
+    """The modules of the package that a module imports anywhere: in functions and for types alone as well."""
+    known = {module.removesuffix(".py").removesuffix("/__init__").replace("/", "."): module for module in MODULES}
+    found = set()
+    for each in imports(name, (ROOT / name).read_text(encoding="utf-8")):
+        target = each.target.removeprefix(f"{PACKAGE}.")
+        found |= {
+            known[path] for path in (target, target.rpartition(".")[0]) if path in known and each.target != target
+        }
+    return found
+
+
+@pytest.mark.parametrize("folder", ["runtime"])
+def test_no_modules_import_each_other(folder: str) -> None:
+    left = {name: own_imports(name) for name in MODULES if name.startswith(f"{folder}/")}
+    # Whatever imports nothing that is left is in no circle, and neither is what imports only such modules.
+    while free := [name for name, wanted in left.items() if wanted.isdisjoint(left)]:
+        for name in free:
+            del left[name]
+    assert left == {}
 
 
 @pytest.mark.parametrize("name", CHECK_PATH)

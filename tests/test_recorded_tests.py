@@ -16,7 +16,7 @@ import torch._dynamo
 from pytest_amp_check.faces import html
 from pytest_amp_check.runtime import session  # noqa: F401
 from pytest_amp_check.runtime.measure import memory, numerics  # noqa: F401
-from pytest_amp_check.runtime.record import patches
+from pytest_amp_check.runtime.record import active, attach
 from pytest_amp_check.runtime.replay import compare  # noqa: F401
 from pytest_amp_check.runtime.run import Run
 
@@ -386,8 +386,8 @@ def patched() -> list[object]:
         torch.autocast.__enter__,
         torch.Tensor.__dict__.get("grad"),
         torch.serialization._save,
-        patches._users,
-        patches.active(),
+        attach._users,
+        active.THREAD.active,
     ]
 
 

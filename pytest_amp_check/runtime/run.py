@@ -15,11 +15,12 @@ from ..protocol.finding import ERROR, INFO, WARNING, Finding
 from ..protocol.rules import RULES
 from ..protocol.selection import resolve
 from ..protocol.suppress import Suppressions
+from .record.attach import begin, end
 from .record.recorder import Recorder
 from .record.steps import StepRecord
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from types import FrameType, TracebackType
 
     from .measure.dtypes import Dtypes
     from .measure.memory import Memory
@@ -64,27 +65,27 @@ class Run:
     @property
     def failure(self) -> Exception | None:
         """The error that ended the recording early, None as a rule. The program that was recorded went on."""
-        return self._recorder.failure
+        return self._recorder.recording.failure
 
     @property
     def steps(self) -> Sequence[StepRecord]:
         """The latest steps of all optimizers, in order; the oldest of a long run are dropped."""
-        return self._recorder.steps.kept
+        return self._recorder.recording.steps.kept
 
     @property
     def steps_total(self) -> int:
         """How many steps there were, taken or skipped."""
-        return self._recorder.steps.total
+        return self._recorder.recording.steps.total
 
     @property
     def skipped_total(self) -> int:
         """How many of them a scaler skipped."""
-        return self._recorder.steps.skipped
+        return self._recorder.recording.steps.skipped
 
     @property
     def scale_history(self) -> list[tuple[int, float]]:
         """(step, loss scale from there on), at changes only."""
-        return list(self._recorder.steps.history)
+        return list(self._recorder.recording.steps.history)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything that is known, as plain data."""
@@ -147,7 +148,7 @@ class Run:
         if all(x is None for x in (minimum, maximum, max_skipped, recovers_within, grows)):
             raise ValueError("assert_scale() was given nothing to check: pass minimum=, maximum=, max_skipped=, ...")
         self._assert_recorded()
-        steps = self._recorder.steps
+        steps = self._recorder.recording.steps
         if steps.lowest is None or steps.highest is None:
             raise AssertionError(
                 "No enabled GradScaler made a step in this recording, so its scale cannot be judged: step through"
@@ -340,8 +341,8 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
         frame = sys._getframe(1)
         self._recorder = Recorder(automatic=automatic, outermost=frame)
         self.run = Run(self._recorder, title=title)
-        collectors = self._recorder.collectors
-        self._recorder.undispatched = ops or memory
+        collectors = self._recorder.recording.collectors
+        self._recorder.recording.undispatched = ops or memory
         if dtypes or ops:
             from .measure.dtypes import Dtypes
 
@@ -355,7 +356,7 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
         if norms:
             from .measure.norms import Norms
 
-            collectors.append(Norms(self._recorder.steps))
+            collectors.append(Norms(self._recorder.recording.steps))
         if search and model is None:
             from .measure.discovery import Discovery
 
@@ -368,11 +369,15 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
             # Its dispatch mode has to be the outermost, to see what the others do not.
             collectors.insert(0, self.run.memory)
 
+    def show_from(self, frame: FrameType) -> None:
+        """Show no calls above this frame in the chain of calls that leads to a place."""
+        self._recorder.recording.sites.show_from(frame)
+
     def __enter__(self) -> Run:
-        self._recorder.begin()
+        begin(self._recorder)
         return self.run
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._recorder.end(broken=kind is not None)
+        end(self._recorder, broken=kind is not None)

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from .emulate.cuda import emulate_cuda
-from .record.sites import Sites
 from .replay.compare import Unavailable
 from .replay.replay import Replay
 from .replay.snapshot import random_state, restore_random
@@ -59,13 +58,8 @@ def _prepared(
     recording = record(model, **parts)
     recording.run.replay = replay
     # The function that calls this one is still there when the steps run, and the step is all that a user wants to see.
-    _seen_from(recording, 1)
+    recording.show_from(sys._getframe(1))
     return replay, recording
-
-
-def _seen_from(recording: record, depth: int) -> None:
-    """Say who records: the chain of calls that leads to a place begins there."""
-    recording._recorder.sites = Sites(sys._getframe(depth + 1))
 
 
 class Session:
@@ -96,7 +90,7 @@ class Session:
     def record(self, model: torch.nn.Module | None = None, **parts: Any) -> record:
         """A recording for a ``with`` block; ``parts`` are those of :class:`~pytest_amp_check.runtime.run.record`."""
         recording = record(model, **parts)
-        _seen_from(recording, 1)
+        recording.show_from(sys._getframe(1))
         self._keep(recording.run)
         return recording
 

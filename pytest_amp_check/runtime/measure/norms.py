@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..record.collector import Collector
-from ..record.tracked import Loss
+from ..record.tracked import ScaledValue
 
 if TYPE_CHECKING:
     from ..record.steps import Steps
@@ -26,4 +26,4 @@ class Norms(Collector):
         record = self.steps.pending
         if norms and record is not None:
             total = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device, torch.float32) for n in norms]))
-            record.know_norm(Loss(total, scale))
+            record.know_norm(ScaledValue(total, scale))

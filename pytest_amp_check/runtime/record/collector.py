@@ -25,6 +25,9 @@ class Collector:
     def stop(self) -> None:
         """The recording ends, also after an exception; whatever was patched or hooked is restored here."""
 
+    def saw_loss(self, loss: torch.Tensor) -> None:
+        """A backward pass has ended that ran from this loss, which has no graph any more and may be scaled."""
+
     def after_backward(
         self, scaler: torch.amp.GradScaler | None, scale: float, fed: Sequence[torch.optim.Optimizer]
     ) -> None:

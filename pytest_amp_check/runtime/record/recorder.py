@@ -2,96 +2,81 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import Any
 
-from ...protocol import events as e
-from . import patches
-from .checkpoint import look_into
-from .recording import told
-from .scalers import Scalers
-from .source import Spoken
+from ...protocol.finding import Finding
+from .listeners.autocast import Autocast
+from .listeners.backward import Backward
+from .listeners.checkpoints import Checkpoints
+from .listeners.clearing import Clearing
+from .listeners.clipping import Clipping
+from .listeners.forwards import Forwards
+from .listeners.gradients import Gradients
+from .listeners.losses import Losses
+from .listeners.optimizers import Optimizers
+from .listeners.penalties import Penalties
+from .listeners.scaler_construction import ScalerConstruction
+from .listeners.scalers import Scalers
+from .listeners.scaling import Scaling
+from .listeners.schedulers import Schedulers
+from .listeners.threads import Threads
+from .listeners.traces import Traces
+from .listeners.weights import Weights
+from .recording import Recording
+from .scaled_losses import ScaledLosses
 
 
-class Recorder(Scalers):
-    """One recording, in the thread that began it, told of everything."""
+class Recorder:
+    """The listeners of one recording, which patches call, each given what it works with.
 
-    def begin(self) -> None:
-        patches.begin(self)
-        try:
-            for collector in self.collectors:
-                collector.start()
-        except BaseException:
-            self.end(broken=True)
-            raise
+    ``automatic`` says that nobody has asked for this recording by name: it yields to those that somebody has.
+    """
 
-    def end(self, *, broken: bool = False) -> None:
-        """The recording ends; ``broken`` says that an exception ends it."""
-        with ExitStack() as stack:
-            # Whatever fails, all that was patched is put back, and what the recorder gets wrong is its own affair.
-            stack.callback(self._conclude, broken=broken)
-            stack.callback(self._unhook)
-            stack.callback(self._calls.unwatch)
-            stack.callback(patches.end, self)
-            for collector in self.collectors:
-                stack.callback(collector.stop)
+    def __init__(self, *, automatic: bool = False, outermost: Any = None) -> None:
+        self.automatic = automatic
+        recording = self.recording = Recording(outermost)
+        scaled = ScaledLosses(recording.registry)
+        self._forwards = Forwards(recording)
+        self.weights = Weights(recording)
+        self.threads = Threads(recording)
+        self.autocast = Autocast(recording, self.weights, self.threads)
+        self.traces = Traces(recording)
+        self.losses = Losses(recording)
+        self.gradients = Gradients(recording, self.weights)
+        self.clearing = Clearing(recording, self.gradients)
+        self.clipping = Clipping(recording, self.gradients)
+        self.penalties = Penalties(recording, scaled)
+        self.backward = Backward(recording, self.gradients, scaled, self.penalties)
+        self.construction = ScalerConstruction(recording)
+        self.optimizers = Optimizers(recording, self.gradients, self.weights, self.construction)
+        self.schedulers = Schedulers(recording)
+        self.scaling = Scaling(recording, scaled, self._forwards, self.construction)
+        self.scalers = Scalers(recording, self.gradients, self.weights, self.optimizers)
+        self.checkpoints = Checkpoints(recording)
 
-    def _conclude(self, *, broken: bool) -> None:
-        if self.failure is not None:
+    @property
+    def in_region(self) -> bool:
+        """Whether an autocast region is open."""
+        return bool(self.recording.regions)
+
+    def findings(self, select: frozenset[str] | None = None) -> list[Finding]:
+        """What has been found so far."""
+        return self.recording.chain.findings(select)
+
+    def unhook(self) -> None:
+        """Take away what stands in modules."""
+        self.weights.unwatch_forwards()
+        self._forwards.unwatch()
+
+    def conclude(self, *, broken: bool) -> None:
+        """Judge what is left; ``broken`` says that an exception has ended the run."""
+        recording = self.recording
+        if recording.failure is not None:
             return
-        self._busy = True
+        recording.busy = True
         try:
-            self.bury()
-            self.chain.close(broken=broken)
-            self.steps.settle()
+            recording.registry.bury()
+            recording.chain.close(broken=broken)
+            recording.steps.settle()
         except Exception as error:  # noqa: BLE001 - as while it lasted: the program goes on, and it is reported
-            self.failure = error
-
-    @told
-    def optimizer_state(self, optimizer: Any, state: Any) -> None:
-        known = self._known(optimizer)
-        known.state_id = id(state)
-        known.state_site = self.sites.here()
-        known.said = known.said or Spoken(known.state_site, "receiver")
-
-    @told
-    def optimizer_load(self, optimizer: Any, state: Any) -> None:
-        known = self._known(optimizer)
-        site = self.sites.here()
-        names = {"optimizer": Spoken(site, "receiver")}
-        known.restored = self._emit(
-            e.OPTIMIZER_LOAD,
-            site,
-            None,
-            known.thing.key,
-            holds_scaler=id(state) in self._resumable,
-            scope_scalers=(),
-            names=names,
-        )
-
-    @told
-    def loaded(self, obj: Any) -> None:
-        contents = look_into(obj)
-        if contents.scaler_states:
-            self._resumable |= contents.states
-
-    @told
-    def saved(self, obj: Any) -> None:
-        contents = look_into(obj)
-        site = self.sites.here()
-        owners = [k for k in self.optimizers.values() if k.scaler is not None and k.saved_in(contents)]
-        live = [k.scaler for k in owners if k.scaler is not None and k.scaler.scaler() is not None]
-        place = next((k.state_site for k in owners if k.state_site is not None), None)
-        # Names, since the things may be gone when the run is judged as a whole.
-        self._emit(
-            e.SAVE,
-            place or site,
-            optimizers=tuple(str(k.said or "") or "the optimizer" for k in owners),
-            scalers=(True,) if contents.scaler_states or contents.scalers else (),
-            whole_scalers=(),
-            scope_scalers=tuple(str(holder.said or "") or "the scaler" for holder in live),
-            open=False,
-        )
-        if contents.scalers:
-            whole = tuple(str(self._scaler(s).said or "") or "the scaler" for s in contents.scalers)
-            self._emit(e.SAVE, site, optimizers=(), scalers=(), whole_scalers=whole, scope_scalers=(), open=False)
+            recording.failure = error

@@ -57,23 +57,32 @@ def _is_library(path: str) -> bool:
     return f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
 
 
-class Sites:
-    """Finds the place of the running call. The same place, reached by the same calls, is the same object.
+def calling_frame() -> FrameType:
+    """The frame, of a user or of torch, that has called into this package."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_OURS) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
 
-    ``outermost`` is the frame in which the recording was begun; calls above it are not shown.
-    """
+
+class Sites:
+    """Finds the place of the running call. The same place, reached by the same calls, is the same object."""
 
     def __init__(self, outermost: FrameType | None) -> None:
-        self._outermost = None if outermost is None else outermost.f_code
+        self.show_from(outermost)
         #: Identities of code objects and offsets in them, innermost first. The code objects are kept alive below.
         self._known: dict[tuple[int, ...], Site] = {}
         self._codes: dict[int, CodeType] = {}
         self._spans: dict[CodeType, list[tuple[int | None, int | None, int | None, int | None]]] = {}
 
+    def show_from(self, outermost: FrameType | None) -> None:
+        """The recording was begun in this frame: calls above it are not shown."""
+        self._outermost = None if outermost is None else outermost.f_code
+
     def here(self) -> Site:
         """The user's place that is running now."""
         inner = _known_inner
-        # The three frames above are always ours: the method that asks, its guard, and the patch.
+        # The three frames above are always ours: the listener that asks, its guard, and what a patch or a hook calls.
         frame: FrameType | None = sys._getframe(3)
         outermost = self._outermost
         key: list[int] = []

@@ -13,7 +13,7 @@ from ...protocol.events import Site
 from ...protocol.words import Words, chain
 
 
-class Spoken:
+class SourceText:
     """The user's own words for the call at a place, or for a part of it. The source is read when they are asked for.
 
     ``part`` is ``call`` (what is called), ``receiver`` (what the method belongs to, or what ``+=`` adds to),
@@ -75,7 +75,7 @@ def _expression(site: Site) -> ast.AST | None:
     return None
 
 
-class Entered:
+class ContextText:
     """The words for the context of a ``with`` statement, or of a decorator."""
 
     def __init__(self, site: Site, *, decorated: bool) -> None:

@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from ..record.patches import hidden
+from ..record.active import hidden
 from .snapshot import Bare, Found, Named, Snapshot, followed, reachable
 
 
