@@ -10,7 +10,7 @@ import torch
 from paired import machine
 from torch import nn
 
-from pytest_amp_check.runtime.emulate import emulate_cuda
+from pytest_amp_check.runtime.emulate.cuda import emulate_cuda
 
 
 def microseconds(call: Callable[[], object], times: int) -> float:

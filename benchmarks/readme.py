@@ -31,7 +31,7 @@ PAGES = ROOT / finding.PAGES
 EXAMPLE, SHOWN = "fixtures/headline.py", "AMP201"
 LEFT_OUT = "   [...]"
 #: The folders of the package, from what judges to what shows.
-FOLDERS = ("protocol", "protocol/rules", "static", "runtime", "faces", "")
+FOLDERS = ("protocol", "static", "runtime", "faces")
 READERS = {"static": "source", "runtime": "runs", "both": "source, runs"}
 
 
@@ -129,15 +129,19 @@ def _flags(option: Option) -> str:
 def modules() -> str:
     """Every module of the package that says something, with the first line of what it says of itself."""
     rows = []
-    for folder in FOLDERS:
-        for path in sorted((PACKAGE / folder).glob("*.py")):
-            said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-            if said:
-                # The marks of reStructuredText mean nothing here.
-                line = re.sub(r":\w+:`[~.]*([^`]+)`", r"\1", said.splitlines()[0]).replace("``", "")
-                rows.append((path.relative_to(PACKAGE).as_posix(), line))
+    paths = [path for folder in FOLDERS for path in sorted((PACKAGE / folder).rglob("*.py"), key=_by_folder)]
+    for path in (*paths, *sorted(PACKAGE.glob("*.py"))):
+        said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        if said:
+            # The marks of reStructuredText mean nothing here.
+            line = re.sub(r":\w+:`[~.]*([^`]+)`", r"\1", said.splitlines()[0]).replace("``", "")
+            rows.append((path.relative_to(PACKAGE).as_posix(), line))
     width = max(len(name) for name, _ in rows)
     return "".join(f"{name:<{width}}  {said}\n" for name, said in rows)
+
+
+def _by_folder(path: Path) -> tuple[Path, str]:
+    return path.parent, path.name
 
 
 def replaced(readme: str, parts: dict[str, str]) -> str:

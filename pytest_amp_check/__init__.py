@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .protocol.finding import Finding
-    from .runtime.budget import estimate_memory
-    from .runtime.emulate import emulate_cuda
-    from .runtime.memory import assert_memory, measure_memory
+    from .runtime.emulate.cuda import emulate_cuda
+    from .runtime.measure.estimate import estimate_memory
+    from .runtime.measure.memory import assert_memory, measure_memory
     from .runtime.run import Run, record
     from .runtime.session import run_steps
     from .static.engine import check_paths, check_source
@@ -34,12 +34,12 @@ __all__ = [
 _HOMES = {
     "Finding": "protocol.finding",
     "Run": "runtime.run",
-    "assert_memory": "runtime.memory",
+    "assert_memory": "runtime.measure.memory",
     "check_paths": "static.engine",
     "check_source": "static.engine",
-    "emulate_cuda": "runtime.emulate",
-    "estimate_memory": "runtime.budget",
-    "measure_memory": "runtime.memory",
+    "emulate_cuda": "runtime.emulate.cuda",
+    "estimate_memory": "runtime.measure.estimate",
+    "measure_memory": "runtime.measure.memory",
     "record": "runtime.run",
     "run_steps": "runtime.session",
 }

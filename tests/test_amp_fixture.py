@@ -14,7 +14,10 @@ import torch
 import torch._dynamo
 import torch.utils._device
 
-from pytest_amp_check.runtime import compare, dtypes, emulate, memory, numerics, session, snapshot  # noqa: F401
+from pytest_amp_check.runtime import session
+from pytest_amp_check.runtime.emulate import cuda
+from pytest_amp_check.runtime.measure import dtypes, memory, numerics  # noqa: F401
+from pytest_amp_check.runtime.replay import compare, snapshot
 
 pytest_plugins = ["pytester"]
 
@@ -255,7 +258,7 @@ def test_runs_and_recordings_know_what_happened(pytester: pytest.Pytester) -> No
 def test_what_cannot_be_decided_here_is_skipped(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
-        "import unittest\nfrom pytest_amp_check.runtime.compare import Unavailable\n"
+        "import unittest\nfrom pytest_amp_check.runtime.replay.compare import Unavailable\n"
         "@pytest.mark.amp(device='emulate')\n"
         "def test_it(amp):\n"
         "    amp.run(trainer(amp), batches(amp)).assert_speedup(over_fp32=1.5)\n"
@@ -411,9 +414,9 @@ def test_a_session_is_a_region() -> None:
     ):
         pass
     with session.session("emulate") as amp:
-        assert emulate.emulating()
+        assert cuda.emulating()
         assert amp.generator.initial_seed() == session.SEED
-    assert not emulate.emulating()
+    assert not cuda.emulating()
 
 
 def test_steps_run_and_can_run_again() -> None:

@@ -44,6 +44,16 @@ DEAR = {
 }
 
 
+#: Room of runtime -> what it may import of runtime: rooms, and the modules on top of them.
+RUNTIME_ROOMS = {
+    "": {"run", "session", "replay", "measure", "record", "emulate"},
+    "replay": {"replay", "record", "emulate"},
+    "measure": {"measure", "record", "emulate"},
+    "record": {"record"},
+    "emulate": {"emulate"},
+}
+
+
 class Import(NamedTuple):
     """One import: what it names in full, and whether it only happens when a function runs, or never."""
 
@@ -103,8 +113,11 @@ def may(name: str, found: Import) -> bool:
         return standard or folder == "protocol"
     if where == "static":
         return standard or folder in ("protocol", "static") or (top == "libcst" and file == "rewrite.py")
-    if where == "runtime":
-        return standard or folder in ("protocol", "runtime") or top == "torch"
+    if where == "runtime" or where.startswith("runtime/"):
+        if folder == "runtime":
+            room, wanted = [*name.split("/")[1:-1], ""][0], rest.split(".")[1]
+            return wanted in RUNTIME_ROOMS.get(room, ())
+        return standard or folder == "protocol" or top == "torch"
     if where == "faces":
         if own:
             return folder in ("protocol", "faces") or (found.lazy and folder in ("static", "runtime", "__version__"))
@@ -123,6 +136,28 @@ def may(name: str, found: Import) -> bool:
 def test_who_imports_whom(name: str) -> None:
     found = list(imports(name, (ROOT / name).read_text(encoding="utf-8")))
     assert [f"{name}:{each.line} imports {each.target}" for each in found if not may(name, each)] == []
+
+
+def own_imports(name: str) -> set[str]:
+    """The modules of the package that a module imports anywhere: in functions and for types alone as well."""
+    known = {module.removesuffix(".py").removesuffix("/__init__").replace("/", "."): module for module in MODULES}
+    found = set()
+    for each in imports(name, (ROOT / name).read_text(encoding="utf-8")):
+        target = each.target.removeprefix(f"{PACKAGE}.")
+        found |= {
+            known[path] for path in (target, target.rpartition(".")[0]) if path in known and each.target != target
+        }
+    return found
+
+
+@pytest.mark.parametrize("folder", ["runtime"])
+def test_no_modules_import_each_other(folder: str) -> None:
+    left = {name: own_imports(name) for name in MODULES if name.startswith(f"{folder}/")}
+    # Whatever imports nothing that is left is in no circle, and neither is what imports only such modules.
+    while free := [name for name, wanted in left.items() if wanted.isdisjoint(left)]:
+        for name in free:
+            del left[name]
+    assert left == {}
 
 
 @pytest.mark.parametrize("name", CHECK_PATH)
@@ -150,8 +185,14 @@ def test_what_checking_a_file_loads(name: str) -> None:
         ("static/engine.py", "def f():\n    import libcst", False),
         ("static/fix.py", "import libcst", False),
         ("static/rewrite.py", "import libcst", True),
-        ("runtime/recorder.py", "import torch.amp\nfrom ..protocol import events", True),
-        ("runtime/recorder.py", "from ..static import names", False),
+        ("runtime/record/recorder.py", "import torch.amp\nfrom ...protocol import events", True),
+        ("runtime/record/recorder.py", "from ...static import names", False),
+        ("runtime/record/recorder.py", "from ..measure import memory", False),
+        ("runtime/record/recorder.py", "from ..run import Run", False),
+        ("runtime/measure/memory.py", "from ..record.collector import Collector", True),
+        ("runtime/measure/memory.py", "from ..replay import replay", False),
+        ("runtime/emulate/cuda.py", "from ..record import sites", False),
+        ("runtime/session.py", "from .replay.replay import Replay\nfrom .run import record", True),
         ("faces/cli.py", "from ..protocol.rules import RULES\nfrom . import text", True),
         ("faces/cli.py", "from ..static import engine", False),
         ("faces/cli.py", "def f():\n    from ..static import engine", True),

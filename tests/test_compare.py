@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pytest_amp_check.runtime.compare import (
+from pytest_amp_check.runtime.emulate.cuda import emulate_cuda
+from pytest_amp_check.runtime.replay.compare import (
     Unavailable,
     assert_accumulation_equivalent,
     assert_matches_fp32,
     assert_resumes,
     assert_speedup,
 )
-from pytest_amp_check.runtime.emulate import emulate_cuda
-from pytest_amp_check.runtime.replay import Replay
+from pytest_amp_check.runtime.replay.replay import Replay
 
 Batch = tuple[Tensor, Tensor]
 #: What is patched while steps are watched, without torch's types, which hide it or have none.

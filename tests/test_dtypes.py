@@ -18,7 +18,7 @@ from torch import nn  # noqa: E402
 from torch.nn.modules import module as hooks  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from pytest_amp_check.runtime.dtypes import Dtypes, assert_dtypes  # noqa: E402
+from pytest_amp_check.runtime.measure.dtypes import Dtypes, assert_dtypes  # noqa: E402
 
 
 class Net(nn.Module):

@@ -21,8 +21,8 @@ from torch.cuda.amp import GradScaler as CudaGradScaler
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from pytest_amp_check.runtime import castpolicy, redirects
-from pytest_amp_check.runtime.emulate import emulate_cuda, emulating
+from pytest_amp_check.runtime.emulate import cast_policy, redirects
+from pytest_amp_check.runtime.emulate.cuda import emulate_cuda, emulating
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -131,9 +131,9 @@ def test_ops_beyond_the_table_give_what_the_kernels_of_cuda_give(half: torch.dty
 
 
 def test_the_policy_knows_every_op_that_cuda_autocasts() -> None:
-    registered = castpolicy.registered("AutocastCUDA")
+    registered = cast_policy.registered("AutocastCUDA")
     assert len(registered) >= 119
-    assert [name for name in sorted(registered) if castpolicy.cuda_policy(name) is None] == []
+    assert [name for name in sorted(registered) if cast_policy.cuda_policy(name) is None] == []
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_the_policy_knows_every_op_that_cuda_autocasts() -> None:
     ],
 )
 def test_the_policy_of_an_op(name: str, policy: str | None) -> None:
-    assert castpolicy.cuda_policy(name) == policy
+    assert cast_policy.cuda_policy(name) == policy
 
 
 #: Errors under plain CPU autocast: no kernel for the dtype, or no promotion.
@@ -370,7 +370,7 @@ def test_a_cast_under_no_grad_is_kept_as_torch_keeps_it() -> None:
         assert no_grad_first("cuda") == expected
 
 
-@pytest.mark.skipif(not castpolicy.CACHE_KEEPS_GRADIENTS, reason="torch before 2.11 keeps casts without gradients")
+@pytest.mark.skipif(not cast_policy.CACHE_KEEPS_GRADIENTS, reason="torch before 2.11 keeps casts without gradients")
 def test_inference_mode_does_not_touch_the_casts_of_training(cuda: None) -> None:
     model, inputs = nn.Linear(4, 4), torch.randn(2, 4)
     with autocast("cuda"):

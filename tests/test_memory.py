@@ -17,11 +17,11 @@ from torch.optim import optimizer as optimizers
 from torch.utils import _foreach_utils as foreach_utils
 from torch.utils.checkpoint import checkpoint
 
-from pytest_amp_check.runtime import storages
-from pytest_amp_check.runtime.budget import CUBLAS_WORKSPACE, estimate_memory
-from pytest_amp_check.runtime.emulate import emulate_cuda
-from pytest_amp_check.runtime.memory import Memory, assert_memory, measure_memory
-from pytest_amp_check.runtime.sizes import format_size, parse_size
+from pytest_amp_check.runtime.emulate.cuda import emulate_cuda
+from pytest_amp_check.runtime.measure import storages
+from pytest_amp_check.runtime.measure.estimate import CUBLAS_WORKSPACE, estimate_memory
+from pytest_amp_check.runtime.measure.memory import Memory, assert_memory, measure_memory
+from pytest_amp_check.runtime.measure.sizes import format_size, parse_size
 
 FP32, FP16, INT64 = 4, 2, 8
 #: The loss, and the gradient of ones from which backward starts.

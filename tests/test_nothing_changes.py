@@ -716,7 +716,7 @@ def held() -> int:
 @pytest.mark.parametrize("mistaken", [False, True], ids=["right", "mistaken"])
 def test_what_a_run_holds_does_not_grow(mistaken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # Most of the steps of a long run are dropped; here that begins early.
-    monkeypatch.setattr("pytest_amp_check.runtime.steps.KEPT", 500)
+    monkeypatch.setattr("pytest_amp_check.runtime.record.steps.KEPT", 500)
     torch.manual_seed(0)
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)

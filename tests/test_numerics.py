@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from pytest_amp_check.runtime.numerics import Counts, Numerics, assert_underflow  # noqa: E402
+from pytest_amp_check.runtime.measure.numerics import Counts, Numerics, assert_underflow  # noqa: E402
 
 #: A machine that is busy is no fault.
 quick = settings(max_examples=150, deadline=None)

@@ -14,7 +14,10 @@ import torch
 import torch._dynamo
 
 from pytest_amp_check.faces import html
-from pytest_amp_check.runtime import compare, memory, numerics, patches, session  # noqa: F401
+from pytest_amp_check.runtime import session  # noqa: F401
+from pytest_amp_check.runtime.measure import memory, numerics  # noqa: F401
+from pytest_amp_check.runtime.record import active, attach
+from pytest_amp_check.runtime.replay import compare  # noqa: F401
 from pytest_amp_check.runtime.run import Run
 
 pytest_plugins = ["pytester"]
@@ -383,8 +386,8 @@ def patched() -> list[object]:
         torch.autocast.__enter__,
         torch.Tensor.__dict__.get("grad"),
         torch.serialization._save,
-        patches._users,
-        patches.active(),
+        attach._users,
+        active.THREAD.active,
     ]
 
 

@@ -92,7 +92,7 @@ def _dtypes(given: Any) -> str | list[str]:
 
 def budget(item: pytest.Item) -> int | None:
     """The limit of the nearest ``amp_memory`` in bytes, None without one."""
-    from ..runtime.sizes import parse_size
+    from ..runtime.measure.sizes import parse_size
 
     mark = item.get_closest_marker("amp_memory")
     if mark is None:
@@ -226,7 +226,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
         pytest.fail(item.stash[_refused], pytrace=False)
     result = yield
     if _session in item.stash:
-        from ..runtime.snapshot import random_state
+        from ..runtime.replay.snapshot import random_state
 
         item.stash[_random] = random_state()
     return result
@@ -236,7 +236,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     if _random in pyfuncitem.stash:
         # Others, such as pytest-randomly, seed generators between setup and call, differently in every run.
-        from ..runtime.snapshot import restore_random
+        from ..runtime.replay.snapshot import restore_random
 
         restore_random(pyfuncitem.stash[_random])
     return (yield)
@@ -248,7 +248,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     if limit is None:
         return (yield)
     try:
-        from ..runtime import memory as measuring
+        from ..runtime.measure import memory as measuring
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -296,7 +296,7 @@ def pytest_runtest_makereport(
 
 def _unavailable(error: BaseException) -> bool:
     """Whether an assertion could not be decided on this machine."""
-    compare = sys.modules.get("pytest_amp_check.runtime.compare")
+    compare = sys.modules.get("pytest_amp_check.runtime.replay.compare")
     return compare is not None and isinstance(error, compare.Unavailable)
 
 

@@ -98,11 +98,11 @@ class Recording:
             self._release = None
 
     def _begin(self, nodeid: str) -> None:
-        from ..runtime import patches
+        from ..runtime.record import attach
         from ..runtime.run import record
 
         if self._release is None:
-            self._release = patches.keep()
+            self._release = attach.keep()
         wanted = bool(self.report)
         # A report is asked for to be looked at: what costs time and changes nothing is recorded for it too.
         self.open = record(title=nodeid, automatic=True, dtypes=wanted, numerics=10 if wanted else 0, search=wanted)

@@ -140,7 +140,7 @@ def _prepare_device(device: str, stack: ExitStack) -> None:
         # Read by torch when it first asks for its devices.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     elif device == "emulate":
-        from ..runtime.emulate import emulate_cuda
+        from ..runtime.emulate.cuda import emulate_cuda
 
         stack.enter_context(emulate_cuda())
     elif device != "auto":

@@ -15,16 +15,17 @@ from ..protocol.finding import ERROR, INFO, WARNING, Finding
 from ..protocol.rules import RULES
 from ..protocol.selection import resolve
 from ..protocol.suppress import Suppressions
-from .recorder import Recorder
-from .steps import StepRecord
+from .record.attach import begin, end
+from .record.recorder import Recorder
+from .record.steps import StepRecord
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from types import FrameType, TracebackType
 
-    from .dtypes import Dtypes
-    from .memory import Memory
-    from .numerics import Numerics
-    from .replay import Replay
+    from .measure.dtypes import Dtypes
+    from .measure.memory import Memory
+    from .measure.numerics import Numerics
+    from .replay.replay import Replay
 
 #: Findings that an assertion's message shows in full.
 SHOWN = 10
@@ -64,27 +65,27 @@ class Run:
     @property
     def failure(self) -> Exception | None:
         """The error that ended the recording early, None as a rule. The program that was recorded went on."""
-        return self._recorder.failure
+        return self._recorder.recording.failure
 
     @property
     def steps(self) -> Sequence[StepRecord]:
         """The latest steps of all optimizers, in order; the oldest of a long run are dropped."""
-        return self._recorder.steps.kept
+        return self._recorder.recording.steps.kept
 
     @property
     def steps_total(self) -> int:
         """How many steps there were, taken or skipped."""
-        return self._recorder.steps.total
+        return self._recorder.recording.steps.total
 
     @property
     def skipped_total(self) -> int:
         """How many of them a scaler skipped."""
-        return self._recorder.steps.skipped
+        return self._recorder.recording.steps.skipped
 
     @property
     def scale_history(self) -> list[tuple[int, float]]:
         """(step, loss scale from there on), at changes only."""
-        return list(self._recorder.steps.history)
+        return list(self._recorder.recording.steps.history)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything that is known, as plain data."""
@@ -147,7 +148,7 @@ class Run:
         if all(x is None for x in (minimum, maximum, max_skipped, recovers_within, grows)):
             raise ValueError("assert_scale() was given nothing to check: pass minimum=, maximum=, max_skipped=, ...")
         self._assert_recorded()
-        steps = self._recorder.steps
+        steps = self._recorder.recording.steps
         if steps.lowest is None or steps.highest is None:
             raise AssertionError(
                 "No enabled GradScaler made a step in this recording, so its scale cannot be judged: step through"
@@ -182,14 +183,14 @@ class Run:
     def assert_dtypes(self, expected: Mapping[str, Any]) -> None:
         """Fail unless the dtypes are as expected; see :func:`.dtypes.assert_dtypes`. Needs ``record(dtypes=True)``."""
         __tracebackhide__ = True
-        from .dtypes import assert_dtypes
+        from .measure.dtypes import assert_dtypes
 
         assert_dtypes(_needs(self.dtypes, "dtypes"), expected)
 
     def assert_underflow(self, *, below: float, without_scaling: bool = False) -> None:
         """Fail if float16 would lose too many gradients to zero; see :func:`.numerics.assert_underflow`."""
         __tracebackhide__ = True
-        from .numerics import assert_underflow
+        from .measure.numerics import assert_underflow
 
         assert_underflow(_needs(self.numerics, "numerics"), below=below, without_scaling=without_scaling)
 
@@ -212,7 +213,7 @@ class Run:
         Needs ``record(memory=True)``.
         """
         __tracebackhide__ = True
-        from .memory import assert_memory
+        from .measure.memory import assert_memory
 
         assert_memory(
             _needs(self.memory, "memory"),
@@ -238,7 +239,7 @@ class Run:
     ) -> None:
         """Fail unless the same steps in float32 train the same; see :func:`.compare.assert_matches_fp32`."""
         __tracebackhide__ = True
-        from .compare import assert_matches_fp32
+        from .replay.compare import assert_matches_fp32
 
         assert_matches_fp32(self._again("assert_matches_fp32"), rtol=rtol, atol=atol, updates=updates, what=what)
 
@@ -250,7 +251,7 @@ class Run:
         See :func:`.compare.assert_accumulation_equivalent`.
         """
         __tracebackhide__ = True
-        from .compare import assert_accumulation_equivalent
+        from .replay.compare import assert_accumulation_equivalent
 
         assert_accumulation_equivalent(self._again("assert_accumulation_equivalent"), k, whole=whole, rtol=rtol)
 
@@ -262,7 +263,7 @@ class Run:
         See :func:`.compare.assert_resumes`.
         """
         __tracebackhide__ = True
-        from .compare import assert_resumes
+        from .replay.compare import assert_resumes
 
         assert_resumes(self._again("assert_resumes"), save, load, at=at, rtol=rtol)
 
@@ -272,7 +273,7 @@ class Run:
         See :func:`.compare.assert_speedup`.
         """
         __tracebackhide__ = True
-        from .compare import assert_speedup
+        from .replay.compare import assert_speedup
 
         return assert_speedup(self._again("assert_speedup"), over_fp32=over_fp32, pairs=pairs)
 
@@ -340,39 +341,43 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
         frame = sys._getframe(1)
         self._recorder = Recorder(automatic=automatic, outermost=frame)
         self.run = Run(self._recorder, title=title)
-        collectors = self._recorder.collectors
-        self._recorder.undispatched = ops or memory
+        collectors = self._recorder.recording.collectors
+        self._recorder.recording.undispatched = ops or memory
         if dtypes or ops:
-            from .dtypes import Dtypes
+            from .measure.dtypes import Dtypes
 
             self.run.dtypes = Dtypes(model, ops=ops)
             collectors.append(self.run.dtypes)
         if numerics:
-            from .numerics import Numerics
+            from .measure.numerics import Numerics
 
             self.run.numerics = Numerics(model, every=1 if numerics is True else numerics)
             collectors.append(self.run.numerics)
         if norms:
-            from .norms import Norms
+            from .measure.norms import Norms
 
-            collectors.append(Norms(self._recorder.steps))
+            collectors.append(Norms(self._recorder.recording.steps))
         if search and model is None:
-            from .discovery import Discovery
+            from .measure.discovery import Discovery
 
             # It names what the others see.
             collectors.insert(0, Discovery(collectors))
         if memory:
-            from .memory import Memory
+            from .measure.memory import Memory
 
             self.run.memory = Memory(model)
             # Its dispatch mode has to be the outermost, to see what the others do not.
             collectors.insert(0, self.run.memory)
 
+    def show_from(self, frame: FrameType) -> None:
+        """Show no calls above this frame in the chain of calls that leads to a place."""
+        self._recorder.recording.sites.show_from(frame)
+
     def __enter__(self) -> Run:
-        self._recorder.begin()
+        begin(self._recorder)
         return self.run
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._recorder.end(broken=kind is not None)
+        end(self._recorder, broken=kind is not None)

@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 
-from .compare import Unavailable
-from .emulate import emulate_cuda
-from .replay import Replay
+from .emulate.cuda import emulate_cuda
+from .replay.compare import Unavailable
+from .replay.replay import Replay
+from .replay.snapshot import random_state, restore_random
 from .run import Run, record
-from .sites import Sites
-from .snapshot import random_state, restore_random
 
 #: The seed of every random generator, the same in every test: a test that fails alone fails in every order.
 SEED = 0
@@ -34,7 +33,7 @@ def run_steps(
     """Records training steps that can run again, which is what the comparing assertions need.
 
     ``step(batch)`` is called once a batch, ``steps`` times in all; ``state`` and ``also`` name what it trains where it
-    is not found from the function, see :class:`~pytest_amp_check.runtime.replay.Replay`. ``parts`` are those of
+    is not found from the function, see :class:`~pytest_amp_check.runtime.replay.replay.Replay`. ``parts`` are those of
     :class:`~pytest_amp_check.runtime.run.record`. Raises ValueError for arguments with which nothing can run.
     """
     replay, recording = _prepared(step, batches, steps, state, also, model, parts)
@@ -59,13 +58,8 @@ def _prepared(
     recording = record(model, **parts)
     recording.run.replay = replay
     # The function that calls this one is still there when the steps run, and the step is all that a user wants to see.
-    _seen_from(recording, 1)
+    recording.show_from(sys._getframe(1))
     return replay, recording
-
-
-def _seen_from(recording: record, depth: int) -> None:
-    """Say who records: the chain of calls that leads to a place begins there."""
-    recording._recorder.sites = Sites(sys._getframe(depth + 1))
 
 
 class Session:
@@ -96,7 +90,7 @@ class Session:
     def record(self, model: torch.nn.Module | None = None, **parts: Any) -> record:
         """A recording for a ``with`` block; ``parts`` are those of :class:`~pytest_amp_check.runtime.run.record`."""
         recording = record(model, **parts)
-        _seen_from(recording, 1)
+        recording.show_from(sys._getframe(1))
         self._keep(recording.run)
         return recording
 

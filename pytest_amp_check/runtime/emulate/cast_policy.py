@@ -1,0 +1,274 @@
+"""CUDA's autocast policy on CPU tensors: which op casts what, and kernels that do it.
+
+The policies of the ops are those of :mod:`..protocol.optable`; which overloads they apply to is asked of the torch that
+is installed.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...protocol import optable
+
+_C: Any = torch._C
+
+#: On CUDA these run as one op of cuDNN, which is registered in CUDA builds alone; weights are cast anew on every call.
+_CUDNN_RNN = frozenset(
+    f"aten::{name}.{overload}" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu") for overload in ("input", "data")
+)
+#: CUDA runs these in the dtype that they are given and has kernels for low ones, which the CPU lacks for some.
+_AS_GIVEN = frozenset(
+    "adaptive_avg_pool3d adaptive_max_pool3d avg_pool3d fractional_max_pool2d fractional_max_pool3d max_pool3d "
+    "max_unpool2d max_unpool3d reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d replication_pad3d "
+    "trace".split()
+)
+#: Registered in CUDA builds, and never reached by a CPU tensor.
+_UNREACHABLE = frozenset({"_cudnn_rnn", "miopen_rnn"})
+
+_ONLY_AUTOCAST_CPU = _C.DispatchKeySet(_C.DispatchKey.AutocastCPU)
+_ONLY_AUTOCAST_CUDA = _C.DispatchKeySet(_C.DispatchKey.AutocastCUDA)
+_BELOW_AUTOCAST_CPU = _C._dispatch_keyset_full_after(_C.DispatchKey.AutocastCPU)
+
+# The names are looked up here once: inside the region some of them stand for something else.
+_is_enabled = torch.is_autocast_enabled
+_is_cache_enabled = torch.is_autocast_cache_enabled
+_low_dtype = torch.get_autocast_dtype
+_to = _C.TensorBase.to
+_excluding = _C._ExcludeDispatchKeyGuard
+_library: Any = torch.library.Library
+
+#: Since 2.11 a cast that is cached under no_grad carries gradients, and inference mode neither reads nor fills the
+#: cache; before, a cast was cached as it was made (pytorch issue 165068).
+CACHE_KEEPS_GRADIENTS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 11)
+
+#: By id: a parameter, which is held so that its id stays its own, and its cast. One for all threads, as torch's own.
+_casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+_Policy = Callable[[Any, str, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def forget_casts() -> None:
+    """Empties the cache of cast weights; the next op casts them again."""
+    _casts.clear()
+
+
+def _eligible(value: torch.Tensor) -> bool:
+    return value.is_floating_point() and value.dtype is not torch.float64
+
+
+def _cast(value: Any, dtype: torch.dtype, low: torch.dtype | None) -> Any:
+    """The argument in ``dtype``; casts of weights to ``low`` are cached, and None caches nothing."""
+    if isinstance(value, torch.Tensor):
+        if value.dtype is dtype or not _eligible(value):
+            return value
+        if (
+            dtype is low
+            and value.dtype is torch.float32
+            and value.requires_grad
+            and value.is_leaf
+            and _is_cache_enabled()
+            and not value._is_view()
+            and not (CACHE_KEEPS_GRADIENTS and torch.is_inference_mode_enabled())
+        ):
+            return _cached(value, dtype)
+        return _to(value, dtype)
+    if isinstance(value, (list, tuple)):
+        return [_cast(each, dtype, low) for each in value]
+    return value
+
+
+def _cached(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    # As in torch the dtype is not part of the key: a bfloat16 region in a warm float16 region gets float16.
+    known = _casts.get(id(value))
+    if known is not None:
+        return known[1]
+    if CACHE_KEEPS_GRADIENTS:
+        with torch.enable_grad():
+            cast = _to(value, dtype)
+    else:
+        cast = _to(value, dtype)
+    _casts[id(value)] = (value, cast)
+    return cast  # type: ignore[no-any-return]
+
+
+def _run_in(dtype: torch.dtype, low: torch.dtype | None, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with _excluding(_ONLY_AUTOCAST_CPU):
+        return op(
+            *[_cast(each, dtype, low) for each in args],
+            **{name: _cast(each, dtype, low) for name, each in kwargs.items()},
+        )
+
+
+def _low(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    low = _low_dtype(device)
+    return _run_in(low, low, op, args, kwargs)
+
+
+def _rnn(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # float16 in a bfloat16 region too, as aten/src/ATen/cudnn/AutocastRNN.cpp casts for cuDNN's kernels.
+    return _run_in(torch.float16, None, op, args, kwargs)
+
+
+def _fp32(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # float32 is the autocast dtype of a region that asks for it; nothing needs a cast then.
+    return _run_in(torch.float32, None, op, args, kwargs)
+
+
+def _promote(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    low = _low_dtype(device)
+    widest = low
+    for value in (*args, *kwargs.values()):
+        for each in value if isinstance(value, (list, tuple)) else (value,):
+            if not isinstance(each, torch.Tensor) or not _eligible(each):
+                continue
+            if torch.float32 in (widest, each.dtype):
+                widest = torch.float32
+            elif not widest is each.dtype is low:
+                raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
+    return _run_in(widest, low, op, args, kwargs)
+
+
+def _as_given(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    given = args[0].dtype
+    if given not in _HALVES:
+        with _excluding(_ONLY_AUTOCAST_CPU):
+            return op(*args, **kwargs)
+    result = _run_in(torch.float32, None, op, args, kwargs)
+    return tuple(_cast(each, given, None) for each in result) if isinstance(result, tuple) else _to(result, given)
+
+
+def _banned(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # The kernel of CUDA says why, in the words of the torch that is installed.
+    return op.redispatch(_ONLY_AUTOCAST_CUDA, *args, **kwargs)
+
+
+def _fp32_unless_dtype(op: Any) -> _Policy:
+    """The policy for an op whose schema has an optional argument ``dtype``."""
+    names = [argument.name for argument in op._schema.arguments]
+    keyword = op._schema.arguments[names.index("dtype")].kwarg_only
+    place = len(names) if keyword else names.index("dtype")
+
+    def policy(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = args[place] if len(args) > place else kwargs.get("dtype")
+        with _excluding(_ONLY_AUTOCAST_CPU):
+            if given is not None or not _eligible(args[0]):
+                return op(*args, **kwargs)
+            return op(*args[:place], **{**kwargs, "dtype": torch.float32})
+
+    return policy
+
+
+def _fp32_appended(op: Any) -> _Policy:
+    """The policy for ``norm``: its overload of the same arguments and a dtype."""
+    packet = torch.ops.aten.norm
+    target = getattr(packet, "ScalarOpt_dtype" if op._overloadname == "Scalar" else f"{op._overloadname}_dtype")
+    arguments = op._schema.arguments
+
+    def policy(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # The dispatcher leaves out trailing arguments that have their default value, which the target has not.
+        full = [*args, *(argument.default_value for argument in arguments[len(args) :])]
+        dtype = torch.float32 if _eligible(args[0]) else args[0].dtype
+        with _excluding(_ONLY_AUTOCAST_CPU):
+            return target(*full, dtype=dtype)
+
+    return policy
+
+
+def _base(name: str) -> str:
+    return name.removeprefix("aten::").partition(".")[0]
+
+
+def registered(key: str) -> frozenset[str]:
+    """The aten overloads, like ``aten::norm.Scalar``, that have a kernel of their own for a dispatch key."""
+    return frozenset(
+        name
+        for name in _C._dispatch_get_all_op_names()
+        if name.startswith("aten::") and _C._dispatch_has_kernel_for_dispatch_key(name, key)
+    )
+
+
+def cuda_policy(name: str) -> str | None:
+    """What CUDA's autocast does with an overload, or None where the table does not know it.
+
+    One of ``low``, ``fp32``, ``fp32 unless dtype``, ``fp32 appended``, ``promote``, ``banned`` and ``rnn``.
+    """
+    if name in _CUDNN_RNN:
+        return "rnn"
+    base = _base(name)
+    return "rnn" if base in _UNREACHABLE else optable.OPS["cuda"].get(base)
+
+
+def _on_cuda(op: Any, name: str) -> _Policy | None:
+    if _base(name) in _AS_GIVEN:
+        return _as_given
+    policy = cuda_policy(name)
+    if policy == "fp32 unless dtype":
+        return _fp32_unless_dtype(op)
+    if policy == "fp32 appended":
+        return _fp32_appended(op)
+    table: dict[str | None, _Policy] = {
+        "low": _low,
+        "fp32": _fp32,
+        "promote": _promote,
+        "banned": _banned,
+        "rnn": _rnn,
+    }
+    return table.get(policy)
+
+
+def _on_cpu(name: str) -> _Policy:
+    # What the CPU of a newer torch registers beside the table is most likely cast to float32.
+    return {"low": _low, "promote": _promote}.get(optable.OPS["cpu"].get(_base(name), ""), _fp32)
+
+
+def _kernel(op: Any, on_cuda: _Policy | None, on_cpu: _Policy | None) -> Callable[..., Any]:
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        device, policy = ("cuda", on_cuda) if _is_enabled("cuda") else ("cpu", on_cpu)
+        if policy is None:
+            # Autocast stays on for the ops that this one is made of.
+            return op.redispatch(keyset & _BELOW_AUTOCAST_CPU, *args, **kwargs)
+        return policy(op, device, args, kwargs)
+
+    return kernel
+
+
+@functools.cache
+def _kernels() -> tuple[tuple[str, Callable[..., Any]], ...]:
+    """What replaces the CPU's autocast kernels, by overload; made once, before the first of them is replaced."""
+    cuda, cpu = registered("AutocastCUDA"), registered("AutocastCPU")
+    unknown = sorted(name for name in cuda if cuda_policy(name) is None)
+    if unknown:
+        warnings.warn(
+            f"emulate_cuda() does not know how torch {torch.__version__} autocasts {', '.join(unknown)} on CUDA: "
+            "their dtypes stay as they are; a newer pytest-amp-check may know.",
+            stacklevel=2,
+        )
+    kernels = []
+    for name in sorted(cuda | cpu | (_CUDNN_RNN & frozenset(_C._dispatch_get_all_op_names()))):
+        short = name.removeprefix("aten::")
+        packet, _, overload = short.partition(".")
+        op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        kernels.append((short, _kernel(op, _on_cuda(op, name), _on_cpu(name) if name in cpu else None)))
+    return tuple(kernels)
+
+
+def install() -> Any:
+    """Replaces the CPU's autocast kernels; ``_destroy()`` of the library that is returned brings back torch's own.
+
+    The new ones follow CUDA's policy while autocast is on for "cuda", and the CPU's while it is on for "cpu" alone.
+    """
+    kernels = _kernels()
+    library: Any = _library("aten", "IMPL")
+    with warnings.catch_warnings():
+        # torch warns, once in a process, that a kernel is being replaced.
+        warnings.simplefilter("ignore")
+        for name, kernel in kernels:
+            library.impl(name, kernel, "AutocastCPU", with_keyset=True)
+    return library

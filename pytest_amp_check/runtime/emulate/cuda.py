@@ -1,0 +1,160 @@
+"""A region in which CUDA training code runs on the CPU, with CUDA's autocast dtypes and a live gradient scaler."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.utils._device
+
+from . import cast_policy, redirects
+
+_MISSING = object()
+
+
+def _builtins() -> dict[int, str]:
+    """By the identity of a Python function, the operator that TorchScript takes it for."""
+    table: Any = torch.jit._builtins
+    return table._get_builtin_table()  # type: ignore[no-any-return]
+
+
+def _fill_tables_of_torch() -> None:
+    """Tables that torch fills on first use, with the functions as they are then, and keeps."""
+    # Every optimizer imports it.
+    from torch._dynamo import trace_rules
+    from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+
+    trace_rules.get_torch_obj_rule_map()
+    TorchInGraphFunctionVariable._get_handlers()
+    torch.utils._device._device_constructors()
+
+
+class _Machine:
+    """What is replaced in this process while it has a region open."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self._lock = threading.RLock()
+        self._library: Any = None
+        #: Where, which name, and what stood there; the last replaced is restored first.
+        self.replaced: list[tuple[Any, str, Any]] = []
+
+    def enter(self) -> None:
+        with self._lock:
+            if self.depth == 0:
+                try:
+                    self._replace()
+                except BaseException:
+                    self._restore()
+                    raise
+            self.depth += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self.depth -= 1
+            if self.depth == 0:
+                redirects.unmirror_autocast()
+                self._restore()
+
+    def leave_in_child(self) -> None:
+        """A forked process, such as a worker of a DataLoader, is on the host."""
+        self.depth = 0
+        self._restore_attributes()
+
+    def _replace(self) -> None:
+        _fill_tables_of_torch()
+        self._library = cast_policy.install()
+        builtins = _builtins()
+        for owner, name, value in list(redirects.replacements()):
+            before = vars(owner).get(name, _MISSING)
+            self.replaced.append((owner, name, before))
+            setattr(owner, name, value)
+            if id(before) in builtins:
+                builtins[id(value)] = builtins[id(before)]
+        if torch.is_autocast_enabled("cuda"):
+            redirects.mirror_autocast()
+
+    def _restore(self) -> None:
+        self._restore_attributes()
+        if self._library is not None:
+            self._library._destroy()
+            self._library = None
+        cast_policy.forget_casts()
+        redirects.PLACES.forget()
+
+    def _restore_attributes(self) -> None:
+        builtins = _builtins()
+        while self.replaced:
+            owner, name, before = self.replaced.pop()
+            if id(before) in builtins:
+                builtins.pop(id(vars(owner)[name]), None)
+            if before is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+
+class _Thread(threading.local):
+    """How many regions a thread has open."""
+
+    depth = 0
+
+
+_machine = _Machine()
+_thread = _Thread()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_machine.leave_in_child)
+
+
+def emulating() -> bool:
+    """Whether this process is in an ``emulate_cuda()`` region, where ``torch.cuda.is_available()`` proves nothing."""
+    return _machine.depth > 0
+
+
+@contextlib.contextmanager
+def emulate_cuda() -> Iterator[None]:
+    """A region in which CUDA code runs, unchanged, on the CPU with the dtypes that autocast has on CUDA.
+
+    ``torch.autocast("cuda")`` casts by CUDA's op lists (float16 unless a dtype is given), ``GradScaler("cuda")`` is
+    enabled, ``torch.cuda.is_available()`` is true of one device, and what is moved to or made on "cuda" is made on the
+    CPU, with real values and a real backward. A CUDA device that the machine has is not used.
+
+    In the region every tensor says ``device="cuda:0"`` and ``is_cuda``, moved or not: with one device nothing can be on
+    the wrong one. As on CUDA, a move to "cuda" or to "cpu" makes a copy unless the tensor is known to be there.
+    ``torch.autocast("cpu")`` keeps the CPU's op lists while autocast is off for "cuda". LSTM, GRU and RNN give
+    float16, as cuDNN's do in bfloat16 regions too. Random numbers of the device come from the CPU's generator.
+
+    Not emulated: more than one device, CUDA graphs, memory statistics (all zero), tensor types such as
+    ``torch.cuda.FloatTensor``, a ``torch.Generator`` imported by name. An op for which the CPU has no kernel in a low
+    dtype raises. Inside compiled functions, and in fake tensors, a tensor says that it is on the CPU. Processes started
+    in the region are on the host, as the workers of a DataLoader are with CUDA.
+
+    Regions may be nested and entered by several threads; the last that is left restores everything.
+    """
+    default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", _MISSING)
+    with contextlib.ExitStack() as leaving:
+        _machine.enter()
+        leaving.callback(_restore_default_device, default)
+        leaving.callback(_machine.leave)
+        if getattr(getattr(default, "device", None), "type", None) == "cuda":
+            torch.set_default_device("cuda")
+        if _thread.depth == 0:
+            leaving.enter_context(redirects.Redirect())
+        _thread.depth += 1
+        try:
+            yield
+        finally:
+            _thread.depth -= 1
+
+
+def _restore_default_device(before: Any) -> None:
+    # One that was set in the region would be the CPU after it, whatever it was called.
+    context = torch._GLOBAL_DEVICE_CONTEXT
+    if getattr(context, "device_context", _MISSING) is not before:
+        torch.set_default_device(getattr(before, "device", None))
+        if before is _MISSING:
+            del context.device_context

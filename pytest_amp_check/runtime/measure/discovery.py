@@ -1,0 +1,70 @@
+"""Finds the model that a program trains, where nobody has named it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import nn
+
+from ..record.collector import Collector
+
+
+class _Together(nn.ModuleDict):
+    """Several models that are trained together."""
+
+
+class Discovery(Collector):
+    """Looks for the modules that hold the parameters of optimizers, and gives them to other collectors.
+
+    It looks once for each new optimizer, after its first backward pass, through all objects of the process.
+    """
+
+    def __init__(self, collectors: Iterable[Collector]) -> None:
+        self._collectors = tuple(collectors)
+        self._met: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+
+    def after_backward(
+        self, scaler: torch.amp.GradScaler | None, scale: float, fed: Sequence[torch.optim.Optimizer]
+    ) -> None:
+        """New optimizers may be those of new models."""
+        if all(optimizer in self._met for optimizer in fed):
+            return
+        self._met.update(fed)
+        found = _models({id(p) for optimizer in self._met for group in optimizer.param_groups for p in group["params"]})
+        if not found:
+            return
+        # Several models are told apart by their classes; being held together changes none of them.
+        model = found[0] if len(found) == 1 else _Together(_named(found))
+        for collector in self._collectors:
+            collector.adopt(model)
+
+
+def _models(params: set[int]) -> list[nn.Module]:
+    """The outermost modules that hold any of these parameters."""
+    holders = [each for each in gc.get_objects() if _holds(each, params)]
+    inner = {id(child) for holder in holders for child in holder.modules() if child is not holder}
+    return [holder for holder in holders if id(holder) not in inner]
+
+
+def _holds(each: object, params: set[int]) -> bool:
+    # Objects that only pretend to be modules may run code when they are asked for their class.
+    if not issubclass(type(each), nn.Module) or type(each) is _Together:
+        return False
+    assert isinstance(each, nn.Module)
+    try:
+        return any(id(p) in params for p in each.parameters())
+    except Exception:  # noqa: BLE001 - any module of the process is asked, also one that is made by halves
+        return False
+
+
+def _named(models: list[nn.Module]) -> dict[str, nn.Module]:
+    named: dict[str, nn.Module] = {}
+    for model in models:
+        name, number = type(model).__name__, 1
+        while (key := name if number == 1 else f"{name}{number}") in named:
+            number += 1
+        named[key] = model
+    return named

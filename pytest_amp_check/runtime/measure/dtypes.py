@@ -1,0 +1,574 @@
+"""What dtype everything had while a recording ran: outputs, parameters, gradients, loss, optimizer state, ops."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import warnings
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from fnmatch import fnmatchcase
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..record.collector import Collector
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+#: What stands for one or several dtypes in an expectation: "float16", "fp16", "half", torch.float16, or a set of those.
+Expected = str | torch.dtype | Collection[str | torch.dtype]
+
+#: Words that people use for dtypes, beside torch's own.
+_SPELLINGS = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
+#: Parts of names that wrappers put in front of what users call their modules.
+_WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+#: Keys of an expectation that name a section; ``parameters:encoder.*`` is a pattern over the names in one.
+_SECTIONS = ("parameters", "gradients", "optimizer state", "ops")
+_LOW = frozenset({torch.float16, torch.bfloat16})
+#: What torch warns of where a compiled module is called and hooks are global: they see its output twice.
+_TWICE = re.compile(r"Using `torch\.compile\(module\)` when there are global hooks on modules")
+#: How deep an output is searched for tensors: what holds itself must come to an end.
+_DEPTH = 8
+#: How many lines a failed assertion has at most for what is wrong.
+_SHOWN = 10
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a dtype as torch has it, without the prefix: "float16"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _joined(dtypes: Iterable[torch.dtype]) -> str:
+    return ", ".join(sorted(map(dtype_name, dtypes)))
+
+
+def _measured(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _tensors(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
+    """The tensors in nested tuples, lists, mappings and dataclasses."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth == 0 or value is None or isinstance(value, (str, bytes, int, float)):
+        return
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _tensors(part, depth - 1)
+    elif isinstance(value, (tuple, list, set, frozenset)):
+        for part in value:
+            yield from _tensors(part, depth - 1)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _tensors(getattr(value, field.name, None), depth - 1)
+
+
+def _plain(name: str) -> str:
+    """A module's or parameter's name without what wrappers add to it."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+class ParameterNames:
+    """What parameters and optimizers are called.
+
+    A parameter has its first name in the model; one that the model does not have has the name that its optimizer was
+    given (``named_parameters()``, torch 2.6), else its place: "group 0.param 3". An optimizer is called after its
+    class, "Adam", the second one that is alive "Adam 2".
+    """
+
+    def __init__(self, model: nn.Module | None) -> None:
+        self._model = model
+        self._known: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
+        self._labels: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[str, bool]] = weakref.WeakKeyDictionary()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Reads the model's parameters again."""
+        if self._model is not None:
+            self._known = {id(p): (weakref.ref(p), _plain(name)) for name, p in self._model.named_parameters()}
+
+    def label(self, optimizer: torch.optim.Optimizer) -> str:
+        """What an optimizer is called."""
+        return self._labelled(optimizer)[0]
+
+    def _labelled(self, optimizer: torch.optim.Optimizer) -> tuple[str, bool]:
+        """An optimizer's name, and whether it is the only one, whose places need no name before them."""
+        label = self._labels.get(optimizer)
+        if label is None:
+            kind = type(optimizer).__name__
+            taken = {name for name, _ in self._labels.values()}
+            name = next(name for n in count(1) if (name := kind if n == 1 else f"{kind} {n}") not in taken)
+            label = self._labels[optimizer] = (name, not any(first for _, first in self._labels.values()))
+        return label
+
+    def of(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
+        """An optimizer's parameters in their order, each with its name."""
+        if any(id(p) not in self._known for group in optimizer.param_groups for p in group["params"]):
+            self.refresh()
+        label, first = self._labelled(optimizer)
+        named: list[tuple[str, torch.Tensor]] = []
+        for number, group in enumerate(optimizer.param_groups):
+            given = group.get("param_names")
+            for index, parameter in enumerate(group["params"]):
+                known = self._known.get(id(parameter))
+                if known is not None and known[0]() is parameter:
+                    name = known[1]
+                elif given is not None:
+                    name = _plain(given[index])
+                else:
+                    name = f"{'' if first else label + ' '}group {number}.param {index}"
+                named.append((name, parameter))
+        return named
+
+
+class _OpDtypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts ops by the dtype of their first output, below autocast; further ones are statistics such as a mean."""
+
+    #: Attention variants and control flow are ops of a higher order; they are counted by name like any other.
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counts: dict[str, dict[torch.dtype, int]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        tensor = next(_tensors(out), None)
+        if tensor is not None and _measured(tensor.dtype):
+            counts = self.counts.setdefault(str(getattr(func, "_overloadpacket", func)), {})
+            counts[tensor.dtype] = counts.get(tensor.dtype, 0) + 1
+        return out
+
+
+class _Output:
+    """What was seen of one module's outputs: dtypes, each with autocast's dtype when the module returned, or None."""
+
+    __slots__ = ("kind", "parameters", "seen")
+
+    def __init__(self) -> None:
+        #: The class of the module, not of what wraps it.
+        self.kind = ""
+        #: What the module's own parameters had last: it explains an output that autocast did not make.
+        self.parameters: set[torch.dtype] = set()
+        self.seen: set[tuple[torch.dtype, torch.dtype | None]] = set()
+
+    def dtypes(self) -> set[torch.dtype]:
+        return {dtype for dtype, _ in self.seen}
+
+
+def _autocast_dtype(device: str) -> torch.dtype | None:
+    """The dtype that autocast lowers to on a type of device, or None where it is off or does not exist."""
+    try:
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    except RuntimeError:
+        return None
+
+
+class Dtypes(Collector):
+    """The dtypes of a recording.
+
+    ``model``: the module whose outputs, parameters and gradients are read, by their names; a module or parameter that
+    several names share stands under each of them. None: parameters and gradients of the optimizers that step, by their
+    place ("group 0.param 3"). ``ops``: count the output dtypes of every op too, forward and backward; this costs some
+    microseconds an op. Floating and complex dtypes only.
+
+    The hook is global to torch and none is put on the model: it can be copied, saved and compiled meanwhile, and
+    :class:`torch.nn.TransformerEncoderLayer` keeps its fast path. What happens inside compiled code is not seen: of
+    ``torch.compile(model)`` the output is; of a model that is compiled in place, or called from a compiled function,
+    parameters and gradients alone are.
+    """
+
+    def __init__(self, model: nn.Module | None, *, ops: bool = False) -> None:
+        self._model = model
+        self._names = ParameterNames(model)
+        self._outputs: dict[str, _Output] = {}
+        self._hooked: dict[int, tuple[weakref.ref[nn.Module], list[_Output]]] = {}
+        self._watched: list[tuple[str, torch.Tensor]] = []
+        self._parameters: dict[str, set[torch.dtype]] = {}
+        self._gradients: dict[str, set[torch.dtype]] = {}
+        self._states: dict[str, set[torch.dtype]] = {}
+        self._loss: set[torch.dtype] = set()
+        # Optimizers whose parameters were read before their first step, and whose state was after it.
+        self._met: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._mode = _OpDtypes() if ops else None
+        self._running = False
+        self._handle: RemovableHandle | None = None
+        self._filter: tuple[Any, ...] | None = None
+
+    # Events.
+
+    def start(self) -> None:
+        """Puts up the hook for module outputs and, for ops, the dispatch mode of this thread."""
+        self._hook_model()
+        self._read_model()
+        if self._mode is not None:
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
+        self._running = True
+
+    def adopt(self, model: nn.Module) -> None:
+        """What was seen of parameters under other names is forgotten; outputs are seen from now on."""
+        self._unhook_model()
+        self._model, self._names = model, ParameterNames(model)
+        self._parameters.clear()
+        self._gradients.clear()
+        self._met.clear()
+        self._hook_model()
+        self._read_model()
+
+    def _hook_model(self) -> None:
+        if self._model is not None:
+            for name, module in self._model.named_modules(remove_duplicate=False):
+                plain = _plain(name)
+                output = self._outputs.setdefault(plain, _Output())
+                output.kind = type(module).__name__
+                self._hooked.setdefault(id(module), (weakref.ref(module), []))[1].append(output)
+            # Torch's warning is right and does not apply: dtypes that are seen twice are the same. Filters are plain
+            # data; warnings.filterwarnings() would take away the user's own equal one.
+            self._filter = ("ignore", _TWICE, UserWarning, None, 0)
+            warnings.filters.insert(0, self._filter)  # type: ignore[attr-defined]
+            self._handle = register_module_forward_hook(self._saw_output)
+
+    def _unhook_model(self) -> None:
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+            warnings.filters[:] = [f for f in warnings.filters if f is not self._filter]  # type: ignore[index]
+        self._hooked.clear()
+
+    def stop(self) -> None:
+        """Takes hook and mode down again, and reads what stands then."""
+        if self._running and self._mode is not None:
+            self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        self._running = False
+        self._unhook_model()
+        self._read_model()
+        self._watched.clear()
+        for optimizer in list(self._stepped):
+            self._read_state(optimizer)
+
+    def saw_loss(self, dtype: torch.dtype) -> None:
+        """A loss runs backward that had this dtype before it was scaled."""
+        self._loss.add(dtype)
+
+    def after_backward(
+        self, scaler: torch.amp.GradScaler | None, scale: float, fed: Sequence[torch.optim.Optimizer]
+    ) -> None:
+        """Reads parameters and gradients: the model's, or else those of the optimizers that the backward pass fed."""
+        for name, parameter in self._watched:
+            self._saw_parameter(name, parameter)
+        if self._model is None:
+            for optimizer in fed:
+                self._read_optimizer(optimizer)
+
+    def before_step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, scale: float) -> None:
+        """Reads, before the first step, what the optimizer has beside the model's parameters, such as copies."""
+        if optimizer not in self._met:
+            self._met.add(optimizer)
+            self._read_optimizer(optimizer)
+
+    def after_step(
+        self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, *, skipped: bool
+    ) -> None:
+        """Reads the optimizer's state after its first step; it is read once more at the end."""
+        if not skipped and optimizer not in self._stepped:
+            self._stepped.add(optimizer)
+            self._read_state(optimizer)
+
+    def _saw_output(self, module: nn.Module, args: Any, output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        hooked = self._hooked.get(id(module))
+        if hooked is None or hooked[0]() is not module:
+            return
+        for tensor in _tensors(output):
+            if _measured(tensor.dtype):
+                pair = (tensor.dtype, _autocast_dtype(tensor.device.type))
+                for out in hooked[1]:
+                    if pair not in out.seen:
+                        out.seen.add(pair)
+                        out.parameters.update(p.dtype for p in module.parameters(recurse=False))
+
+    def _read_model(self) -> None:
+        """Reads the model's parameters, and notes which they are: to list them costs more than to read them."""
+        if self._model is not None:
+            self._watched = [(_plain(name), p) for name, p in self._model.named_parameters(remove_duplicate=False)]
+            for name, parameter in self._watched:
+                self._saw_parameter(name, parameter)
+
+    def _read_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        for name, parameter in self._names.of(optimizer):
+            self._saw_parameter(name, parameter)
+
+    def _saw_parameter(self, name: str, parameter: torch.Tensor) -> None:
+        dtype = parameter.dtype
+        if dtype not in self._parameters.get(name, ()) and _measured(dtype):
+            self._parameters.setdefault(name, set()).add(dtype)
+        gradient = parameter.grad
+        if gradient is not None and gradient.dtype not in self._gradients.get(name, ()) and _measured(gradient.dtype):
+            self._gradients.setdefault(name, set()).add(gradient.dtype)
+
+    def _read_state(self, optimizer: torch.optim.Optimizer) -> None:
+        label = self._names.label(optimizer)
+        for state in list(optimizer.state.values()):
+            if isinstance(state, dict):
+                for key, value in state.items():
+                    for tensor in _tensors(value):
+                        if _measured(tensor.dtype):
+                            self._states.setdefault(f"{label}.{key}", set()).add(tensor.dtype)
+
+    # What was seen.
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, dtypes as "float16" or, where several were seen, "float16, float32".
+
+        Keys: "modules", "parameters", "gradients" and "optimizer state" (name to dtype), "loss" (dtype or None) and
+        "ops" (op to dtype to count, or None where ops were not recorded). The model itself is the module "".
+        """
+        ops = None
+        if self._mode is not None:
+            ops = {
+                op: {dtype_name(dtype): n for dtype, n in sorted(counts.items(), key=lambda item: str(item[0]))}
+                for op, counts in sorted(self._mode.counts.items())
+            }
+        return {
+            "modules": {name: _joined(out.dtypes()) for name, out in self._outputs.items() if out.seen},
+            "parameters": {name: _joined(dtypes) for name, dtypes in self._parameters.items()},
+            "gradients": {name: _joined(dtypes) for name, dtypes in self._gradients.items()},
+            "loss": _joined(self._loss) or None,
+            "optimizer state": {name: _joined(dtypes) for name, dtypes in self._states.items()},
+            "ops": ops,
+        }
+
+
+class _Mismatch:
+    """One line of a failed assertion, and what to do about it; lines with the same advice share it."""
+
+    __slots__ = ("advice", "line")
+
+    def __init__(self, line: str, advice: str) -> None:
+        self.line = line
+        self.advice = advice
+
+
+def assert_dtypes(dtypes: Dtypes | None, expected: Mapping[str, Expected]) -> None:
+    """Fails where something had another dtype than expected.
+
+    Keys of ``expected``: glob patterns over module names ("encoder.*", "*"; "" or "model" is the model's own output),
+    the words "loss", "parameters", "gradients" and "optimizer state", and "parameters:encoder.*", "gradients:*.bias",
+    "optimizer state:*.exp_avg", "ops:aten.mm" for patterns over the names in one section. Values: a dtype, or several
+    of which each is allowed; "float16", "fp16" and "half" are the same. A module that a key names exactly is left out
+    of the patterns that match it too.
+
+    :raises AssertionError: a dtype is another one, or a key matches nothing that was recorded.
+    :raises ValueError: ``expected`` is empty, a value is no dtype, or what is asked for was not recorded at all.
+    """
+    if dtypes is None:
+        raise ValueError("Dtypes were not recorded: ask for them with record(model, dtypes=True).")
+    if not expected:
+        raise ValueError('Nothing is expected: give assert_dtypes names with dtypes, such as {"loss": "float32"}.')
+    wrong: list[_Mismatch] = []
+    for key, value in expected.items():
+        wanted = _wanted(key, value)
+        section, _, pattern = key.partition(":")
+        if key == "loss":
+            wrong += _judge_loss(dtypes, wanted)
+        elif section in _SECTIONS:
+            wrong += _judge_section(dtypes, section, pattern or "*", key, wanted)
+        else:
+            wrong += _judge_modules(dtypes, key, wanted, expected)
+    if wrong:
+        raise AssertionError(_message(wrong))
+
+
+def _wanted(key: str, value: Expected) -> frozenset[torch.dtype]:
+    """The dtypes that are allowed for a key."""
+    several = [value] if isinstance(value, (str, torch.dtype)) else list(value)
+    if not several:
+        raise ValueError(f"No dtype is allowed for {key!r}: name at least one.")
+    return frozenset(_dtype(key, one) for one in several)
+
+
+def _dtype(key: str, value: Any) -> torch.dtype:
+    if isinstance(value, torch.dtype):
+        return value
+    name = value.strip().removeprefix("torch.").lower() if isinstance(value, str) else ""
+    found = getattr(torch, _SPELLINGS.get(name, name), None) if name else None
+    if isinstance(found, torch.dtype):
+        return found
+    known = [dtype_name(dtype) for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)]
+    near = difflib.get_close_matches(name, sorted({*known, *_SPELLINGS}), n=1)
+    hint = f"did you mean {near[0]!r}?" if near else 'write it as "float16", "bfloat16" or "float32".'
+    raise ValueError(f"{value!r}, expected for {key!r}, is no dtype: {hint}")
+
+
+def _or(dtypes: AbstractSet[torch.dtype]) -> str:
+    return " or ".join(sorted(map(dtype_name, dtypes)))
+
+
+def _message(wrong: list[_Mismatch]) -> str:
+    """Everything that is wrong, what has one cause under one advice."""
+    lines = [f"{len(wrong)} {'dtype is' if len(wrong) == 1 else 'dtypes are'} not as expected."]
+    shown = wrong[:_SHOWN]
+    for advice in dict.fromkeys(mismatch.advice for mismatch in shown):
+        lines += [f"  {mismatch.line}" for mismatch in shown if mismatch.advice == advice]
+        lines.append(f"    -> {advice}")
+    if len(wrong) > len(shown):
+        lines.append(f"  and {len(wrong) - len(shown)} more")
+    return "\n".join(lines)
+
+
+def _judge_loss(dtypes: Dtypes, wanted: frozenset[torch.dtype]) -> Iterator[_Mismatch]:
+    if not dtypes._loss:
+        yield _Mismatch("loss: none was seen", "Call backward() on the loss while recording.")
+    elif not dtypes._loss <= wanted:
+        if dtypes._loss & _LOW:
+            advice = (
+                "Compute the loss inside the autocast region with a loss that autocast runs in float32, "
+                "or call .float() on what goes into it."
+            )
+        else:
+            advice = "Autocast runs most losses in float32: expect that, or cast the loss."
+        yield _Mismatch(f"loss is {_joined(dtypes._loss)}, should be {_or(wanted)}", advice)
+
+
+def _judge_section(
+    dtypes: Dtypes, section: str, pattern: str, key: str, wanted: frozenset[torch.dtype]
+) -> Iterator[_Mismatch]:
+    seen: dict[str, set[torch.dtype]]
+    if section == "ops":
+        if dtypes._mode is None:
+            raise ValueError(
+                f"{key!r} cannot be judged, as ops were not recorded: record(model, dtypes=True, ops=True)."
+            )
+        seen = {op: set(counts) for op, counts in sorted(dtypes._mode.counts.items())}
+    elif section == "parameters":
+        seen = dtypes._parameters
+    else:
+        seen = dtypes._gradients if section == "gradients" else dtypes._states
+    found = [name for name in seen if fnmatchcase(name, pattern)]
+    if not found:
+        yield _Mismatch(f"{key!r} matches nothing", _nearest(pattern, seen, _NONE[section]))
+    word = {"parameters": "parameter", "gradients": "gradient of", "optimizer state": "state", "ops": "op"}[section]
+    for name in found:
+        if not seen[name] <= wanted:
+            advice = _advice_on(section, seen[name], wanted)
+            yield _Mismatch(f"{word} {name} is {_joined(seen[name])}, should be {_or(wanted)}", advice)
+
+
+#: What to do where a section is empty.
+_NONE = {
+    "parameters": "No parameter was seen: give record() the model, or step an optimizer while recording.",
+    "gradients": "No gradient was seen: run backward while recording.",
+    "optimizer state": "No state was seen: the optimizer has none, or every step was skipped while recording.",
+    "ops": "No op was seen: run the model while recording.",
+}
+
+
+def _advice_on(section: str, seen: AbstractSet[torch.dtype], wanted: AbstractSet[torch.dtype]) -> str:
+    if section == "ops":
+        if seen & _LOW:
+            return "Autocast or its inputs lower this op: run it under autocast(enabled=False) on .float() inputs."
+        return "Autocast was off for this op, runs it in float32, or its inputs decide: see Autocast Op Reference."
+    if section == "gradients":
+        return "A gradient has the dtype of its parameter: change that of the parameter."
+    if section == "optimizer state":
+        return "Optimizers make their state in the dtype of the parameters at the first step: see there."
+    if seen & _LOW and not wanted & _LOW:
+        return (
+            "model.half(), .bfloat16() or .to(dtype) was called: leave parameters in float32 and let autocast lower "
+            "the ops, or small updates are rounded away."
+        )
+    return "Nothing but model.to(dtype) changes parameters: autocast does not."
+
+
+def _nearest(pattern: str, names: Collection[str], none: str) -> str:
+    """What a pattern may have meant."""
+    if not names:
+        return none
+    near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.4)
+    if near:
+        return f"Did you mean {', '.join(map(repr, near))}?"
+    first = list(names)[:5]
+    return f"The names are {', '.join(map(repr, first))}{' ...' if len(names) > len(first) else ''}."
+
+
+def _module_pattern(key: str, outputs: Collection[str]) -> str:
+    """A key as a pattern over module names: "model" is the model itself, unless a module has that name."""
+    return "" if key == "model" and "model" not in outputs else key
+
+
+def _judge_modules(
+    dtypes: Dtypes, key: str, wanted: frozenset[torch.dtype], expected: Mapping[str, Expected]
+) -> Iterator[_Mismatch]:
+    outputs = dtypes._outputs
+    if not outputs:
+        raise ValueError(f"{key!r} is a pattern over module names, and no model was given: record(model, dtypes=True).")
+    pattern = _module_pattern(key, outputs)
+    if pattern in outputs:
+        names = [pattern]
+    else:
+        named = {_module_pattern(other, outputs) for other in expected}
+        matched = [name for name in outputs if fnmatchcase(name, pattern)]
+        names = [name for name in matched if name not in named]
+        if not matched:
+            if any(fnmatchcase(name, key) for name in dtypes._parameters):
+                yield _Mismatch(f"{key!r} matches no module", f'It is a parameter: write "parameters:{key}".')
+            else:
+                known = [name for name in outputs if name]
+                yield _Mismatch(f"{key!r} matches no module", _nearest(key, known, 'The model has only itself: "".'))
+    judged = [(name, outputs[name]) for name in names if outputs[name].seen]
+    if names and not judged:
+        yield _Mismatch(
+            f"{key!r} gave no floating-point output",
+            "It was not called while recording, or only inside a compiled module: run the model inside record(), "
+            "and assert on a compiled one as a whole.",
+        )
+    for name, output in judged:
+        if not output.dtypes() <= wanted:
+            line = f"{name or 'model'} ({output.kind}) is {_joined(output.dtypes())}, should be {_or(wanted)}"
+            yield _Mismatch(line, _cause(output, wanted))
+
+
+def _cause(output: _Output, wanted: AbstractSet[torch.dtype]) -> str:
+    """Why a module's output has not the dtype that is wanted, and what to do."""
+    dtype, autocast = min(((d, a) for d, a in output.seen if d not in wanted), key=str)
+    if dtype in _LOW and wanted & _LOW and autocast == dtype:
+        return f"Autocast lowers to {dtype_name(dtype)} there: call autocast(..., dtype=torch.{_or(wanted & _LOW)})."
+    if dtype in _LOW and autocast == dtype:
+        return (
+            f"Autocast lowers it to {dtype_name(dtype)}: run it under autocast(enabled=False) with .float() on its "
+            "inputs, or expect the lower dtype."
+        )
+    if dtype in _LOW and dtype in output.parameters:
+        return (
+            f"Its parameters are {dtype_name(dtype)}: model.half(), .bfloat16() or .to(dtype) was called; leave "
+            "them in float32 and let autocast lower the ops."
+        )
+    if dtype in _LOW:
+        return f"Autocast was off there and its inputs are {dtype_name(dtype)}: cast them, or the output."
+    if dtype == torch.float64:
+        return "Its inputs or parameters are float64, which autocast leaves alone: make them float32."
+    if not wanted & _LOW:
+        return "Its inputs or parameters have that dtype: cast them."
+    if autocast is None:
+        return (
+            "Autocast was off when it returned: the region does not cover it, a nested region disables it, or autocast "
+            "disabled itself; call it inside `with torch.autocast(...)`."
+        )
+    if autocast not in wanted:
+        return f"Autocast lowers to {dtype_name(autocast)} there: call autocast(..., dtype=torch.{_or(wanted & _LOW)})."
+    return (
+        "Autocast was on: this is the output of an op that autocast runs in float32 or leaves to its inputs (softmax, "
+        "norms, losses, in-place ops), or of a region inside that disables it; expect float32 there, or cast after it."
+    )

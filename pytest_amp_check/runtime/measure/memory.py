@@ -1,0 +1,263 @@
+"""What training needs memory for, and budgets for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..emulate.cuda import emulating
+from ..record.collector import Collector
+from .sizes import format_size, parse_size
+from .storages import CATEGORIES, Point, Storages, storages
+
+Known = nn.Module | torch.optim.Optimizer | torch.Tensor
+
+_ADVICE = {
+    "parameters": "keep frozen weights in bfloat16, or shard the model (torch.distributed.fsdp)",
+    "gradients": "call zero_grad(set_to_none=True) before the forward pass, and freeze what need not be trained",
+    "optimizer state": "use an optimizer with less state (SGD without momentum has none), or shard it (FSDP, ZeRO)",
+    "activations": "recompute the modules named above with torch.utils.checkpoint, or accumulate smaller batches",
+    "inputs": "use smaller batches, and delete those that are no longer needed",
+    "temporaries": "use fused=True where a step makes them (foreach=True makes copies as large as all parameters)",
+    "autocast cache": "cast frozen weights once, or use autocast(cache_enabled=False) where each weight is used once",
+    "workspace": "set CUBLAS_WORKSPACE_CONFIG, and torch.backends.cudnn.benchmark = False",
+    "other": "keep loss.item() or loss.detach() instead of losses, and delete what is no longer needed",
+}
+
+
+class Memory(Collector):
+    """Memory by category while something runs: where its peak was and what it was made of.
+
+    ``known`` (models, optimizers, tensors) is what the code was given before it runs; what is not named is found when
+    it is used. ``device`` is where memory counts: that of the first parameter by default. ``as_cuda`` rounds sizes up
+    to the 512-byte blocks of CUDA's allocator; by default on CUDA, emulated or not. ``fake`` counts fake tensors;
+    ``workspace`` is what cuBLAS would keep for each thread, in bytes.
+
+    Without CUDA the figures are the bytes of tensors' storages, without temporaries inside operators. On CUDA the peak
+    is the allocator's own (its peak statistics are reset at the start), and what no tensor accounts for is "workspace":
+    run one step before, or the first use of cuBLAS and cuDNN is measured too.
+
+    Training goes on as without it, bit by bit, but for gradients of ``prod``, ``cumprod``, ``det`` and the like: torch
+    computes those by another formula while any ``TorchDispatchMode`` is active, with other rounding.
+
+    Categories of the peak: "parameters", "gradients", "optimizer state"; "activations" (made outside backward and step,
+    and still there when the backward pass begins, the loss included), "inputs" (made outside modules and from no
+    parameter), "temporaries", "autocast cache" (casts of weights, until the outermost region ends), "workspace", and
+    "other" (buffers, a scaler's tensors, what outlives several steps).
+    """
+
+    def __init__(
+        self,
+        *known: Known | None,
+        device: torch.device | str | None = None,
+        as_cuda: bool | None = None,
+        fake: bool = False,
+        workspace: int = 0,
+    ) -> None:
+        self._known = known
+        self.device = torch.device(device) if device is not None else _device_of(known)
+        if str(self.device) == "cuda":
+            self.device = torch.device("cuda", torch.cuda.current_device())
+        self._allocator = self.device.type == "cuda" and not fake
+        self.as_cuda = (self.device.type == "cuda" or emulating()) if as_cuda is None else as_cuda
+        self.fake = fake
+        #: Bytes of "at most", as :func:`assert_memory` was asked last; reports draw it as a line.
+        self.budget: int | None = None
+        #: Peaks in bytes of CUDA's allocator ("allocated", "requested", "reserved"), and how often it had to retry.
+        self.allocator: dict[str, int] = {}
+        self._workspace = workspace
+        self._storages = Storages(self.device, as_cuda=self.as_cuda, fake=fake)
+
+    def start(self) -> None:
+        """Begin. Everything alive that is known counts from here on."""
+        for each in self._known:
+            if isinstance(each, nn.Module):
+                self._storages.know_module(each)
+            elif isinstance(each, torch.optim.Optimizer):
+                self._storages.know_optimizer(each)
+            elif isinstance(each, torch.Tensor):
+                self._storages.claim(each, "inputs", f"tensor of shape {tuple(each.shape)}")
+        if self._allocator:
+            torch.cuda.reset_peak_memory_stats(self.device)
+        self._storages.start()
+
+    def stop(self) -> None:
+        """End; the figures are complete from here on."""
+        self._storages.stop()
+        if self._allocator:
+            stats = torch.cuda.memory_stats(self.device)
+            self.allocator = {
+                "allocated": torch.cuda.max_memory_allocated(self.device),
+                "requested": stats.get("requested_bytes.all.peak", 0),
+                "reserved": torch.cuda.max_memory_reserved(self.device),
+                "retries": stats.get("num_alloc_retries", 0),
+            }
+            self._workspace = max(0, self.allocator["allocated"] - self._storages.peak_total)
+        # They are the user's, and not needed any more.
+        self._known = ()
+
+    @property
+    def how(self) -> str:
+        """What was counted."""
+        if self._allocator:
+            return "CUDA's caching allocator"
+        return f"storages of {'fake ' * self.fake}tensors{', as CUDA would allocate them' * self.as_cuda}"
+
+    @property
+    def total(self) -> int:
+        """The peak, in bytes."""
+        return self.allocator.get("allocated") or self._storages.peak_total + self._workspaces()
+
+    @property
+    def peak(self) -> dict[str, int]:
+        """Bytes by category at the moment of the peak."""
+        return self._ordered(self._storages.peak)
+
+    @property
+    def highest(self) -> dict[str, int]:
+        """The peak of each category by itself, in bytes; these moments differ, so they sum up to more than the peak."""
+        return self._ordered(self._storages.highest)
+
+    @property
+    def timeline(self) -> list[Point]:
+        """Bytes by category at the ends of "forward", "backward", "unscale" and "step", and at the "peak"; in order."""
+        return [Point(label, self._ordered(sums)) for label, sums in self._storages.timeline()]
+
+    def alive(self) -> dict[str, int]:
+        """Bytes by category at this moment, while recording; activations are what may become such."""
+        return self._ordered(self._storages.alive())
+
+    def contributors(self, category: str | None = None, most: int = 5) -> list[tuple[str, str, int]]:
+        """Category, name (of a parameter, a module or an operator) and bytes of what needed most, largest first.
+
+        With a category at the peak of that category, else at the peak of everything.
+        """
+        if category is None:
+            places = [(*place, size) for place, size in self._storages.peak_places.items()]
+        else:
+            names = self._storages.highest_places.get(category, {})
+            places = [(category, name, size) for name, size in names.items()]
+        return sorted(places, key=lambda place: (-place[2], place))[:most]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures as plain data, for reports."""
+        return {
+            "how": self.how,
+            "device": str(self.device),
+            "peak": {**self.peak, "total": self.total},
+            "timeline": [{"label": point.label, "bytes": point.bytes} for point in self.timeline],
+            "budget": self.budget,
+        }
+
+    def _workspaces(self) -> int:
+        if self._allocator:
+            return self._workspace
+        # cuBLAS keeps one for each thread that multiplies matrices, and the backward pass has a thread of its own.
+        return self._workspace * (self._storages.matmul_in_forward + self._storages.matmul_in_backward)
+
+    def _ordered(self, sums: dict[str, int]) -> dict[str, int]:
+        sums = {**sums, "workspace": self._workspaces()}
+        return {category: sums[category] for category in CATEGORIES if sums.get(category)}
+
+
+def _device_of(known: tuple[Known | None, ...]) -> torch.device:
+    for each in known:
+        tensors: Iterable[torch.Tensor] = ()
+        if isinstance(each, nn.Module):
+            tensors = each.parameters()
+        elif isinstance(each, torch.optim.Optimizer):
+            tensors = (tensor for group in each.param_groups for tensor in group["params"])
+        elif isinstance(each, torch.Tensor):
+            tensors = (each,)
+        for tensor in tensors:
+            for storage in storages(tensor):
+                return storage.device
+    # Asked of the build, not of torch.cuda, which an emulation answers for.
+    count = getattr(torch._C, "_cuda_getDeviceCount", None)
+    return torch.device("cuda" if count is not None and count() else "cpu")
+
+
+@contextmanager
+def measure_memory(
+    *known: Known | None, device: torch.device | str | None = None, as_cuda: bool | None = None
+) -> Iterator[Memory]:
+    """Measure the code of a ``with`` block; the figures are complete when it has ended.
+
+    The arguments are those of :class:`Memory`: ``with measure_memory(model, optimizer) as memory: train_step()``.
+    """
+    memory = Memory(*known, device=device, as_cuda=as_cuda)
+    memory.start()
+    try:
+        yield memory
+    finally:
+        memory.stop()
+
+
+def assert_memory(
+    memory: Memory,
+    *,
+    peak: str | int | None = None,
+    parameters: str | int | None = None,
+    gradients: str | int | None = None,
+    optimizer_state: str | int | None = None,
+    activations: str | int | None = None,
+    inputs: str | int | None = None,
+    temporaries: str | int | None = None,
+    autocast_cache: str | int | None = None,
+    workspace: str | int | None = None,
+    other: str | int | None = None,
+) -> None:
+    """Raise AssertionError where memory was more than a size (bytes, or text such as "1.5 GiB").
+
+    ``peak`` is for everything together; a category's limit is for the peak of that category by itself. A size that
+    cannot be read raises ValueError.
+    """
+    __tracebackhide__ = True
+    asked = {
+        "peak": peak,
+        "parameters": parameters,
+        "gradients": gradients,
+        "optimizer state": optimizer_state,
+        "activations": activations,
+        "inputs": inputs,
+        "temporaries": temporaries,
+        "autocast cache": autocast_cache,
+        "workspace": workspace,
+        "other": other,
+    }
+    limits = {name: parse_size(limit) for name, limit in asked.items() if limit is not None}
+    if "peak" in limits:
+        memory.budget = limits["peak"]
+    measured = {**memory.highest, "peak": memory.total}
+    if any(measured.get(name, 0) > limit for name, limit in limits.items()):
+        raise AssertionError(_over(memory, measured, limits))
+
+
+def _over(memory: Memory, measured: dict[str, int], limits: dict[str, int]) -> str:
+    over = [name for name, limit in limits.items() if measured.get(name, 0) > limit]
+    first = over[0]
+    where = f"{memory.how}, on {memory.device}"
+    lines = [f"{first} of memory is {_both(measured[first])}, over its budget of {_both(limits[first])} ({where}):"]
+    for name, limit in limits.items():
+        size = measured.get(name, 0)
+        verdict = f"{format_size(size - limit)} too much" if size > limit else "within"
+        lines.append(f"  {name:<15} {format_size(size):>12}  of at most {format_size(limit):>12}  {verdict}")
+    lines.append("At the peak:")
+    lines += [f"  {category:<15} {format_size(size):>12}" for category, size in memory.peak.items()]
+    # A peak is reduced where most of it is.
+    blamed = [name for name in over if name != "peak"]
+    largest = sorted(memory.peak, key=lambda name: -memory.peak[name])[:2]
+    for category in blamed or largest:
+        makers = memory.contributors(category)
+        if makers:
+            lines.append(f"Most of {category}: " + ", ".join(f"{name} {format_size(size)}" for _, name, size in makers))
+        lines.append(f"To need less for {category}: {_ADVICE[category]}.")
+    return "\n".join(lines)
+
+
+def _both(size: int) -> str:
+    return f"{format_size(size)} ({size:,} bytes)" if size >= 1024 else format_size(size)

@@ -1,0 +1,29 @@
+"""The unscaled gradient norm of every step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..record.collector import Collector
+from ..record.tracked import ScaledValue
+
+if TYPE_CHECKING:
+    from ..record.steps import Steps
+
+
+class Norms(Collector):
+    """Gives each step the total 2-norm of its optimizer's gradients, divided by the loss scale they carry."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+
+    def before_step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, scale: float) -> None:
+        """The gradients are as the step will find them."""
+        grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        norms = [torch.linalg.vector_norm(g.coalesce().values() if g.is_sparse else g.detach()) for g in grads]
+        record = self.steps.pending
+        if norms and record is not None:
+            total = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device, torch.float32) for n in norms]))
+            record.know_norm(ScaledValue(total, scale))

@@ -1,0 +1,528 @@
+"""How large gradients were, counted by powers of two, as backward held them (scaled) and as they are (unscaled)."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..record.collector import Collector
+from .dtypes import ParameterNames
+
+#: The exponents that have a bin: those of float32's normal numbers. What is smaller or larger counts at the ends.
+_LEAST, _MOST = -126, 127
+_BINS = _MOST - _LEAST + 1
+# Columns of a row of counts after its bins: exact zeros; magnitudes of exactly 2^-25, which float16 rounds to zero (to
+# even) while the rest of their bin becomes 2^-24; magnitudes from 65520 to 2^16, which it rounds to infinity; inf; NaN;
+# zeros that float16 made before we looked (see _flushed).
+_ZERO, _TIE, _OVER, _INF, _NAN, _FLUSHED = range(_BINS, _BINS + 6)
+_WIDTH = _BINS + 6
+#: float16: everything up to 2^-25 rounds to zero, below 2^-14 is subnormal, 65520 and more rounds to infinity.
+_TIE_EXPONENT, _SUBNORMAL_EXPONENT, _NORMAL_EXPONENT, _LAST_EXPONENT = -25, -24, -14, 15
+#: The bits of a float32's fraction for 65520 = 1.99951171875 * 2^15.
+_OVER_FRACTION = 0x7FF000
+_SIGNLESS = 0x7FFFFFFF
+#: How far, in float32's last places, a gradient may be from what it was before it was divided by the loss scale.
+_PLACES = 16
+#: Elements in a piece, which stays in a CPU's caches; in a piece that is small enough to be copied to others, as each
+#: start of an op costs as much as a thousand elements; and in the pieces that are counted together, which bounds what
+#: is copied of gradients that are not float32 or not contiguous.
+_PIECE, _SMALL, _BATCH = 1 << 18, 1 << 12, 1 << 22
+
+
+class Counts(NamedTuple):
+    """Gradient elements by what float16 makes of them.
+
+    ``zero``: zero already; ``lost``: not zero, but float16 rounds it to zero (up to 2^-25); ``subnormal``: below 2^-14,
+    held with fewer digits; ``normal``; ``above``: finite, but float16 rounds it to infinity (from 65520); ``inf``;
+    ``nan``. Each element is in one. ``histogram``: finite non-zero elements by the exponent of the power of two at or
+    below their magnitude. ``flushed``: how many of ``zero`` are, at least, what float16 made of something smaller.
+    """
+
+    zero: int
+    lost: int
+    subnormal: int
+    normal: int
+    above: int
+    inf: int
+    nan: int
+    histogram: dict[int, int]
+    flushed: int
+
+    @property
+    def nonzero(self) -> int:
+        """The finite elements that are not zero."""
+        return self.lost + self.subnormal + self.normal + self.above
+
+    @property
+    def share_lost(self) -> float:
+        """The share, 0 to 1, of the elements that are not zero which float16 rounds, or has rounded, to zero."""
+        whole = self.nonzero + self.flushed
+        return (self.lost + self.flushed) / whole if whole else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; the histogram's exponents are strings."""
+        columns = {name: getattr(self, name) for name in ("zero", "lost", "subnormal", "normal", "above", "inf", "nan")}
+        return {**columns, "histogram": {str(exponent): n for exponent, n in self.histogram.items()}}
+
+
+def _counts(row: torch.Tensor) -> Counts:
+    """One row of the table, read."""
+    numbers: list[int] = row.tolist()
+
+    def between(first: int, last: int) -> int:
+        return sum(numbers[first - _LEAST : last - _LEAST + 1])
+
+    return Counts(
+        zero=numbers[_ZERO],
+        lost=between(_LEAST, _TIE_EXPONENT - 1) + numbers[_TIE],
+        subnormal=between(_TIE_EXPONENT, _NORMAL_EXPONENT - 1) - numbers[_TIE],
+        normal=between(_NORMAL_EXPONENT, _LAST_EXPONENT) - numbers[_OVER],
+        above=between(_LAST_EXPONENT + 1, _MOST) + numbers[_OVER],
+        inf=numbers[_INF],
+        nan=numbers[_NAN],
+        histogram={exponent: n for exponent, n in enumerate(numbers[:_BINS], _LEAST) if n},
+        flushed=numbers[_FLUSHED],
+    )
+
+
+class Numerics(Collector):
+    """Gradient magnitudes of a recording, by parameter.
+
+    ``model`` names the parameters; others are called after their place in the optimizer. ``every``: look at every n-th
+    step of each optimizer, from its first.
+
+    Gradients are looked at once a step, where they are whole and not yet clipped: after ``unscale_``, or else before
+    the step, so those of an accumulation window are its sum. "after" scaling is that times the loss scale, what float16
+    has to hold in backward; "before" is the true gradient, what it would have had to hold without scaling. Steps that
+    are skipped count too. Only running counts are kept, 4 KiB a parameter.
+    """
+
+    def __init__(self, model: nn.Module | None = None, *, every: int = 1) -> None:
+        if every < 1:
+            raise ValueError(f"every={every} looks at no step: give 1 for each step, 10 for every tenth.")
+        self._names = ParameterNames(model)
+        self._every = every
+        self._steps: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        # Optimizers whose gradients were looked at since their last step, and those that step at this moment.
+        self._taken: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._stepping: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._rows: dict[str, int] = {}
+        # A parameter's place, then before or after scaling, then bins and columns.
+        self._table = torch.zeros(0, 2, _WIDTH, dtype=torch.int64, device="cpu")
+        self._scratch = _Scratch()
+        self._samples = 0
+        self._scales: tuple[float, float] | None = None
+        self._scaled = False
+
+    # Events.
+
+    def adopt(self, model: nn.Module) -> None:
+        """Parameters are called as in the model from now on."""
+        self._names = ParameterNames(model)
+
+    def after_backward(
+        self, scaler: torch.amp.GradScaler | None, scale: float, fed: Sequence[torch.optim.Optimizer]
+    ) -> None:
+        """Forgets a step that an exception ended."""
+        for optimizer in fed:
+            self._stepping.discard(optimizer)
+
+    def after_unscale(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
+        """Looks at the gradients before anyone clips them, unless a step unscales them itself."""
+        if optimizer not in self._stepping:
+            self._taken.add(optimizer)
+            self._look(optimizer, scaler, scaler.get_scale(), held=1.0)
+
+    def before_step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, scale: float) -> None:
+        """Looks at the gradients of an optimizer that was not unscaled by the user."""
+        if optimizer in self._taken:
+            self._taken.discard(optimizer)
+        else:
+            in_use = scale if scaler is None or scale != 1.0 else scaler.get_scale()
+            self._look(optimizer, scaler, in_use, held=scale)
+        self._stepping.add(optimizer)
+
+    def after_step(
+        self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, *, skipped: bool
+    ) -> None:
+        """The next gradients are those of another step."""
+        self._stepping.discard(optimizer)
+
+    def _look(
+        self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, scale: float, held: float
+    ) -> None:
+        """Counts the gradients of an optimizer, which are multiplied by ``held`` as they stand."""
+        number = self._steps[optimizer] = self._steps.get(optimizer, -1) + 1
+        # Of a scale that fell to zero there is no way back to the true gradients.
+        if number % self._every or not 0.0 < scale < math.inf:
+            return
+        seen = False
+        with torch.no_grad(), _disable_current_modes():
+            for rows, pieces in _batches(self._pieces(optimizer)):
+                table = _before_and_after(pieces, 1.0 / held, scale / held, self._scratch)
+                self._table.index_add_(0, torch.tensor(rows, device="cpu"), table)
+                seen = True
+        if seen:
+            self._samples += 1
+            self._scaled |= scaler is not None and scaler.is_enabled()
+            low, high = self._scales or (scale, scale)
+            self._scales = min(low, scale), max(high, scale)
+
+    def _pieces(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, torch.Tensor]]:
+        """The gradients of an optimizer's parameters with their places in the table, the large ones in pieces."""
+        for name, parameter in self._names.of(optimizer):
+            values = _values(parameter.grad)
+            if values is not None:
+                row = self._row(name)
+                for piece in torch.split(values, _PIECE):
+                    yield row, piece
+
+    def _row(self, name: str) -> int:
+        """The place of a parameter in the table, which grows for a new one."""
+        row = self._rows.setdefault(name, len(self._rows))
+        if row >= len(self._table):
+            more = torch.zeros(max(16, len(self._table)), 2, _WIDTH, dtype=torch.int64, device="cpu")
+            self._table = torch.cat([self._table, more])
+        return row
+
+    # What was seen.
+
+    @property
+    def samples(self) -> int:
+        """How many steps were looked at."""
+        return self._samples
+
+    @property
+    def scales(self) -> tuple[float, float] | None:
+        """The smallest and the largest loss scale of the steps that were looked at, or None before the first."""
+        return self._scales
+
+    def total(self, *, without_scaling: bool) -> Counts:
+        """All gradients together, times the loss scale or without it."""
+        return _counts(self._table[:, 0 if without_scaling else 1].sum(0))
+
+    def parameters(self, *, without_scaling: bool) -> dict[str, Counts]:
+        """The gradients of each parameter, times the loss scale or without it."""
+        side = 0 if without_scaling else 1
+        return {name: _counts(self._table[row, side]) for name, row in self._rows.items()}
+
+    @property
+    def lost_without_scaling(self) -> float:
+        """The share, 0 to 1, of the elements that are not zero which float16 would round to zero without scaling."""
+        return self.total(without_scaling=True).share_lost
+
+    def worst(self, n: int = 5, *, without_scaling: bool = True) -> list[tuple[str, float]]:
+        """The ``n`` parameters that lose the largest share (0 to 1) of their gradients in float16, worst first.
+
+        Parameters that lose nothing are left out.
+        """
+        shares = [(name, c.share_lost) for name, c in self.parameters(without_scaling=without_scaling).items()]
+        return sorted((pair for pair in shares if pair[1] > 0), key=lambda pair: (-pair[1], pair[0]))[:n]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON.
+
+        Keys: "exponents" (those that have a bin), "before" and "after" scaling (:class:`Counts`), "parameters" (name
+        to "before", "after" and "lost", the share lost without scaling), "lost_without_scaling" (a share, 0 to 1) and
+        "samples" (the steps that were looked at).
+        """
+        before, after = self.parameters(without_scaling=True), self.parameters(without_scaling=False)
+        return {
+            "exponents": list(range(_LEAST, _MOST + 1)),
+            "before": self.total(without_scaling=True).as_dict(),
+            "after": self.total(without_scaling=False).as_dict(),
+            "parameters": {
+                name: {
+                    "before": before[name].as_dict(),
+                    "after": after[name].as_dict(),
+                    "lost": before[name].share_lost,
+                }
+                for name in before
+            },
+            "lost_without_scaling": self.lost_without_scaling,
+            "samples": self._samples,
+        }
+
+
+def _values(gradient: torch.Tensor | None) -> torch.Tensor | None:
+    """The stored elements of a gradient on this rank, flat, as float32, or None where there are none to read."""
+    if gradient is None or gradient.is_meta or isinstance(gradient, FakeTensor):
+        return None
+    gradient = gradient.detach()
+    to_local = getattr(gradient, "to_local", None)
+    if to_local is not None:
+        gradient = to_local()
+    if gradient.layout is torch.sparse_coo:
+        gradient = gradient.coalesce().values()
+    elif gradient.layout is not torch.strided:
+        gradient = gradient.to_dense()
+    if gradient.is_complex():
+        gradient = torch.view_as_real(gradient.resolve_conj())
+    gradient = gradient.resolve_neg().reshape(-1)
+    if not gradient.numel():
+        return None
+    return _narrowed(gradient) if gradient.dtype is torch.float64 else gradient.to(torch.float32)
+
+
+def _narrowed(double: torch.Tensor) -> torch.Tensor:
+    """float64 as float32, where what is too small or too large stays non-zero and finite."""
+    info = torch.finfo(torch.float32)
+    single = double.to(torch.float32)
+    single = torch.where((single == 0) & (double != 0), info.tiny, single)
+    return torch.where(single.isinf() & double.isfinite(), info.max, single)
+
+
+def _batches(pieces: Iterable[tuple[int, torch.Tensor]]) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
+    """Pieces of one device that are counted together, with their places in the table."""
+    open_: dict[torch.device, tuple[list[int], list[torch.Tensor]]] = {}
+    sizes: dict[torch.device, int] = {}
+    for row, piece in pieces:
+        device = piece.device
+        rows, batch = open_.setdefault(device, ([], []))
+        rows.append(row)
+        batch.append(piece)
+        sizes[device] = sizes.get(device, 0) + piece.numel()
+        if sizes[device] >= _BATCH:
+            del open_[device], sizes[device]
+            yield rows, batch
+    yield from open_.values()
+
+
+class _Scratch:
+    """Buffers that are used again and again: to touch new memory costs more than to count what lies in it."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
+
+    def take(self, dtype: torch.dtype, part: torch.Tensor) -> torch.Tensor:
+        """A buffer as large as a part, whose last contents are gone."""
+        buffer = self._buffers.get((part.device, dtype))
+        if buffer is None:
+            buffer = self._buffers[part.device, dtype] = torch.empty(_PIECE, dtype=dtype, device=part.device)
+        return buffer[: part.numel()]
+
+
+def _before_and_after(pieces: Sequence[torch.Tensor], before: float, after: float, scratch: _Scratch) -> torch.Tensor:
+    """Two rows of counts for each of several tensors on one device: of it times ``before``, and times ``after``."""
+    read: dict[float, _Bits] = {}
+    sides = []
+    for factor in (before, after):
+        # By a power of two only exponents move. The other factor, 0.5 < fraction < 1, can neither overflow nor vanish.
+        fraction, shift = _split(factor)
+        if fraction not in read:
+            read[fraction] = _Bits(pieces if fraction == 1.0 else [piece * fraction for piece in pieces], scratch)
+        sides.append(read[fraction].count(shift))
+    fraction, shift = _split(after)
+    read[fraction].count_flushed(shift, sides[1], power_of_two=fraction == 1.0)
+    return torch.stack(sides, 1)
+
+
+def _split(factor: float) -> tuple[float, int]:
+    """A factor as a fraction, above 0.5 and up to 1, and a power of two."""
+    fraction, shift = math.frexp(factor)
+    return (1.0, shift - 1) if fraction == 0.5 else (fraction, shift)
+
+
+class _Bits:
+    """Several tensors of float32 as integers, whose order without the sign is that of the magnitudes.
+
+    Subnormal numbers are read as integers too, as a process may be set to flush them. What looks for single values
+    waits until it is known that there are some near.
+    """
+
+    def __init__(self, pieces: Sequence[torch.Tensor], scratch: _Scratch) -> None:
+        self._parts = [piece.view(torch.int32) for piece in pieces]
+        self._sizes = torch.tensor([part.numel() for part in self._parts], device="cpu")
+        self._scratch = scratch
+        fields: list[torch.Tensor | None] = [None] * len(self._parts)
+        few: list[int] = []
+        filled = 0
+        for row, part in enumerate(self._parts):
+            if part.numel() > _SMALL:
+                fields[row] = torch.bincount(self._exponents(part), minlength=256)
+                continue
+            if filled + part.numel() > _PIECE:
+                self._read_few(few, fields)
+                few, filled = [], 0
+            few.append(row)
+            filled += part.numel()
+        if few:
+            self._read_few(few, fields)
+        #: How many elements of each tensor have each of the 256 values of the exponent's field, on the CPU.
+        self._fields = torch.stack([field for field in fields if field is not None]).cpu()
+
+    def _exponents(self, part: torch.Tensor) -> torch.Tensor:
+        """The eight bits of the exponent's field, which the conversion to eight bits parts from the sign."""
+        shifted = self._scratch.take(torch.int32, part)
+        torch.bitwise_right_shift(part, 23, out=shifted)
+        return self._scratch.take(torch.uint8, part).copy_(shifted)
+
+    def _read_few(self, rows: Sequence[int], fields: list[torch.Tensor | None]) -> None:
+        """Reads small parts together."""
+        parts = [self._parts[row] for row in rows]
+        exponents = torch.split(self._exponents(torch.cat(parts)), [part.numel() for part in parts])
+        for row, part in zip(rows, exponents, strict=True):
+            fields[row] = torch.bincount(part, minlength=256)
+
+    def _differ(self, row: int, bits: int) -> torch.Tensor:
+        """How many elements of a tensor have other bits, but for the sign."""
+        part = self._parts[row]
+        out = self._scratch.take(torch.int32, part)
+        if bits:
+            part = torch.bitwise_xor(part, bits, out=out)
+        # A shift to the left drops the sign.
+        return torch.count_nonzero(torch.bitwise_left_shift(part, 1, out=out))
+
+    def _equal(self, bits: int, where: torch.Tensor) -> torch.Tensor:
+        """How many elements have these bits, on the CPU, for each tensor ``where`` a condition holds, 0 elsewhere."""
+        counts = torch.zeros(len(self._parts), dtype=torch.int64, device="cpu")
+        rows = where.nonzero().flatten()
+        if len(rows):
+            others = torch.stack([self._differ(row, bits) for row in rows.tolist()])
+            counts[rows] = self._sizes[rows] - others.cpu()
+        return counts
+
+    def _between(self, low: int, high: int, where: torch.Tensor) -> torch.Tensor:
+        """As :meth:`_equal`, for bits from ``low`` to below ``high``."""
+        counts = torch.zeros(len(self._parts), dtype=torch.int64, device="cpu")
+        for row in where.nonzero().flatten().tolist():
+            signless = self._parts[row] & _SIGNLESS
+            counts[row] = torch.count_nonzero((signless >= low) & (signless < high))
+        return counts
+
+    def count(self, shift: int) -> torch.Tensor:
+        """Rows of counts, on the CPU, for each tensor times two to the power of ``shift``."""
+        fields = self._fields
+        counts = torch.zeros(len(fields), _WIDTH, dtype=torch.int64, device="cpu")
+        target = (torch.arange(1, 255, device="cpu") - 127 + shift).clamp_(_LEAST, _MOST) - _LEAST
+        counts.index_add_(1, target, fields[:, 1:255])
+        counts[:, _ZERO] = self._equal(0, fields[:, 0] > 0)
+        for row in (counts[:, _ZERO] < fields[:, 0]).nonzero().flatten().tolist():
+            counts[row, :_BINS] += self._tiny(row, shift)
+        counts[:, _INF] = self._equal(255 << 23, fields[:, 255] > 0)
+        counts[:, _NAN] = fields[:, 255] - counts[:, _INF]
+        tie = _TIE_EXPONENT - shift + 127
+        if 0 < tie < 255:
+            counts[:, _TIE] = self._equal(tie << 23, fields[:, tie] > 0)
+        last = _LAST_EXPONENT - shift + 127
+        if 0 < last < 255:
+            counts[:, _OVER] = self._between(last << 23 | _OVER_FRACTION, (last + 1) << 23, fields[:, last] > 0)
+        return counts
+
+    def _tiny(self, row: int, shift: int) -> torch.Tensor:
+        """The bins of float32's subnormal numbers, which have no exponent of their own, on the CPU."""
+        signless = self._parts[row] & _SIGNLESS
+        tiny = signless[(signless > 0) & (signless < 1 << 23)].double()
+        exponents = torch.frexp(tiny).exponent - 1 - 149 + shift
+        return torch.bincount(exponents.clamp_(_LEAST, _MOST) - _LEAST, minlength=_BINS).cpu()
+
+    def count_flushed(self, shift: int, counts: torch.Tensor, *, power_of_two: bool) -> None:
+        """Counts the zeros that float16 made, at least, where a gradient came through float16 before it was stored.
+
+        Autocast's backward computes the gradient of a float32 parameter in float16: what got lost is a zero by now.
+        Such a gradient, summed over micro-batches or not, has multiples of 2^-24 alone, so each of its smallest
+        magnitudes is 2^-24 exactly. What float16 rounded to zero came from a gap as wide as what it rounded to +2^-24,
+        or to -2^-24; unless gradients are rarer the nearer they are to zero, it is half as many as both.
+        """
+        field = _SUBNORMAL_EXPONENT - shift + 127
+        smallest = counts[:, _SUBNORMAL_EXPONENT - _LEAST]
+        came = (counts[:, _ZERO] > 0) & (smallest > 0)
+        if not (0 < field < 255 and came.any()):
+            return
+        low = field << 23
+        exact = self._equal(low, came) if power_of_two else self._between(low - _PLACES, low + _PLACES, came)
+        came &= exact >= smallest
+        counts[:, _FLUSHED] = torch.where(came, torch.minimum(counts[:, _ZERO], smallest // 2), 0)
+
+
+def assert_underflow(numerics: Numerics | None, *, below: float, without_scaling: bool = False) -> None:
+    """Fails where float16 loses the share ``below``, 0 to 1, or more of the gradient elements that are not zero.
+
+    Lost is what float16 rounds to zero, at the loss scale in use or, with ``without_scaling``, with none. What float16
+    has lost already, as it does where autocast computes a gradient in it, is a zero among others; of those as many
+    count as the neighbouring magnitudes tell of, which is a lower bound. Exact is a run in bfloat16 or float32 with the
+    same scaler.
+
+    :raises AssertionError: the share is ``below`` or more, nothing was recorded, or every gradient is zero.
+    :raises ValueError: ``below`` is no share, or gradient magnitudes were not asked for.
+    """
+    if not 0.0 < below <= 1.0:
+        raise ValueError(f"below={below!r} is no share: give a fraction above 0 and up to 1, such as 0.01 for 1 %.")
+    if numerics is None:
+        raise ValueError("Gradient magnitudes were not recorded: ask for them with record(model, numerics=True).")
+    counts = numerics.total(without_scaling=without_scaling)
+    scales = numerics.scales
+    if scales is None:
+        raise AssertionError(
+            "No gradient was recorded: step an optimizer with gradients while recording, at a loss scale that is "
+            "neither 0 nor infinite."
+        )
+    if not counts.nonzero:
+        of_scale = _of_scale(numerics, scales)
+        raise AssertionError(
+            f"Every gradient element is zero, infinite or NaN ({counts.zero:,} zero) {of_scale}: either the loss does "
+            "not depend on the parameters, or float16 lost all of them; compare with a step in float32."
+        )
+    if counts.share_lost < below:
+        return
+    when = "without loss scaling" if without_scaling else _of_scale(numerics, scales)
+    least = "at least " if counts.flushed else ""
+    lost = f"{least}{_percent(counts.share_lost)} of the non-zero gradient elements {when}"
+    lines = [f"float16 loses {lost}, less than {_percent(below)} is allowed. Worst:"]
+    by_name = numerics.parameters(without_scaling=without_scaling)
+    for name, share in numerics.worst(5, without_scaling=without_scaling):
+        parameter = by_name[name]
+        gone, whole = parameter.lost + parameter.flushed, parameter.nonzero + parameter.flushed
+        lines.append(f"  {name}: {_percent(share)} ({gone:,} of {whole:,})")
+    lines.append(f"  -> {_advice(numerics, counts, scales, below, without_scaling)}")
+    raise AssertionError("\n".join(lines))
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.3g} %"
+
+
+def _of_scale(numerics: Numerics, scales: tuple[float, float]) -> str:
+    if not numerics._scaled:
+        return "as gradients were not scaled"
+    low, high = scales
+    return f"at the loss scale {low:g}" if low == high else f"at loss scales from {low:g} to {high:g}"
+
+
+def _advice(
+    numerics: Numerics, counts: Counts, scales: tuple[float, float], below: float, without_scaling: bool
+) -> str:
+    """What keeps enough of the gradients: a larger scale where one fits, else another dtype."""
+    if without_scaling and numerics._scaled:
+        return "Keep the GradScaler, or use bfloat16, which needs none."
+    more = _needed(counts, below)
+    if more is None:
+        return (
+            "No loss scale fits them all: the larger ones would overflow. Use bfloat16, or run these layers in float32 "
+            "under autocast(enabled=False)."
+        )
+    if not numerics._scaled:
+        return f"Scale the loss with a GradScaler (a scale of {2.0**more:g} would do), or use bfloat16."
+    return (
+        f"A loss scale {2**more} times as large would do: raise GradScaler(init_scale={scales[1] * 2.0**more:g}), "
+        "shorten growth_interval, look for the overflows that keep it low, or use bfloat16, or float32 for some layers."
+    )
+
+
+def _needed(counts: Counts, below: float) -> int | None:
+    """By how many powers of two gradients must grow so that float16 loses less than ``below``, if none overflows."""
+    most = _LAST_EXPONENT - 1 - max(counts.histogram)
+    whole = counts.nonzero + counts.flushed
+    for more in range(1, most + 1):
+        lost = sum(n for exponent, n in counts.histogram.items() if exponent + more < _TIE_EXPONENT)
+        # What float16 has flushed may have been anything: 2^10 is as far as from its least number to its normal ones.
+        if (lost + (counts.flushed if more < 10 else 0)) / whole < below:
+            return more
+    return None

@@ -1,0 +1,101 @@
+"""Recordings begin and end, and torch is patched while there is one.
+
+Patches are installed when the first recording of the process begins and removed when the last one ends.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from . import active
+from .patches import (
+    autocast,
+    backward,
+    checkpoints,
+    clipping,
+    losses,
+    modules,
+    optimizers,
+    scalers,
+    tensors,
+    threads,
+)
+from .patches.table import INSTALLED
+from .recorder import Recorder
+
+#: Modules that say what is patched: each has ``patches()``.
+TABLES = (autocast, losses, scalers, backward, optimizers, tensors, clipping, modules, checkpoints, threads)
+
+_LOCK = threading.Lock()
+_hooks: list[Any] = []
+_users = 0
+
+
+def begin(recorder: Recorder) -> None:
+    """Let a recorder see what this thread does, and its collectors with it."""
+    _use()
+    active.enter(recorder)
+    try:
+        for collector in recorder.recording.collectors:
+            collector.start()
+    except BaseException:
+        end(recorder, broken=True)
+        raise
+
+
+def end(recorder: Recorder, *, broken: bool = False) -> None:
+    """The recording ends; ``broken`` says that an exception ends it."""
+    with ExitStack() as stack:
+        # Whatever fails, all that was patched is put back, and what the recorder gets wrong is its own affair.
+        stack.callback(recorder.conclude, broken=broken)
+        stack.callback(recorder.unhook)
+        stack.callback(_release)
+        stack.callback(active.leave, recorder)
+        for collector in recorder.recording.collectors:
+            stack.callback(collector.stop)
+
+
+def keep() -> Callable[[], None]:
+    """Patch torch now and until the function that is returned is called, whatever recordings begin and end between.
+
+    A test session patches once, below everything that its fixtures patch, such as ``monkeypatch`` or an emulation:
+    those come and go in their own order, and would put back what they found.
+    """
+    _use()
+    return _release
+
+
+def _use() -> None:
+    global _users  # noqa: PLW0603 - the process has one set of patches
+    with _LOCK:
+        if _users == 0:
+            try:
+                _install()
+            except BaseException:
+                _remove()
+                raise
+        _users += 1
+
+
+def _release() -> None:
+    global _users  # noqa: PLW0603
+    with _LOCK:
+        _users -= 1
+        if _users == 0:
+            _remove()
+
+
+def _install() -> None:
+    for table in TABLES:
+        INSTALLED.install(table.patches())
+    _hooks.extend(optimizers.hooks())
+
+
+def _remove() -> None:
+    for hook in _hooks:
+        hook.remove()
+    _hooks.clear()
+    INSTALLED.remove()

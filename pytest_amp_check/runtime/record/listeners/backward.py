@@ -1,0 +1,130 @@
+"""Backward passes: what they run from, and which optimizers they feed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ....protocol import events as e
+from ....protocol.events import Event, Site
+from ..graph import bare, holds, leaves, tensors
+from ..recording import Recording
+from ..scaled_losses import ScaledLosses
+from ..source import SourceText
+from ..tracked import BackwardPass, ScaledValue, TrackedOptimizer
+from .gradients import Gradients
+from .listener import Listener, listens
+from .penalties import Penalties
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Backward(Listener):
+    """Told of backward passes."""
+
+    def __init__(self, recording: Recording, gradients: Gradients, scaled: ScaledLosses, penalties: Penalties) -> None:
+        super().__init__(recording)
+        self._gradients = gradients
+        self._scaled = scaled
+        self._penalties = penalties
+        #: id of a backward's site -> the parameters that it reached at first.
+        self._leaves: dict[int, frozenset[int]] = {}
+
+    @listens
+    def begins(self, outputs: Any) -> BackwardPass | None:
+        self.recording.backwards += 1
+        if self.recording.backwards > 1:
+            return None  # a checkpoint computes its part anew inside the pass
+        site = self.sites.here()
+        self._look_at_gradients(site)
+        roots = tensors(outputs)
+        scaled = self._scaled.below(roots)
+        if scaled is not None:
+            self._penalties.backward_begins(roots)
+        facts: dict[str, Any] = {
+            "feeds": set(),
+            "divided": True,
+            "scaled": scaled is not None,
+            # More than one number runs backward from gradients that are given, and may be scaled already.
+            "opaque": scaled is None and any(root.numel() != 1 for root in roots),
+            "dtypes": self.regions.dtypes_below(site, roots),
+            "uneven": scaled is not None and self._scaled.uneven(roots, scaled.scale),
+        }
+        reached = self._leaves.get(id(site))
+        if reached is None:
+            reached = self._leaves[id(site)] = facts["leaves"] = frozenset(leaves(roots))
+        subject = None if scaled is None else scaled.scaler.thing.key
+        names = self.recording.read(site, _backward_names)
+        event = self.recording.emit(e.BACKWARD, site, subject, names=names, **facts)
+        self.regions.dtypes = set()
+        before = [(tracked, tracked.sentinel_marks()) for tracked in self.registry.optimizers.values()]
+        scale = 1.0 if scaled is None else scaled.scale
+        loss = bare(roots[0]) if roots else None
+        # A scaled loss has the scale's dtype, whatever its own was.
+        dtype = scaled.dtype if scaled is not None else None if loss is None else loss.dtype
+        return BackwardPass(event, before, scale, reached, loss, dtype)
+
+    def _look_at_gradients(self, site: Site) -> None:
+        """Find what has happened to gradients since the last step."""
+        for tracked in self.registry.optimizers.values():
+            if tracked.edited is not None:
+                self._gradients.look(tracked)
+            if tracked.used and not any(holds(p.grad) for p in tracked.sentinels):
+                # Cleared in a way that was not seen.
+                self.recording.emit(e.ZERO_GRAD, site, owners=(tracked.thing.key,), guessed=True)
+            tracked.used = False
+
+    @listens
+    def ended(self, running: BackwardPass | None) -> None:
+        self.recording.backwards -= 1
+        if running is None:
+            return
+        self._penalties.backward_ended()
+        event = running.event
+        feeds: set[int] = event.facts["feeds"]
+        fed: list[torch.optim.Optimizer] = []
+        for tracked, marks in running.before:
+            now = tracked.sentinel_marks()
+            if now != marks or tracked.thing.key in feeds or tracked.holds(running.leaves):
+                feeds.add(tracked.thing.key)
+                self._was_fed(tracked, event, running, now)
+                optimizer = tracked.optimizer()
+                if optimizer is not None:
+                    fed.append(optimizer)
+        for tracked in self.registry.optimizers.values():
+            if tracked.thing.key in feeds and tracked.backward is not event:
+                self._was_fed(tracked, event, running, tracked.sentinel_marks())
+        if running.loss is not None:
+            self.registry.ran = (event, ScaledValue(running.loss, running.scale))
+        self._gradients.forget_storages()
+        self.recording.choose_watching()
+        if self.recording.collectors:
+            self._collect(running, fed)
+
+    def _collect(self, running: BackwardPass, fed: Sequence[torch.optim.Optimizer]) -> None:
+        scalers = self.registry.scalers.values()
+        tracked = next((scaler for scaler in scalers if scaler.thing.key == running.event.subject), None)
+        scaler = tracked.scaler() if tracked is not None else None
+        for collector in self.recording.collectors:
+            if running.dtype is not None:
+                collector.saw_loss(running.dtype)
+            collector.after_backward(scaler, running.scale, fed)
+
+    def _was_fed(
+        self, tracked: TrackedOptimizer, event: Event, running: BackwardPass, marks: list[tuple[int, int]]
+    ) -> None:
+        tracked.backward = event
+        tracked.backwards_since += 1
+        tracked.marks = marks
+        tracked.under_scale = event.subject is not None
+        if running.loss is not None:
+            tracked.loss = ScaledValue(running.loss, running.scale)
+
+
+def _backward_names(site: Site) -> dict[str, object]:
+    return {
+        "loss": SourceText(site, "inner argument", "outputs"),
+        "scaler": SourceText(site, "inner receiver"),
+        "call": SourceText(site),
+    }

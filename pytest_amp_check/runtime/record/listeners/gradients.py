@@ -1,0 +1,170 @@
+"""Gradients that are edited outside of torch's own steps."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ....protocol import events as e
+from ....protocol.events import Site
+from ..graph import holds, is_number, plain_number, storage
+from ..recording import Recording
+from ..source import SourceText
+from ..tracked import TrackedOptimizer
+from .listener import Listener, listens
+from .weights import Weights
+
+
+class Gradients(Listener):
+    """Told of tensors that are changed in place, and of assignments to ``p.grad``."""
+
+    def __init__(self, recording: Recording, weights: Weights) -> None:
+        super().__init__(recording)
+        self._weights = weights
+        #: Storage of a gradient -> keys of the optimizers whose parameter has it; None where it has to be made anew.
+        self._storages: dict[int, tuple[int, ...]] | None = None
+
+    @listens
+    def changed(self, tensor: torch.Tensor, effect: str, args: tuple[Any, ...]) -> None:
+        """A tensor is about to be changed in place; ``effect`` is what that does to gradients."""
+        if self.recording.backwards:
+            return
+        if self.regions and self._weights.is_weight(tensor):
+            self._weights.note_written([tensor])
+            return
+        if not any(tracked.under_scale or tracked.unscaled for tracked in self.registry.optimizers.values()):
+            return
+        site = self.sites.here()
+        for key in self.owners_of(tensor):
+            tracked = self.registry.by_key(key)
+            if tracked is not None:
+                self._edit(tracked, site, effect, args[-1] if args else None)
+
+    def _edit(self, tracked: TrackedOptimizer, site: Site, effect: str, number: Any) -> None:
+        tracked.edited = site
+        tracked.marks = []
+        if effect == "zero":
+            return  # found when all are
+        scales = effect in ("divide", "multiply")
+        if not tracked.under_scale and not scales:
+            return
+        if effect == "fill" and _is_infinite(number):
+            return  # an overflow that is made on purpose
+        names = self._names_of_edit(tracked, site)
+        if scales and is_number(number):
+            value = plain_number(number)
+            self._multiplied(tracked, site, 1 / value if effect == "divide" and value else value, names)
+        elif effect == "replace":
+            self.recording.emit(e.HANDOFF, site, things=(tracked.thing.key,))
+        elif tracked.under_scale:
+            self.recording.emit(e.GRAD_EDIT, site, owners=(tracked.thing.key,), names=names)
+
+    def _names_of_edit(self, tracked: TrackedOptimizer, site: Site) -> dict[str, Any]:
+        names = {"params": "p.grad", "call": SourceText(site), "optimizer": tracked.name or ""}
+        if tracked.scaler is not None or tracked.backward is not None:
+            scaler = self.registry.scaler_of(tracked)
+            names["scaler"] = scaler.name if scaler is not None and scaler.name is not None else ""
+        return names
+
+    def _multiplied(self, tracked: TrackedOptimizer, site: Site, factor: float, names: dict[str, Any]) -> None:
+        """Gradients are multiplied by a number: by the inverse of the scale, or by another one."""
+        scale = self.registry.scale_for(tracked)
+        # Of gradients that no scaler has scaled, it may be any scaler's scale.
+        scales = [scale] if scale != 1.0 else [scaler.scale for scaler in self.registry.scalers.values()]
+        divides = any(math.isclose(factor * scale, 1.0, rel_tol=1e-3) for scale in scales if scale != 1.0)
+        if divides:
+            tracked.under_scale = False
+        if divides or not tracked.unscaled:
+            kind = e.GRAD_DIVIDE if divides else e.GRAD_NORMALISE
+            self.recording.emit(kind, site, owners=(tracked.thing.key,), names=names)
+
+    @listens
+    def assigned(self, param: torch.Tensor, value: Any) -> None:
+        """``param.grad`` is about to be set."""
+        keys = self.registry.owners.get(id(param))
+        if not keys or self.recording.backwards:
+            return
+        self.forget_storages()
+        site = self.sites.here()
+        for key in keys:
+            tracked = self.registry.by_key(key)
+            if tracked is not None:
+                tracked.edited = site
+                tracked.marks = []
+                if value is not None and tracked.under_scale and param.grad is not None:
+                    self._replaced(tracked, site, param.grad, value)
+
+    def _replaced(self, tracked: TrackedOptimizer, site: Site, old: torch.Tensor, new: torch.Tensor) -> None:
+        """A scaled gradient is replaced by another one."""
+        key = tracked.thing.key
+        scale = self.registry.scale_for(tracked)
+        before, after = old.detach().norm(), new.detach().norm()
+        names = {"params": "p.grad", "call": "this assignment", "optimizer": tracked.name or ""}
+        if scale != 1.0 and math.isclose(float(after) * scale, float(before), rel_tol=1e-2):
+            self.recording.emit(e.GRAD_DIVIDE, site, owners=(key,), names=names)
+        elif _is_edited(old, new):
+            self.recording.emit(e.GRAD_EDIT, site, owners=(key,), names=names)
+        else:
+            self.recording.emit(e.HANDOFF, site, things=(key,))
+
+    def owners_of(self, tensor: torch.Tensor) -> tuple[int, ...]:
+        """The optimizers whose parameter has this tensor, or a view of it, as its gradient."""
+        storages = self._storages
+        if storages is None:
+            registry = self.registry
+            storages = self._storages = {
+                storage(p.grad): registry.owners[id(p)]
+                for tracked in registry.optimizers.values()
+                for p in tracked.params
+                if p.grad is not None
+            }
+        return storages.get(storage(tensor), ())
+
+    def forget_storages(self) -> None:
+        """Parameters may have other gradients now."""
+        self._storages = None
+
+    def look(self, tracked: TrackedOptimizer) -> None:
+        """Find what has happened to gradients unseen: all cleared one by one, or edited by code that is not patched."""
+        marks = tracked.sentinel_marks()
+        edited = tracked.edited
+        if edited is not None and not any(identity for identity, _ in marks):
+            if all(p.grad is None for p in tracked.params):
+                self._found_cleared(tracked, edited)
+                tracked.under_scale = tracked.unscaled = False
+        elif edited is not None and tracked.under_scale and not _any_holds(tracked.sentinels):
+            if not _any_holds(tracked.params):
+                self._found_cleared(tracked, edited)
+        elif tracked.marks and marks != tracked.marks:
+            site = self.sites.here()
+            self._edit(tracked, site, "edit", None)
+            tracked.edited = site
+        tracked.marks = marks
+
+    def _found_cleared(self, tracked: TrackedOptimizer, site: Site) -> None:
+        names = {"call": SourceText(site)}
+        self.recording.emit(e.ZERO_GRAD, site, owners=(tracked.thing.key,), names=names)
+
+
+def _any_holds(params: list[torch.Tensor]) -> bool:
+    """Whether the gradient of a parameter has a value that is not zero."""
+    return any(holds(p.grad) for p in params)
+
+
+def _is_infinite(value: Any) -> bool:
+    return is_number(value) and not math.isfinite(plain_number(value))
+
+
+def _is_edited(old: torch.Tensor, new: torch.Tensor) -> bool:
+    """Whether a gradient was made from another by changing some of its values, as clamp and nan_to_num do."""
+    if old.shape != new.shape or old.is_sparse or new.is_sparse:
+        return False
+    before, after = old.detach(), new.detach()
+    if not bool(torch.isfinite(before).all()) and bool(torch.isfinite(after).all()):
+        return True
+    ratio = (after / before)[before != 0]
+    if not ratio.numel() or bool((ratio - ratio[0]).abs().max() <= 1e-3 * ratio[0].abs()):
+        return False  # multiplied by a number, as averages are
+    return bool((before.sign() == after.sign()).all())

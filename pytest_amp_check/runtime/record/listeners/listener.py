@@ -1,0 +1,52 @@
+"""What every listener is: told of calls while they happen, in a way that cannot reach the program that is recorded."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..recording import Recording
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class Listener:
+    """Makes events of one kind of calls."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.registry = recording.registry
+        self.regions = recording.regions
+        self.sites = recording.sites
+
+
+def listens(method: Method) -> Method:
+    """A method that patches and hooks call. Its own errors end the recording, and the program that is recorded goes on.
+
+    What a listener does with torch is told to none: one listener calls another by methods without this.
+    """
+
+    @functools.wraps(method)
+    def guarded(self: Listener, *args: Any, **kwargs: Any) -> Any:
+        recording = self.recording
+        if recording.failure is not None or recording.busy:
+            return None
+        recording.busy = True
+        try:
+            if recording.registry.dead and not recording.backwards:
+                recording.registry.bury()
+            if recording.undispatched:
+                # What a listener computes is no part of what dispatch modes watch.
+                with _disable_current_modes():
+                    return method(self, *args, **kwargs)
+            return method(self, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on; it is reported at the end
+            recording.failure = error
+            return None
+        finally:
+            recording.busy = False
+
+    return guarded  # type: ignore[return-value]

@@ -1,0 +1,124 @@
+"""Optimizers: how they are made, and stepped without a scaler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ....protocol import events as e
+from ....protocol.events import Event, Site
+from ..recording import Recording
+from ..source import SourceText, asks, conditional
+from ..tracked import TrackedOptimizer, TrackedScaler
+from .gradients import Gradients
+from .listener import Listener, listens
+from .scaler_construction import ScalerConstruction
+from .weights import Weights
+
+
+class Optimizers(Listener):
+    """Told of optimizers."""
+
+    def __init__(
+        self, recording: Recording, gradients: Gradients, weights: Weights, construction: ScalerConstruction
+    ) -> None:
+        super().__init__(recording)
+        self._gradients = gradients
+        self._weights = weights
+        self._construction = construction
+        #: How many steps of scalers are running: what steps in them is told by them.
+        self.inside_scaler_step = 0
+        #: The optimizer that a scaler steps which is switched off, in the user's words.
+        self.stepped_by_disabled_scaler: SourceText | None = None
+
+    @listens
+    def constructed(self, optimizer: Any) -> None:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            return
+        tracked = self.registry.optimizer(optimizer)
+        tracked.thing.facts["constructed"] = True
+        clean = all(p.grad is None for p in tracked.params)
+        if clean:
+            self.recording.emit(e.OPTIMIZER_NEW, self.sites.here(), tracked.thing.key)
+
+    @listens
+    def params_changed(self, optimizer: Any) -> None:
+        self.registry.refresh(optimizer)
+
+    @listens
+    def before_step(self, optimizer: Any) -> None:
+        tracked = self.registry.optimizer(optimizer)
+        site = self.sites.here()
+        if not self.recording.backwards:
+            self._gradients.look(tracked)
+        tracked.name = self.stepped_by_disabled_scaler or SourceText(site, "receiver")
+        self._weights.note_trained(tracked)
+        self._feed_by_running_backward(tracked)
+        names = {"optimizer": tracked.name, "call": SourceText(site)}
+        scaler = self.registry.scaler_of(tracked)
+        if scaler is not None and scaler.name is not None:
+            names["scaler"] = scaler.name
+        checked = self._is_checked(tracked, optimizer, scaler, site)
+        self.recording.emit(e.STEP, site, None, tracked.thing.key, checked=checked, names=names)
+        if tracked.backward is not None and self._is_unscaled_float16(tracked.backward):
+            tracked.backward.facts["alone"] = True
+            self.recording.chain.judge(tracked.backward)
+        self.recording.steps.begin(tracked.name, None, None, tracked.loss, tracked.norm, site)
+        scale = self.registry.scale_for(tracked) if tracked.under_scale else 1.0
+        for collector in self.recording.collectors:
+            collector.before_step(optimizer, None, scale)
+
+    def _feed_by_running_backward(self, tracked: TrackedOptimizer) -> None:
+        """A hook steps while the pass still runs, and clears the gradient that would show that it was fed."""
+        if self.recording.backwards and self.recording.chain.pending:
+            running = next((x for x in reversed(self.recording.chain.pending) if x.kind == e.BACKWARD), None)
+            if running is not None:
+                running.facts["feeds"].add(tracked.thing.key)
+                tracked.backward = running
+
+    def _is_checked(self, tracked: TrackedOptimizer, optimizer: Any, scaler: TrackedScaler | None, site: Site) -> bool:
+        """Whether the program looks for an overflow by itself before it steps."""
+        if not tracked.unscaled or _overflowed(optimizer, scaler):
+            return False
+        return self.recording.read(site, conditional if tracked.number_taken else asks)
+
+    def _is_unscaled_float16(self, backward: Event) -> bool:
+        """Whether a backward of float16 was never scaled, which no scaler that is switched off has asked for."""
+        facts = backward.facts
+        return (
+            not self._construction.disabled_scales
+            and not facts["scaled"]
+            and facts["dtypes"] == {"float16"}
+            and not facts.get("alone")
+        )
+
+    @listens
+    def after_step(self, optimizer: Any) -> None:
+        tracked = self.registry.optimizer(optimizer)
+        self.recording.steps.done(skipped=False, found_inf=False)
+        self.stepped(tracked, skipped=False)
+        for collector in self.recording.collectors:
+            collector.after_step(optimizer, None, skipped=False)
+
+    def stepped(self, tracked: TrackedOptimizer, *, skipped: bool) -> None:
+        """A step was made, by itself or by a scaler, or the scaler has skipped it."""
+        tracked.skipped = skipped
+        tracked.used = True
+        tracked.steps_since += 1
+        tracked.under_scale = tracked.unscaled = False
+        tracked.edited = None
+        tracked.norm = tracked.loss = None
+        self._gradients.forget_storages()
+        if not skipped:
+            self._weights.note_stepped(tracked.params)
+        self.recording.choose_watching()
+
+
+def _overflowed(optimizer: Any, tracked: TrackedScaler | None) -> bool:
+    """Whether unscale_ has found values that are not finite in gradients that are about to be stepped."""
+    scaler = tracked.scaler() if tracked is not None else None
+    if scaler is None:
+        return False
+    found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+    return any(bool(value.item()) for value in found.values())

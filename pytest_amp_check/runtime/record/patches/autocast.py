@@ -1,0 +1,73 @@
+"""Patches of autocast: contexts that are made, entered and left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.amp import autocast_mode
+
+from ..active import THREAD
+from ..threads import autocast_entered
+from .table import Before, Patch
+
+if TYPE_CHECKING:
+    from ..recorder import Recorder
+
+
+def patches() -> list[Patch]:
+    base = autocast_mode.autocast
+    classes = {"torch.autocast": base}
+    for kind in ("cuda", "cpu"):
+        classes[f"torch.{kind}.amp.autocast"] = getattr(torch, kind).amp.autocast_mode.autocast
+    return [
+        *(Patch(cls, "__init__", before=_constructed(name, cls)) for name, cls in classes.items()),
+        Patch(base, "__enter__", around=_enter),
+        Patch(base, "__exit__", before=_exited),
+        Patch(torch, "clear_autocast_cache", after=_cleared, of_users=True),
+    ]
+
+
+def _constructed(name: str, cls: type) -> Before:
+    def constructed(recorder: Recorder, region: Any, *args: Any, **kwargs: Any) -> None:
+        # A subclass calls the constructor of its base: the outer one is the user's.
+        if type(region) is cls and not _is_plain(args, kwargs):
+            recorder.autocast.constructed(name, args, kwargs)
+
+    return constructed
+
+
+def _is_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether autocast is constructed as nearly always: a device, a low-precision dtype, nothing to be judged."""
+    device = args[0] if args else kwargs.get("device_type")
+    dtype = kwargs.get("dtype", torch.float16)
+    return (
+        len(args) < 2
+        and device in ("cuda", "cpu")
+        and (dtype is torch.float16 or dtype is torch.bfloat16)
+        and type(kwargs.get("enabled", True)) is bool
+        and type(kwargs.get("cache_enabled", True)) is bool
+        and kwargs.keys() <= {"device_type", "dtype", "enabled", "cache_enabled"}
+    )
+
+
+def _enter(original: Any) -> Any:
+    """Also threads that do not record are asked whether they enter autocast."""
+
+    def enter(region: Any) -> Any:
+        result = original(region)
+        recorders: tuple[Recorder, ...] = THREAD.active
+        for recorder in recorders:
+            recorder.autocast.entered(region)
+        autocast_entered()
+        return result
+
+    return enter
+
+
+def _exited(recorder: Recorder, region: Any, *args: object) -> None:
+    recorder.autocast.exited(region)
+
+
+def _cleared(recorder: Recorder, result: object) -> None:
+    recorder.autocast.cache_cleared()

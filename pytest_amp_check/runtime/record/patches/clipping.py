@@ -1,0 +1,70 @@
+"""Patches of what clips gradients, or computes norms of them."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.utils import clip_grad
+
+from .table import Patch
+
+if TYPE_CHECKING:
+    from ..recorder import Recorder
+
+
+def patches() -> list[Patch]:
+    # Every function of the module that clips, or computes a norm, groups the gradients first.
+    rows = [Patch(clip_grad, "_group_tensors_by_device_and_dtype", before=_grouping)]
+    fully = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
+    if fully is not None:
+        rows.append(Patch(fully.FullyShardedDataParallel, "clip_grad_norm_", before=_sharded))
+    return rows
+
+
+def _grouping(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
+    """Tell of the norm that a function of ``torch.nn.utils.clip_grad`` computes, or of the clip that it does."""
+    # Between that function and this one stands the patch.
+    frame = sys._getframe(2)
+    name = frame.f_code.co_name
+    if name == "_clip_grads_with_norm_":
+        recorder.clipping.norm_computed(frame.f_locals.get("total_norm"))
+    outer = _clipping_frame(frame) if name in ("_get_total_norm", "_clip_grads_with_norm_") else None
+    if outer is None and name == "_get_total_norm":
+        recorder.clipping.norm_read(frame.f_locals.get("tensors"))
+    elif outer is None or name == "_get_total_norm":
+        _tell_clip(recorder, outer or frame)
+
+
+def _clipping_frame(frame: FrameType) -> FrameType | None:
+    """The call of clip_grad_norm_, which computes the norm and then clips; between them stand torch's own wrappers."""
+    caller = frame.f_back
+    while caller is not None and caller.f_code.co_name == "_no_grad_wrapper":
+        caller = caller.f_back
+    return caller if caller is not None and caller.f_code.co_name == "clip_grad_norm_" else None
+
+
+def _tell_clip(recorder: Recorder, frame: FrameType) -> None:
+    values, name = frame.f_locals, frame.f_code.co_name
+    limit = values.get("clip_value" if name == "clip_grad_value_" else "max_norm")
+    if limit is None:
+        return
+    parameters = values.get("parameters")
+    if isinstance(parameters, torch.Tensor):
+        parameters = [parameters]
+    # A generator has been used up by now; what it gave is in the gradients.
+    params = parameters if isinstance(parameters, (list, tuple)) else []
+    grads = values.get("grads")
+    recorder.clipping.clipped(
+        params,
+        limit,
+        grads=() if params or not isinstance(grads, list) else grads,
+        nonfinite_error=bool(values.get("error_if_nonfinite")),
+        norm=name == "clip_grad_norm_",
+    )
+
+
+def _sharded(recorder: Recorder, module: Any, max_norm: Any, *args: Any, **kwargs: Any) -> None:
+    recorder.clipping.clipped(list(module.parameters()), max_norm, nonfinite_error=False)

@@ -1,0 +1,83 @@
+"""Records a run: turns what torch is asked to do into the events that the protocol judges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...protocol.finding import Finding
+from .listeners.autocast import Autocast
+from .listeners.backward import Backward
+from .listeners.checkpoints import Checkpoints
+from .listeners.clearing import Clearing
+from .listeners.clipping import Clipping
+from .listeners.forwards import Forwards
+from .listeners.gradients import Gradients
+from .listeners.losses import Losses
+from .listeners.optimizers import Optimizers
+from .listeners.penalties import Penalties
+from .listeners.scaler_construction import ScalerConstruction
+from .listeners.scalers import Scalers
+from .listeners.scaling import Scaling
+from .listeners.schedulers import Schedulers
+from .listeners.threads import Threads
+from .listeners.traces import Traces
+from .listeners.weights import Weights
+from .recording import Recording
+from .scaled_losses import ScaledLosses
+
+
+class Recorder:
+    """The listeners of one recording, which patches call, each given what it works with.
+
+    ``automatic`` says that nobody has asked for this recording by name: it yields to those that somebody has.
+    """
+
+    def __init__(self, *, automatic: bool = False, outermost: Any = None) -> None:
+        self.automatic = automatic
+        recording = self.recording = Recording(outermost)
+        scaled = ScaledLosses(recording.registry)
+        self._forwards = Forwards(recording)
+        self.weights = Weights(recording)
+        self.threads = Threads(recording)
+        self.autocast = Autocast(recording, self.weights, self.threads)
+        self.traces = Traces(recording)
+        self.losses = Losses(recording)
+        self.gradients = Gradients(recording, self.weights)
+        self.clearing = Clearing(recording, self.gradients)
+        self.clipping = Clipping(recording, self.gradients)
+        self.penalties = Penalties(recording, scaled)
+        self.backward = Backward(recording, self.gradients, scaled, self.penalties)
+        self.construction = ScalerConstruction(recording)
+        self.optimizers = Optimizers(recording, self.gradients, self.weights, self.construction)
+        self.schedulers = Schedulers(recording)
+        self.scaling = Scaling(recording, scaled, self._forwards, self.construction)
+        self.scalers = Scalers(recording, self.gradients, self.weights, self.optimizers)
+        self.checkpoints = Checkpoints(recording)
+
+    @property
+    def in_region(self) -> bool:
+        """Whether an autocast region is open."""
+        return bool(self.recording.regions)
+
+    def findings(self, select: frozenset[str] | None = None) -> list[Finding]:
+        """What has been found so far."""
+        return self.recording.chain.findings(select)
+
+    def unhook(self) -> None:
+        """Take away what stands in modules."""
+        self.weights.unwatch_forwards()
+        self._forwards.unwatch()
+
+    def conclude(self, *, broken: bool) -> None:
+        """Judge what is left; ``broken`` says that an exception has ended the run."""
+        recording = self.recording
+        if recording.failure is not None:
+            return
+        recording.busy = True
+        recording.registry.ran = None
+        try:
+            recording.registry.bury()
+            recording.chain.close(broken=broken)
+            recording.steps.settle()
+        except Exception as error:  # noqa: BLE001 - as while it lasted: the program goes on, and it is reported
+            recording.failure = error

@@ -1,0 +1,163 @@
+"""Where in the user's source a call comes from."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import linecache
+import os
+import sys
+import threading
+from types import CodeType, FrameType
+
+import torch
+
+from ...protocol.events import Site
+
+#: Calls that are kept of the chain that leads to a place.
+DEPTH = 40
+
+_OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+#: What stands between a user's line and what it calls, and is neither.
+_INNER = (
+    _OURS,
+    _TORCH,
+    os.path.join(os.path.dirname(os.path.dirname(_TORCH)), "functorch") + os.sep,
+    "<frozen ",
+    "<eval_with_key>",
+    contextlib.__file__,
+    threading.__file__,
+    os.path.dirname(concurrent.futures.__file__) + os.sep,
+)
+
+Span = tuple[int, int, int, int]
+_known_inner: dict[str, bool] = {}
+
+
+def is_inner(path: str) -> bool:
+    """Whether a source file belongs to torch or to this package, and not to a user."""
+    known = _known_inner.get(path)
+    if known is None:
+        known = _known_inner[path] = path.startswith(_INNER)
+    return known
+
+
+def own(site: Site) -> Site:
+    """The innermost place of a chain of calls that is not in an installed library; the place itself where all are."""
+    each: Site | None = site
+    while each is not None:
+        if not _is_library(each.path):
+            return each
+        each = each.caller
+    return site
+
+
+def _is_library(path: str) -> bool:
+    return f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
+
+
+def calling_frame() -> FrameType:
+    """The frame, of a user or of torch, that has called into this package."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_OURS) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+class Sites:
+    """Finds the place of the running call. The same place, reached by the same calls, is the same object."""
+
+    def __init__(self, outermost: FrameType | None) -> None:
+        self.show_from(outermost)
+        #: Identities of code objects and offsets in them, innermost first. The code objects are kept alive below.
+        self._known: dict[tuple[int, ...], Site] = {}
+        self._codes: dict[int, CodeType] = {}
+        self._spans: dict[CodeType, list[tuple[int | None, int | None, int | None, int | None]]] = {}
+
+    def show_from(self, outermost: FrameType | None) -> None:
+        """The recording was begun in this frame: calls above it are not shown."""
+        self._outermost = None if outermost is None else outermost.f_code
+
+    def here(self) -> Site:
+        """The user's place that is running now."""
+        inner = _known_inner
+        # The three frames above are always ours: the listener that asks, its guard, and what a patch or a hook calls.
+        frame: FrameType | None = sys._getframe(3)
+        outermost = self._outermost
+        key: list[int] = []
+        codes: list[CodeType] = []
+        while frame is not None:
+            code = frame.f_code
+            path = code.co_filename
+            known = inner.get(path)
+            if known is None:
+                known = is_inner(path)
+            if not known:
+                key.append(id(code))
+                key.append(frame.f_lasti)
+                codes.append(code)
+                if len(key) >= 2 * DEPTH:
+                    break
+            if code is outermost:
+                break
+            frame = frame.f_back
+        site = self._known.get(tuple(key))
+        return site if site is not None else self._make(key, codes)
+
+    def definition(self, code: CodeType) -> Site:
+        """The place of a function's definition, or of its first decorator."""
+        self._codes[id(code)] = code
+        key = (id(code),)
+        site = self._known.get(key)
+        if site is None:
+            site = self._known[key] = Site(code.co_filename, code.co_firstlineno, function=_name(code))
+        return site
+
+    def _make(self, key: list[int], codes: list[CodeType]) -> Site:
+        if not key:
+            site = self._known.get(())
+            return site or self._known.setdefault((), Site("<unknown>", 1))
+        caller = None
+        for i in range(len(key) - 2, -2, -2):
+            chain = tuple(key[i:])
+            site = self._known.get(chain)
+            if site is None:
+                code, lasti = codes[i // 2], key[i + 1]
+                self._codes[id(code)] = code
+                line, column, end_line, end_column = self._span(code, lasti)
+                site = Site(code.co_filename, line, column, end_line, end_column, _name(code), caller)
+                self._known[chain] = site
+            caller = site
+        assert caller is not None
+        return caller
+
+    def _span(self, code: CodeType, lasti: int) -> Span:
+        positions = getattr(code, "co_positions", None)
+        if positions is not None:
+            spans = self._spans.get(code)
+            if spans is None:
+                spans = self._spans[code] = list(positions())
+            line, end_line, column, end_column = spans[lasti // 2]
+            if line is not None and end_line is not None and column is not None and end_column is not None:
+                # Columns of code objects count bytes, those of places characters.
+                return line, _characters(code, line, column), end_line, _characters(code, end_line, end_column)
+        line = _line_of(code, lasti)
+        return line, 0, line, 0
+
+
+def _name(code: CodeType) -> str:
+    name: str = getattr(code, "co_qualname", code.co_name)
+    return name
+
+
+def _line_of(code: CodeType, lasti: int) -> int:
+    for start, end, line in code.co_lines():
+        if start <= lasti < end and line is not None:
+            return line
+    return code.co_firstlineno
+
+
+def _characters(code: CodeType, line: int, column: int) -> int:
+    text = linecache.getline(code.co_filename, line)
+    return column if text.isascii() else len(text.encode("utf-8")[:column].decode("utf-8", "replace"))

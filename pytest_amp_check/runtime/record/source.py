@@ -1,0 +1,199 @@
+"""What the source says at a place: the user's own words for what is called, and what stands around the call."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import linecache
+import os
+import tokenize
+from collections.abc import Iterator
+
+from ...protocol.events import Site
+from ...protocol.words import Words, chain
+
+
+class SourceText:
+    """The user's own words for the call at a place, or for a part of it. The source is read when they are asked for.
+
+    ``part`` is ``call`` (what is called), ``receiver`` (what the method belongs to, or what ``+=`` adds to),
+    ``argument`` (the first one, or the one named ``keyword``), ``inner argument`` or ``inner receiver`` (the same of
+    the call that is the receiver).
+    """
+
+    __slots__ = ("keyword", "part", "site")
+
+    def __init__(self, site: Site, part: str = "call", keyword: str = "") -> None:
+        self.site = site
+        self.part = part
+        self.keyword = keyword
+
+    def __str__(self) -> str:
+        call = _expression(self.site)
+        if isinstance(call, ast.AugAssign):
+            part = {"call": call, "receiver": call.target}.get(self.part)
+            return "" if part is None else str(Words(part))
+        if not isinstance(call, ast.Call):
+            return ""
+        if self.part.startswith("inner "):
+            inner = call.func.value if isinstance(call.func, ast.Attribute) else None
+            if not isinstance(inner, ast.Call):
+                return str(_part(call, "receiver", "") or "") if self.part == "inner argument" else ""
+            return str(_part(inner, self.part.removeprefix("inner "), self.keyword) or "")
+        return str(_part(call, self.part, self.keyword) or "")
+
+
+def _part(call: ast.Call, part: str, keyword: str) -> Words | None:
+    if part == "call":
+        return Words(call.func)
+    if part == "receiver":
+        return Words(call.func.value) if isinstance(call.func, ast.Attribute) else None
+    if call.args:
+        return Words(call.args[0])
+    named = next((k.value for k in call.keywords if k.arg == keyword), None)
+    return Words(named) if named is not None else None
+
+
+def _expression(site: Site) -> ast.AST | None:
+    """The syntax of what stands at a place, or None where the source cannot be had."""
+    lines = linecache.getlines(site.path)[site.line - 1 : site.end_line]
+    if not lines:
+        return None
+    if (site.line, site.column) == (site.end_line, site.end_column):
+        # Before Python 3.11 only the line is known: the whole of it may be the call.
+        text = lines[0].strip()
+    else:
+        lines[-1] = lines[-1][: site.end_column]
+        lines[0] = lines[0][site.column :]
+        text = "".join(lines).strip()
+    with contextlib.suppress(SyntaxError, ValueError):
+        return ast.parse(f"({text})", mode="eval").body
+    with contextlib.suppress(SyntaxError, ValueError):
+        found = ast.parse(text).body
+        if len(found) == 1:
+            return found[0].value if isinstance(found[0], (ast.Expr, ast.Assign)) else found[0]
+    return None
+
+
+class ContextText:
+    """The words for the context of a ``with`` statement, or of a decorator."""
+
+    def __init__(self, site: Site, *, decorated: bool) -> None:
+        self.site = site
+        self.decorated = decorated
+
+    def __str__(self) -> str:
+        line = linecache.getline(self.site.path, self.site.line)
+        text = line.strip().removeprefix("@") if self.decorated else self._item(line)
+        return text.partition("(")[0].strip()
+
+    def _item(self, line: str) -> str:
+        """The one context of a ``with`` statement, whose span some versions of Python give as a whole."""
+        entered = _expression(self.site)
+        if isinstance(entered, ast.With):
+            return ast.unparse(entered.items[0].context_expr) if len(entered.items) == 1 else ""
+        return line[self.site.column : self.site.end_column] if self.site.end_line == self.site.line else ""
+
+
+def caught(site: Site) -> bool:
+    """Whether the call at a place stands in the body of a ``try`` that handles errors."""
+    return any(isinstance(node, ast.Try) and node.handlers for node in _around(site))
+
+
+def expected(site: Site) -> bool:
+    """Whether the call at a place stands where a test expects it to raise."""
+    return any(
+        isinstance(item.context_expr, ast.Call)
+        and (chain(item.context_expr.func) or "").rpartition(".")[2] in ("raises", "assertRaises", "assertRaisesRegex")
+        for node in _around(site)
+        if isinstance(node, (ast.With, ast.AsyncWith))
+        for item in node.items
+    )
+
+
+def conditional(site: Site) -> bool:
+    """Whether the call at a place is made under a condition that may ask whether the gradients are finite.
+
+    One that asks for a remainder, as the end of an accumulation window does, asks for nothing else.
+    """
+    return any(isinstance(node, ast.If) and not _counts(node.test) for node in _around(site))
+
+
+def asks(site: Site) -> bool:
+    """Whether the call at a place is made under a condition that calls something, which may look at gradients."""
+    tests = [node.test for node in _around(site) if isinstance(node, ast.If)]
+    return any(isinstance(part, ast.Call) for test in tests for part in ast.walk(test))
+
+
+def mentions_scale(site: Site) -> bool:
+    """Whether the function in which a place lies asks for the scale, as one does that divides what it reads by it."""
+    lines = linecache.getlines(site.path)
+    function = _function(site)
+    first, last = (function.lineno, function.end_lineno) if function is not None else (1, len(lines))
+    return any("get_scale" in line for line in lines[first - 1 : last])
+
+
+def mentions_autocast(site: Site) -> bool:
+    """Whether the file of a call, or one beside it that the call comes through, has a name with autocast in it."""
+    folder = os.path.dirname(site.path)
+    paths = {frame.path for frame in site.frames() if os.path.dirname(frame.path) == folder}
+    return any("autocast" in name for path in paths for name in _names(path))
+
+
+def _names(path: str) -> Iterator[str]:
+    lines = iter(linecache.getlines(path))
+    with contextlib.suppress(tokenize.TokenError, SyntaxError):
+        for token in tokenize.generate_tokens(lambda: next(lines, "")):
+            if token.type == tokenize.NAME:
+                yield token.string
+
+
+def _counts(test: ast.expr) -> bool:
+    """Whether a condition is a comparison with a remainder."""
+    return isinstance(test, ast.Compare) and any(
+        isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod) for side in (test.left, *test.comparators)
+    )
+
+
+def _module(path: str) -> ast.Module:
+    """The syntax of a file; that of an empty one where it cannot be had."""
+    # A SystemError is a fault of CPython 3.11, deep in the stack: the same text parses afterwards.
+    for _ in range(2):
+        try:
+            return ast.parse("".join(linecache.getlines(path)))
+        except (SyntaxError, ValueError, RecursionError):
+            break
+        except SystemError:
+            continue
+    return ast.Module([], [])
+
+
+def _function(site: Site) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    tree = _module(site.path)
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.lineno <= site.line <= (node.end_lineno or node.lineno)
+    ]
+    return around[-1] if around else None
+
+
+def _around(site: Site) -> Iterator[ast.AST]:
+    """The statements whose body holds a place, within the function it stands in."""
+    node: ast.AST = _module(site.path)
+    held: list[ast.AST] = []
+    while True:
+        inner = None
+        for name in ("body", "orelse", "handlers", "finalbody"):
+            for child in getattr(node, name, ()):
+                if isinstance(child, ast.AST) and child.lineno <= site.line <= (child.end_lineno or child.lineno):  # type: ignore[attr-defined]
+                    inner = child
+                    if name == "body" or isinstance(node, ast.If):
+                        held.append(node)
+        if inner is None:
+            break
+        if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            held.clear()
+        node = inner
+    yield from held

@@ -1,0 +1,135 @@
+"""What a recording remembers of an optimizer, a scaler, and a backward pass."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from ...protocol.events import Event, Site, Thing
+    from .checkpoint_contents import Contents
+    from .source import SourceText
+    from .steps import StepRecord
+
+#: Parameters of an optimizer that are looked at to see whether a backward fed it, before all are.
+SENTINELS = 4
+
+
+class TrackedOptimizer:
+    """What is remembered of an optimizer."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, thing: Thing) -> None:
+        self.optimizer = weakref.ref(optimizer)
+        self.thing = thing
+        #: What the program calls it.
+        self.name: SourceText | None = None
+        self.params: list[torch.Tensor] = []
+        self.sentinels: list[torch.Tensor] = []
+        #: The latest backward that fed it, and whether the step before was skipped.
+        self.backward: Event | None = None
+        self.loss: ScaledValue | None = None
+        self.norm: ScaledValue | None = None
+        self.skipped = False
+        self.skips_in_a_row = 0
+        self.steps = 0
+        #: Whether its gradients have been used by a step, and not cleared since.
+        self.used = False
+        self.scaler: TrackedScaler | None = None
+        #: Whether its gradients are multiplied by a scale now, were unscaled by the user, were edited since then.
+        self.under_scale = False
+        self.unscaled = False
+        self.edited: Site | None = None
+        #: Whether the program has asked for a number of any tensor since it unscaled the gradients.
+        self.number_taken = False
+        #: Optimizer steps, skipped or not, and backwards that were not given up, since its scheduler last moved.
+        self.steps_since = 0
+        self.backwards_since = 0
+        #: The identity of the state that ``state_dict()`` gave last, and where it was asked for.
+        self.state_id = 0
+        self.state_site: Site | None = None
+        #: That its state was loaded.
+        self.restored: Event | None = None
+        #: The marks of its sentinels when its gradients were looked at last.
+        self.marks: list[tuple[int, int]] = []
+        self.refresh(optimizer)
+
+    def refresh(self, optimizer: torch.optim.Optimizer) -> None:
+        """Read its parameters again."""
+        self.params = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        step = max(1, len(self.params) // SENTINELS)
+        self.sentinels = [*self.params[::step], *self.params[-1:]]
+
+    def saved_in(self, contents: Contents) -> bool:
+        """Whether its state, or a copy of it, is among what is saved."""
+        if self.state_id in contents.states:
+            return True
+        optimizer = self.optimizer()
+        if not self.state_id or optimizer is None:
+            return False
+        return tuple(len(group["params"]) for group in optimizer.param_groups) in contents.shapes
+
+    def sentinel_marks(self) -> list[tuple[int, int]]:
+        """What changes when a gradient is replaced or edited in place."""
+        marks = []
+        for p in self.sentinels:
+            grad = p._grad  # the same as p.grad, which is patched
+            marks.append((0, 0) if grad is None else (id(grad), grad._version))
+        return marks
+
+    def holds(self, leaves: frozenset[int]) -> bool:
+        """Whether one of its parameters is among those that a backward reaches."""
+        return any(id(p) in leaves for p in self.params)
+
+
+class TrackedScaler:
+    """What is remembered of a GradScaler."""
+
+    def __init__(self, scaler: Any, thing: Thing) -> None:
+        self.scaler = weakref.ref(scaler)
+        self.thing = thing
+        #: What the program calls it.
+        self.name: SourceText | None = None
+        self.scale = 1.0
+        #: Whether the program has asked for the scale since the last update.
+        self.scale_read = False
+        self.steps = 0
+        self.skips = 0
+        self.skips_in_a_row = 0
+        #: The steps since the last update.
+        self.waiting: list[StepRecord] = []
+
+
+class ScaledValue:
+    """A loss that ran backward, or a norm of gradients: the tensor, and the scale it is multiplied by."""
+
+    __slots__ = ("scale", "tensor")
+
+    def __init__(self, tensor: torch.Tensor, scale: float) -> None:
+        self.tensor = tensor
+        self.scale = scale
+
+
+class BackwardPass:
+    """A backward pass that is running.
+
+    ``leaves`` are identities of the parameters that it reaches, ``before`` the marks of each optimizer's gradients when
+    it began, ``scale`` what the loss was multiplied by, ``dtype`` what it was before.
+    """
+
+    def __init__(
+        self,
+        event: Event,
+        before: list[tuple[TrackedOptimizer, list[tuple[int, int]]]],
+        scale: float,
+        leaves: frozenset[int],
+        loss: torch.Tensor | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        self.event = event
+        self.leaves = leaves
+        self.before = before
+        self.scale = scale
+        self.loss = loss
+        self.dtype = dtype
