@@ -77,8 +77,8 @@ def test_a_part_that_is_cut_off_keeps_what_it_has_done(checkout: Path, tmp_path:
     )
     done = run("--dry-run", "--only", "harm,speed", "--results", str(tmp_path / "made"), root=checkout)
     assert done.returncode == 1
-    assert "FAILS  harm-on-cuda: not decided: harm was cut off after 2 s" in done.stdout
-    assert "on_gpu: the part harm was cut off after 2 s" in done.stderr
+    assert "FAILS  harm-on-cuda: not decided: harm was cut off after 6 s" in done.stdout
+    assert "on_gpu: the part harm was cut off after 6 s" in done.stderr
     (path,) = (tmp_path / "made").glob("*.json")
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
     assert {"part": "harm", **row} in rows

@@ -129,6 +129,12 @@ CLAIMS = (
         needs_gpu=True,
     ),
     Claim(
+        "recording-does-not-wait",
+        "cost",
+        "Recording waits for the GPU at most once in sixteen steps, as long as no part of it is asked for that costs more.",
+        _every("synchronisations", more="added"),
+    ),
+    Claim(
         "recording-holds-nothing",
         "cost",
         "When a recording is over it holds at most 1 MiB of the GPU's memory.",

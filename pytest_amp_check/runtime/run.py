@@ -17,7 +17,7 @@ from ..protocol.selection import resolve
 from ..protocol.suppress import Suppressions
 from .record.attach import begin, end
 from .record.recorder import Recorder
-from .record.steps import StepRecord
+from .record.steps import StepRecord, Steps
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
@@ -67,25 +67,30 @@ class Run:
         """The error that ended the recording early, None as a rule. The program that was recorded went on."""
         return self._recorder.recording.failure
 
+    def _all_steps(self) -> Steps:
+        """Steps and totals over them, complete: this waits for the device where it has to."""
+        self._recorder.recording.readings.settle()
+        return self._recorder.recording.steps
+
     @property
     def steps(self) -> Sequence[StepRecord]:
         """The latest steps of all optimizers, in order; the oldest of a long run are dropped."""
-        return self._recorder.recording.steps.kept
+        return self._all_steps().kept
 
     @property
     def steps_total(self) -> int:
         """How many steps there were, taken or skipped."""
-        return self._recorder.recording.steps.total
+        return self._all_steps().total
 
     @property
     def skipped_total(self) -> int:
         """How many of them a scaler skipped."""
-        return self._recorder.recording.steps.skipped
+        return self._all_steps().skipped
 
     @property
     def scale_history(self) -> list[tuple[int, float]]:
         """(step, loss scale from there on), at changes only."""
-        return list(self._recorder.recording.steps.history)
+        return list(self._all_steps().history)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything that is known, as plain data."""
@@ -148,7 +153,7 @@ class Run:
         if all(x is None for x in (minimum, maximum, max_skipped, recovers_within, grows)):
             raise ValueError("assert_scale() was given nothing to check: pass minimum=, maximum=, max_skipped=, ...")
         self._assert_recorded()
-        steps = self._recorder.recording.steps
+        steps = self._all_steps()
         if steps.lowest is None or steps.highest is None:
             raise AssertionError(
                 "No enabled GradScaler made a step in this recording, so its scale cannot be judged: step through"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..record.collector import Collector
-from ..record.tracked import ScaledValue
+from ..record.readings import Number, ScaledValue
 
 if TYPE_CHECKING:
     from ..record.steps import Steps
@@ -23,7 +23,6 @@ class Norms(Collector):
         """The gradients are as the step will find them."""
         grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         norms = [torch.linalg.vector_norm(g.coalesce().values() if g.is_sparse else g.detach()) for g in grads]
-        record = self.steps.pending
-        if norms and record is not None:
+        if norms:
             total = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device, torch.float32) for n in norms]))
-            record.know_norm(ScaledValue(total, scale))
+            self.steps.know_norm(ScaledValue(total, Number(scale)))

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from .readings import Number
+
 #: Nodes of a graph that are looked at to find the scaled loss below what runs backward.
 NEAR = 64
 #: Nodes of a graph that are looked at to find the parameters it leads to.
@@ -83,20 +85,20 @@ def leaves(roots: Sequence[torch.Tensor]) -> Iterator[int]:
             yield id(variable)
 
 
-def multiplies(node: Any, scale: float) -> bool:
+def multiplies(node: Any, scale: Number) -> bool:
     """Whether a graph node multiplies what it is given by the loss scale; a small one may be any other number."""
-    if scale < SMALL or not type(node).__name__.startswith("Mul"):
+    if not type(node).__name__.startswith("Mul"):
         return False
-    return any(math.isclose(number, scale, rel_tol=1e-6) for number in _numbers(node))
+    return any(number >= SMALL and math.isclose(number, scale.value, rel_tol=1e-6) for number in _numbers(node))
 
 
-def divides(node: Any, scale: float) -> bool:
+def divides(node: Any, scale: Number) -> bool:
     """Whether a graph node divides what it is given by the loss scale, or multiplies by its inverse."""
     name = type(node).__name__
     if name.startswith("Mul"):
-        return any(math.isclose(factor * scale, 1.0, rel_tol=1e-3) for factor in _numbers(node))
+        return any(math.isclose(factor * scale.value, 1.0, rel_tol=1e-3) for factor in _numbers(node))
     return name.startswith("Div") and any(
-        math.isclose(factor, scale, rel_tol=1e-3) for factor in _numbers(node, ("_saved_other",))
+        math.isclose(factor, scale.value, rel_tol=1e-3) for factor in _numbers(node, ("_saved_other",))
     )
 
 

@@ -78,6 +78,5 @@ class Recorder:
         try:
             recording.registry.bury()
             recording.chain.close(broken=broken)
-            recording.steps.settle()
         except Exception as error:  # noqa: BLE001 - as while it lasted: the program goes on, and it is reported
             recording.failure = error

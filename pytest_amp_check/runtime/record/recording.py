@@ -13,12 +13,25 @@ from ...protocol.chain import PENDING, Chain
 from ...protocol.events import Event, Program, Site, Symbol
 from . import active
 from .collector import Collector
+from .readings import Readings
 from .regions import Regions
 from .registry import Registry
 from .sites import Sites, own
 from .steps import Steps
 
 Read = TypeVar("Read")
+
+
+class _Chain(Chain):
+    """Events are judged once the numbers are known that they speak of."""
+
+    def __init__(self, program: Program, readings: Readings) -> None:
+        super().__init__(program, own)
+        self._readings = readings
+
+    def settle(self) -> None:
+        self._readings.settle()
+        super().settle()
 
 
 class Recording:
@@ -32,10 +45,12 @@ class Recording:
         self.undispatched = False
         self.sites = Sites(outermost)
         self.program = Program()
-        self.chain = Chain(self.program, own)
-        self.steps = Steps()
+        #: Numbers that lie on a device.
+        self.readings = Readings()
+        self.chain = _Chain(self.program, self.readings)
+        self.steps = Steps(self.readings)
         self.collectors: list[Collector] = []
-        self.registry = Registry(self.program, self.chain)
+        self.registry = Registry(self.program, self.chain, self.readings)
         self.regions = Regions()
         #: How many backward passes are running, one inside another.
         self.backwards = 0
@@ -61,7 +76,7 @@ class Recording:
         event = Event(kind, site, subject, target, facts, names)
         chain = self.chain
         chain.add(event)
-        if len(chain.pending) >= PENDING and not self.backwards:
+        if len(chain.pending) >= PENDING and not self.backwards and self.readings.can_settle:
             chain.settle()
         return event
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...protocol.chain import Chain
 from ...protocol.events import Event, Program, Thing
-from .tracked import ScaledValue, TrackedOptimizer, TrackedScaler
+from .readings import ONE, Number, Readings, ScaledValue
+from .tracked import TrackedOptimizer, TrackedScaler
 
 if TYPE_CHECKING:
     import torch
@@ -21,8 +22,9 @@ CLIPPED_KEPT = 64
 class Registry:
     """Finds what is remembered of an optimizer or a scaler; the first time that it is asked for one, it meets it."""
 
-    def __init__(self, program: Program, chain: Chain) -> None:
+    def __init__(self, program: Program, chain: Chain, readings: Readings) -> None:
         self._program = program
+        self._readings = readings
         self._chain = chain
         self.optimizers: dict[int, TrackedOptimizer] = {}
         self.scalers: dict[int, TrackedScaler] = {}
@@ -95,7 +97,7 @@ class Registry:
         thing = self._thing("scaler", constructed=True, enabled=True, arguments=arguments)
         tracked = self.scalers[id(scaler)] = TrackedScaler(scaler, thing)
         tracked.scaler = weakref.ref(scaler, self._on_death(id(scaler), thing))
-        tracked.scale = scale_of(scaler)
+        tracked.scale = self.scale_now(scaler)
         return tracked
 
     def by_key(self, key: int) -> TrackedOptimizer | None:
@@ -112,9 +114,13 @@ class Registry:
                 return scaler
         return tracked.scaler
 
-    def scale_for(self, tracked: TrackedOptimizer) -> float:
+    def scale_for(self, tracked: TrackedOptimizer) -> Number:
         scaler = self.scaler_of(tracked)
-        return 1.0 if scaler is None else scaler.scale
+        return ONE if scaler is None else scaler.scale
+
+    def scale_now(self, scaler: Any) -> Number:
+        """The scale of a GradScaler as it is now."""
+        return Number(float(scaler._init_scale)) if scaler._scale is None else self._readings.number(scaler._scale)
 
     def owners_of(self, params: Sequence[torch.Tensor]) -> tuple[set[int], frozenset[int]]:
         """Keys of the optimizers that hold parameters, and those with a gradient that none holds."""
@@ -173,9 +179,3 @@ class Registry:
         for other in tracked.thing.facts.get("shares", ()):
             self._program.things[other].facts["shares"].discard(key)
         self._chain.forget(key)
-
-
-def scale_of(scaler: Any) -> float:
-    """The scale of a GradScaler as it is now. This waits for the device."""
-    value = scaler._scale
-    return float(scaler._init_scale) if value is None else float(value.item())

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .graph import FAR, NEAR, below, divides, multiplies, nodes, tensors
+from .readings import Number
 from .registry import Registry
 from .tracked import TrackedScaler
 
@@ -24,7 +25,7 @@ class ScaledLoss(NamedTuple):
     """What a scaler has scaled: its scale then, and the dtype of the loss, which the scaled one need not have."""
 
     scaler: TrackedScaler
-    scale: float
+    scale: Number
     dtype: torch.dtype
 
 
@@ -60,7 +61,7 @@ class ScaledLosses:
         found = node.metadata.get(MARK)
         return found[1] if found is not None and found[0]() is self else None
 
-    def scaled_already(self, roots: Sequence[torch.Tensor], scale: float) -> bool:
+    def scaled_already(self, roots: Sequence[torch.Tensor], scale: Number) -> bool:
         """Whether a loss that is about to be scaled holds a scale that nothing has divided it by again."""
 
         def ends(node: Any) -> bool:
@@ -69,7 +70,7 @@ class ScaledLosses:
         found = nodes(roots, NEAR, ends)
         return any(self._mark_of(node) is not None or multiplies(node, scale) for node in found)
 
-    def uneven(self, roots: Sequence[torch.Tensor], scale: float) -> bool:
+    def uneven(self, roots: Sequence[torch.Tensor], scale: Number) -> bool:
         """Whether a sum runs backward of which some terms are scaled and others not, or by another scaler.
 
         Terms that feed no optimizer in common may be scaled as they like.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+from .readings import FoundInf, Number, Readings, ScaledValue
 
 #: Steps that are kept; older ones are counted and dropped.
 KEPT = 20_000
@@ -24,34 +25,19 @@ class StepRecord:
     itself, so it is right for fused optimizers too, whose ``step`` runs even when it is skipped.
     """
 
-    __slots__ = (
-        "_loss",
-        "_norm",
-        "_optimizer",
-        "_scaler",
-        "_site",
-        "found_inf",
-        "growth_tracker",
-        "index",
-        "scale_after",
-        "scale_before",
-        "skipped",
-    )
+    __slots__ = ("_after", "_before", "_found", "_loss", "_norm", "_optimizer", "_scaler", "_site", "_tracker", "index")
 
-    def __init__(
-        self, index: int, optimizer: Any, scaler: Any, scale: float | None, loss: Any, norm: Any, site: Any
-    ) -> None:
+    def __init__(self, index: int, optimizer: Any, scaler: Any, scale: Number | None, site: Any) -> None:
         self.index = index
         self._optimizer = optimizer
         self._scaler = scaler
-        self.scale_before = scale
-        self.scale_after = scale
-        self.growth_tracker: int | None = None
-        self.skipped = False
-        self.found_inf = False
+        self._before = self._after = scale
+        self._tracker: Number | None = None
+        self._found = FoundInf()
         self._site = site
-        self._loss = loss
-        self._norm = norm
+        #: A number and the scale that it is multiplied by.
+        self._loss: tuple[Number, Number] | None = None
+        self._norm: tuple[Number, Number] | None = None
 
     @property
     def optimizer(self) -> str:
@@ -70,24 +56,36 @@ class StepRecord:
 
     @property
     def loss(self) -> float | None:
-        self._loss = _number(self._loss)
-        value: float | None = self._loss
-        return value
+        return _divided(self._loss)
 
     @property
     def grad_norm(self) -> float | None:
-        self._norm = _number(self._norm)
-        value: float | None = self._norm
-        return value
+        return _divided(self._norm)
 
-    def know_norm(self, norm: Any) -> None:
-        """The norm of this step's gradients, as a tensor and the scale it carries."""
-        self._norm = norm
+    @property
+    def scale_before(self) -> float | None:
+        return None if self._before is None else self._before.value
 
-    def settle(self) -> None:
-        """Turn tensors into numbers, so that none is kept."""
-        self._loss = _number(self._loss)
-        self._norm = _number(self._norm)
+    @property
+    def scale_after(self) -> float | None:
+        return None if self._after is None else self._after.value
+
+    @property
+    def growth_tracker(self) -> int | None:
+        """Steps since the scale last changed, as the scaler counts them; None for steps without one."""
+        return None if self._tracker is None else int(self._tracker.value)
+
+    @property
+    def found_inf(self) -> bool:
+        return bool(self._found)
+
+    @property
+    def skipped(self) -> bool:
+        return bool(self._found)
+
+    def updated(self, scale: Number, tracker: Number | None) -> None:
+        """The scaler was updated after this step."""
+        self._after, self._tracker = scale, tracker
 
     def as_dict(self) -> dict[str, Any]:
         names = ("index", "optimizer", "scaler", "loss", "scale_before", "scale_after", "growth_tracker")
@@ -99,18 +97,15 @@ class StepRecord:
         return f"<step {self.index} of {self.optimizer} {what}, scale {self.scale_before} -> {self.scale_after}>"
 
 
-def _number(value: Any) -> float | None:
-    if value is None or isinstance(value, float):
-        return value
-    tensor: torch.Tensor = value.tensor
-    number = float(tensor.detach().double().sum().item() if tensor.numel() != 1 else tensor.item())
-    return number / float(value.scale)
+def _divided(pair: tuple[Number, Number] | None) -> float | None:
+    return None if pair is None else pair[0].value / pair[1].value
 
 
 class Steps:
-    """The latest steps, and totals over all of them."""
+    """The latest steps, and totals over all of them, which are complete once the readings are settled."""
 
-    def __init__(self) -> None:
+    def __init__(self, readings: Readings) -> None:
+        self._readings = readings
         self.kept: deque[StepRecord] = deque(maxlen=KEPT)
         self.total = 0
         self.skipped = 0
@@ -120,39 +115,65 @@ class Steps:
         self.pending: StepRecord | None = None
         #: Runs of skips: the longest so far, and the one that lasts.
         self.longest = 0
-        self.row = 0
+        self._row = 0
 
-    def begin(self, optimizer: Any, scaler: Any, scale: float | None, loss: Any, norm: Any, site: Any) -> None:
+    def begin(
+        self,
+        optimizer: Any,
+        scaler: Any,
+        scale: Number | None,
+        loss: ScaledValue | None,
+        norm: ScaledValue | None,
+        site: Any,
+    ) -> None:
         """A step is about to be made."""
-        self.pending = StepRecord(self.total, optimizer, scaler, scale, loss, norm, site)
-        if scale is not None and not self.history:
-            self.scaled(self.total, scale)
+        record = self.pending = StepRecord(self.total, optimizer, scaler, scale, site)
+        record._loss, record._norm = self._pair(loss), self._pair(norm)
+        if scale is not None:
+            self._readings.then(functools.partial(self._first_scale, self.total, scale))
+
+    def _first_scale(self, index: int, scale: Number) -> None:
+        if not self.history:
+            self._scaled(index, scale)
+
+    def _pair(self, value: ScaledValue | None) -> tuple[Number, Number] | None:
+        return None if value is None else (self._readings.number(value.tensor), value.scale)
+
+    def know_norm(self, norm: ScaledValue) -> None:
+        """The norm of the gradients of the step that is about to be made."""
+        if self.pending is not None:
+            self.pending._norm = self._pair(norm)
 
     def drop(self) -> None:
         """It raised."""
         self.pending = None
 
-    def done(self, *, skipped: bool, found_inf: bool) -> None:
+    def done(self, found: FoundInf) -> None:
         record, self.pending = self.pending, None
         if record is None:
             return
-        record.skipped, record.found_inf = skipped, found_inf
-        if self.kept:
-            # A GPU is asked for numbers one step later, when they are there.
-            self.kept[-1].settle()
+        record._found = found
         self.kept.append(record)
         self.total += 1
-        self.skipped += skipped
-        self.row = self.row + 1 if skipped else 0
-        self.longest = max(self.longest, self.row)
+        self._readings.then(functools.partial(self._count, found))
 
-    def scaled(self, index: int, scale: float) -> None:
+    def _count(self, found: FoundInf) -> None:
+        skipped = bool(found)
+        self.skipped += skipped
+        self._row = self._row + 1 if skipped else 0
+        self.longest = max(self.longest, self._row)
+
+    def updated(self, records: Sequence[StepRecord], scale: Number, tracker: Number | None) -> None:
+        """The scaler that made these steps was updated."""
+        for record in records:
+            record.updated(scale, tracker)
+        if records:
+            self._readings.then(functools.partial(self._scaled, records[-1].index, scale))
+
+    def _scaled(self, index: int, number: Number) -> None:
         """The scale after an update."""
+        scale = number.value
         if not self.history or self.history[-1][1] != scale:
             self.history.append((index, scale))
         self.lowest = scale if self.lowest is None else min(self.lowest, scale)
         self.highest = scale if self.highest is None else max(self.highest, scale)
-
-    def settle(self) -> None:
-        for record in self.kept:
-            record.settle()

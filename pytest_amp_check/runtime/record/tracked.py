@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from .readings import ONE, FoundInf, Number, ScaledValue
+
 if TYPE_CHECKING:
     import torch
 
@@ -31,7 +33,7 @@ class TrackedOptimizer:
         self.backward: Event | None = None
         self.loss: ScaledValue | None = None
         self.norm: ScaledValue | None = None
-        self.skipped = False
+        self.skipped = FoundInf()
         self.skips_in_a_row = 0
         self.steps = 0
         #: Whether its gradients have been used by a step, and not cleared since.
@@ -91,7 +93,7 @@ class TrackedScaler:
         self.thing = thing
         #: What the program calls it.
         self.name: SourceText | None = None
-        self.scale = 1.0
+        self.scale = ONE
         #: Whether the program has asked for the scale since the last update.
         self.scale_read = False
         self.steps = 0
@@ -99,16 +101,6 @@ class TrackedScaler:
         self.skips_in_a_row = 0
         #: The steps since the last update.
         self.waiting: list[StepRecord] = []
-
-
-class ScaledValue:
-    """A loss that ran backward, or a norm of gradients: the tensor, and the scale it is multiplied by."""
-
-    __slots__ = ("scale", "tensor")
-
-    def __init__(self, tensor: torch.Tensor, scale: float) -> None:
-        self.tensor = tensor
-        self.scale = scale
 
 
 class BackwardPass:
@@ -122,7 +114,7 @@ class BackwardPass:
         self,
         event: Event,
         before: list[tuple[TrackedOptimizer, list[tuple[int, int]]]],
-        scale: float,
+        scale: Number,
         leaves: frozenset[int],
         loss: torch.Tensor | None,
         dtype: torch.dtype | None,

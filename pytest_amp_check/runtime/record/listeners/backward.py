@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from ....protocol import events as e
 from ....protocol.events import Event, Site
 from ..graph import bare, holds, leaves, tensors
+from ..readings import ONE, ScaledValue
 from ..recording import Recording
 from ..scaled_losses import ScaledLosses
 from ..source import SourceText
-from ..tracked import BackwardPass, ScaledValue, TrackedOptimizer
+from ..tracked import BackwardPass, TrackedOptimizer
 from .gradients import Gradients
 from .listener import Listener, listens
 from .penalties import Penalties
@@ -59,7 +60,7 @@ class Backward(Listener):
         event = self.recording.emit(e.BACKWARD, site, subject, names=names, **facts)
         self.regions.dtypes = set()
         before = [(tracked, tracked.sentinel_marks()) for tracked in self.registry.optimizers.values()]
-        scale = 1.0 if scaled is None else scaled.scale
+        scale = ONE if scaled is None else scaled.scale
         loss = bare(roots[0]) if roots else None
         # A scaled loss has the scale's dtype, whatever its own was.
         dtype = scaled.dtype if scaled is not None else None if loss is None else loss.dtype
@@ -109,7 +110,7 @@ class Backward(Listener):
         for collector in self.recording.collectors:
             if running.dtype is not None:
                 collector.saw_loss(running.dtype)
-            collector.after_backward(scaler, running.scale, fed)
+            collector.after_backward(scaler, running.scale.value, fed)
 
     def _was_fed(
         self, tracked: TrackedOptimizer, event: Event, running: BackwardPass, marks: list[tuple[int, int]]

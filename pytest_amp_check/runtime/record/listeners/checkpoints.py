@@ -8,7 +8,6 @@ from ....protocol import events as e
 from ....protocol.events import Site
 from ..checkpoint_contents import Contents, look_into
 from ..recording import Recording
-from ..registry import scale_of
 from ..source import SourceText
 from ..tracked import TrackedOptimizer, TrackedScaler
 from .listener import Listener, listens
@@ -58,7 +57,7 @@ class Checkpoints(Listener):
     def scaler_load(self, scaler: Any) -> None:
         if scaler.is_enabled():
             tracked = self.registry.scaler(scaler)
-            tracked.scale = scale_of(scaler)
+            tracked.scale = self.registry.scale_now(scaler)
             self.recording.emit(e.SCALER_LOAD, self.sites.here(), tracked.thing.key)
 
     @listens

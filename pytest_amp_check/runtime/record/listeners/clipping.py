@@ -11,10 +11,11 @@ import torch
 from ....protocol import events as e
 from ....protocol.events import Site
 from ..graph import bare, is_number, plain_number
+from ..readings import ONE, ScaledValue
 from ..recording import Recording
 from ..sharding import are_shards
 from ..source import SourceText, caught, mentions_scale
-from ..tracked import ScaledValue, TrackedOptimizer
+from ..tracked import TrackedOptimizer
 from .gradients import Gradients
 from .listener import Listener, listens
 
@@ -69,7 +70,7 @@ class Clipping(Listener):
     def _is_scaled(self, limit: float, clipped: Sequence[TrackedOptimizer]) -> bool:
         """Whether a limit was multiplied by the scale, as the gradients are."""
         scalers = [scaler for tracked in clipped if (scaler := self.registry.scaler_of(tracked)) is not None]
-        return any(scaler.scale_read and limit >= scaler.scale * 1e-3 for scaler in scalers)
+        return any(scaler.scale_read and limit >= scaler.scale.value * 1e-3 for scaler in scalers)
 
     @listens
     def norm_read(self, tensors: Any) -> None:
@@ -86,7 +87,7 @@ class Clipping(Listener):
         if isinstance(norm, torch.Tensor):
             for tracked in self.registry.optimizers.values():
                 if tracked.unscaled or tracked.under_scale:
-                    scale = 1.0 if tracked.unscaled else self.registry.scale_for(tracked)
+                    scale = ONE if tracked.unscaled else self.registry.scale_for(tracked)
                     tracked.norm = ScaledValue(bare(norm), scale)
 
     @listens

@@ -70,9 +70,9 @@ class Gradients(Listener):
 
     def _multiplied(self, tracked: TrackedOptimizer, site: Site, factor: float, names: dict[str, Any]) -> None:
         """Gradients are multiplied by a number: by the inverse of the scale, or by another one."""
-        scale = self.registry.scale_for(tracked)
+        scale = self.registry.scale_for(tracked).value
         # Of gradients that no scaler has scaled, it may be any scaler's scale.
-        scales = [scale] if scale != 1.0 else [scaler.scale for scaler in self.registry.scalers.values()]
+        scales = [scale] if scale != 1.0 else [scaler.scale.value for scaler in self.registry.scalers.values()]
         divides = any(math.isclose(factor * scale, 1.0, rel_tol=1e-3) for scale in scales if scale != 1.0)
         if divides:
             tracked.under_scale = False
@@ -99,7 +99,7 @@ class Gradients(Listener):
     def _replaced(self, tracked: TrackedOptimizer, site: Site, old: torch.Tensor, new: torch.Tensor) -> None:
         """A scaled gradient is replaced by another one."""
         key = tracked.thing.key
-        scale = self.registry.scale_for(tracked)
+        scale = self.registry.scale_for(tracked).value
         before, after = old.detach().norm(), new.detach().norm()
         names = {"params": "p.grad", "call": "this assignment", "optimizer": tracked.name or ""}
         if scale != 1.0 and math.isclose(float(after) * scale, float(before), rel_tol=1e-2):

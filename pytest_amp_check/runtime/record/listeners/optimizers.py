@@ -8,6 +8,7 @@ import torch
 
 from ....protocol import events as e
 from ....protocol.events import Event, Site
+from ..readings import ONE, FoundInf
 from ..recording import Recording
 from ..source import SourceText, asks, conditional
 from ..tracked import TrackedOptimizer, TrackedScaler
@@ -65,9 +66,9 @@ class Optimizers(Listener):
             tracked.backward.facts["alone"] = True
             self.recording.chain.judge(tracked.backward)
         self.recording.steps.begin(tracked.name, None, None, tracked.loss, tracked.norm, site)
-        scale = self.registry.scale_for(tracked) if tracked.under_scale else 1.0
+        scale = self.registry.scale_for(tracked) if tracked.under_scale else ONE
         for collector in self.recording.collectors:
-            collector.before_step(optimizer, None, scale)
+            collector.before_step(optimizer, None, scale.value)
 
     def _feed_by_running_backward(self, tracked: TrackedOptimizer) -> None:
         """A hook steps while the pass still runs, and clears the gradient that would show that it was fed."""
@@ -96,21 +97,21 @@ class Optimizers(Listener):
     @listens
     def after_step(self, optimizer: Any) -> None:
         tracked = self.registry.optimizer(optimizer)
-        self.recording.steps.done(skipped=False, found_inf=False)
-        self.stepped(tracked, skipped=False)
+        self.recording.steps.done(FoundInf())
+        self.stepped(tracked, FoundInf())
         for collector in self.recording.collectors:
             collector.after_step(optimizer, None, skipped=False)
 
-    def stepped(self, tracked: TrackedOptimizer, *, skipped: bool) -> None:
+    def stepped(self, tracked: TrackedOptimizer, found: FoundInf) -> None:
         """A step was made, by itself or by a scaler, or the scaler has skipped it."""
-        tracked.skipped = skipped
+        tracked.skipped = found
         tracked.used = True
         tracked.steps_since += 1
         tracked.under_scale = tracked.unscaled = False
         tracked.edited = None
         tracked.norm = tracked.loss = None
         self._gradients.forget_storages()
-        if not skipped:
+        if self.regions and not found:
             self._weights.note_stepped(tracked.params)
         self.recording.choose_watching()
 

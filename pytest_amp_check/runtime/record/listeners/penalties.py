@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ....protocol import events as e
 from ....protocol.events import Event
 from ..graph import FAR, divides, nodes, tensors
+from ..readings import Number
 from ..recording import Recording
 from ..scaled_losses import ScaledLosses
 from ..source import SourceText
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 class Penalty:
     """Scaled gradients that ``torch.autograd.grad`` made to be differentiated once more."""
 
-    def __init__(self, event: Event, grads: list[torch.Tensor], scale: float) -> None:
+    def __init__(self, event: Event, grads: list[torch.Tensor], scale: Number) -> None:
         self.event = event
         self.grads = grads
         self.scale = scale

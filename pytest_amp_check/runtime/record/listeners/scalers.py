@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -9,11 +10,11 @@ import torch
 from ....protocol import events as e
 from ....protocol.events import Event, Site
 from ..graph import values
+from ..readings import ONE, FoundInf, Number
 from ..recording import Recording
-from ..registry import scale_of
 from ..sharding import unsynchronised
 from ..source import SourceText, expected
-from ..tracked import TrackedOptimizer
+from ..tracked import TrackedOptimizer, TrackedScaler
 from .gradients import Gradients
 from .listener import Listener, listens
 from .optimizers import Optimizers
@@ -84,10 +85,10 @@ class Scalers(Listener):
             names=names,
         )
         self._optimizers.inside_scaler_step += 1
-        scale = 1.0 if tracked.unscaled else holder.scale
+        scale = ONE if tracked.unscaled else holder.scale
         self.recording.steps.begin(tracked.name, holder.name, holder.scale, tracked.loss, tracked.norm, site)
         for collector in self.recording.collectors:
-            collector.before_step(optimizer, scaler, scale)
+            collector.before_step(optimizer, scaler, scale.value)
 
     def _find_invalid(self, scaler: Any, optimizer: Any, tracked: TrackedOptimizer, edited: Site) -> None:
         """Gradients were edited after unscale_: whatever is not finite now was not before."""
@@ -117,19 +118,17 @@ class Scalers(Listener):
             return
         tracked, holder = self.registry.optimizer(optimizer), self.registry.scaler(scaler)
         found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-        skipped = any(bool(value.item()) for value in found.values())
-        steps.done(skipped=skipped, found_inf=skipped)
+        readings = self.recording.readings
+        skipped = FoundInf([readings.number(value) for value in found.values()])
+        steps.done(skipped)
         holder.waiting.append(record)
-        holder.steps += 1
-        holder.skips += skipped
-        # Counted for the optimizer: a loop may make a new scaler in every turn.
-        tracked.skips_in_a_row = tracked.skips_in_a_row + 1 if skipped else 0
         tracked.steps += 1
-        holder.skips_in_a_row, holder.steps = tracked.skips_in_a_row, max(holder.steps, tracked.steps)
+        holder.steps = max(holder.steps + 1, tracked.steps)
+        readings.then(functools.partial(_count_skips, tracked, holder, skipped))
         tracked.scaler = holder
-        self._optimizers.stepped(tracked, skipped=skipped)
+        self._optimizers.stepped(tracked, skipped)
         for collector in self.recording.collectors:
-            collector.after_step(optimizer, scaler, skipped=skipped)
+            collector.after_step(optimizer, scaler, skipped=bool(skipped))
 
     @listens
     def refused(self) -> None:
@@ -158,23 +157,26 @@ class Scalers(Listener):
         if not scaler.is_enabled():
             return
         holder = self.registry.scaler(scaler)
-        holder.scale = scale_of(scaler)
+        readings = self.recording.readings
+        scale = holder.scale = self.registry.scale_now(scaler)
         holder.scale_read = False
-        tracker = scaler._growth_tracker
-        number = None if tracker is None else int(tracker.item())
-        for record in holder.waiting:
-            record.scale_after = holder.scale
-            record.growth_tracker = number
-        if holder.waiting:
-            self.recording.steps.scaled(holder.waiting[-1].index, holder.scale)
+        tracker = None if scaler._growth_tracker is None else readings.number(scaler._growth_tracker)
+        self.recording.steps.updated(holder.waiting, scale, tracker)
         holder.waiting.clear()
-        self._asked.facts.update(
-            scale=holder.scale,
-            skips_in_a_row=holder.skips_in_a_row,
-            skips=holder.skips,
-            steps=holder.steps,
-            growth_interval=scaler.get_growth_interval(),
-        )
+        facts = self._asked.facts
+        facts.update(steps=holder.steps, growth_interval=scaler.get_growth_interval())
+        readings.then(functools.partial(_tell_skips, facts, holder, scale))
+
+
+def _count_skips(tracked: TrackedOptimizer, holder: TrackedScaler, skipped: FoundInf) -> None:
+    holder.skips += bool(skipped)
+    # Counted for the optimizer: a loop may make a new scaler in every turn.
+    tracked.skips_in_a_row = tracked.skips_in_a_row + 1 if skipped else 0
+    holder.skips_in_a_row = tracked.skips_in_a_row
+
+
+def _tell_skips(facts: dict[str, Any], holder: TrackedScaler, scale: Number) -> None:
+    facts.update(scale=scale.value, skips_in_a_row=holder.skips_in_a_row, skips=holder.skips)
 
 
 def _handling(site: Site) -> dict[str, SourceText]:

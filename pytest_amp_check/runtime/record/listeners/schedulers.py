@@ -19,7 +19,7 @@ class Schedulers(Listener):
             return
         site = self.sites.here()
         idle = not tracked.steps_since and tracked.backwards_since > 0
-        skipped = tracked.steps_since == 1 and tracked.skipped
+        skipped = tracked.skipped if tracked.steps_since == 1 else False
         tracked.steps_since = tracked.backwards_since = 0
         scaler = tracked.scaler.name if tracked.scaler is not None else None
         names = {

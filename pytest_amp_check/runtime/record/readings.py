@@ -1,0 +1,121 @@
+"""Numbers that lie on a device: they are read many at a time and some steps later, so that no step waits for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+
+#: Numbers that wait to be read; then there are enough of them to wait for the device once.
+WAITING = 256
+
+
+class Number:
+    """A number that a device has computed, or is about to. Who asks for its value may have to wait for the device."""
+
+    __slots__ = ("_readings", "_value", "tensor")
+
+    def __init__(
+        self, value: float | None, *, tensor: torch.Tensor | None = None, readings: Readings | None = None
+    ) -> None:
+        self._value = value
+        self._readings = readings
+        #: What it is read from, as long as it is not.
+        self.tensor = tensor
+
+    @property
+    def value(self) -> float:
+        if self._value is None:
+            assert self._readings is not None
+            self._readings.settle()
+            assert self._value is not None
+        return self._value
+
+    def know(self, value: float) -> None:
+        self._value, self._readings, self.tensor = value, None, None
+
+
+#: The scale of what no scaler has scaled.
+ONE = Number(1.0)
+
+
+class ScaledValue:
+    """A loss that ran backward, or a norm of gradients: the tensor, and the scale it is multiplied by."""
+
+    __slots__ = ("scale", "tensor")
+
+    def __init__(self, tensor: torch.Tensor, scale: Number) -> None:
+        self.tensor = tensor
+        self.scale = scale
+
+
+class FoundInf:
+    """Whether a scaler has found values that are not finite in an optimizer's gradients, and skips its step."""
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self, numbers: Iterable[Number] = ()) -> None:
+        self._numbers = tuple(numbers)
+
+    def __bool__(self) -> bool:
+        return any(number.value for number in self._numbers)
+
+
+class Readings:
+    """Numbers that are not read yet, and what is to be done once they are, all in the order in which they came.
+
+    Numbers of the CPU are there at once, and what depends on nothing else is done at once.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: list[Number] = []
+        self._acts: list[Callable[[], None]] = []
+
+    def number(self, tensor: torch.Tensor) -> Number:
+        """The number in a tensor as it is now, or the sum of its numbers."""
+        tensor = tensor.detach()
+        # Numbers of several ranks, and others of a class of their own, cannot be read together with plain ones.
+        if tensor.device.type == "cpu" or type(tensor) is not torch.Tensor:
+            return Number(float(_summed(tensor)))
+        if not self._is_captured():
+            # The program may change it in place. What a graph captures is there, and read, when the graph has run.
+            tensor = _summed(tensor).clone()
+        number = Number(None, tensor=tensor, readings=self)
+        self._numbers.append(number)
+        return number
+
+    def then(self, act: Callable[[], None]) -> None:
+        """Do something as soon as all numbers that were asked for are known."""
+        self._acts.append(act)
+        if not self._numbers or (len(self._numbers) >= WAITING and self.can_settle):
+            self.settle()
+
+    @property
+    def can_settle(self) -> bool:
+        """Whether what is waiting may be waited for: not while a graph is captured."""
+        return not (self._numbers and self._is_captured())
+
+    def settle(self) -> None:
+        """Read what is waiting, for which each device is waited for once, and do what was to be done then."""
+        numbers, self._numbers = self._numbers, []
+        acts, self._acts = self._acts, []
+        by_device: dict[torch.device, list[tuple[Number, torch.Tensor]]] = {}
+        for number in numbers:
+            if number.tensor is not None:
+                by_device.setdefault(number.tensor.device, []).append((number, _summed(number.tensor)))
+        for device, waiting in by_device.items():
+            # MPS has no float64; float32 holds a loss scale, found_inf and a growth tracker exactly, too.
+            dtype = torch.float32 if device.type == "mps" else torch.float64
+            values = torch.stack([total.reshape(()).to(dtype) for _, total in waiting]).tolist()
+            for (number, _), value in zip(waiting, values, strict=True):
+                number.know(value)
+        for act in acts:
+            act()
+
+    @staticmethod
+    def _is_captured() -> bool:
+        return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def _summed(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.numel() == 1 else tensor.double().sum() if tensor.device.type != "mps" else tensor.sum()
