@@ -106,7 +106,7 @@ class Optimizers(Listener):
         tracked.skipped = skipped
         tracked.used = True
         tracked.steps_since += 1
-        tracked.under_scale = tracked.unscaled = False
+        tracked.under_scale = tracked.unscaled = tracked.zeroed = False
         tracked.edited = None
         tracked.norm = tracked.loss = None
         self._gradients.forget_storages()
