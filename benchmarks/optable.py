@@ -1,7 +1,9 @@
-"""Writes ``protocol/optable.py``, autocast's policy for each op, from the torch that is installed.
+"""Writes ``protocol/optable.py``, what autocast and in-place edits do, from the torch that is installed.
 
 CUDA's policies are macros in a header of every wheel; what else has them is asked of the dispatcher. The lists of the
 CPU, and where MPS differs, are in sources that no wheel has: they are stated here, and applied to what is registered.
+The methods that edit in place are those that tensors have; what one does to scaled gradients follows from what it
+computes, and is stated here where it is not simply an edit.
 """
 
 from __future__ import annotations
@@ -44,12 +46,42 @@ CPU_PROMOTE = ("cat", "stack", "index_copy")
 LIKE_CUDA = ("XPU", "MTIA", "MAIA")
 ORDER = ("low", "fp32", "fp32 unless dtype", "fp32 appended", "promote", "banned")
 
-_HEAD = '''"""What autocast does with each op, for every kind of device: names of aten without their overloads.
+#: What methods in place do to gradients; the others are an "edit".
+EFFECTS = {
+    "zero": "zero_",
+    "multiply": "mul_ multiply_ __imul__",
+    "divide": "div_ divide_ true_divide_ __itruediv__",
+    "homogeneous": (
+        "abs_ absolute_ neg_ negative_ relu_ tril_ triu_ conj_physical_ cumsum_ deg2rad_ rad2deg_ copysign_ ldexp_ "
+        "xlogy_"
+    ),
+    "fill": "fill_ masked_fill_ index_fill_ __setitem__",
+    "replace": "copy_",
+}
+#: Operators that work in place, beside the methods.
+OPERATORS = "__iadd__ __isub__ __imul__ __itruediv__ __ifloordiv__ __imod__ __ipow__ __setitem__".split()
+#: Methods that change how values are seen, not the values; and those that no float32 tensor has.
+NO_VALUES = (
+    "as_strided_ detach_ rename_ requires_grad_ resize_ resize_as_ resize_as_sparse_ set_ share_memory_ "
+    "sparse_resize_ sparse_resize_and_clear_ squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_"
+).split()
+NOT_FLOAT32 = (
+    "bitwise_and_ bitwise_left_shift_ bitwise_not_ bitwise_or_ bitwise_right_shift_ bitwise_xor_ gcd_ lcm_ float_power_"
+).split()
+
+_HEAD = '''"""What autocast does with each op, for every kind of device, and what in-place edits do to gradients.
+
+Ops have the names of aten, without their overloads.
 
 Written by ``benchmarks/optable.py`` from torch {version}; do not edit. ``low``: floating arguments are cast to the
 autocast dtype; ``fp32``: to float32; ``fp32 unless dtype``: the output is float32 unless the call names a dtype; ``fp32
 appended``: the overload that takes a dtype is called, with float32; ``promote``: to the widest floating dtype among
 them; ``banned``: it raises. What is not listed runs in the dtypes that it is given.
+
+Of gradients that are multiplied by a loss scale, ``zero`` clears them, and ``multiply`` and ``divide`` may take the
+scale away. After ``homogeneous`` they are what the same edit had made of them without the scale, multiplied by it.
+``fill`` puts a number in their place, which is an edit unless that is zero or infinite; ``replace`` takes other values,
+scaled or not; ``edit`` compares with numbers, or adds to them, or is not linear: it does something else to scaled ones.
 """
 
 from __future__ import annotations
@@ -104,6 +136,22 @@ def tables() -> dict[str, dict[str, str]]:
     return made
 
 
+def in_place() -> dict[str, str]:
+    """Methods of tensors that change values in place -> what that does to gradients."""
+    effects = {name: effect for effect, words in EFFECTS.items() for name in words.split()}
+    methods = [name for name in dir(torch.Tensor) if name.endswith("_") and not name.startswith("_")]
+    found = [name for name in (*methods, *OPERATORS) if name not in (*NO_VALUES, *NOT_FLOAT32)]
+    assert effects.keys() <= set(found)
+    return {name: effects.get(name, "edit") for name in found}
+
+
+def foreach_in_place() -> dict[str, str]:
+    """The same for functions of torch that take a list of tensors."""
+    effects = in_place()
+    functions = [name for name in dir(torch) if name.startswith("_foreach_") and name.endswith("_")]
+    return {name: effects.get(name.removeprefix("_foreach_"), "edit") for name in functions}
+
+
 def names(table: dict[str, str], policy: str) -> list[str]:
     return sorted(name for name, of in table.items() if of == policy)
 
@@ -121,8 +169,8 @@ def render() -> str:
     made = tables()
     parts = [_HEAD.format(version=torch.__version__.partition("+")[0])]
 
-    def table(title: str, ops: dict[str, str]) -> None:
-        rows = [(policy, names(ops, policy)) for policy in ORDER]
+    def table(title: str, ops: dict[str, str], order: tuple[str, ...] = ORDER) -> None:
+        rows = [(policy, names(ops, policy)) for policy in order]
         parts.append(f"{title} = {{\n")
         parts.extend(f'    "{policy}": {literal(chosen)},\n' for policy, chosen in rows if chosen)
         parts.append("}\n")
@@ -131,6 +179,9 @@ def render() -> str:
     table("_CUDA", made["cuda"])
     table("_MPS", made["mps"])
     table("_CPU", made["cpu"])
+    parts.append("#: Effect on gradients -> methods of tensors, and functions of torch that take a list of tensors.\n")
+    table("_IN_PLACE", in_place(), (*EFFECTS, "edit"))
+    table("_FOREACH_IN_PLACE", foreach_in_place(), (*EFFECTS, "edit"))
     only = sorted(made["cuda"].keys() - made["xpu"].keys())
     parts.append(f"_ONLY_CUDA = frozenset({literal(only)}.split())\n")
     assert all(made[key.lower()] == made["xpu"] for key in LIKE_CUDA)
@@ -140,6 +191,8 @@ def render() -> str:
         "#: Device type -> op -> policy.\n"
         'OPS: dict[str, dict[str, str]] = {"cuda": _by_op(_CUDA), "mps": _by_op(_MPS), "cpu": _by_op(_CPU)}\n'
     )
+    parts.append("#: Method of tensors, or function of torch -> what it does to gradients.\n")
+    parts.append("IN_PLACE = _by_op(_IN_PLACE)\nFOREACH_IN_PLACE = _by_op(_FOREACH_IN_PLACE)\n")
     others = ", ".join(f'"{key.lower()}"' for key in LIKE_CUDA)
     parts.append(
         "#: What is common to all accelerators but MPS.\n"

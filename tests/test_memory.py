@@ -18,7 +18,7 @@ from torch.utils import _foreach_utils as foreach_utils
 from torch.utils.checkpoint import checkpoint
 
 from pytest_amp_check.runtime.emulate.cuda import emulate_cuda
-from pytest_amp_check.runtime.measure import storages
+from pytest_amp_check.runtime.measure import ledger, storages
 from pytest_amp_check.runtime.measure.estimate import CUBLAS_WORKSPACE, estimate_memory
 from pytest_amp_check.runtime.measure.memory import Memory, assert_memory, measure_memory
 from pytest_amp_check.runtime.measure.sizes import format_size, parse_size
@@ -558,7 +558,7 @@ def test_the_peak_is_a_moment() -> None:
 
 
 def test_the_timeline_is_bounded_and_keeps_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storages, "MOST_POINTS", 20)
+    monkeypatch.setattr(ledger, "MOST_POINTS", 20)
     model = nn.Linear(3, 3)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with measure_memory(model, optimizer) as memory:

@@ -131,7 +131,7 @@ CLAIMS = (
     Claim(
         "recording-does-not-wait",
         "cost",
-        "Recording waits for the GPU at most once in sixteen steps, as long as no part of it is asked for that costs more.",
+        "Recording waits for the GPU at most once in sixteen steps, where no part of it is asked for that costs more.",
         _every("synchronisations", more="added"),
     ),
     Claim(

@@ -1,9 +1,16 @@
-"""What autocast does with each op, for every kind of device: names of aten without their overloads.
+"""What autocast does with each op, for every kind of device, and what in-place edits do to gradients.
+
+Ops have the names of aten, without their overloads.
 
 Written by ``benchmarks/optable.py`` from torch 2.13.0; do not edit. ``low``: floating arguments are cast to the
 autocast dtype; ``fp32``: to float32; ``fp32 unless dtype``: the output is float32 unless the call names a dtype; ``fp32
 appended``: the overload that takes a dtype is called, with float32; ``promote``: to the widest floating dtype among
 them; ``banned``: it raises. What is not listed runs in the dtypes that it is given.
+
+Of gradients that are multiplied by a loss scale, ``zero`` clears them, and ``multiply`` and ``divide`` may take the
+scale away. After ``homogeneous`` they are what the same edit had made of them without the scale, multiplied by it.
+``fill`` puts a number in their place, which is an edit unless that is zero or infinite; ``replace`` takes other values,
+scaled or not; ``edit`` compares with numbers, or adds to them, or is not linear: it does something else to scaled ones.
 """
 
 from __future__ import annotations
@@ -71,6 +78,46 @@ _CPU = {
     ),
     "promote": "cat index_copy stack",
 }
+#: Effect on gradients -> methods of tensors, and functions of torch that take a list of tensors.
+_IN_PLACE = {
+    "zero": "zero_",
+    "multiply": "__imul__ mul_ multiply_",
+    "divide": "__itruediv__ div_ divide_ true_divide_",
+    "homogeneous": (
+        "abs_ absolute_ conj_physical_ copysign_ cumsum_ deg2rad_ ldexp_ neg_ negative_ rad2deg_ relu_ tril_ triu_ "
+        "xlogy_"
+    ),
+    "fill": "__setitem__ fill_ index_fill_ masked_fill_",
+    "replace": "copy_",
+    "edit": (
+        "__iadd__ __ifloordiv__ __imod__ __ipow__ __isub__ acos_ acosh_ add_ addbmm_ addcdiv_ addcmul_ addmm_ "
+        "addmv_ addr_ apply_ arccos_ arccosh_ arcsin_ arcsinh_ arctan2_ arctan_ arctanh_ asin_ asinh_ atan2_ atan_ "
+        "atanh_ baddbmm_ bernoulli_ cauchy_ ceil_ clamp_ clamp_max_ clamp_min_ clip_ cos_ cosh_ cumprod_ digamma_ "
+        "eq_ erf_ erfc_ erfinv_ exp2_ exp_ expm1_ exponential_ fill_diagonal_ fix_ floor_ floor_divide_ fmod_ frac_ "
+        "ge_ geometric_ greater_ greater_equal_ gt_ heaviside_ hypot_ i0_ igamma_ igammac_ index_add_ index_copy_ "
+        "index_put_ index_reduce_ le_ lerp_ less_ less_equal_ lgamma_ log10_ log1p_ log2_ log_ log_normal_ "
+        "logical_and_ logical_not_ logical_or_ logical_xor_ logit_ lt_ map2_ map_ masked_scatter_ mvlgamma_ "
+        "nan_to_num_ ne_ nextafter_ normal_ not_equal_ polygamma_ pow_ put_ random_ reciprocal_ remainder_ renorm_ "
+        "round_ rsqrt_ scatter_ scatter_add_ scatter_reduce_ sgn_ sigmoid_ sign_ sin_ sinc_ sinh_ sqrt_ square_ "
+        "sub_ subtract_ tan_ tanh_ trunc_ uniform_"
+    ),
+}
+_FOREACH_IN_PLACE = {
+    "zero": "_foreach_zero_",
+    "multiply": "_foreach_mul_",
+    "divide": "_foreach_div_",
+    "homogeneous": "_foreach_abs_ _foreach_neg_",
+    "replace": "_foreach_copy_",
+    "edit": (
+        "_foreach_acos_ _foreach_add_ _foreach_addcdiv_ _foreach_addcmul_ _foreach_asin_ _foreach_atan_ "
+        "_foreach_ceil_ _foreach_clamp_max_ _foreach_clamp_min_ _foreach_cos_ _foreach_cosh_ _foreach_erf_ "
+        "_foreach_erfc_ _foreach_exp_ _foreach_expm1_ _foreach_floor_ _foreach_frac_ _foreach_lerp_ "
+        "_foreach_lgamma_ _foreach_log10_ _foreach_log1p_ _foreach_log2_ _foreach_log_ _foreach_maximum_ "
+        "_foreach_minimum_ _foreach_pow_ _foreach_reciprocal_ _foreach_round_ _foreach_rsqrt_ _foreach_sigmoid_ "
+        "_foreach_sign_ _foreach_sin_ _foreach_sinh_ _foreach_sqrt_ _foreach_sub_ _foreach_tan_ _foreach_tanh_ "
+        "_foreach_trunc_"
+    ),
+}
 _ONLY_CUDA = frozenset("_cudnn_rnn cudnn_convolution cudnn_convolution_transpose miopen_rnn".split())
 
 
@@ -80,6 +127,9 @@ def _by_op(table: dict[str, str]) -> dict[str, str]:
 
 #: Device type -> op -> policy.
 OPS: dict[str, dict[str, str]] = {"cuda": _by_op(_CUDA), "mps": _by_op(_MPS), "cpu": _by_op(_CPU)}
+#: Method of tensors, or function of torch -> what it does to gradients.
+IN_PLACE = _by_op(_IN_PLACE)
+FOREACH_IN_PLACE = _by_op(_FOREACH_IN_PLACE)
 #: What is common to all accelerators but MPS.
 _COMMON = {op: policy for op, policy in OPS["cuda"].items() if op not in _ONLY_CUDA}
 OPS.update(dict.fromkeys(("xpu", "mtia", "maia"), _COMMON))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ..protocol import events as e
 from ..protocol.events import Program, Thing
+from ..protocol.optable import IN_PLACE
 from ..protocol.words import chain
 from .conditions import Formula
 from .losses import first_given, is_graded
@@ -311,7 +312,7 @@ class Reader(TorchCalls):
             # A framework's own backward: it may scale, divide, step.
             self.emit(e.BACKWARD, node, None, opaque=True, feeds=None, names={"loss": text})
             return NONE
-        if name in ("div_", "mul_") and isinstance(receiver, Opaque) and receiver.graded:
+        if IN_PLACE.get(name) in ("divide", "multiply") and isinstance(receiver, Opaque) and receiver.graded:
             self.emit(e.GRAD_NORMALISE, node, None, None, owners=None)
             return receiver
         if name == "no_sync" and not given:

@@ -6,6 +6,7 @@ import ast
 
 from ..protocol import events as e
 from ..protocol.events import Event
+from ..protocol.optable import FOREACH_IN_PLACE, IN_PLACE
 from ..protocol.words import Words
 from .overhead import Overhead
 from .reader import undo
@@ -23,8 +24,6 @@ from .values import (
     merge_params,
 )
 
-#: Tensor methods that edit in place.
-EDITS = frozenset("mul_ clamp_ clip_ nan_to_num_ add_ sub_ copy_ masked_fill_ sign_ clamp_min_ clamp_max_".split())
 #: Methods of tensors, modules and optimizers that let other code have the gradients before the step.
 HOOKS = frozenset(
     "register_hook register_post_accumulate_grad_hook register_step_pre_hook register_comm_hook "
@@ -58,28 +57,33 @@ class Gradients(Overhead):
         return self.fresh(node, name)
 
     def _grad_method(self, grad: Grad, name: str, args: list[Value], node: ast.AST) -> Value:
-        owners = self._owners(grad.params)
-        names = {"call": self.words(node), "params": self.receiver_words(node), **self._owner_name(owners)}
-        if name in ("zero_", "detach_"):
-            if name == "zero_":
-                self.emit(e.ZERO_GRAD, node, None, None, owners=owners if owners is not None else (), names=names)
+        effect = IN_PLACE.get(name)
+        if effect is not None:
+            if isinstance(node, ast.Call) and any(keyword.arg == "rounding_mode" for keyword in node.keywords):
+                effect = "edit"
+            self.grad_changed(grad, effect, args, self.receiver_words(node), node)
             return grad
-        first = args[0] if args else NONE
-        if name == "fill_":
-            self.grad_written(grad, first, node)
-            return grad
-        if name in ("div_", "mul_"):
-            result = self.operate("/" if name == "div_" else "*", grad, first, node)
-            self.grad_written(grad, result, node)
-            return grad
-        if name in EDITS:
-            self.emit(e.GRAD_EDIT, node, None, None, owners=owners, names=names)
-            return grad
-        if name in ("detach", "clone", "data", "float", "to", "cpu", "flatten", "view", "reshape"):
+        if name in ("detach_", "detach", "clone", "data", "float", "to", "cpu", "flatten", "view", "reshape"):
             return grad
         if name in READS:
             return self._read_grad(grad, node, name)
         return self.fresh(node, name)
+
+    def grad_changed(self, grad: Grad, effect: str, args: list[Value], words: object, node: ast.AST) -> None:
+        """An edit of gradients in place; ``effect`` is what the table of ops says that it does to them."""
+        owners = self._owners(grad.params)
+        names = {"call": self.words(node), "params": words, **self._owner_name(owners)}
+        first = args[0] if args else NONE
+        if effect == "fill":
+            effect = _effect_of_filling(args)
+        if effect == "zero":
+            self.emit(e.ZERO_GRAD, node, None, None, owners=owners if owners is not None else (), names=names)
+        elif effect in ("divide", "multiply"):
+            self.grad_written(grad, self.operate("/" if effect == "divide" else "*", grad, first, node), node)
+        elif effect == "replace" and not _is_edited_copy(node):
+            self.grad_written(grad, first, node)
+        elif effect in ("edit", "replace"):
+            self.emit(e.GRAD_EDIT, node, None, None, owners=owners, names=names)
 
     def _owner_name(self, owners: tuple[int, ...] | None) -> dict[str, object]:
         """What the user calls the one optimizer that holds some gradients."""
@@ -123,11 +127,10 @@ class Gradients(Overhead):
         """Whether gradients are divided by a number, as the end of an accumulation window does."""
         if isinstance(node, ast.AugAssign):
             return isinstance(node.op, (ast.Div, ast.Mult))
-        return (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in ("div_", "mul_", "_foreach_div_", "_foreach_mul_")
-        )
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            return False
+        name = node.func.attr
+        return (IN_PLACE.get(name) or FOREACH_IN_PLACE.get(name)) in ("divide", "multiply")
 
     def grad_used(self, grad: Grad, node: ast.AST) -> Event | None:
         if grad.unscaled:
@@ -176,6 +179,23 @@ class Gradients(Overhead):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             return Words(node.func.value)
         return ""
+
+
+def _effect_of_filling(args: list[Value]) -> str:
+    """What filling gradients, or some of them, does: zero clears, and what overflows on purpose is no edit."""
+    number = args[-1] if args else NONE
+    if isinstance(number, Const) and number.value == 0:
+        return "zero" if len(args) == 1 else "homogeneous"
+    return "homogeneous" if _is_infinite(number) else "edit"
+
+
+def _is_edited_copy(node: ast.AST) -> bool:
+    """Whether what is copied into gradients is an edit of gradients: ``p.grad.copy_(p.grad.clamp(-1, 1))``."""
+    made = node.args[0] if isinstance(node, ast.Call) and node.args else None
+    if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Attribute):
+        return False
+    edited = made.func.value
+    return IN_PLACE.get(f"{made.func.attr}_") == "edit" and isinstance(edited, ast.Attribute) and edited.attr == "grad"
 
 
 def _only_looks(hook: Value) -> bool:

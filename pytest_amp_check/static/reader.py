@@ -10,6 +10,7 @@ from ..protocol import events as e
 from ..protocol import surface
 from ..protocol.events import Event
 from ..protocol.frameworks import FRAMEWORKS
+from ..protocol.optable import IN_PLACE
 from ..protocol.words import Words, chain
 from .conditions import Formula, both, either, literals, negate
 from .counters import Counters, compute
@@ -110,6 +111,9 @@ class Expressions(Counters):
 
     @abstractmethod
     def grad_written(self, target: Grad, value: Value, node: ast.AST) -> None: ...
+
+    @abstractmethod
+    def grad_changed(self, grad: Grad, effect: str, args: list[Value], words: object, node: ast.AST) -> None: ...
 
     @abstractmethod
     def rate_divided(self, params: Params) -> None: ...
@@ -718,6 +722,9 @@ class Expressions(Counters):
     def _assign_item(self, target: ast.Subscript, value: Value) -> None:
         receiver = self.evaluate(target.value)
         index = self.evaluate(target.slice)
+        if isinstance(receiver, Grad) and isinstance(target.value, ast.Attribute):
+            # Not a list or a dict that holds gradients.
+            self.grad_changed(receiver, IN_PLACE["__setitem__"], [index, value], _text(target.value), target)
         if isinstance(receiver, Mapping):
             receiver.items[index.value if isinstance(index, Const) else ("?", id(target.slice))] = value
             self.name_it(value, str(_text(target)))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ..protocol import events as e
 from ..protocol import surface
 from ..protocol.events import Symbol
+from ..protocol.optable import FOREACH_IN_PLACE
 from ..protocol.words import Words, chain
 from .checkpoints import FIELD_FUNCTIONS, STATE_FUNCTIONS, STATES_FUNCTION, WRITERS, Contents, as_mapping
 from .classes import BOUND
@@ -68,8 +69,6 @@ HARMLESS = (
 DICTS = frozenset({"collections.OrderedDict"})
 #: Functions that are a ``%``.
 REMAINDERS = frozenset("math.fmod operator.mod numpy.mod numpy.remainder numpy.fmod torch.remainder torch.fmod".split())
-#: Functions on many gradients at once, and what they do to each.
-FOREACH = {"torch._foreach_div_": "/", "torch._foreach_mul_": "*"}
 #: Objects that only hold what they are given.
 NAMESPACES = frozenset({"types.SimpleNamespace", "argparse.Namespace"})
 #: Calls that end the program.
@@ -168,9 +167,9 @@ class TorchCalls(Distributed):
             self.hand_off(self.refs(self._owners_of(given)), node)
         for value in given:
             for grad in grads_of(value):
-                if name in FOREACH and len(args) > 1:
-                    result = self.operate(FOREACH[name], grad, args[1], node)
-                    self.grad_written(grad, result, node)
+                effect = FOREACH_IN_PLACE.get(name.removeprefix("torch.")) if value is given[0] else None
+                if effect is not None:
+                    self.grad_changed(grad, effect, args[1:], "p.grad", node)
                     return NONE
                 if not name.startswith("torch.distributed.") and not name.endswith(".sign"):
                     return self._read_grad(grad, node, name)

@@ -11,8 +11,9 @@ from torch import nn
 
 from ..emulate.cuda import emulating
 from ..record.collector import Collector
+from .ledger import Point
 from .sizes import format_size, parse_size
-from .storages import CATEGORIES, Point, Storages, storages
+from .storages import CATEGORIES, Storages, storages
 
 Known = nn.Module | torch.optim.Optimizer | torch.Tensor
 
@@ -96,7 +97,7 @@ class Memory(Collector):
                 "reserved": torch.cuda.max_memory_reserved(self.device),
                 "retries": stats.get("num_alloc_retries", 0),
             }
-            self._workspace = max(0, self.allocator["allocated"] - self._storages.peak_total)
+            self._workspace = max(0, self.allocator["allocated"] - self._storages.ledger.peak_total)
         # They are the user's, and not needed any more.
         self._known = ()
 
@@ -110,22 +111,22 @@ class Memory(Collector):
     @property
     def total(self) -> int:
         """The peak, in bytes."""
-        return self.allocator.get("allocated") or self._storages.peak_total + self._workspaces()
+        return self.allocator.get("allocated") or self._storages.ledger.peak_total + self._workspaces()
 
     @property
     def peak(self) -> dict[str, int]:
         """Bytes by category at the moment of the peak."""
-        return self._ordered(self._storages.peak)
+        return self._ordered(self._storages.ledger.peak)
 
     @property
     def highest(self) -> dict[str, int]:
         """The peak of each category by itself, in bytes; these moments differ, so they sum up to more than the peak."""
-        return self._ordered(self._storages.highest)
+        return self._ordered(self._storages.ledger.highest)
 
     @property
     def timeline(self) -> list[Point]:
         """Bytes by category at the ends of "forward", "backward", "unscale" and "step", and at the "peak"; in order."""
-        return [Point(label, self._ordered(sums)) for label, sums in self._storages.timeline()]
+        return [Point(label, self._ordered(sums)) for label, sums in self._storages.ledger.timeline()]
 
     def alive(self) -> dict[str, int]:
         """Bytes by category at this moment, while recording; activations are what may become such."""
@@ -137,9 +138,9 @@ class Memory(Collector):
         With a category at the peak of that category, else at the peak of everything.
         """
         if category is None:
-            places = [(*place, size) for place, size in self._storages.peak_places.items()]
+            places = [(*place, size) for place, size in self._storages.ledger.peak_places.items()]
         else:
-            names = self._storages.highest_places.get(category, {})
+            names = self._storages.ledger.highest_places.get(category, {})
             places = [(category, name, size) for name, size in names.items()]
         return sorted(places, key=lambda place: (-place[2], place))[:most]
 

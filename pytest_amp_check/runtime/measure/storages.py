@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,6 +21,8 @@ from torch.nn.modules import module as torch_modules
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+
+from .ledger import Block, Ledger
 
 #: In the order in which a report shows them. "other": buffers, a scaler's tensors, and what outlives two steps.
 CATEGORIES = (
@@ -36,8 +38,6 @@ CATEGORIES = (
 )
 #: CUDA's caching allocator hands out whole blocks of this many bytes (kMinBlockSize in CUDACachingAllocator).
 CUDA_BLOCK = 512
-#: A timeline with more points than this is thinned.
-MOST_POINTS = 2000
 #: Events that are kept for one phase. A phase with more is summed up in parts: temporaries of an earlier part that are
 #: still alive at its end keep the category that they were guessed to have.
 MOST_EVENTS = 100_000
@@ -57,30 +57,6 @@ _LOW = (torch.float16, torch.bfloat16)
 
 #: What a profiler marks and what asks for a property of a tensor.
 _WITHOUT_TENSORS = ("prim", "profiler")
-
-#: A category and what made the bytes.
-Place = tuple[str, str]
-
-
-class Point(NamedTuple):
-    """Bytes by category at one moment."""
-
-    label: str
-    bytes: dict[str, int]
-
-
-class Block:
-    """The memory of one storage. ``settled``: its birth is summed up already, so that a new category is an event."""
-
-    __slots__ = ("category", "name", "reference", "settled", "size", "turn")
-
-    def __init__(self, size: int, category: str, name: str, turn: int) -> None:
-        self.size = size
-        self.category = category
-        self.name = name
-        self.turn = turn
-        self.settled = False
-        self.reference: weakref.ref[torch.UntypedStorage] | None = None
 
 
 def storages(tensor: torch.Tensor) -> Iterable[torch.UntypedStorage]:
@@ -158,7 +134,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._pending: dict[int, Block] = {}
         self._cached: dict[int, Block] = {}
         self._cast: set[int] = set()
-        self._events: list[tuple[Block, int, Place | None]] = []
+        self.ledger = Ledger()
         self._modules: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._stack: list[tuple[int, str]] = []
         # Weak references to parameters themselves would keep torch from swapping them in module.to().
@@ -169,17 +145,6 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._turn = 0
         self._handles: list[Any] = []
         self._has_hooks: Any = None
-        self._bytes: dict[str, int] = {}
-        self._places: dict[Place, int] = {}
-        self._total = 0
-        self._points: list[Point] = []
-        self._seen = self._stride = 1
-        self._peak_after = 0
-        self.peak_total = 0
-        self.peak: dict[str, int] = {}
-        self.peak_places: dict[Place, int] = {}
-        self.highest: dict[str, int] = {}
-        self.highest_places: dict[str, dict[str, int]] = {}
         self.matmul_in_forward = self.matmul_in_backward = False
 
     def start(self) -> None:
@@ -263,9 +228,9 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     block = self._born(tensor, storage, category, name)
                     if block is not None:
                         block.settled = True
-                        self._add_from_the_start(block)
+                        self.ledger.there_from_the_start(block)
                 else:
-                    self._label(block, category, name)
+                    self.ledger.relabel(block, category, name)
                     self._pending.pop(key, None)
         finally:
             self._paused = paused
@@ -298,27 +263,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._cached.pop(key, None)
         if self._pending.pop(key, None) is not None and not block.settled:
             block.category = "temporaries"
-        self._events.append((block, -block.size, None))
-
-    def _label(self, block: Block, category: str, name: str) -> None:
-        if (block.category, block.name) == (category, name):
-            return
-        if block.settled:
-            self._events.append((block, -block.size, (block.category, block.name)))
-            self._events.append((block, block.size, (category, name)))
-        block.category, block.name = category, name
-
-    def _add_from_the_start(self, block: Block) -> None:
-        category, size = block.category, block.size
-        place = (category, block.name)
-        self._total += size
-        self.peak_total += size
-        for sums in (self._bytes, self.peak, self.highest, *(point.bytes for point in self._points)):
-            sums[category] = sums.get(category, 0) + size
-        for places in (self._places, self.peak_places):
-            places[place] = places.get(place, 0) + size
-        names = self.highest_places.setdefault(category, {})
-        names[block.name] = names.get(block.name, 0) + size
+        self.ledger.died(block)
 
     # Phases.
 
@@ -331,7 +276,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # Two, not one: a graph of a second model may be built before the first model's step.
             for block in self._blocks.values():
                 if block.category == "activations" and block.turn < self._turn - 2:
-                    self._label(block, "other", block.name)
+                    self.ledger.relabel(block, "other", block.name)
         if not torch.is_grad_enabled():
             self._resolve()
         self._settle("forward")
@@ -362,7 +307,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             block.turn = self._turn
             # A border before this one has taken it for a temporary.
             if block.category == "temporaries":
-                self._label(block, "activations", block.name)
+                self.ledger.relabel(block, "activations", block.name)
         self._pending.clear()
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -437,7 +382,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._see_cached(args[0], result)
         else:
             self._see_results(result, func, needs_grad=needs_grad and grad_enabled)
-        if len(self._events) > MOST_EVENTS:
+        if len(self.ledger) > MOST_EVENTS:
             self._settle(None)
         return result
 
@@ -464,7 +409,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 category = "activations" if self._in_backward else "inputs"
                 block = self._born(tensor, storage, category, f"tensor of shape {tuple(tensor.shape)}")
                 if block is not None:
-                    self._events.append((block, block.size, None))
+                    self.ledger.born(block)
             elif (
                 tensor.requires_grad
                 and block.category != "parameters"
@@ -488,10 +433,9 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
                         block.size = 0
                     if pending:
                         self._pending[key] = block
-                    self._events.append((block, block.size, None))
+                    self.ledger.born(block)
                 elif block.size and (size := self._counted(storage)) != block.size:
-                    self._events.append((block, size - block.size, (block.category, block.name)))
-                    block.size = size
+                    self.ledger.resized(block, size)
 
     # autocast's cache of low-precision weights.
 
@@ -518,68 +462,21 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if key not in self._blocks:
                 block = self._born(result, storage, "autocast cache", name)
                 if block is not None:
-                    block.settled = True
                     self._cached[key] = block
-                    self._events.append((block, block.size, (block.category, block.name)))
+                    self.ledger.born_settled(block)
 
     def _close_cache(self) -> None:
         """The outermost region has ended: what is left of the casts is there because the backward pass needs it."""
         for block in self._cached.values():
-            self._label(block, "activations", f"{block.name} in low precision")
+            self.ledger.relabel(block, "activations", f"{block.name} in low precision")
             block.turn = self._turn
         self._cached.clear()
         self._cast.clear()
 
-    # Sums.
-
     def _settle(self, label: str | None) -> None:
         if self._cast and _autocast_depth() == 0:
             self._close_cache()
-        events, self._events = self._events, []
-        before = dict(self._bytes)
-        peak_at = -1
-        highest_at: dict[str, int] = {}
-        for index, (block, change, place) in enumerate(events):
-            category = place[0] if place else block.category
-            block.settled = True
-            value = self._bytes[category] = self._bytes.get(category, 0) + change
-            if value > self.highest.get(category, 0):
-                self.highest[category] = value
-                highest_at[category] = index
-            self._total += change
-            if self._total > self.peak_total:
-                self.peak_total, peak_at = self._total, index
-        for index, (block, change, place) in enumerate(events):
-            category, _ = place = place or (block.category, block.name)  # noqa: PLW2901 - what None stands for
-            self._places[place] = self._places.get(place, 0) + change
-            if not self._places[place]:
-                del self._places[place]
-            if highest_at.get(category) == index:
-                self.highest_places[category] = {
-                    name: size for (of, name), size in self._places.items() if of == category
-                }
-            if index <= peak_at:
-                before[category] = before.get(category, 0) + change
-            if index == peak_at:
-                self.peak, self.peak_places = before, dict(self._places)
-                self._peak_after = len(self._points)
-        if label is not None:
-            self._add_point(Point(label, dict(self._bytes)))
-
-    def _add_point(self, point: Point) -> None:
-        self._seen += 1
-        if self._seen % self._stride == 0:
-            self._points.append(point)
-        if len(self._points) > MOST_POINTS:
-            del self._points[::2]
-            self._stride *= 2
-            self._peak_after //= 2
-
-    def timeline(self) -> list[Point]:
-        """Bytes by category at the ends of phases, oldest first, and at the peak."""
-        points = list(self._points)
-        points.insert(self._peak_after, Point("peak", self.peak))
-        return points
+        self.ledger.settle(label)
 
     def alive(self) -> dict[str, int]:
         """Bytes by category of what is alive at this moment, with the categories as far as they are known by now."""

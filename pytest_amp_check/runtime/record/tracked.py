@@ -43,6 +43,8 @@ class TrackedOptimizer:
         self.under_scale = False
         self.unscaled = False
         self.edited: Site | None = None
+        #: Whether a gradient was set to zero in place since the gradients were cleared or stepped.
+        self.zeroed = False
         #: Whether the program has asked for a number of any tensor since it unscaled the gradients.
         self.number_taken = False
         #: Optimizer steps, skipped or not, and backwards that were not given up, since its scheduler last moved.

@@ -46,7 +46,7 @@ class Clearing(Listener):
             shares: set[int] = tracked.thing.facts["shares"]
             if shares:
                 keys.update(key for key in shares if self.registry.is_within(key, tracked))
-            tracked.under_scale = tracked.unscaled = tracked.used = False
+            tracked.under_scale = tracked.unscaled = tracked.used = tracked.zeroed = False
             tracked.backwards_since = 0
             tracked.edited = None
             tracked.marks = []

@@ -27,8 +27,8 @@ class Gradients(Listener):
         self._storages: dict[int, tuple[int, ...]] | None = None
 
     @listens
-    def changed(self, tensor: torch.Tensor, effect: str, args: tuple[Any, ...]) -> None:
-        """A tensor is about to be changed in place; ``effect`` is what that does to gradients."""
+    def changed(self, tensor: torch.Tensor, effect: str, operand: Any) -> None:
+        """A tensor is about to be changed in place; ``effect`` is what the table of ops says that does to gradients."""
         if self.recording.backwards:
             return
         if self.regions and self._weights.is_weight(tensor):
@@ -40,25 +40,26 @@ class Gradients(Listener):
         for key in self.owners_of(tensor):
             tracked = self.registry.by_key(key)
             if tracked is not None:
-                self._edit(tracked, site, effect, args[-1] if args else None)
+                self._edit(tracked, site, effect, tensor, operand)
 
-    def _edit(self, tracked: TrackedOptimizer, site: Site, effect: str, number: Any) -> None:
+    def _edit(
+        self, tracked: TrackedOptimizer, site: Site, effect: str, grad: torch.Tensor | None = None, operand: Any = None
+    ) -> None:
         tracked.edited = site
         tracked.marks = []
-        if effect == "zero":
-            return  # found when all are
-        scales = effect in ("divide", "multiply")
-        if not tracked.under_scale and not scales:
+        if effect == "zero" or (effect == "fill" and is_number(operand) and not plain_number(operand)):
+            tracked.zeroed = True  # that all were cleared is found when they are
+        if effect in ("zero", "homogeneous"):
             return
-        if effect == "fill" and _is_infinite(number):
-            return  # an overflow that is made on purpose
         names = self._names_of_edit(tracked, site)
-        if scales and is_number(number):
-            value = plain_number(number)
+        if effect in ("divide", "multiply") and is_number(operand):
+            value = plain_number(operand)
             self._multiplied(tracked, site, 1 / value if effect == "divide" and value else value, names)
+        elif not tracked.under_scale:
+            return
         elif effect == "replace":
-            self.recording.emit(e.HANDOFF, site, things=(tracked.thing.key,))
-        elif tracked.under_scale:
+            self._replaced(tracked, site, grad, operand, names)
+        elif effect != "fill" or not _is_scale_free(operand):
             self.recording.emit(e.GRAD_EDIT, site, owners=(tracked.thing.key,), names=names)
 
     def _names_of_edit(self, tracked: TrackedOptimizer, site: Site) -> dict[str, Any]:
@@ -84,8 +85,8 @@ class Gradients(Listener):
     def assigned(self, param: torch.Tensor, value: Any) -> None:
         """``param.grad`` is about to be set."""
         keys = self.registry.owners.get(id(param))
-        if not keys or self.recording.backwards:
-            return
+        if not keys or self.recording.backwards or value is param.grad:
+            return  # ``p.grad *= x`` assigns what it has changed in place
         self.forget_storages()
         site = self.sites.here()
         for key in keys:
@@ -94,15 +95,18 @@ class Gradients(Listener):
                 tracked.edited = site
                 tracked.marks = []
                 if value is not None and tracked.under_scale and param.grad is not None:
-                    self._replaced(tracked, site, param.grad, value)
+                    names = {"params": "p.grad", "call": "this assignment", "optimizer": tracked.name or ""}
+                    self._replaced(tracked, site, param.grad, value, names)
 
-    def _replaced(self, tracked: TrackedOptimizer, site: Site, old: torch.Tensor, new: torch.Tensor) -> None:
+    def _replaced(
+        self, tracked: TrackedOptimizer, site: Site, old: torch.Tensor | None, new: Any, names: dict[str, Any]
+    ) -> None:
         """A scaled gradient is replaced by another one."""
         key = tracked.thing.key
         scale = self.registry.scale_for(tracked).value
-        before, after = old.detach().norm(), new.detach().norm()
-        names = {"params": "p.grad", "call": "this assignment", "optimizer": tracked.name or ""}
-        if scale != 1.0 and math.isclose(float(after) * scale, float(before), rel_tol=1e-2):
+        if old is None or not isinstance(new, torch.Tensor):
+            self.recording.emit(e.HANDOFF, site, things=(key,))
+        elif scale != 1.0 and _is_divided(old, new, scale):
             self.recording.emit(e.GRAD_DIVIDE, site, owners=(key,), names=names)
         elif _is_edited(old, new):
             self.recording.emit(e.GRAD_EDIT, site, owners=(key,), names=names)
@@ -134,12 +138,13 @@ class Gradients(Listener):
             if all(p.grad is None for p in tracked.params):
                 self._found_cleared(tracked, edited)
                 tracked.under_scale = tracked.unscaled = False
-        elif edited is not None and tracked.under_scale and not _any_holds(tracked.sentinels):
+        elif edited is not None and (tracked.under_scale or tracked.zeroed) and not _any_holds(tracked.sentinels):
             if not _any_holds(tracked.params):
                 self._found_cleared(tracked, edited)
+                tracked.zeroed = False
         elif tracked.marks and marks != tracked.marks:
             site = self.sites.here()
-            self._edit(tracked, site, "edit", None)
+            self._edit(tracked, site, "edit")
             tracked.edited = site
         tracked.marks = marks
 
@@ -153,8 +158,15 @@ def _any_holds(params: list[torch.Tensor]) -> bool:
     return any(holds(p.grad) for p in params)
 
 
-def _is_infinite(value: Any) -> bool:
-    return is_number(value) and not math.isfinite(plain_number(value))
+def _is_scale_free(value: Any) -> bool:
+    """Whether what gradients are filled with is the same with and without a scale: zero, or an overflow on purpose."""
+    return is_number(value) and (plain_number(value) == 0 or not math.isfinite(plain_number(value)))
+
+
+def _is_divided(old: torch.Tensor, new: torch.Tensor, scale: float) -> bool:
+    """Whether a gradient was made from another by dividing it by the scale."""
+    before, after = float(old.detach().norm()), float(new.detach().norm())
+    return math.isfinite(before) and math.isclose(after * scale, before, rel_tol=1e-2)
 
 
 def _is_edited(old: torch.Tensor, new: torch.Tensor) -> bool:

@@ -107,7 +107,7 @@ class Optimizers(Listener):
         tracked.skipped = found
         tracked.used = True
         tracked.steps_since += 1
-        tracked.under_scale = tracked.unscaled = False
+        tracked.under_scale = tracked.unscaled = tracked.zeroed = False
         tracked.edited = None
         tracked.norm = tracked.loss = None
         self._gradients.forget_storages()

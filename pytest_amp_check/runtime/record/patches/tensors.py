@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ....protocol.optable import FOREACH_IN_PLACE, IN_PLACE
 from ..active import THREAD, is_watching, watching
 from ..regions import LOW
 from .table import Patch, from_torch
@@ -15,38 +16,10 @@ from .table import Patch, from_torch
 if TYPE_CHECKING:
     from ..recorder import Recorder
 
-#: Methods that change a tensor in place, by what they do to gradients.
-IN_PLACE = {
-    "zero_": "zero",
-    "div_": "divide",
-    "true_divide_": "divide",
-    "__itruediv__": "divide",
-    "mul_": "multiply",
-    "multiply_": "multiply",
-    "__imul__": "multiply",
-    "copy_": "replace",
-    "__setitem__": "fill",
-    "fill_": "fill",
-    **dict.fromkeys(
-        (
-            "add_ sub_ clamp_ clamp_min_ clamp_max_ clip_ nan_to_num_ masked_fill_ index_fill_ pow_ sign_ "
-            "__iadd__ __isub__ normal_ uniform_ renorm_ round_"
-        ).split(),
-        "edit",
-    ),
-}
-#: Those that take one operand and nothing else: Python calls a function with fixed arguments faster.
+#: Methods in place that take one operand and nothing else: Python calls a function with fixed arguments faster.
 ONE_OPERAND = frozenset({"mul_", "multiply_", "__imul__"})
 #: Those that a running sum is made with, and the sign of what they add.
 ADDING = {"add_": 1.0, "__iadd__": 1.0, "sub_": -1.0, "__isub__": -1.0}
-#: The same for functions of torch that take a list of tensors.
-ALL_IN_PLACE = {
-    "_foreach_zero_": "zero",
-    "_foreach_div_": "divide",
-    "_foreach_mul_": "multiply",
-    "_foreach_copy_": "replace",
-    **{f"_foreach_{name}_": "edit" for name in "add sub clamp_min clamp_max maximum minimum pow sqrt neg abs".split()},
-}
 #: Methods of tensors by which a program gets at their values.
 NUMBERS = ("item", "__bool__", "__float__", "__int__", "numpy", "__array__")
 _MISSING = object()
@@ -55,19 +28,24 @@ _MISSING = object()
 def patches() -> list[Patch]:
     return [
         *(Patch(torch.Tensor, name, around=_in_place(name, effect)) for name, effect in IN_PLACE.items()),
-        *(Patch(torch, name, around=_all_in_place(effect)) for name, effect in ALL_IN_PLACE.items()),
+        *(Patch(torch, name, around=_foreach_in_place(effect)) for name, effect in FOREACH_IN_PLACE.items()),
         *(Patch(torch.Tensor, name, around=_taking) for name in NUMBERS),
         Patch(torch.Tensor, "grad", around=_grad),
         Patch(torch.Tensor, "data", around=_data),
     ]
 
 
-def _tell_changed(tensor: Any, effect: str, args: tuple[Any, ...]) -> None:
+def _tell_changed(tensor: Any, effect: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Tell of a tensor that a patched function is about to change in place."""
     if is_watching() and not torch.compiler.is_compiling() and not from_torch(3):
+        if kwargs.get("rounding_mode"):
+            effect = "edit"
+        given = [*args, *(kwargs[name] for name in ("value", "other", "src") if name in kwargs)]
+        # What is copied comes first, and with what a part is filled last.
+        operand = given[0 if effect == "replace" else -1] if given else None
         recorders: tuple[Recorder, ...] = THREAD.active
         for recorder in recorders:
-            recorder.gradients.changed(tensor, effect, args)
+            recorder.gradients.changed(tensor, effect, operand)
 
 
 def _in_place(name: str, effect: str) -> Callable[[Any], Any]:
@@ -82,7 +60,8 @@ def _in_place(name: str, effect: str) -> Callable[[Any], Any]:
                 return original(self, operand)
             if operand is not _MISSING:
                 args = (operand, *args)
-            _tell_changed(self, effect, args)
+            if watching:
+                _tell_changed(self, effect, args, kwargs)
             result = original(self, *args, **kwargs)
             if low and len(args) == 1:
                 _tell_added(self, operand, sign * kwargs.get("alpha", 1))
@@ -91,12 +70,9 @@ def _in_place(name: str, effect: str) -> Callable[[Any], Any]:
         return added
 
     def changing(original: Any) -> Any:
-        def changed(self: Any, operand: Any = _MISSING, /, *args: Any, **kwargs: Any) -> Any:
-            if not watching and not args and not kwargs and operand is not _MISSING:
-                return original(self, operand)
-            if operand is not _MISSING:
-                args = (operand, *args)
-            _tell_changed(self, effect, args)
+        def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if watching:
+                _tell_changed(self, effect, args, kwargs)
             return original(self, *args, **kwargs)
 
         return changed
@@ -104,7 +80,7 @@ def _in_place(name: str, effect: str) -> Callable[[Any], Any]:
     def changing_by_one(original: Any) -> Any:
         def changed(self: Any, other: Any) -> Any:
             if watching:
-                _tell_changed(self, effect, (other,))
+                _tell_changed(self, effect, (other,), {})
             return original(self, other)
 
         return changed
@@ -121,11 +97,15 @@ def _tell_added(tensor: Any, term: Any, factor: float) -> None:
             recorder.losses.added_low(tensor, term, factor)
 
 
-def _all_in_place(effect: str) -> Callable[[Any], Any]:
+def _foreach_in_place(effect: str) -> Callable[[Any], Any]:
+    """The first tensor stands for all."""
+
     def make(original: Any) -> Any:
         def changed(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             for tensor in tensors[:1] if watching else ():
-                _tell_changed(tensor, effect, args)
+                # What is copied is a list, too.
+                given = (next(iter(args[0]), None),) if effect == "replace" and args else args
+                _tell_changed(tensor, effect, given, kwargs)
             return original(tensors, *args, **kwargs)
 
         return changed
