@@ -14,7 +14,6 @@ from . import events as e
 from .events import Event, Graph, Node, Program, Site
 from .finding import Finding, Step
 from .judge import (
-    ALONE,
     ESTABLISHING,
     ON_EVERY_PATH,
     YIELDS_TO,
@@ -25,8 +24,9 @@ from .judge import (
     describe,
     make_finding,
     place,
+    whole,
 )
-from .rules import RULES
+from .rules import ALONE
 
 #: Latest events that are kept, so that the path to a fault can be shown.
 RECENT = 512
@@ -286,18 +286,16 @@ class Chain(Judge):
             if graph.nodes:
                 graph.nodes[-1].ways.append((len(graph.nodes), -1, True))
             graph.nodes.append(Node(event))
-        whole = Program()
-        whole.graphs, whole.things, whole.facts = [graph], self.program.things, self.program.facts
+        seen = Program()
+        seen.graphs, seen.things, seen.facts = [graph], self.program.things, self.program.facts
         places: set[tuple[str, str, int, int]] = set()
-        for rule in RULES.values():
-            if rule.whole is not None:
-                for label, event, values, others in rule.whole(whole):
-                    at = (label, event.site.path, event.site.line, event.site.column)
-                    if at in places:
-                        continue
-                    places.add(at)
-                    witness = tuple(Step(other.site, describe(other)) for other in others)
-                    yield make_finding(label, self.own(event.site), [event, *others], values, witness)
+        for label, event, values, others in whole(seen):
+            at = (label, event.site.path, event.site.line, event.site.column)
+            if at in places:
+                continue
+            places.add(at)
+            witness = tuple(Step(other.site, describe(other)) for other in others)
+            yield make_finding(label, self.own(event.site), [event, *others], values, witness)
 
 
 def _identity(event: Event) -> Identity:

@@ -28,8 +28,8 @@ from .judge import (
     make_finding,
     of_framework,
     place,
+    whole,
 )
-from .rules import RULES
 
 __all__ = ["check", "judge_event", "merge"]
 
@@ -110,14 +110,12 @@ def check(program: Program, select: frozenset[str] | None = None) -> list[Findin
             if node.event is not None:
                 for finding in judge_event(node.event, program):
                     add(finding, graph.entry)
-    for rule in RULES.values():
-        if rule.whole is not None:
-            for label, event, values, others in rule.whole(program):
-                witness = tuple(Step(other.site, describe(other)) for other in others)
-                finding = make_finding(label, event.site, [event, *others], values, witness)
-                for graph in program.graphs:
-                    if any(node.event is event for node in graph.nodes):
-                        add(finding, graph.entry)
+    for label, event, values, others in whole(program):
+        witness = tuple(Step(other.site, describe(other)) for other in others)
+        finding = make_finding(label, event.site, [event, *others], values, witness)
+        for graph in program.graphs:
+            if any(node.event is event for node in graph.nodes):
+                add(finding, graph.entry)
     for site, entry in gave_up:
         values = {"function": site.function} if site.function not in ("", "<module>") else {}
         add(make_finding("source:too-many-paths", site, [], values, ()), entry)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 
@@ -271,6 +272,14 @@ class Program:
         self.graphs: list[Graph] = []
         self.things: list[Thing] = []
         self.facts: dict[str, Any] = {}
+
+    def events(self) -> Iterator[Event]:
+        """All events, graph by graph."""
+        return (node.event for graph in self.graphs for node in graph.nodes if node.event is not None)
+
+    def called(self, what: int | str) -> str:
+        """What the user calls a thing that is given by its key, or by its text."""
+        return self.things[what].name if isinstance(what, int) else str(what)
 
     def thing(self, role: str, name: str, site: Site | None = None, **facts: Any) -> Thing:
         """Make a new thing of this program."""

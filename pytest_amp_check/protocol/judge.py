@@ -14,8 +14,8 @@ from .events import Event, Program, Site, Test
 from .finding import ERROR, SEVERITIES, Finding, Step
 from .frameworks import FRAMEWORKS, PRECISION_FREE
 from .named import NamedTuple
-from .rule import FactJudge
-from .rules import LABELS, RULES
+from .rule import Labels, Verdicts
+from .rules import ALONE, LABELS, WHOLE
 
 #: Autocast regions that are remembered at once.
 DEPTH = 64
@@ -98,17 +98,18 @@ class Blame(NamedTuple):
 Here = tuple[int, ...]
 
 
-#: Kind of event -> judges of one such event by itself.
-ALONE: dict[str, list[FactJudge]] = {}
-for _rule in RULES.values():
-    for _kind, _judge in _rule.on.items():
-        ALONE.setdefault(_kind, []).append(_judge)
-
-
-def alone(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
+def alone(event: Event, program: Program) -> Labels:
     """Labels of the faults of one event by itself, with values for their messages."""
-    for judge in ALONE.get(event.kind, ()):
-        yield from judge(event, program)
+    for rule in ALONE.get(event.kind, ()):
+        yield from rule.on[event.kind](event, program)
+
+
+def whole(program: Program) -> Verdicts:
+    """Labels of the faults of a program as a whole, with what is blamed, values for messages and the witness."""
+    kinds = {event.kind for event in program.events()}
+    for kind, rule in WHOLE:
+        if kind in kinds:
+            yield from rule.whole[kind](program)
 
 
 def judge_event(event: Event, program: Program) -> Iterator[Finding]:

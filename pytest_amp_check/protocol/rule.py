@@ -1,4 +1,4 @@
-"""A rule is data, in one place: what it is called, what it says, which faults it owns, why, and its proof."""
+"""A rule is data, in one file: what it is called, what it says, which faults it owns, why, and its proof."""
 
 from __future__ import annotations
 
@@ -31,16 +31,23 @@ class Fault:
         self.severity = severity
 
 
-#: Judges one event by itself: yields labels of faults, with values for the message template.
-FactJudge = Callable[[Event, Program], Iterator[tuple[str, Mapping[str, str]]]]
-#: Judges a whole program: yields (label, event blamed, values for the template, other events of the witness).
-WholeJudge = Callable[[Program], Iterator[tuple[str, Event, Mapping[str, str], tuple[Event, ...]]]]
+#: What is known of a rule before its module is loaded: code, name, family, severity, readers, default, applicability;
+#: the kinds that it judges events of alone, those for which it judges the program, and the labels of its faults.
+Listing = tuple[tuple[str, str, str, str, str, bool, str], tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+#: Labels of faults, each with values for the message template.
+Labels = Iterator[tuple[str, Mapping[str, str]]]
+#: (label, event blamed, values for the template, other events of the witness).
+Verdicts = Iterator[tuple[str, Event, Mapping[str, str], tuple[Event, ...]]]
+#: Judges one event by itself.
+FactJudge = Callable[[Event, Program], Labels]
+#: Judges a whole program.
+WholeJudge = Callable[[Program], Verdicts]
 
 
 class Rule:
     """A rule of the catalogue.
 
-    code        ``AMPnnn``; the hundreds name the module of ``protocol/rules``; never reused.
+    code        ``AMPnnn``; the hundreds name the family, a folder of ``protocol/rules``; never reused.
     name        kebab-case, the wrong thing; reads after "allow".
     severity    ``error``, ``warning`` or ``info``.
     summary     one sentence for lists.
@@ -48,7 +55,8 @@ class Rule:
     why         why it is wrong, a short paragraph in Markdown.
     harm        what it was measured to do, with the figures.
     bad, good   runnable Python; each line that must be found carries ``# AMPnnn``. ``good`` is ``bad`` put right.
-    silent      look-alikes, each (reason, Python) that must give no finding of this rule.
+    silent      look-alikes, each (reason, Python) that must give no finding of this rule: programs in the folder
+                ``lookalikes`` beside the rule, which the catalogue reads.
     fix         how to put it right, one sentence.
     applicability
                 of the fix that ``check --fix`` makes where it is certain what is right: ``safe``, or ``unsafe`` for
@@ -56,7 +64,7 @@ class Rule:
     sources     where the claim comes from.
     readers     ``static``, ``runtime`` or ``both``.
     on          event kind -> judge of that event alone.
-    whole       judge of a whole program, or None.
+    whole       event kind -> judge of a whole program, asked where the program has an event of that kind.
     default     whether the rule is on without being selected.
     """
 
@@ -97,7 +105,7 @@ class Rule:
         silent: tuple[tuple[str, str], ...] = (),
         readers: str = BOTH,
         on: Mapping[str, FactJudge] | None = None,
-        whole: WholeJudge | None = None,
+        whole: Mapping[str, WholeJudge] | None = None,
         default: bool = True,
         applicability: str = "",
     ) -> None:
@@ -127,7 +135,7 @@ class Rule:
         self.silent = silent
         self.readers = readers
         self.on = dict(on or {})
-        self.whole = whole
+        self.whole = dict(whole or {})
         self.default = default
         self.applicability = applicability
 
