@@ -11,7 +11,7 @@ import pytest
 
 from pytest_amp_check import check_source
 from pytest_amp_check.protocol import events, rules
-from pytest_amp_check.protocol.events import UNKNOWN, Event, Graph, Node, Program, Site, Symbol
+from pytest_amp_check.protocol.events import UNKNOWN, Event, Graph, Kind, Node, Program, Site, Symbol
 from pytest_amp_check.protocol.rule import Rule
 
 #: Of the families whose rules judge mostly by facts.
@@ -29,7 +29,7 @@ def check_message(rule: Rule, label: str, values: Mapping[str, str]) -> str:
     return template.format(**{name: f"<{name}>" for name in READER_NAMES} | dict(values))
 
 
-def judge(code: str, kind: str, program: Program | None = None, subject: int | None = None, **facts: Any) -> list[str]:
+def judge(code: str, kind: Kind, program: Program | None = None, subject: int | None = None, **facts: Any) -> list[str]:
     """The labels that a rule gives one event, each checked to render."""
     rule = RULES[code]
     labels = []
@@ -39,7 +39,7 @@ def judge(code: str, kind: str, program: Program | None = None, subject: int | N
     return labels
 
 
-def messages(code: str, kind: str, **facts: Any) -> list[str]:
+def messages(code: str, kind: Kind, **facts: Any) -> list[str]:
     rule = RULES[code]
     return [check_message(rule, *verdict) for verdict in rule.on[kind](Event(kind, SITE, facts=facts), Program())]
 
@@ -306,7 +306,7 @@ def test_bfloat16_needs_no_scaler(dtypes: set[str], facts: dict[str, Any], label
     ],
 )
 def test_constants_beyond_float16(value: float | None, eligible: bool, labels: list[str]) -> None:
-    assert judge("AMP506", events.FILL, value=value, eligible=eligible, function="masked_fill") == labels
+    assert judge("AMP506", events.FILL, value=value, eligible=eligible) == labels
 
 
 def test_the_limit_that_is_proposed_has_the_sign_of_the_constant() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from .events import Event, Program
+from .events import Event, Kind, Program
 from .finding import ERROR, INFO, SEVERITIES, WARNING
 from .fix import APPLICABILITIES
 
@@ -18,17 +18,81 @@ STATIC, RUNTIME, BOTH = "static", "runtime", "both"
 
 
 class Fault:
-    """One way to break a rule: the label that a judge gives it, and the sentence that a user reads.
+    """One way to break a rule: the label that a judge gives it, and all that is known of what has that label.
 
-    ``message`` is a template over the names the user gave things: ``{scaler}``, ``{optimizer}``, ``{call}``, ... What
-    is wrong comes first, what to do after the colon. ``severity`` overrides the rule's.
+    message     what a user reads: a template over the names the user gave things, ``{scaler}``, ``{optimizer}``,
+                ``{call}``, ... What is wrong comes first, what to do after the colon.
+    severity    overrides the rule's.
+    blame       kinds of the event to blame, the latest before the event that settles the fault; that one where none
+                are given. ``each`` such event since the gradients were last used is blamed, ``unscaled`` only those of
+                a loss that no scaler has scaled.
+    witness     kinds of events that the path to it shows besides the blamed and the settling one; the first begins it.
+    every_path  it counts only where every path that reaches the place commits it.
+    next_turn   it lies between an event of one turn of a loop and one of a later turn, which the first cannot commit.
+    yields_to   labels of the same cause, which say more where they blame the same event.
+    yields_where_settled
+                the same, where the same event settles them.
+    unless      the name of what excuses it, one of the excuses that :mod:`.judge` knows.
+    vague       its label where what is blamed is not sure.
+    needs_update
+                it follows from a scaler that is never updated, which is told at its step, unless that is.
+    any_precision
+                it is as wrong without mixed precision.
+    reads       what is blamed only reads: where it stands in a helper, whoever calls that is blamed.
     """
 
-    __slots__ = ("message", "severity")
+    __slots__ = (
+        "any_precision",
+        "blame",
+        "each",
+        "every_path",
+        "message",
+        "needs_update",
+        "next_turn",
+        "reads",
+        "severity",
+        "unless",
+        "unscaled",
+        "vague",
+        "witness",
+        "yields_to",
+        "yields_where_settled",
+    )
 
-    def __init__(self, message: str, severity: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        severity: str = "",
+        *,
+        blame: tuple[Kind, ...] = (),
+        each: bool = False,
+        unscaled: bool = False,
+        witness: tuple[Kind, ...] = (),
+        every_path: bool = False,
+        next_turn: bool = False,
+        yields_to: tuple[str, ...] = (),
+        yields_where_settled: tuple[str, ...] = (),
+        unless: str = "",
+        vague: str = "",
+        needs_update: bool = False,
+        any_precision: bool = False,
+        reads: bool = False,
+    ) -> None:
         self.message = message
         self.severity = severity
+        self.blame = blame
+        self.each = each
+        self.unscaled = unscaled
+        self.witness = witness
+        self.every_path = every_path
+        self.next_turn = next_turn
+        self.yields_to = yields_to
+        self.yields_where_settled = yields_where_settled
+        self.unless = unless
+        self.vague = vague
+        self.needs_update = needs_update
+        self.any_precision = any_precision
+        self.reads = reads
 
 
 #: What is known of a rule before its module is loaded: code, name, family, severity, readers, default, applicability;

@@ -223,7 +223,7 @@ class Recording:
 
     def _emit(
         self,
-        kind: str,
+        kind: e.Kind,
         site: Site,
         subject: int | None = None,
         target: int | None = None,

@@ -7,7 +7,8 @@ from ...rule import ERROR, STATIC, Fault, Labels, Rule
 
 
 def _divided_twice(event: Event, program: Program) -> Labels:
-    yield "loss:divided-twice", {name: str(event.facts[name]) for name in ("divisor", "framework", "way")}
+    facts = event.facts
+    yield "loss:divided-twice", {"divisor": str(facts["divisor"]), "framework": facts["framework"], "way": facts["way"]}
 
 
 RULE = Rule(

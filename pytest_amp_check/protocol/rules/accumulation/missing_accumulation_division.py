@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...events import BACKWARD
 from ...fix import UNSAFE
 from ...rule import INFO, STATIC, WARNING, Fault, Rule
 
@@ -15,12 +16,21 @@ RULE = Rule(
     faults={
         "step@undivided": Fault(
             "`{loss}` is summed over the micro-batches of an accumulation window, not averaged: "
-            "divide it by their number before backward"
+            "divide it by their number before backward",
+            blame=(BACKWARD,),
+            witness=(BACKWARD,),
+            next_turn=True,
+            unless="divided-elsewhere",
+            vague="step@undivided-vague",
+            any_precision=True,
         ),
         "step@undivided-vague": Fault(
             "`{loss}` comes from code that was not read, and is summed over the micro-batches of an accumulation "
             "window: if it is a mean, divide it by their number before backward",
             INFO,
+            blame=(BACKWARD,),
+            witness=(BACKWARD,),
+            next_turn=True,
         ),
     },
     why="""\

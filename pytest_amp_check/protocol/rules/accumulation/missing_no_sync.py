@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...events import BACKWARD
 from ...rule import INFO, STATIC, Fault, Rule
 
 RULE = Rule(
@@ -14,7 +15,11 @@ RULE = Rule(
     faults={
         "backward@averaged": Fault(
             "`{loss}` runs backward outside of `no_sync()` in every micro-batch of a window, so the gradients of "
-            "`{module}` are averaged over the processes each time: enter `no_sync()` for all micro-batches but the last"
+            "`{module}` are averaged over the processes each time: "
+            "enter `no_sync()` for all micro-batches but the last",
+            blame=(BACKWARD,),
+            witness=(BACKWARD,),
+            next_turn=True,
         ),
     },
     why="""\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...events import BACKWARD, UNSCALE
 from ...fix import SAFE
 from ...rule import ERROR, Fault, Rule
 
@@ -18,11 +19,22 @@ RULE = Rule(
     "unscale_() or update() runs before the accumulation window is complete.",
     applicability=SAFE,
     faults={
-        "unscale@window": Fault(_UNSCALED_EARLY),
+        "unscale@window": Fault(
+            _UNSCALED_EARLY,
+            blame=(UNSCALE,),
+            witness=(UNSCALE, BACKWARD),
+            next_turn=True,
+        ),
         # The same, where no condition is known to hold the step back.
-        "step@early": Fault(_UNSCALED_EARLY),
+        "step@early": Fault(
+            _UNSCALED_EARLY,
+            blame=(UNSCALE,),
+            witness=(UNSCALE, BACKWARD),
+        ),
         "update@window": Fault(
-            "`{scaler}.update()` runs before the accumulation window is complete: call it once, after `{scaler}.step()`"
+            "`{scaler}.update()` runs before the accumulation window is complete: "
+            "call it once, after `{scaler}.step()`",
+            witness=(BACKWARD,),
         ),
     },
     why="""\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...events import BACKWARD
 from ...rule import ERROR, STATIC, Fault, Rule
 
 RULE = Rule(
@@ -13,7 +14,10 @@ RULE = Rule(
     faults={
         "step@apart": Fault(
             "`{loss}` runs backward under `no_sync()` as the last one before `{optimizer}` is stepped, so each process "
-            "applies gradients of its own: leave `no_sync()` before the last micro-batch of the window"
+            "applies gradients of its own: leave `no_sync()` before the last micro-batch of the window",
+            blame=(BACKWARD,),
+            witness=(BACKWARD,),
+            every_path=True,
         ),
     },
     why="""\

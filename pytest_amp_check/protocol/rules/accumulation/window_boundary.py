@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...events import BACKWARD
 from ...fix import UNSAFE
 from ...rule import ERROR, STATIC, WARNING, Fault, Rule
 
@@ -15,7 +16,11 @@ RULE = Rule(
     faults={
         "zero@window": Fault(
             "Gradients of `{optimizer}` are cleared inside the accumulation window, so only its last micro-batch "
-            "counts: clear them once, after the step"
+            "counts: clear them once, after the step",
+            witness=(BACKWARD,),
+            next_turn=True,
+            unless="earlier-loop",
+            any_precision=True,
         ),
         "window:off-by-one": Fault(
             "`{window}` is already true for the first micro-batch, so the first window holds that one alone: "

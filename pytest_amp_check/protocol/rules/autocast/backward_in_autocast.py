@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...events import AUTOCAST_ENTER
 from ...fix import SAFE
 from ...rule import BOTH, WARNING, Fault, Rule
 
@@ -15,11 +16,16 @@ RULE = Rule(
     faults={
         "backward@region": Fault(
             "`{call}` runs inside an autocast region, so the gradients of float32 islands are computed in low"
-            " precision: leave the region before the backward pass"
+            " precision: leave the region before the backward pass",
+            witness=(AUTOCAST_ENTER,),
+            any_precision=True,
         ),
         "step@region": Fault(
             "`{call}` runs inside an autocast region, so an optimizer that multiplies matrices computes its update"
-            " in low precision: leave the region before the step"
+            " in low precision: leave the region before the step",
+            witness=(AUTOCAST_ENTER,),
+            yields_where_settled=("backward@region",),
+            any_precision=True,
         ),
     },
     why="""\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...events import AUTOCAST_ENTER
 from ...rule import BOTH, ERROR, Fault, Rule
 
 RULE = Rule(
@@ -14,7 +15,9 @@ RULE = Rule(
         "write@region-then-forward": Fault(
             "`{call}` changes parameters inside an open autocast region, whose next forward reuses the"
             " low-precision copies of the old ones: enter autocast anew for each forward and leave none open around"
-            " the loop"
+            " the loop",
+            witness=(AUTOCAST_ENTER,),
+            next_turn=True,
         ),
     },
     why="""\

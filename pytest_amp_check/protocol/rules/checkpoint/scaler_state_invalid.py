@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import AGAIN, OPTIMIZER_LOAD, SAVE, SCALER_LOAD, Event, Graph, Program
+from ...events import AGAIN, OPTIMIZER_LOAD, SAVE, SCALER_LOAD, SCALER_STEP, Event, Graph, Program
 from ...rule import WARNING, Fault, Labels, Rule, Verdicts
 
 
@@ -70,7 +70,9 @@ RULE = Rule(
     faults={
         "state@stepped": Fault(
             "`{scaler}.state_dict()` is taken between step and update, so it holds the scale of before: "
-            "take it after `{scaler}.update()`"
+            "take it after `{scaler}.update()`",
+            witness=(SCALER_STEP,),
+            needs_update=True,
         ),
         "save:whole-scaler": Fault(
             "The checkpoint holds `{scaler}` as a whole object, which `torch.load` refuses by default: "

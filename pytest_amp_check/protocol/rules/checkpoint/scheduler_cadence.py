@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import SCHEDULER_STEP, Event, Program
+from ...events import BACKWARD, SCALER_STEP, SCHEDULER_STEP, Event, Program
 from ...rule import INFO, WARNING, Fault, Labels, Rule
 
 
@@ -23,12 +23,17 @@ RULE = Rule(
     faults={
         "scheduler:skipped": Fault(
             "The learning rate of `{optimizer}` moves on even where its step is skipped: "
-            "step the scheduler only where `{scaler}.get_scale()` did not fall in `{scaler}.update()`"
+            "step the scheduler only where `{scaler}.get_scale()` did not fall in `{scaler}.update()`",
+            witness=(SCALER_STEP,),
+            next_turn=True,
+            yields_to=("scheduler:micro-batch",),
         ),
         "scheduler:micro-batch": Fault(
             "`{call}` moves the learning rate on in every micro-batch, though the optimizer steps once in a window of "
             "several: step the scheduler where the optimizer steps",
             WARNING,
+            witness=(BACKWARD,),
+            next_turn=True,
         ),
     },
     why="""\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...events import AUTOCAST_ENTER
 from ...rule import WARNING, Fault, Rule
 
 RULE = Rule(
@@ -12,11 +13,13 @@ RULE = Rule(
     faults={
         "thread@region": Fault(
             "`{call}` has another thread run a model, which autocast does not reach from here, so it runs in float32:"
-            " enter the region in the function that the thread runs"
+            " enter the region in the function that the thread runs",
+            witness=(AUTOCAST_ENTER,),
         ),
         "replicas@region": Fault(
             "`{module}` runs its replicas in threads that know of autocast but not of its dtype, so they run in float16"
-            " where this region says bfloat16: enter autocast in the forward of the model that DataParallel wraps"
+            " where this region says bfloat16: enter autocast in the forward of the model that DataParallel wraps",
+            witness=(AUTOCAST_ENTER,),
         ),
     },
     why="""\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...events import AUTOCAST_ENTER, FORWARD
 from ...fix import SAFE
 from ...rule import ERROR, Fault, Rule
 
@@ -14,15 +15,18 @@ RULE = Rule(
     faults={
         "trace@cached-region": Fault(
             "`{call}` runs in an autocast region with a cache, whose cast weights the trace takes for constants,"
-            " which raises: enter the region with `cache_enabled=False`"
+            " which raises: enter the region with `cache_enabled=False`",
+            witness=(AUTOCAST_ENTER,),
         ),
         "graphed@cached-region": Fault(
             "`{call}` refuses an autocast region with a cache, since a graph must cast the weights at each replay:"
-            " enter the region with `cache_enabled=False`"
+            " enter the region with `cache_enabled=False`",
+            witness=(AUTOCAST_ENTER,),
         ),
         "graph@cached-region": Fault(
             "`{call}` captures a graph in an autocast region that has cast weights before, so its replays use those"
-            " for ever: enter the region with `cache_enabled=False`, or inside the capture"
+            " for ever: enter the region with `cache_enabled=False`, or inside the capture",
+            witness=(AUTOCAST_ENTER, FORWARD),
         ),
     },
     why="""\

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import LOSS, Event, Program
+from ...events import AUTOCAST_ENTER, LOSS, Event, Program
 from ...rule import BOTH, ERROR, WARNING, Fault, Labels, Rule
 
 
@@ -22,7 +22,8 @@ RULE = Rule(
     faults={
         "bce@region": Fault(
             "`{call}` runs under autocast, where torch raises RuntimeError: drop the sigmoid and use"
-            " `binary_cross_entropy_with_logits`"
+            " `binary_cross_entropy_with_logits`",
+            witness=(AUTOCAST_ENTER,),
         ),
         "bce@region-cpu": Fault(
             "`{call}` runs under autocast, on probabilities already rounded to 0 or 1: drop the sigmoid and use"

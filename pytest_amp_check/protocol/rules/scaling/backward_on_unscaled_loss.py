@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...events import BACKWARD
 from ...fix import SAFE
 from ...rule import ERROR, Fault, Rule
 
@@ -14,7 +15,10 @@ RULE = Rule(
     faults={
         "step@raw": Fault(
             "`{loss}` runs backward without the loss scale, yet `{scaler}.step({optimizer})` divides its gradients by "
-            "it: write `{scaler}.scale({loss}).backward()`"
+            "it: write `{scaler}.scale({loss}).backward()`",
+            blame=(BACKWARD,),
+            unscaled=True,
+            witness=(BACKWARD,),
         ),
         "step@raw-framework": Fault(
             "`{loss}` runs backward without the loss scale, by which {framework} divides its gradients: {advice}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import CLIP, Event, Program
+from ...events import BACKWARD, CLIP, Event, Program
 from ...fix import SAFE
 from ...rule import ERROR, Fault, Labels, Rule
 
@@ -22,7 +22,10 @@ RULE = Rule(
     faults={
         "clip@scaled": Fault(
             "`{call}` clips gradients that are still multiplied by the loss scale: "
-            "call `{scaler}.unscale_({optimizer})` before it"
+            "call `{scaler}.unscale_({optimizer})` before it",
+            blame=(CLIP,),
+            each=True,
+            witness=(BACKWARD,),
         ),
         "clip@scaled-framework": Fault(
             "`{call}` clips gradients that {framework} keeps multiplied by the loss scale: {advice}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...events import BACKWARD, CLIP, UNSCALE
 from ...fix import SAFE
 from ...rule import ERROR, Fault, Rule
 
@@ -14,7 +15,10 @@ RULE = Rule(
     faults={
         "clip@partly": Fault(
             "`{call}` covers gradients of `{optimizer}`, which are still multiplied by the loss scale, together with "
-            "unscaled ones: call `{scaler}.unscale_({optimizer})` before it"
+            "unscaled ones: call `{scaler}.unscale_({optimizer})` before it",
+            blame=(CLIP,),
+            each=True,
+            witness=(UNSCALE, BACKWARD),
         ),
     },
     why="""\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...events import BACKWARD, GRAD_DIVIDE, SCALER_STEP, UNSCALE
 from ...rule import ERROR, Fault, Rule
 
 RULE = Rule(
@@ -12,16 +13,20 @@ RULE = Rule(
     faults={
         "step@divided": Fault(
             "Gradients of `{optimizer}` are divided by the loss scale by hand, and `{scaler}` divides them as well: "
-            "replace the division by `{scaler}.unscale_({optimizer})`"
+            "replace the division by `{scaler}.unscale_({optimizer})`",
+            blame=(GRAD_DIVIDE,),
+            witness=(BACKWARD,),
         ),
         "unscale@divided": Fault(
             "Gradients of `{optimizer}` are divided by the loss scale by hand, and `{scaler}.unscale_({optimizer})` "
-            "divides them again: remove the division"
+            "divides them again: remove the division",
+            blame=(GRAD_DIVIDE,),
         ),
         "step@borrowed": Fault(
             "Gradients of `{optimizer}` are divided by the loss scale twice, because `{scaler}` was given another "
             "optimizer with the same parameters before: unscale and step one and the same object, and give each "
-            "parameter to one optimizer"
+            "parameter to one optimizer",
+            witness=(BACKWARD, UNSCALE, SCALER_STEP),
         ),
     },
     why="""\

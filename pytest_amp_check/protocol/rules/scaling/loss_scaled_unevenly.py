@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...events import BACKWARD
 from ...rule import ERROR, Fault, Rule
 
 RULE = Rule(
@@ -19,7 +20,10 @@ RULE = Rule(
         ),
         "step@uneven": Fault(
             "`{call}` adds gradients to those of `{optimizer}` that another scaler has scaled: "
-            "use one scaler for all losses that feed an optimizer"
+            "use one scaler for all losses that feed an optimizer",
+            blame=(BACKWARD,),
+            witness=(BACKWARD,),
+            unless="one-scaler",
         ),
     },
     why="""\

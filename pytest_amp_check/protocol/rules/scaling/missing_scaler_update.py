@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...events import SCALER_STEP
 from ...fix import SAFE
 from ...rule import ERROR, Fault, Rule
 
@@ -14,15 +15,22 @@ RULE = Rule(
     faults={
         "step@stepped": Fault(
             "`{scaler}.step({optimizer})` is reached again without a `{scaler}.update()` in between: "
-            "call `{scaler}.update()` once after the last step of every iteration"
+            "call `{scaler}.update()` once after the last step of every iteration",
+            blame=(SCALER_STEP,),
+            next_turn=True,
         ),
         "end@stepped": Fault(
             "`{scaler}.step({optimizer})` is never followed by `{scaler}.update()`: "
-            "call `{scaler}.update()` once after the last step of every iteration"
+            "call `{scaler}.update()` once after the last step of every iteration",
+            blame=(SCALER_STEP,),
+            yields_to=("step@stepped", "unscale@step-pending"),
         ),
         "unscale@step-pending": Fault(
             "`{scaler}.step({optimizer})` is not followed by `{scaler}.update()` before gradients are unscaled again: "
-            "call `{scaler}.update()` once after the last step of every iteration"
+            "call `{scaler}.update()` once after the last step of every iteration",
+            blame=(SCALER_STEP,),
+            next_turn=True,
+            yields_to=("step@stepped",),
         ),
     },
     why="""\

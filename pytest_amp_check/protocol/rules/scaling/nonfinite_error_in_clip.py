@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...events import UNSCALE
 from ...fix import UNSAFE
 from ...rule import WARNING, Fault, Rule
 
@@ -14,7 +15,8 @@ RULE = Rule(
     faults={
         "clip-nonfinite": Fault(
             "`error_if_nonfinite=True` lets `{call}` raise on every overflow that `{scaler}` would only skip: "
-            "drop the argument and leave infinities to `{scaler}.step({optimizer})`"
+            "drop the argument and leave infinities to `{scaler}.step({optimizer})`",
+            witness=(UNSCALE,),
         ),
     },
     why="""\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...events import BACKWARD
 from ...rule import ERROR, INFO, Fault, Rule
 
 RULE = Rule(
@@ -12,12 +13,15 @@ RULE = Rule(
     faults={
         "edit@scaled": Fault(
             "Gradients of `{optimizer}` are edited while they are still multiplied by the loss scale: "
-            "call `{scaler}.unscale_({optimizer})` before the edit"
+            "call `{scaler}.unscale_({optimizer})` before the edit",
+            witness=(BACKWARD,),
         ),
         "read@scaled": Fault(
             "Gradients of `{optimizer}` are read while they are still multiplied by the loss scale: "
             "call `{scaler}.unscale_({optimizer})` first, or divide what is read by `{scaler}.get_scale()`",
             INFO,
+            witness=(BACKWARD,),
+            reads=True,
         ),
     },
     why="""\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...events import SCALER_NEW
 from ...fix import SAFE
 from ...rule import ERROR, STATIC, Fault, Rule
 
@@ -15,7 +16,9 @@ RULE = Rule(
     faults={
         "new@used": Fault(
             "`{scaler}` is constructed anew in every pass of the loop that uses it, so what it learned of the scale is "
-            "lost: construct it once, before the loop"
+            "lost: construct it once, before the loop",
+            blame=(SCALER_NEW,),
+            next_turn=True,
         ),
     },
     why="""\

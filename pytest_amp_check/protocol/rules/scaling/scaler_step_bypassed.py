@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...events import BACKWARD, SCALER_STEP, UNSCALE
 from ...fix import SAFE
 from ...rule import ERROR, Fault, Rule
 
@@ -14,18 +15,22 @@ RULE = Rule(
     faults={
         "plain-step@scaled": Fault(
             "`{optimizer}.step()` applies gradients that are still multiplied by the loss scale: "
-            "call `{scaler}.step({optimizer})` and then `{scaler}.update()` instead"
+            "call `{scaler}.step({optimizer})` and then `{scaler}.update()` instead",
+            witness=(BACKWARD,),
         ),
         "plain-step@scaled-framework": Fault(
             "`{optimizer}.step()` applies gradients that {framework} keeps multiplied by the loss scale: {advice}"
         ),
         "plain-step@unscaled": Fault(
             "`{optimizer}.step()` ignores the inf check that `{scaler}.unscale_({optimizer})` has made: "
-            "call `{scaler}.step({optimizer})` instead"
+            "call `{scaler}.step({optimizer})` instead",
+            witness=(UNSCALE,),
+            unless="finite",
         ),
         "plain-step@stepped": Fault(
             "`{optimizer}.step()` applies the gradients once more after `{scaler}.step({optimizer})`, "
-            "even where that one was skipped: remove it"
+            "even where that one was skipped: remove it",
+            witness=(SCALER_STEP,),
         ),
     },
     why="""\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...events import SCALER_STEP, UNSCALE, UPDATE
 from ...rule import ERROR, Fault, Rule
 
 RULE = Rule(
@@ -12,7 +13,10 @@ RULE = Rule(
     faults={
         "backward@unscaled": Fault(
             "`{scaler}.unscale_({optimizer})` is still open when the next backward runs, so that the scaler takes "
-            "scaled gradients for unscaled ones: call `{scaler}.update()` also on the way that skips the step"
+            "scaled gradients for unscaled ones: call `{scaler}.update()` also on the way that skips the step",
+            blame=(UNSCALE,),
+            witness=(UNSCALE,),
+            yields_to=("unscale@window",),
         ),
         "backward@unscaled-framework": Fault(
             "`{call}` unscales gradients, and the next backward runs before their step, so that {framework} takes "
@@ -20,15 +24,19 @@ RULE = Rule(
         ),
         "unscale@unscaled": Fault(
             "`{scaler}.unscale_({optimizer})` is called twice for one update, so torch raises: "
-            "call it once, before the gradients are first used"
+            "call it once, before the gradients are first used",
+            witness=(UNSCALE,),
+            yields_to=("unscale@window", "backward@unscaled"),
         ),
         "unscale@stepped": Fault(
             "`{scaler}.unscale_({optimizer})` comes after the step, so torch raises: "
-            "call it between backward and `{scaler}.step({optimizer})`"
+            "call it between backward and `{scaler}.step({optimizer})`",
+            witness=(SCALER_STEP,),
         ),
         "step@unscaled-updated": Fault(
             "`{scaler}.update()` between unscale_ and step makes the scaler forget that the gradients are unscaled and "
-            "divide them again: call it after `{scaler}.step({optimizer})`"
+            "divide them again: call it after `{scaler}.step({optimizer})`",
+            blame=(UPDATE,),
         ),
     },
     why="""\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...events import BACKWARD, UPDATE
 from ...fix import SAFE
 from ...rule import ERROR, Fault, Rule
 
@@ -14,11 +15,15 @@ RULE = Rule(
     faults={
         "update@pending": Fault(
             "`{scaler}.update()` changes the scale while `{optimizer}` still holds gradients of the old one: "
-            "step every optimizer first, then update once"
+            "step every optimizer first, then update once",
+            blame=(UPDATE,),
+            witness=(BACKWARD,),
+            unless="another-scaler",
         ),
         "update@nothing": Fault(
             "`{scaler}.update()` finds no step or unscale_ since the last update, so torch raises: "
-            "call it once per iteration, after `{scaler}.step({optimizer})`"
+            "call it once per iteration, after `{scaler}.step({optimizer})`",
+            every_path=True,
         ),
     },
     why="""\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...events import BACKWARD, ZERO_GRAD
 from ...rule import ERROR, WARNING, Fault, Rule
 
 RULE = Rule(
@@ -12,12 +13,18 @@ RULE = Rule(
     faults={
         "step@discarded": Fault(
             "Gradients of `{optimizer}` are cleared between backward and `{scaler}.step({optimizer})`: "
-            "clear them before backward or after the step"
+            "clear them before backward or after the step",
+            blame=(ZERO_GRAD,),
+            witness=(BACKWARD,),
+            every_path=True,
         ),
         "backward@stale": Fault(
             "Gradients of `{optimizer}` are not cleared between a step and the next backward: "
             "call `{optimizer}.zero_grad()` once in every iteration",
             WARNING,
+            next_turn=True,
+            unless="cleared-elsewhere",
+            any_precision=True,
         ),
     },
     why="""\
