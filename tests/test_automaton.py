@@ -127,6 +127,19 @@ def test_the_table_speaks_of_known_states_inputs_and_faults() -> None:
         assert not label or label in OF_THE_AUTOMATON
 
 
+def test_each_row_of_the_tables_decides_in_some_state_that_is_reached() -> None:
+    states, _ = reached()
+    for table in (a.FIRST, a.ENDS):
+        for event, rows in table.items():
+            assert event in a.INPUTS
+            assert {row.fault for row in rows} <= OF_THE_AUTOMATON | {""}
+            decided = set()
+            for state, by in product(states, (0, 1)):
+                fits = [row for row in rows if row.fits(state, by)]
+                decided |= set(fits[:1] if table is a.FIRST else fits)
+            assert decided == set(rows), event
+
+
 def test_an_input_that_is_not_in_the_table_leaves_the_gradients_as_they_are() -> None:
     flags = (a.CLIP, a.READ, a.HOLD)
     for grads, event in product(a.GRADS, a.INPUTS):
