@@ -24,7 +24,8 @@ MODULES = sorted(
 CHECK_PATH = [
     name
     for name in MODULES
-    if name.startswith(("protocol/", "static/")) or name in ("faces/cli.py", "faces/options.py", "faces/text.py")
+    if name.startswith(("protocol/", "static/"))
+    or name in ("faces/cli.py", "faces/formats.py", "faces/options.py", "faces/text.py")
 ]
 DEAR = {
     "asyncio",

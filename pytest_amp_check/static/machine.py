@@ -545,9 +545,10 @@ class Machine:
     def same_thing(self, a: Thing, b: Thing) -> Thing:
         """The one thing that stands for either of two, made on the two arms of a fork."""
         thing = self.thing(("either", a.key, b.key), a.role, a.name, a.site)
-        owns = a.facts.get("owns"), b.facts.get("owns")
         thing.facts.update({**b.facts, **a.facts})
-        thing.facts["owns"] = None if None in owns else owns[0] | owns[1]  # type: ignore[operator]
+        if "owns" in thing.facts:
+            owns = a.facts.get("owns"), b.facts.get("owns")
+            thing.facts["owns"] = None if None in owns else owns[0] | owns[1]  # type: ignore[operator]
         if a.role == "optimizer" and a.site is not None:
             # Made anew on one of the arms, as far as is known.
             self.emit_at(e.OPTIMIZER_NEW, a.site, thing.key, found=True)
