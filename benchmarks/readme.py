@@ -82,7 +82,7 @@ def index() -> str:
 
 def listing(rule: Rule, family: str) -> Listing:
     listed = (rule.code, rule.name, family, rule.severity, rule.readers, rule.default, rule.applicability)
-    return listed, tuple(map(str, rule.on)), tuple(map(str, rule.whole)), tuple(rule.faults)
+    return listed, rule.words, tuple(map(str, rule.on)), tuple(map(str, rule.whole)), tuple(rule.faults)
 
 
 def literal(value: object, indent: int) -> str:

@@ -96,8 +96,10 @@ class Fault:
 
 
 #: What is known of a rule before its module is loaded: code, name, family, severity, readers, default, applicability;
-#: the kinds that it judges events of alone, those for which it judges the program, and the labels of its faults.
-Listing = tuple[tuple[str, str, str, str, str, bool, str], tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+#: words; the kinds that it judges events of alone, those for which it judges the program, the labels of its faults.
+Listing = tuple[
+    tuple[str, str, str, str, str, bool, str], tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]
+]
 #: Labels of faults, each with values for the message template.
 Labels = Iterator[tuple[str, Mapping[str, str]]]
 #: (label, event blamed, values for the template, other events of the witness).
@@ -127,6 +129,9 @@ class Rule:
                 one that changes what may have been tuned around; empty where there is none.
     sources     where the claim comes from.
     readers     ``static``, ``runtime`` or ``both``.
+    words       what a file must hold to be read for it: one of these, each of which is a word, several of which all
+                must be there, or something that ``static`` looks at more closely. None where it is found in
+                whatever is read for others, or in runs alone.
     on          event kind -> judge of that event alone.
     whole       event kind -> judge of a whole program, asked where the program has an event of that kind.
     default     whether the rule is on without being selected.
@@ -150,6 +155,7 @@ class Rule:
         "summary",
         "whole",
         "why",
+        "words",
     )
 
     def __init__(
@@ -168,6 +174,7 @@ class Rule:
         sources: tuple[str, ...],
         silent: tuple[tuple[str, str], ...] = (),
         readers: str = BOTH,
+        words: tuple[str, ...] = (),
         on: Mapping[str, FactJudge] | None = None,
         whole: Mapping[str, WholeJudge] | None = None,
         default: bool = True,
@@ -198,6 +205,7 @@ class Rule:
         self.sources = sources
         self.silent = silent
         self.readers = readers
+        self.words = words
         self.on = dict(on or {})
         self.whole = dict(whole or {})
         self.default = default

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["ALONE", "LABELS", "RULES", "WHOLE", "by_code", "by_label", "find", "lookalikes", "stem"]
+__all__ = ["ALONE", "LABELS", "RULES", "WHOLE", "WORDS", "by_code", "by_label", "find", "lookalikes", "stem"]
 
 
 class _Listed(Rule):
@@ -114,8 +114,13 @@ ALONE: dict[str, list[Rule]] = {}
 #: The rules that judge a whole program, with the kind of event without which they find nothing in it.
 WHOLE: list[tuple[str, Rule]] = []
 
-for _listed, _alone, _whole, _labels in INDEX:
+#: What a file must hold to be read for some rule: one of these (:attr:`.rule.Rule.words`).
+WORDS: dict[str, None] = {}
+
+for _listed, _words, _alone, _whole, _labels in INDEX:
     _rule = RULES[_listed[0]] = _Listed(_listed)
+    _rule.words = _words
+    WORDS.update(dict.fromkeys(_words))
     for _kind in _alone:
         ALONE.setdefault(_kind, []).append(_rule)
     WHOLE.extend((_kind, _rule) for _kind in _whole)

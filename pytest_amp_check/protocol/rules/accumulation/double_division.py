@@ -18,6 +18,11 @@ RULE = Rule(
     "The loss is divided by the number of micro-batches although the framework divides it too.",
     readers=STATIC,
     on={DIVIDED_TWICE: _divided_twice},
+    words=(
+        ".step( backward(",
+        "update_params( AmpOptimWrapper",
+        "LightningModule training_step( accumulate_grad_batches",
+    ),
     faults={
         "loss:divided-twice": Fault(
             "The loss is divided by `{divisor}`, by which {framework} divides it once more {way}: remove this division"

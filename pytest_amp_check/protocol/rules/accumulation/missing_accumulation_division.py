@@ -13,6 +13,7 @@ RULE = Rule(
     "The losses of an accumulation window are summed, not averaged.",
     readers=STATIC,
     applicability=UNSAFE,
+    words=(".step( backward(",),
     faults={
         "step@undivided": Fault(
             "`{loss}` is summed over the micro-batches of an accumulation window, not averaged: "

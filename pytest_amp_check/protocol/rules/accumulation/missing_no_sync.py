@@ -12,6 +12,7 @@ RULE = Rule(
     "DistributedDataParallel averages the gradients after every micro-batch, not once for each step.",
     readers=STATIC,
     default=False,
+    words=(".step( backward(",),
     faults={
         "backward@averaged": Fault(
             "`{loss}` runs backward outside of `no_sync()` in every micro-batch of a window, so the gradients of "

@@ -18,6 +18,7 @@ RULE = Rule(
     ERROR,
     "unscale_() or update() runs before the accumulation window is complete.",
     applicability=SAFE,
+    words=(".step( backward(",),
     faults={
         "unscale@window": Fault(
             _UNSCALED_EARLY,

@@ -11,6 +11,7 @@ RULE = Rule(
     ERROR,
     "The last micro-batch of a window runs backward under no_sync(), so the processes go apart.",
     readers=STATIC,
+    words=(".step( backward(",),
     faults={
         "step@apart": Fault(
             "`{loss}` runs backward under `no_sync()` as the last one before `{optimizer}` is stepped, so each process "

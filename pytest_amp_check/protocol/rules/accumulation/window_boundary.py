@@ -13,6 +13,7 @@ RULE = Rule(
     "The borders of the accumulation window lose or mis-weight micro-batches.",
     readers=STATIC,
     applicability=UNSAFE,
+    words=(".step( backward(",),
     faults={
         "zero@window": Fault(
             "Gradients of `{optimizer}` are cleared inside the accumulation window, so only its last micro-batch "

@@ -100,6 +100,7 @@ RULE = Rule(
     readers=BOTH,
     applicability=SAFE,
     on={AUTOCAST_NEW: _arguments},
+    words=("autocast",),
     faults={
         "autocast:no-device": Fault('`{call}` has no device type, which torch requires: pass "cuda" or "cpu" first'),
         "autocast:device-object": Fault(

@@ -19,6 +19,7 @@ RULE = Rule(
     readers=STATIC,
     applicability=SAFE,
     on={SCOPE_LOST: _scope_lost},
+    words=("autocast",),
     faults={
         "scope:expression": Fault(
             "`{context}` is constructed and dropped, so nothing runs under it: write it in a `with` statement"

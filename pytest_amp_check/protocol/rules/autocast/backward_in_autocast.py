@@ -13,6 +13,7 @@ RULE = Rule(
     "backward() or the optimizer's step runs inside an autocast region.",
     readers=BOTH,
     applicability=SAFE,
+    words=("autocast",),
     faults={
         "backward@region": Fault(
             "`{call}` runs inside an autocast region, so the gradients of float32 islands are computed in low"

@@ -24,6 +24,7 @@ RULE = Rule(
     "An autograd.Function used under autocast lacks custom_fwd or custom_bwd.",
     readers=STATIC,
     whole={CUSTOM_FUNCTION: _custom_functions},
+    words=("autocast", "custom_fwd", "custom_bwd"),
     faults={
         "function:undecorated": Fault(
             "`{function}` multiplies a low-precision gradient with a float32 input in its backward, which raises"

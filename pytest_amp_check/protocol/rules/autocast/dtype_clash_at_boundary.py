@@ -20,6 +20,7 @@ RULE = Rule(
     "What autocast made low-precision meets float32 code that does not promote.",
     readers=STATIC,
     on={DTYPE_CLASH: _clash},
+    words=("autocast",),
     faults={
         "clash:module": Fault(
             "`{call}` has float32 weights and is given a {dtype} tensor where autocast is off, which raises"

@@ -46,6 +46,7 @@ RULE = Rule(
     "The loss that a scaler scales was computed without autocast.",
     readers=BOTH,
     whole={SCALE: _outside},
+    words=("scaler",),
     faults={
         "scale@no-autocast": Fault(
             "`{scaler}` scales a loss although nothing enters autocast, so the training runs in float32: wrap the"

@@ -10,6 +10,7 @@ RULE = Rule(
     WARNING,
     "The loss is computed outside autocast from a low-precision output.",
     readers=BOTH,
+    words=("autocast",),
     faults={
         "loss@outside": Fault(
             "`{call}` computes the loss outside autocast, in float16, where a scaled gradient overflows: move it"

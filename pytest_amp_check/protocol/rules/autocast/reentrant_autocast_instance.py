@@ -12,6 +12,7 @@ RULE = Rule(
     "One autocast object is entered twice, so autocast stays enabled after it exits.",
     readers=BOTH,
     applicability=SAFE,
+    words=("autocast",),
     faults={
         "enter@entered": Fault(
             "`{context}` is entered while it is already open, so autocast stays enabled after both exits: create a"

@@ -11,6 +11,7 @@ RULE = Rule(
     ERROR,
     "Parameters change inside an open autocast region, and later forwards reuse stale low-precision weights.",
     readers=BOTH,
+    words=("autocast",),
     faults={
         "write@region-then-forward": Fault(
             "`{call}` changes parameters inside an open autocast region, whose next forward reuses the"

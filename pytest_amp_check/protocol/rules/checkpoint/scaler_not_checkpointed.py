@@ -31,6 +31,7 @@ RULE = Rule(
     "A checkpoint holds the optimizer's state but not the GradScaler's.",
     applicability=SAFE,
     whole={SAVE: _without_scaler},
+    words=("scaler",),
     faults={
         "save:no-scaler": Fault(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: "

@@ -67,6 +67,7 @@ RULE = Rule(
     "The scaler's state is taken at the wrong moment, saved as a whole object, or saved and never loaded.",
     on={SAVE: _whole_scaler},
     whole={OPTIMIZER_LOAD: _not_restored},
+    words=("scaler",),
     faults={
         "state@stepped": Fault(
             "`{scaler}.state_dict()` is taken between step and update, so it holds the scale of before: "

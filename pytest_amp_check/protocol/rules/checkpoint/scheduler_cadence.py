@@ -20,6 +20,7 @@ RULE = Rule(
     "The learning rate moves on although the optimizer did not step.",
     default=False,
     on={SCHEDULER_STEP: _cadence},
+    words=("scaler",),
     faults={
         "scheduler:skipped": Fault(
             "The learning rate of `{optimizer}` moves on even where its step is skipped: "

@@ -10,6 +10,7 @@ RULE = Rule(
     "autocast-not-in-thread",
     WARNING,
     "A model runs in a thread to which the autocast region around does not reach.",
+    words=("autocast",),
     faults={
         "thread@region": Fault(
             "`{call}` has another thread run a model, which autocast does not reach from here, so it runs in float32:"

@@ -12,6 +12,7 @@ RULE = Rule(
     ERROR,
     "A model is traced or captured in an autocast region that keeps the weights it has cast.",
     applicability=SAFE,
+    words=("autocast",),
     faults={
         "trace@cached-region": Fault(
             "`{call}` runs in an autocast region with a cache, whose cast weights the trace takes for constants,"

@@ -17,6 +17,7 @@ RULE = Rule(
     "The backward of a compiled module with float32 islands runs under the autocast of its forward.",
     readers=STATIC,
     on={COMPILED: _compiled},
+    words=("autocast",),
     faults={
         "compiled@region": Fault(
             "`{module}` is compiled and called under autocast, so the backward of the part of it that switches autocast"

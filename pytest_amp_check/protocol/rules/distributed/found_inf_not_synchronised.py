@@ -18,6 +18,7 @@ RULE = Rule(
     ERROR,
     "Each rank decides by its own shard of the gradients whether a step is skipped.",
     on={SCALER_STEP: _unsynchronised},
+    words=("scaler",),
     faults={
         "step@shards-plain": Fault(
             "`{scaler}` looks for infinities in the shard of the gradients that this rank holds, so ranks disagree"

@@ -44,6 +44,7 @@ RULE = Rule(
     "Gradients that are multiplied by the loss scale are cast to float16 before they are averaged.",
     readers=STATIC,
     whole={COMM_HOOK: _compressed},
+    words=("scaler",),
     faults={
         "hook@scaled": Fault(
             "`{call}` casts gradients to float16 while `{scaler}` has them multiplied by the loss scale, so those above"

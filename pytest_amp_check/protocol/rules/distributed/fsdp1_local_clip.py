@@ -17,6 +17,7 @@ RULE = Rule(
     ERROR,
     "Sharded gradients are clipped by the norm of one shard.",
     on={CLIP: _local_clip},
+    words=("clip_grad FullyShardedDataParallel",),
     faults={
         "clip@shards": Fault(
             "`{call}` computes the norm of the shard that this rank holds, so each rank clips by another factor: call"

@@ -24,6 +24,7 @@ RULE = Rule(
     readers=STATIC,
     applicability=SAFE,
     on={DEPRECATED: _deprecated},
+    words=("autocast", "scaler", "custom_fwd", "custom_bwd", "clip_grad_norm"),
     faults={
         "deprecated": Fault("`{old}` is deprecated: use `{new}`"),
         "deprecated:autocast": Fault(

@@ -12,6 +12,7 @@ RULE = Rule(
     "A suppression comment silences nothing.",
     readers=STATIC,
     applicability=SAFE,
+    words=("suppression",),
     faults={"suppression:unused": Fault("This suppression silences nothing ({reason}): remove it")},
     why="""\
 A suppression says that somebody looked at a finding and decided to keep the code. When the finding is gone, the

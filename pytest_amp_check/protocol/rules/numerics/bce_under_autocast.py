@@ -19,6 +19,7 @@ RULE = Rule(
     "binary_cross_entropy or BCELoss runs inside an autocast region.",
     readers=BOTH,
     on={LOSS: _in_a_framework},
+    words=("autocast", "LightningModule binary_cross_entropy(", "LightningModule BCELoss("),
     faults={
         "bce@region": Fault(
             "`{call}` runs under autocast, where torch raises RuntimeError: drop the sigmoid and use"

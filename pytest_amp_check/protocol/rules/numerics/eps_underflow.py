@@ -28,6 +28,7 @@ RULE = Rule(
     "An epsilon below the range of float16 protects nothing.",
     readers=STATIC,
     on={EPSILON: _epsilon},
+    words=("autocast",),
     faults={
         "epsilon:added": Fault(
             "`{sum}` adds {value} to a float16 tensor, where it is 0: cast the tensor with `.float()` first, or use"

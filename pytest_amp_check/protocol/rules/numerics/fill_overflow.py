@@ -23,6 +23,7 @@ RULE = Rule(
     readers=STATIC,
     applicability=SAFE,
     on={FILL: _fill},
+    words=("large fill",),
     faults={
         "fill:overflow": Fault(
             "`{call}` writes {value} into a tensor that may be float16, which ends at 65504: write"

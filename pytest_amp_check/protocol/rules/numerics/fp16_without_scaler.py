@@ -19,6 +19,7 @@ RULE = Rule(
     "float16 autocast trains without gradient scaling.",
     readers=BOTH,
     on={BACKWARD: _without_scaler},
+    words=("autocast",),
     faults={
         "backward:no-scaler": Fault(
             "`{call}` computes gradients in float16 without a GradScaler, so small ones become zero: scale the loss"

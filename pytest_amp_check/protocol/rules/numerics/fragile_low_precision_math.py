@@ -24,6 +24,7 @@ RULE = Rule(
     readers=STATIC,
     applicability=SAFE,
     on={FRAGILE_MATH: _fragile},
+    words=("autocast",),
     faults={
         "fragile:log-softmax": Fault(
             "`{call}` takes the logarithm of a softmax that is 0 in low precision for all but the largest: use"

@@ -19,6 +19,7 @@ RULE = Rule(
     "A running sum is kept in float16 or bfloat16.",
     readers=BOTH,
     on={LOW_SUM: _low_sum},
+    words=("autocast",),
     faults={
         "sum:low": Fault(
             "`{sum}` sums over the iterations in {dtype}, which soon stops growing: keep the sum in float32, or"

@@ -30,6 +30,7 @@ RULE = Rule(
     "Trained parameters are stored in float16 or bfloat16.",
     readers=BOTH,
     whole={MODULE_CAST: _cast_of_trained},
+    words=("low-precision weights",),
     faults={
         "cast:trained": Fault(
             "`{call}` stores parameters that are trained in {dtype}, where small updates round to nothing: keep"

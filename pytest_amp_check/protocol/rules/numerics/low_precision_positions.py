@@ -17,6 +17,7 @@ RULE = Rule(
     "Positions or the angles of a rotary embedding are computed in low precision.",
     readers=STATIC,
     on={LOW_POSITIONS: _low_positions},
+    words=("autocast",),
     faults={
         "positions:angles": Fault(
             "`{call}` multiplies positions by frequencies in an op that autocast runs in low precision, so the"

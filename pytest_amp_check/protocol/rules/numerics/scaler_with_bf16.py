@@ -22,6 +22,7 @@ RULE = Rule(
     "A GradScaler has nothing to do in a bfloat16 training.",
     readers=BOTH,
     on={SCALE: _scaled_bf16},
+    words=("scaler",),
     faults={
         "scale:bf16": Fault(
             "`{scaler}` scales a bfloat16 loss, which needs no scaling: drop the scaler, or construct it with"

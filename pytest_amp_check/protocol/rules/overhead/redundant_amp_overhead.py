@@ -53,6 +53,7 @@ RULE = Rule(
     default=False,
     on={OVERHEAD: _recast},
     whole={SCALER_STEP: _each_step},
+    words=("autocast", "scaler"),
     faults={
         "cast:each-turn": Fault(
             "`{context}` is entered in each turn of a loop that runs `{module}`, so its weights are cast anew each "

@@ -12,6 +12,7 @@ RULE = Rule(
     ERROR,
     "A loss runs backward unscaled although its gradients are stepped by a scaler.",
     applicability=SAFE,
+    words=("scaler",),
     faults={
         "step@raw": Fault(
             "`{loss}` runs backward without the loss scale, yet `{scaler}.step({optimizer})` divides its gradients by "

@@ -19,6 +19,7 @@ RULE = Rule(
     "Gradients are clipped while they are still multiplied by the loss scale.",
     applicability=SAFE,
     on={CLIP: _clips_copies},
+    words=("scaler",),
     faults={
         "clip@scaled": Fault(
             "`{call}` clips gradients that are still multiplied by the loss scale: "

@@ -12,6 +12,7 @@ RULE = Rule(
     ERROR,
     "One clip covers unscaled gradients and gradients that are still multiplied by the loss scale.",
     applicability=SAFE,
+    words=("scaler",),
     faults={
         "clip@partly": Fault(
             "`{call}` covers gradients of `{optimizer}`, which are still multiplied by the loss scale, together with "

@@ -17,6 +17,7 @@ RULE = Rule(
     ERROR,
     "A closure is given to scaler.step(), which supports none while it is enabled.",
     on={SCALER_STEP: _closure},
+    words=("scaler",),
     faults={
         "step-closure": Fault(
             "`{scaler}.step({optimizer}, ...)` is given a closure, which no enabled GradScaler supports: "

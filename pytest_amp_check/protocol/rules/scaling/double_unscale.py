@@ -10,6 +10,7 @@ RULE = Rule(
     "double-unscale",
     ERROR,
     "Gradients are divided by the loss scale twice.",
+    words=("scaler",),
     faults={
         "step@divided": Fault(
             "Gradients of `{optimizer}` are divided by the loss scale by hand, and `{scaler}` divides them as well: "

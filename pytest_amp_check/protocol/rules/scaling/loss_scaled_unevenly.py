@@ -10,6 +10,7 @@ RULE = Rule(
     "loss-scaled-unevenly",
     ERROR,
     "Terms of a loss, or losses of one optimizer, are multiplied by different factors.",
+    words=("scaler",),
     faults={
         "backward@uneven": Fault(
             "`{call}` runs backward from a sum of terms that are not all multiplied by the same loss scale: "

@@ -12,6 +12,7 @@ RULE = Rule(
     ERROR,
     "scaler.step() is not followed by scaler.update().",
     applicability=SAFE,
+    words=("scaler",),
     faults={
         "step@stepped": Fault(
             "`{scaler}.step({optimizer})` is reached again without a `{scaler}.update()` in between: "

@@ -12,6 +12,7 @@ RULE = Rule(
     WARNING,
     "error_if_nonfinite=True turns the overflows that a scaler skips into crashes.",
     applicability=UNSAFE,
+    words=("scaler",),
     faults={
         "clip-nonfinite": Fault(
             "`error_if_nonfinite=True` lets `{call}` raise on every overflow that `{scaler}` would only skip: "

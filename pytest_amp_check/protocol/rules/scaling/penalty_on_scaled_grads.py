@@ -16,6 +16,7 @@ RULE = Rule(
     ERROR,
     "Gradients of a scaled loss enter a new loss without being divided by the scale.",
     on={PENALTY: _penalty},
+    words=("scaler",),
     faults={
         "penalty@scaled": Fault(
             "Gradients of a scaled loss enter a new loss while they are still multiplied by the loss scale: "

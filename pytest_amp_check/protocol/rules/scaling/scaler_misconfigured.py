@@ -87,6 +87,7 @@ RULE = Rule(
     "GradScaler's arguments land in the wrong place, or disable or destabilise its dynamic scale.",
     applicability=SAFE,
     on={SCALER_NEW: _misconfigured},
+    words=("scaler",),
     faults={
         "scaler:number-as-device": Fault(
             "`{value}` lands in the `device` parameter of `{call}`, which comes first, and is ignored: "

@@ -13,6 +13,7 @@ RULE = Rule(
     "A GradScaler is constructed inside the training loop that uses it.",
     readers=STATIC,
     applicability=SAFE,
+    words=("scaler",),
     faults={
         "new@used": Fault(
             "`{scaler}` is constructed anew in every pass of the loop that uses it, so what it learned of the scale is "

@@ -12,6 +12,7 @@ RULE = Rule(
     ERROR,
     "optimizer.step() is called directly on gradients that a scaler has scaled.",
     applicability=SAFE,
+    words=("scaler",),
     faults={
         "plain-step@scaled": Fault(
             "`{optimizer}.step()` applies gradients that are still multiplied by the loss scale: "

@@ -10,6 +10,7 @@ RULE = Rule(
     "unscale-out-of-order",
     ERROR,
     "scaler.unscale_() is not followed by step() and update() before the next backward.",
+    words=("scaler",),
     faults={
         "backward@unscaled": Fault(
             "`{scaler}.unscale_({optimizer})` is still open when the next backward runs, so that the scaler takes "

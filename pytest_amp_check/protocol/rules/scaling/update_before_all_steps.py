@@ -12,6 +12,7 @@ RULE = Rule(
     ERROR,
     "scaler.update() runs while an optimizer still holds gradients of the old scale, or with no step to judge.",
     applicability=SAFE,
+    words=("scaler",),
     faults={
         "update@pending": Fault(
             "`{scaler}.update()` changes the scale while `{optimizer}` still holds gradients of the old one: "

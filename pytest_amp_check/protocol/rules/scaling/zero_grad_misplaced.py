@@ -10,6 +10,7 @@ RULE = Rule(
     "zero-grad-misplaced",
     ERROR,
     "Gradients are cleared before the step that needs them, or never.",
+    words=("scaler",),
     faults={
         "step@discarded": Fault(
             "Gradients of `{optimizer}` are cleared between backward and `{scaler}.step({optimizer})`: "
