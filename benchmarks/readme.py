@@ -1,6 +1,8 @@
-"""Writes what is made from the code: parts of README.md (output, rules, options, modules, claims), the rules' pages.
+"""Writes what is made from the code: the index of the rules, a page for each, and parts of README.md.
 
-python benchmarks/readme.py            writes them into README.md and docs/rules
+Those are the first output, the rules, the options, the modules and what is claimed of GPUs.
+
+python benchmarks/readme.py            writes them into protocol/rules/index.py, docs/rules and README.md
 python benchmarks/readme.py --check    says which of them are out of date
 """
 
@@ -8,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
+import importlib
 import json
 import os
 import re
@@ -20,18 +24,23 @@ from gpu.claims import CLAIMS
 
 from pytest_amp_check.faces.options import OPTIONS, Option
 from pytest_amp_check.faces.text import rule_markdown
-from pytest_amp_check.protocol import finding
-from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.protocol import finding, rules
+from pytest_amp_check.protocol.rule import Listing, Rule
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 PACKAGE = ROOT / "pytest_amp_check"
 PAGES = ROOT / finding.PAGES
+INDEX = PACKAGE / "protocol" / "rules" / "index.py"
 #: The argument of the first command, and the finding of it that the first screen shows in full.
 EXAMPLE, SHOWN = "fixtures/headline.py", "AMP201"
 LEFT_OUT = "   [...]"
 #: The folders of the package, from what judges to what shows.
 FOLDERS = ("protocol", "static", "runtime", "faces")
+#: Each rule has a module of its own, and a row of a table instead of one of the list of modules.
+RULE = re.compile(r"protocol/rules/\w+/(?!__init__)")
+#: The longest line that the formatter leaves.
+LINE = 120
 READERS = {"static": "source", "runtime": "runs", "both": "source, runs"}
 
 
@@ -48,9 +57,54 @@ def blocks() -> dict[str, str]:
     }
 
 
+@functools.cache
+def written() -> dict[str, tuple[Rule, str]]:
+    """The rules as their own modules write them, each with its family, in the order of their codes."""
+    found: dict[str, tuple[Rule, str]] = {}
+    for path in INDEX.parent.glob("*/[a-z]*.py"):
+        family = path.parent.name
+        rule: Rule = importlib.import_module(f"{rules.__name__}.{family}.{path.stem}").RULE
+        if path.stem != rules.stem(rule.name):
+            sys.exit(f"{path} holds {rule.name}: the module of a rule has its name")
+        rule.silent = rules.lookalikes(family, rule.name)
+        found[rule.name] = (rule, family)
+    ordered = rules.by_code(rule for rule, _ in found.values())
+    rules.by_label(ordered.values())
+    return {code: found[rule.name] for code, rule in ordered.items()}
+
+
+def index() -> str:
+    """The module that lists the rules."""
+    rows = [listing(rule, family) for rule, family in written().values()]
+    return (
+        '"""What is known of each rule before its module is loaded: written by benchmarks/readme.py."""\n\n'
+        "from __future__ import annotations\n\n"
+        "TYPE_CHECKING = False\nif TYPE_CHECKING:\n    from ..rule import Listing\n\n"
+        "#: In the order of the codes.\n"
+        "INDEX: tuple[Listing, ...] = (\n" + "".join(f"    {literal(row, 4)},\n" for row in rows) + ")\n"
+    )
+
+
+def listing(rule: Rule, family: str) -> Listing:
+    listed = (rule.code, rule.name, family, rule.severity, rule.readers, rule.default, rule.applicability)
+    return listed, rule.words, tuple(map(str, rule.on)), tuple(map(str, rule.whole)), tuple(rule.faults)
+
+
+def literal(value: object, indent: int) -> str:
+    """A tuple as the formatter leaves it: in one line where it fits, else an item in each."""
+    if not isinstance(value, tuple):
+        return json.dumps(value) if isinstance(value, str) else repr(value)
+    items = [literal(item, indent + 4) for item in value]
+    line = f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+    if "\n" not in line and indent + len(line) < LINE:
+        return line
+    blank = " " * indent
+    return "(\n" + "".join(f"{blank}    {item},\n" for item in items) + f"{blank})"
+
+
 def pages() -> dict[Path, str]:
     """The page of each rule, by its path."""
-    return {PAGES / f"{rule.code}.md": rule_markdown(rule) for rule in RULES.values()}
+    return {PAGES / f"{rule.code}.md": rule_markdown(rule) for rule, _ in written().values()}
 
 
 def stale_pages() -> list[Path]:
@@ -91,7 +145,7 @@ def rule_table() -> str:
             READERS[rule.readers],
             rule.summary,
         )
-        for rule in RULES.values()
+        for rule, _ in written().values()
     )
     return _table(("Code", "Name", "Severity", "Decided from", "What is wrong"), rows)
 
@@ -131,11 +185,12 @@ def modules() -> str:
     rows = []
     paths = [path for folder in FOLDERS for path in sorted((PACKAGE / folder).rglob("*.py"), key=_by_folder)]
     for path in (*paths, *sorted(PACKAGE.glob("*.py"))):
-        said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        name = path.relative_to(PACKAGE).as_posix()
+        said = "" if RULE.match(name) else ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
         if said:
             # The marks of reStructuredText mean nothing here.
             line = re.sub(r":\w+:`[~.]*([^`]+)`", r"\1", said.splitlines()[0]).replace("``", "")
-            rows.append((path.relative_to(PACKAGE).as_posix(), line))
+            rows.append((name, line))
     width = max(len(name) for name, _ in rows)
     return "".join(f"{name:<{width}}  {said}\n" for name, said in rows)
 
@@ -174,7 +229,9 @@ def main() -> None:
     if given.check:
         old = [f"{name} in README.md" for name, text in parts.items() if replaced(readme, {name: text}) != readme]
         old += [path.relative_to(ROOT).as_posix() for path in stale_pages()]
+        old += [INDEX.relative_to(ROOT).as_posix()] if INDEX.read_text(encoding="utf-8") != index() else []
         sys.exit(f"out of date: {', '.join(old)}; run python benchmarks/readme.py" if old else 0)
+    INDEX.write_text(index(), encoding="utf-8")
     README.write_text(replaced(readme, parts), encoding="utf-8")
     PAGES.mkdir(parents=True, exist_ok=True)
     made = pages()

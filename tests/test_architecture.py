@@ -16,12 +16,16 @@ from pytest_amp_check.protocol.rules import RULES
 
 PACKAGE = "pytest_amp_check"
 ROOT = Path(pytest_amp_check.__file__).parent
-MODULES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
+#: Look-alikes are programs of users, not modules.
+MODULES = sorted(
+    path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py") if "lookalikes" not in path.relative_to(ROOT).parts
+)
 #: Modules that are loaded to check one file, whose start must stay short, and what they may not load for it.
 CHECK_PATH = [
     name
     for name in MODULES
-    if name.startswith(("protocol/", "static/")) or name in ("faces/cli.py", "faces/options.py", "faces/text.py")
+    if name.startswith(("protocol/", "static/"))
+    or name in ("faces/cli.py", "faces/formats.py", "faces/options.py", "faces/text.py")
 ]
 DEAR = {
     "asyncio",
@@ -107,7 +111,7 @@ def may(name: str, found: Import) -> bool:
         return standard or folder == "protocol" or (own and found.lazy)
     if name == "__main__.py":
         return standard or folder == "faces"
-    if where == "protocol/rules" and file != "__init__.py":
+    if where.startswith("protocol/rules/"):
         return standard or (folder == "protocol" and not rest.startswith("protocol.rules"))
     if where in ("protocol", "protocol/rules"):
         return standard or folder == "protocol"
@@ -174,11 +178,12 @@ def test_what_checking_a_file_loads(name: str) -> None:
         ("protocol/check.py", "from ..static import engine", False),
         ("protocol/check.py", "def f():\n    import torch", False),
         ("protocol/check.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import rich", False),
-        ("protocol/rules/scaling.py", "from ..rule import Rule", True),
-        ("protocol/rules/scaling.py", "from . import autocast", False),
-        ("protocol/rules/scaling.py", "from ..rules.autocast import RULES", False),
-        ("protocol/rules/scaling.py", "import pytest_amp_check.protocol.rules.autocast", False),
-        ("protocol/rules/__init__.py", "from . import autocast, scaling", True),
+        ("protocol/rules/scaling/double_unscale.py", "from ...rule import Rule", True),
+        ("protocol/rules/scaling/double_unscale.py", "from . import clip_before_unscale", False),
+        ("protocol/rules/scaling/double_unscale.py", "from ..autocast.stale_weight_cache import RULE", False),
+        ("protocol/rules/scaling/double_unscale.py", "from .. import RULES", False),
+        ("protocol/rules/scaling/double_unscale.py", "import pytest_amp_check.protocol.rules.autocast", False),
+        ("protocol/rules/__init__.py", "from ..rule import Rule\nfrom .index import INDEX", True),
         ("static/engine.py", "from ..protocol.check import check\nfrom . import sources", True),
         ("static/engine.py", "def f():\n    from ..runtime import recorder", False),
         ("static/engine.py", "from .. import faces", False),

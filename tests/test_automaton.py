@@ -127,6 +127,19 @@ def test_the_table_speaks_of_known_states_inputs_and_faults() -> None:
         assert not label or label in OF_THE_AUTOMATON
 
 
+def test_each_row_of_the_tables_decides_in_some_state_that_is_reached() -> None:
+    states, _ = reached()
+    for table in (a.FIRST, a.ENDS):
+        for event, rows in table.items():
+            assert event in a.INPUTS
+            assert {row.fault for row in rows} <= OF_THE_AUTOMATON | {""}
+            decided = set()
+            for state, by in product(states, (0, 1)):
+                fits = [row for row in rows if row.fits(state, by)]
+                decided |= set(fits[:1] if table is a.FIRST else fits)
+            assert decided == set(rows), event
+
+
 def test_an_input_that_is_not_in_the_table_leaves_the_gradients_as_they_are() -> None:
     flags = (a.CLIP, a.READ, a.HOLD)
     for grads, event in product(a.GRADS, a.INPUTS):
@@ -147,15 +160,15 @@ def test_each_label_of_the_automaton_is_owned_and_can_be_given() -> None:
     assert set(labels) == OF_THE_AUTOMATON
 
 
-def test_what_the_judge_of_graphs_knows_of_labels_are_labels() -> None:
-    assert set(judge.BLAMED) <= set(LABELS)
-    assert set(judge.WITNESS) <= set(LABELS)
-    assert judge.SECOND_TURN.issubset(LABELS)
-    assert judge.ON_EVERY_PATH.issubset(LABELS)
-    kinds = {value for name, value in vars(e).items() if name.isupper() and isinstance(value, str)}
-    for table in (judge.BLAMED, judge.WITNESS):
-        assert all(table.values())
-        assert {kind for row in table.values() for kind in row} <= kinds
+def test_what_faults_name_are_labels_kinds_and_excuses() -> None:
+    excuses = set()
+    for _, fault in LABELS.values():
+        assert {*fault.yields_to, *fault.yields_where_settled} <= set(LABELS)
+        assert fault.vague in ("", *LABELS)
+        assert all(isinstance(kind, e.Kind) for kind in (*fault.blame, *fault.witness))
+        assert fault.blame or not (fault.each or fault.unscaled)
+        excuses |= {fault.unless} - {""}
+    assert excuses == set(judge.EXCUSES), "an excuse that no fault names, or the other way round"
 
 
 def test_a_fault_is_told_once() -> None:
@@ -380,7 +393,7 @@ class Drawing:
 
     def __init__(self, optimizers: int = 1) -> None:
         self.program = Program()
-        self.scaler = self.program.thing("scaler", "scaler", None, enabled=True, local=True)
+        self.scaler = self.program.thing("scaler", "scaler", None, enabled=True)
         self.optimizers: list[Thing] = [
             self.program.thing("optimizer", f"optimizer{i}", None, constructed=True) for i in range(optimizers)
         ]
@@ -401,7 +414,7 @@ class Drawing:
     def way(self, start: int, end: int, test: e.Test | None = None, truth: bool = True) -> None:
         self.graph.nodes[start].ways.append((end, -1 if test is None else test.key, truth))
 
-    def event(self, kind: str, i: int = 0, **facts: Any) -> Event:
+    def event(self, kind: e.Kind, i: int = 0, **facts: Any) -> Event:
         self.lines += 1
         site = Site("train.py", self.lines)
         scaled = kind in (e.SCALER_NEW, e.UNSCALE, e.SCALER_STEP, e.UPDATE, e.SCALER_STATE)
@@ -629,7 +642,7 @@ def test_a_clip_over_two_optimizers_needs_both_unscaled() -> None:
 
 
 @pytest.mark.parametrize("early", [e.UNSCALE, e.SCALER_STEP])
-def test_parameters_of_two_optimizers_are_divided_by_each(early: str) -> None:
+def test_parameters_of_two_optimizers_are_divided_by_each(early: e.Kind) -> None:
     for shared in (True, False):
         drawing = Drawing(optimizers=2)
         inner, wrapper = drawing.optimizers

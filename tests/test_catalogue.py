@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import runpy
 import string
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +19,7 @@ import pytest
 
 from pytest_amp_check.protocol import events, rules
 from pytest_amp_check.protocol.check import check
-from pytest_amp_check.protocol.events import Event, Graph, Node, Program, Site, Symbol
+from pytest_amp_check.protocol.events import Event, Graph, Kind, Node, Program, Site, Symbol
 from pytest_amp_check.protocol.finding import SEVERITIES
 from pytest_amp_check.protocol.rule import Fault, Rule
 from pytest_amp_check.protocol.rules import LABELS, RULES, find
@@ -66,19 +69,61 @@ def import_what_it_needs(source: str) -> None:
         pytest.importorskip(name)
 
 
-def test_codes_are_in_order_and_lie_in_the_module_of_their_hundreds() -> None:
+def modules_of(family: str) -> list[Path]:
+    """The modules of the rules of a family."""
+    return sorted((Path(rules.__file__).parent / family).glob("[!_]*.py"))
+
+
+def test_codes_are_in_order_and_lie_in_the_family_of_their_hundreds() -> None:
     assert list(RULES) == sorted(RULES)
     assert all(code == rule.code and re.fullmatch(r"AMP\d{3}", code) for code, rule in RULES.items())
+    assert {path.name for path in Path(rules.__file__).parent.glob("*/")} - {"__pycache__"} == set(FAMILIES.values())
     for hundreds, family in FAMILIES.items():
-        module = getattr(rules, family)
-        assert module.RULES, f"{family} has no rules"
-        assert {rule.code[3] for rule in module.RULES} == {hundreds}
+        codes = [written(path).code for path in modules_of(family)]
+        assert codes, f"{family} has no rules"
+        assert {code[3] for code in codes} == {hundreds}
+
+
+def written(module: Path) -> Rule:
+    """The rule as its own module writes it."""
+    rule: Rule = importlib.import_module(f"{rules.__name__}.{module.parent.name}.{module.stem}").RULE
+    return rule
 
 
 def test_the_catalogue_holds_every_rule_of_every_family() -> None:
-    written = [rule for family in FAMILIES.values() for rule in getattr(rules, family).RULES]
-    assert len(written) == len(RULES)
-    assert set(RULES.values()) == set(written)
+    found = {path.stem: written(path) for family in FAMILIES.values() for path in modules_of(family)}
+    assert sorted(found) == sorted(rule.name.replace("-", "_") for rule in RULES.values())
+    for rule in RULES.values():
+        own = found[rule.name.replace("-", "_")].as_dict()
+        assert rule.as_dict() == {**own, "silent": rule.as_dict()["silent"]}
+
+
+def test_each_look_alike_belongs_to_a_rule() -> None:
+    folders = [path for family in FAMILIES.values() for path in modules_of(family)[0].parent.glob("lookalikes/*")]
+    assert len(folders) == len({*folders})
+    names = {rule.name.replace("-", "_") for rule in RULES.values()}
+    assert {folder.name for folder in folders} <= names
+    files = [file for folder in folders for file in folder.iterdir()]
+    assert len(files) == sum(len(rule.silent) for rule in RULES.values())
+    for file in files:
+        first, second, *_ = file.read_text(encoding="utf-8").split("\n")
+        assert first.startswith("# ") and not second, f"{file}: the reason in one line, and a line without anything"
+
+
+def test_what_a_check_needs_of_a_rule_is_known_without_its_module() -> None:
+    code = """\
+import sys
+from pytest_amp_check.protocol.rules import ALONE, LABELS, RULES, WHOLE, find
+listed = [(rule.code, rule.name, rule.severity, rule.default, rule.readers) for rule in RULES.values()]
+assert find("clip-before-unscale") is RULES["AMP201"] and "clip@scaled" in LABELS and ALONE and WHOLE
+before = [name for name in sys.modules if name.startswith("pytest_amp_check.protocol.rules.")]
+LABELS["clip@scaled"]
+after = [name for name in sys.modules if name.startswith("pytest_amp_check.protocol.rules.")]
+print(*before, *sorted(set(after) - set(before)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    names = [name.removeprefix("pytest_amp_check.protocol.rules.") for name in done.stdout.split()]
+    assert names == ["index", "scaling", "scaling.clip_before_unscale"]
 
 
 @every_rule
@@ -174,8 +219,7 @@ def test_look_alikes_parse_and_say_why_they_are_right(rule: Rule) -> None:
 
 @every_rule
 def test_judges_listen_to_kinds_of_events_that_exist(rule: Rule) -> None:
-    kinds = {value for name, value in vars(events).items() if name.isupper() and type(value) is str}
-    assert set(rule.on) <= kinds
+    assert all(isinstance(kind, Kind) for kind in (*rule.on, *rule.whole))
 
 
 @every_rule
@@ -249,7 +293,7 @@ SITE = Site("train.py", 3, function="main")
 
 
 def judged(
-    code: str, kind: str, facts: dict[str, Any], site: Site = SITE, program: Program | None = None
+    code: str, kind: Kind, facts: dict[str, Any], site: Site = SITE, program: Program | None = None
 ) -> dict[str, str]:
     """Labels that a rule's judge gives one event, with the messages they render to."""
     rule = RULES[code]
@@ -420,9 +464,8 @@ def saving(*saves: Event, **facts: Any) -> Program:
 
 def unsaved(*saves: Event, **facts: Any) -> list[tuple[str, dict[str, str]]]:
     program = saving(*saves, **facts)
-    whole = RULES["AMP401"].whole
-    assert whole is not None
-    return [(label, dict(values)) for label, _, values, _ in whole(program)]
+    judge = RULES["AMP401"].whole[events.SAVE]
+    return [(label, dict(values)) for label, _, values, _ in judge(program)]
 
 
 def test_a_checkpoint_with_an_optimizer_and_no_scaler_is_found_once() -> None:

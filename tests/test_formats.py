@@ -6,13 +6,15 @@ import io
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
-from pytest_amp_check.faces import machine, text
+from pytest_amp_check.faces import formats, machine, text
+from pytest_amp_check.faces.cli import main
 from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import Finding, Step
+from pytest_amp_check.protocol.rules import RULES
 
 SCRIPT = """\
 import torch
@@ -426,3 +428,18 @@ def test_progress_is_for_large_trees_on_a_terminal(monkeypatch: pytest.MonkeyPat
     show(1500, 3000)
     wipe()
     assert terminal.getvalue() == "\rchecking 1 of 3,000 files \rchecking 1,500 of 3,000 files \r\x1b[K"
+
+
+def test_a_format_is_one_row_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def codes(shown: formats.Shown, stream: TextIO) -> None:
+        stream.write(" ".join(found.code for found in shown.findings) + "\n")
+
+    monkeypatch.setitem(formats.FORMATS, "codes", formats.Format(codes))
+    script = tmp_path / "train.py"
+    script.write_text(RULES["AMP201"].bad, encoding="utf-8")
+    assert main(["check", "--output-format", "codes", str(script)]) == 1
+    assert capsys.readouterr().out == "AMP201\n"
+    assert main(["check", "--output-format", "codes", "--statistics", str(script)]) == 2
+    assert "counts as full, concise or json, not as codes" in capsys.readouterr().err

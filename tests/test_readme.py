@@ -14,7 +14,8 @@ from benchmarking import benchmark
 from marks import marks
 
 from pytest_amp_check.faces import cli
-from pytest_amp_check.faces.options import CLI, FORMATS, OPTIONS, resolve
+from pytest_amp_check.faces.formats import FORMATS
+from pytest_amp_check.faces.options import CLI, OPTIONS, resolve
 from pytest_amp_check.protocol.rules import RULES
 
 pytest_plugins = ["pytester"]

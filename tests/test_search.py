@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pytest_amp_check.protocol.rule import RUNTIME
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.static.search import Code, imported
+from pytest_amp_check.static.search import LOOKS, Code, imported
 
 
 def speaks(text: str) -> bool:
@@ -98,6 +98,18 @@ class TestSpeaks:
     @pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.readers != RUNTIME])
     def test_every_rule_sees_its_own_bad_example(self, code: str) -> None:
         assert speaks(RULES[code].bad)
+
+    @pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.words])
+    def test_every_rule_finds_its_own_words_in_its_bad_example(self, code: str) -> None:
+        read = Code(RULES[code].bad.encode())
+        assert any(map(read.holds, RULES[code].words))
+
+    def test_rules_found_in_source_say_what_a_file_must_hold(self) -> None:
+        without = {code for code, rule in RULES.items() if rule.readers != RUNTIME and not rule.words}
+        assert without == {"AMP903"}, "what cannot be read is found in whatever is read"
+
+    def test_what_is_looked_at_closely_is_what_some_rule_needs(self) -> None:
+        assert {word for rule in RULES.values() for word in rule.words} >= set(LOOKS)
 
     def test_text_that_hides_its_names(self) -> None:
         assert Code("with torch.autocast('cuda'): pass".encode("utf-16")).speaks()

@@ -7,13 +7,14 @@ import sys
 
 from . import options as table
 from . import text
+from .formats import FORMATS, Shown, counting
 from .options import ConfigError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Callable, Sequence
-    from typing import Any, NoReturn, TextIO
+    from typing import Any, NoReturn
 
     from ..protocol.finding import Finding
     from ..static.engine import Report, Settings
@@ -175,9 +176,10 @@ def _check(given: Any) -> int:
         raise InputFailure("--stdin-filename names standard input: give - as the path")
     start = (given.stdin_filename or os.curdir) if stdin else (given.paths or [os.curdir])[0]
     options = table.resolve(table.flags(given, table.CLI) | {"paths": None}, start=start)
-    if options.statistics and options.output_format in ("github", "sarif"):
+    form = FORMATS[options.output_format]
+    if options.statistics and not form.counts:
         raise ConfigError(
-            f"--statistics counts as full, concise or json, not as {options.output_format}: leave one of the two out"
+            f"--statistics counts as {counting()}, not as {options.output_format}: leave one of the two out"
         )
     settings = table.settings(options)
     data: dict[str, bytes] = {}
@@ -222,12 +224,13 @@ def _check(given: Any) -> int:
         if found > len(findings):
             summary = f"{summary.removesuffix('.')} ({found - len(findings):,} fixed, {len(findings):,} remaining)."
     fixable = ""
-    if findings and not options.statistics and options.output_format != "github":
+    if findings and not options.statistics and form.fixes:
         from . import fixing
 
-        fixing.offer(findings, data, tree, edits=options.output_format in ("json", "sarif"))
+        fixing.offer(findings, data, tree, edits=form.edits)
         fixable = fixing.summary(findings, unsafe=options.unsafe_fixes)
-    _show(findings, summary, options, sources, shown, fixable)
+    rules = _counted(findings) if options.statistics else None
+    form.write(Shown(findings, summary, sources, counts=rules, fixable=fixable, unsafe=options.unsafe_fixes), shown)
     for sentence in wrong:
         _fail(sentence)
     if wrong:
@@ -259,8 +262,9 @@ def _record(given: Any) -> int:
 
     options = table.resolve(table.flags(given, table.RUN), start=os.curdir, face=table.RUN)
     settings = table.settings(options)
-    if options.statistics and options.output_format in ("github", "sarif"):
-        raise ConfigError(f"--statistics counts as full, concise or json, not as {options.output_format}")
+    form = FORMATS[options.output_format]
+    if options.statistics and not form.counts:
+        raise ConfigError(f"--statistics counts as {counting()}, not as {options.output_format}")
     try:
         target = script.prepare(given.script, module=given.module)
         recorded = script.Recorded(target, given.arguments, module=given.module)
@@ -269,12 +273,17 @@ def _record(given: Any) -> int:
         raise InputFailure(str(error)) from None
     findings = recorded.findings(settings)
     counts = text.count(finding.severity for finding in findings)
-    if options.output_format == "full" and not options.statistics:
+    if form.whole and not options.statistics:
         recorded.show(sys.stdout)
-    _show(findings, recorded.summary(counts), options, text.Sources(), sys.stdout)
+    rules = _counted(findings) if options.statistics else None
+    form.write(Shown(findings, recorded.summary(counts), text.Sources(), counts=rules), sys.stdout)
     if recorded.wrong:
         return _fail(recorded.wrong)
     return code or (FOUND if counts["error"] + counts["warning"] and not options.exit_zero else CLEAN)
+
+
+def _counted(findings: list[Finding]) -> list[dict[str, Any]]:
+    return text.statistics((finding.code, finding.name, finding.severity) for finding in findings)
 
 
 def _standard_input(name: str, data: bytes) -> str:
@@ -284,38 +293,6 @@ def _standard_input(name: str, data: bytes) -> str:
         return documents.decode(name, data)
     except sources.Unreadable as error:
         raise InputFailure(f"standard input cannot be read: {error.reason}") from None
-
-
-def _show(
-    findings: list[Finding],
-    summary: str,
-    options: table.Options,
-    sources: text.Sources,
-    stream: TextIO,
-    fixable: str = "",
-) -> None:
-    form = options.output_format
-    records = text.statistics((f.code, f.name, f.severity) for f in findings) if options.statistics else []
-    if form in ("full", "concise"):
-        if options.statistics:
-            lines = text.statistics_table(records)
-        elif form == "concise":
-            lines = text.concise(findings, unsafe=options.unsafe_fixes)
-        else:
-            lines = text.full(findings, sources, unsafe=options.unsafe_fixes)
-        lines.append([(summary, "" if findings else "good")])
-        if fixable:
-            lines.append([(fixable, "")])
-        text.write(lines, stream, text.colour_wanted(stream))
-        return
-    from . import machine
-
-    if form == "json":
-        stream.write(machine.dumps(records) if options.statistics else machine.json_text(findings))
-    elif form == "github":
-        stream.write(machine.github(findings, summary, sources))
-    else:
-        stream.write(machine.sarif(findings, sources))
 
 
 def _explain(given: Any) -> int:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 
 from ..protocol.finding import SEVERITIES
+from .formats import FORMATS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
 TABLE = "[tool.amp-check]"
 CLI, RUN, PYTEST = "cli", "run", "pytest"
-FORMATS = ("full", "concise", "json", "github", "sarif")
 #: Where what was found is kept.
 CACHE = ".amp_check_cache"
 #: The two halves of --amp-check.
@@ -178,7 +178,9 @@ PATTERNS = Kind(
 PATHS = Kind('["src", "train.py"]', "paths", _located, lambda v, b: _located(_strings(v), b))
 IGNORES = Kind('{ "tests/*" = ["AMP201"] }', "linelist", _ignores, _ignores_toml)
 LEVELS = Kind('{ AMP201 = "warning" }', "linelist", _severities, _severities_toml)
-FORMAT = Kind('"concise"', "string", lambda v, b: _one_of(v[-1], FORMATS), lambda v, b: _one_of(v, FORMATS))
+FORMAT = Kind(
+    '"concise"', "string", lambda v, b: _one_of(v[-1], tuple(FORMATS)), lambda v, b: _one_of(v, tuple(FORMATS))
+)
 FLAG = Kind("true", "bool", lambda v, b: True, _truth)
 HALF = Kind(
     '"static"', "string", lambda v, b: _one_of(v[-1], (STATIC, RUNTIME)), lambda v, b: _one_of(v, (STATIC, RUNTIME))
@@ -567,7 +569,7 @@ def add_flags(add: Callable[..., Any], face: str) -> None:
             add(flag, action="store_true", **more)
             add(flag.replace("--", "--no-", 1), action="store_false", **{**more, "help": f"not {flag}"})
         elif option.kind is FORMAT:
-            add(flag, choices=FORMATS, **more)
+            add(flag, choices=tuple(FORMATS), **more)
         else:
             add(flag, action="append", metavar=option.metavar, **more)
 

@@ -2,10 +2,14 @@
 
 torch keeps, per (scaler, optimizer), only a *stage*: READY, UNSCALED, STEPPED. What ``.grad`` holds it does not know.
 Here both are kept: the stage as torch has it, and the *grads* as they really are. ``move`` answers every input in every
-state (a test says so), gives the next state, and the labels of the faults that the move commits.
+state (a test says so), gives the next state, and the labels of the faults that the move commits. All of it stands in
+tables: ``FIRST`` has what outranks the gradients, ``MOVES`` what becomes of these, ``ENDS`` the faults of a window,
+``AFTER`` what is left of a state.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from .events import MICRO
 from .named import NamedTuple
@@ -198,6 +202,118 @@ for _grads in GRADS:
     _row(_grads, zero=CLEAN, handoff=UNKNOWN, new=CLEAN)
 
 
+# What the stage, or what else is known of a state, says to an input before :data:`MOVES` is asked.
+
+
+def _open(opt: Opt, by: int) -> bool:
+    """No step has to follow: the window is open, or the loop leaves the step to what comes after it."""
+    return opt.held or bool(opt.inside)
+
+
+def _inside_window(opt: Opt, by: int) -> bool:
+    """It is certain that the window is open."""
+    return opt.held or opt.inside == MICRO
+
+
+def _of_another(opt: Opt, by: int) -> bool:
+    """Another scaler has scaled them than the one that acts."""
+    return opt.by not in (by, -1)
+
+
+def _discarded(opt: Opt, by: int) -> bool:
+    return opt.discarded
+
+
+def _clipped(opt: Opt, by: int) -> bool:
+    return opt.clipped
+
+
+def _clipped_in_part(opt: Opt, by: int) -> bool:
+    return opt.clipped and opt.partly
+
+
+def _undivided(opt: Opt, by: int) -> bool:
+    return opt.many and opt.undivided
+
+
+def _apart(opt: Opt, by: int) -> bool:
+    return opt.apart
+
+
+def _always(opt: Opt, by: int) -> bool:
+    return True
+
+
+class Row(NamedTuple):
+    """A fault of an input in some states.
+
+    grads   what the gradients of these states are
+    stages  the stages of these states
+    when    what else is true of them
+    to      what the gradients become; "" for what MOVES says
+    both    whether the fault that MOVES gives is committed too
+    """
+
+    fault: str
+    grads: frozenset[str] = frozenset(GRADS)
+    stages: frozenset[str] = frozenset(STAGES)
+    when: Callable[[Opt, int], bool] = _always
+    to: str = ""
+    both: bool = False
+
+    def fits(self, opt: Opt, by: int) -> bool:
+        return opt.grads in self.grads and opt.stage in self.stages and self.when(opt, by)
+
+
+_CLIPS = (Row("clip@partly", when=_clipped_in_part, both=True), Row("clip@scaled", when=_clipped, both=True))
+_IS_STEPPED, _IS_UNSCALED = frozenset({STAGE_STEPPED}), frozenset({STAGE_UNSCALED})
+_IS_CLEAN = frozenset({CLEAN})
+
+#: Input -> rows, of which the first that fits decides; where none does, MOVES decides alone.
+FIRST: dict[str, tuple[Row, ...]] = {
+    BACKWARD_SCALED: (
+        # Accumulation that unscales too early, or a skipped step that leaves the stage behind.
+        Row("backward@unscaled", _IS_CLEAN, _IS_UNSCALED),
+        Row("unscale@window", frozenset({UNSCALED}), _IS_UNSCALED, _open),
+        Row("", frozenset({SCALED}), when=_of_another, to=UNEVEN),
+    ),
+    UNSCALE: (
+        Row("unscale@stepped", frozenset({STEPPED}), _IS_STEPPED),
+        Row("unscale@step-pending", stages=_IS_STEPPED),
+        Row("unscale@window", stages=_IS_UNSCALED, when=_open),
+        Row("unscale@unscaled", stages=_IS_UNSCALED),
+        Row("step@discarded", _IS_CLEAN, when=_discarded),
+        *_CLIPS,
+    ),
+    SCALER_STEP: (
+        Row("step@stepped", stages=_IS_STEPPED),
+        Row("step@discarded", _IS_CLEAN, when=_discarded),
+        *_CLIPS,
+    ),
+    RESTORE: _CLIPS,
+    UPDATE: (
+        Row("unscale@window", frozenset({UNSCALED}), when=_open, to=UNKNOWN),
+        Row("update@window", frozenset({SCALED, OUTDATED}), frozenset(STAGES) - {READY}, when=_open, to=UNKNOWN),
+    ),
+    UPDATE_ALONE: (Row("update@window", UNDER_SCALE, when=_open), Row("update@nothing")),
+    ZERO: (Row("zero@window", PENDING, when=_inside_window),),
+}
+_WINDOW = (Row("step@undivided", when=_undivided), Row("step@apart", PENDING, when=_apart))
+#: Input that ends a window -> faults of the window, each of which is committed besides.
+ENDS: dict[str, tuple[Row, ...]] = {SCALER_STEP: _WINDOW, STEP: _WINDOW}
+
+
+class Given(NamedTuple):
+    """What is known of an input besides its name; see :func:`move`."""
+
+    by: int
+    divided: bool
+    held: bool
+    inside: str
+    apart: bool
+    partly: bool
+
+
 def move(
     opt: Opt,
     event: str,
@@ -217,106 +333,117 @@ def move(
     unscaled gradients of another optimizer too.
     """
     grads, fault = MOVES.get((opt.grads, event), (opt.grads, ""))
-    faults: tuple[str, ...] = (fault,) if fault else ()
-    stage = opt.stage
-
-    if event in (BACKWARD_SCALED, BACKWARD_RAW, MAYBE_SCALED, MAYBE_RAW):
-        sure = event in (BACKWARD_SCALED, BACKWARD_RAW)
-        if event == BACKWARD_SCALED and stage == STAGE_UNSCALED:
-            # Accumulation that unscales too early, or a skipped step that leaves the stage behind.
-            if opt.grads == CLEAN:
-                faults = ("backward@unscaled",)
-            elif opt.grads == UNSCALED and (opt.held or opt.inside):
-                faults = ("unscale@window",)
-            stage = ANY
-        other = event in (BACKWARD_SCALED, MAYBE_SCALED) and opt.grads == SCALED and opt.by not in (by, -1)
-        if other and event == BACKWARD_SCALED:
-            grads = UNEVEN
-        again = sure and (opt.held or opt.inside == MICRO) and opt.grads in PENDING
-        undivided = not divided and (opt.undivided or opt.grads not in PENDING)
-        return (
-            opt._replace(
-                grads=grads,
-                stage=stage,
-                by=by if event == BACKWARD_SCALED or (event == MAYBE_SCALED and not other) else opt.by,
-                held=held,
-                inside=inside,
-                apart=apart and sure,
-                many=opt.many or again,
-                undivided=undivided if sure else False,
-                discarded=False,
-            ),
-            faults,
-        )
-
-    if event in (UNSCALE, SCALER_STEP):
-        if opt.clipped:
-            faults = ("clip@partly" if opt.partly else "clip@scaled", *faults)
-        if opt.discarded and opt.grads == CLEAN:
-            faults = ("step@discarded",)
-        if stage == STAGE_STEPPED:
-            if event == SCALER_STEP:
-                faults = ("step@stepped",)
-            else:
-                faults = ("unscale@stepped",) if opt.grads == STEPPED else ("unscale@step-pending",)
-        elif stage == STAGE_UNSCALED and event == UNSCALE:
-            faults = ("unscale@window",) if opt.held or opt.inside else ("unscale@unscaled",)
-        if event == UNSCALE:
-            return opt._replace(
-                grads=grads, stage=STAGE_UNSCALED, by=by, clipped=False, partly=False, discarded=False
-            ), faults
-        return Opt(grads, STAGE_STEPPED, by, veteran=True), (*faults, *_at_step(opt))
-
-    if event == STEP:
-        faults = (*faults, *_at_step(opt))
-        return Opt(grads, ANY, opt.by, veteran=opt.veteran), faults
-    if event == RESTORE:
-        if opt.clipped:
-            faults = ("clip@partly" if opt.partly else "clip@scaled",)
-        return opt._replace(grads=grads, stage=ANY, clipped=False, partly=False), faults
-    if event == CLIP:
-        clipped = opt.grads in UNDER_SCALE
-        return opt._replace(clipped=opt.clipped or clipped, partly=opt.partly or (clipped and partly)), faults
-    if event == UPDATE_ALONE:
-        pending = (opt.held or opt.inside) and opt.grads in UNDER_SCALE
-        return opt._replace(grads=grads, stage=READY), ("update@window",) if pending else ("update@nothing",)
-    if event == UPDATE:
-        if opt.grads == UNSCALED and (opt.held or opt.inside):
-            return opt._replace(grads=UNKNOWN, stage=READY), ("unscale@window",)
-        if opt.grads in (SCALED, OUTDATED) and (opt.held or opt.inside) and stage != READY:
-            return opt._replace(grads=UNKNOWN, stage=READY), ("update@window",)
-        return opt._replace(grads=grads, stage=READY), faults
-    if event == ZERO:
-        lost = opt.grads in PENDING
-        if lost and (opt.held or opt.inside == MICRO):
-            faults = ("zero@window",)
-        held = opt.held or bool(opt.inside)
-        discarded = (opt.grads in UNDER_SCALE or opt.grads == UNSCALED) and not held
-        return opt._replace(
-            grads=grads,
-            clipped=False,
-            partly=False,
-            held=False,
-            inside="",
-            apart=False,
-            many=False,
-            undivided=False,
-            discarded=discarded or opt.discarded,
-        ), faults
-    if event == HOLD:
-        return opt._replace(held=opt.held or opt.grads in PENDING), faults
-    if event == HANDOFF:
-        return Opt(grads, ANY, opt.by, veteran=opt.veteran), faults
-    if event == NEW:
-        return Opt(grads, READY), faults
-    return opt._replace(grads=grads), faults
+    faults = [fault]
+    for row in FIRST.get(event, ()):
+        if row.fits(opt, by):
+            grads = row.to or grads
+            faults = [row.fault, fault] if row.both else [row.fault]
+            break
+    faults += [row.fault for row in ENDS.get(event, ()) if row.fits(opt, by)]
+    after = AFTER.get(event, _moved)(opt, grads, Given(by, divided, held, inside, apart, partly))
+    return after, tuple(filter(None, faults))
 
 
-def _at_step(opt: Opt) -> tuple[str, ...]:
-    """The faults of the window that a step ends."""
-    faults = []
-    if opt.many and opt.undivided:
-        faults.append("step@undivided")
-    if opt.apart and opt.grads in PENDING:
-        faults.append("step@apart")
-    return tuple(faults)
+# What becomes of the rest of a state.
+
+
+def _moved(opt: Opt, grads: str, given: Given) -> Opt:
+    return opt._replace(grads=grads)
+
+
+def _fed(opt: Opt, grads: str, given: Given) -> Opt:
+    again = _inside_window(opt, given.by) and opt.grads in PENDING
+    return opt._replace(
+        grads=grads,
+        held=given.held,
+        inside=given.inside,
+        apart=given.apart,
+        many=opt.many or again,
+        undivided=not given.divided and (opt.undivided or opt.grads not in PENDING),
+        discarded=False,
+    )
+
+
+def _fed_scaled(opt: Opt, grads: str, given: Given) -> Opt:
+    stage = ANY if opt.stage == STAGE_UNSCALED else opt.stage
+    return _fed(opt, grads, given)._replace(stage=stage, by=given.by)
+
+
+def _maybe_fed(opt: Opt, grads: str, given: Given) -> Opt:
+    return opt._replace(
+        grads=grads, held=given.held, inside=given.inside, apart=False, undivided=False, discarded=False
+    )
+
+
+def _maybe_fed_scaled(opt: Opt, grads: str, given: Given) -> Opt:
+    mixed = opt.grads == SCALED and _of_another(opt, given.by)
+    return _maybe_fed(opt, grads, given)._replace(by=opt.by if mixed else given.by)
+
+
+def _unscaled(opt: Opt, grads: str, given: Given) -> Opt:
+    return opt._replace(grads=grads, stage=STAGE_UNSCALED, by=given.by, clipped=False, partly=False, discarded=False)
+
+
+def _scaler_stepped(opt: Opt, grads: str, given: Given) -> Opt:
+    return Opt(grads, STAGE_STEPPED, given.by, veteran=True)
+
+
+def _left(opt: Opt, grads: str, given: Given) -> Opt:
+    """Stepped by itself, or given away: the window is over, and the stage cannot be known."""
+    return Opt(grads, ANY, opt.by, veteran=opt.veteran)
+
+
+def _restored(opt: Opt, grads: str, given: Given) -> Opt:
+    return opt._replace(grads=grads, stage=ANY, clipped=False, partly=False)
+
+
+def _updated(opt: Opt, grads: str, given: Given) -> Opt:
+    return opt._replace(grads=grads, stage=READY)
+
+
+def _now_clipped(opt: Opt, grads: str, given: Given) -> Opt:
+    scaled = opt.grads in UNDER_SCALE
+    return opt._replace(clipped=opt.clipped or scaled, partly=opt.partly or (scaled and given.partly))
+
+
+def _zeroed(opt: Opt, grads: str, given: Given) -> Opt:
+    lost = opt.grads in UNDER_SCALE or opt.grads == UNSCALED
+    return opt._replace(
+        grads=grads,
+        clipped=False,
+        partly=False,
+        held=False,
+        inside="",
+        apart=False,
+        many=False,
+        undivided=False,
+        discarded=opt.discarded or (lost and not _open(opt, given.by)),
+    )
+
+
+def _now_held(opt: Opt, grads: str, given: Given) -> Opt:
+    return opt._replace(held=opt.held or opt.grads in PENDING)
+
+
+def _made(opt: Opt, grads: str, given: Given) -> Opt:
+    return Opt(grads, READY)
+
+
+#: Input -> what it leaves of a state, given what the gradients have become; the rest stays for all others.
+AFTER: dict[str, Callable[[Opt, str, Given], Opt]] = {
+    BACKWARD_SCALED: _fed_scaled,
+    BACKWARD_RAW: _fed,
+    MAYBE_SCALED: _maybe_fed_scaled,
+    MAYBE_RAW: _maybe_fed,
+    UNSCALE: _unscaled,
+    CLIP: _now_clipped,
+    SCALER_STEP: _scaler_stepped,
+    STEP: _left,
+    UPDATE: _updated,
+    UPDATE_ALONE: _updated,
+    ZERO: _zeroed,
+    RESTORE: _restored,
+    HOLD: _now_held,
+    HANDOFF: _left,
+    NEW: _made,
+}

@@ -13,20 +13,9 @@ from . import automaton as a
 from . import events as e
 from .events import Event, Graph, Node, Program, Site
 from .finding import Finding, Step
-from .judge import (
-    ALONE,
-    ESTABLISHING,
-    ON_EVERY_PATH,
-    YIELDS_TO,
-    Here,
-    Judge,
-    State,
-    alone,
-    describe,
-    make_finding,
-    place,
-)
-from .rules import RULES
+from .judge import Here, Judge, Moment, State
+from .report import alone, describe, make_finding, place, whole
+from .rules import ALONE, LABELS
 
 #: Latest events that are kept, so that the path to a fault can be shown.
 RECENT = 512
@@ -34,17 +23,6 @@ RECENT = 512
 PENDING = 256
 #: Different events (kind, place, things) that are kept for the rules that judge a run as a whole.
 DISTINCT = 4096
-
-#: Kind -> facts that decide, with its things, what an event does to a state without regions.
-TELLING: dict[str, tuple[str, ...]] = {
-    e.BACKWARD: ("feeds", "divided", "opaque"),
-    e.UNSCALE: ("unscales",),
-    e.CLIP: ("owners", "measures_only", "nonfinite_error", "undone"),
-    e.SCALER_STEP: ("unscales",),
-    e.STEP: ("checked",),
-    e.UPDATE: ("new_scale",),
-    e.ZERO_GRAD: ("owners",),
-}
 
 #: Kind, place and things of an event: what makes it the same event again.
 Identity = tuple[str, int, int | None, int | None]
@@ -134,17 +112,18 @@ class Chain(Judge):
         """All findings so far, sorted; only of the rules in ``select`` where that is given."""
         self.settle()
         found: dict[tuple[str, str, int, int], Finding] = {}
-        entered = {identity for label, identity in self.found if label == "backward@region"}
+        labels = {label for label, _ in self.found}
         for (label, identity), finding in self.found.items():
-            if label == "step@region" and entered:
+            fault = LABELS[label][1]
+            if not labels.isdisjoint(fault.yields_where_settled):
                 continue
-            if label in ON_EVERY_PATH:
+            if fault.every_path:
                 times, settled = self.often[label, identity]
                 if times < self.visits[settled]:
                     continue
-            if any((stronger, identity) in self.found for stronger in YIELDS_TO.get(label, ())):
+            if any((stronger, identity) in self.found for stronger in fault.yields_to):
                 continue
-            if self._follows_from_missing_update(label, identity[2]):
+            if fault.needs_update and identity[2] not in self.updated:
                 continue
             found.setdefault(_place_of(finding), finding)
         for finding in (*self.judged.values(), *self._whole()):
@@ -166,7 +145,7 @@ class Chain(Judge):
         if event.subject is not None and event.kind in (e.SCALE, e.SCALER_STEP, e.UNSCALE, e.UPDATE, e.BACKWARD):
             self.scaler_bit.setdefault(event.subject, 0)
         key = event.subject if event.kind == e.OPTIMIZER_NEW else event.object
-        if key is not None and (event.kind in ESTABLISHING or event.kind == e.STEP) and key not in self.index:
+        if key is not None and event.kind.optimizer and key not in self.index:
             self.index[key] = len(self.opts)
             self.opts.append(key)
             self.state = self.state._replace(opts=(*self.state.opts, a.Opt()))
@@ -213,7 +192,7 @@ class Chain(Judge):
 
     def _repeat(self, event: Event, identity: Identity) -> Repeat | None:
         """What decides where an event leads; None where more does."""
-        names = TELLING.get(event.kind)
+        names = event.kind.tells
         state = self.state
         if names is None or state.regions or state.stale >= 0:
             return None
@@ -230,19 +209,17 @@ class Chain(Judge):
             told.append(frozenset(fact) if isinstance(fact, set) else fact)
         return identity, state, tuple(told)
 
-    def _backward(
-        self, event: Event, opts: list[a.Opt], scaler: int, move: Callable[..., None], state: State, here: Here
-    ) -> None:
+    def _feed(self, now: Moment) -> None:
         # The same backward again, and no step in between: an accumulation window is open.
-        for key in event.facts.get("feeds") or ():
+        for key in now.event.facts.get("feeds") or ():
             i = self.index.get(key)
             if i is None:
                 continue
             places = self.fed_at.setdefault(key, set())
-            if event.site in places:
-                move(i, a.HOLD)
-            places.add(event.site)
-        super()._backward(event, opts, scaler, move, state, here)
+            if now.event.site in places:
+                self._move(now, i, a.HOLD)
+            places.add(now.event.site)
+        super()._feed(now)
 
     # From a fault to a finding.
 
@@ -267,15 +244,15 @@ class Chain(Judge):
         event, partner = self._event(blamed), self._event(settled)
         if event is None or partner is None:
             return
-        key = (label, _identity(event))
-        if label in ON_EVERY_PATH:
+        fault, key = LABELS[label][1], (label, _identity(event))
+        if fault.every_path:
             self.often[key] = (self.often.get(key, (0,))[0] + 1, _identity(partner))
         if key in self.found:
             return
         path = self._witness(label, here, blamed, settled)
         involved = [event] if partner is event else [event, partner]
         other = partner if partner is not event else next((x for x in reversed(path) if x is not event), event)
-        site = self.own(place(label, event.site, other.site))
+        site = self.own(place(event.site, other.site, reads=fault.reads))
         steps = tuple(Step(x.site, describe(x)) for x in path)
         self.found[key] = make_finding(label, site, [*involved, *reversed(path)], {}, steps)
 
@@ -286,18 +263,16 @@ class Chain(Judge):
             if graph.nodes:
                 graph.nodes[-1].ways.append((len(graph.nodes), -1, True))
             graph.nodes.append(Node(event))
-        whole = Program()
-        whole.graphs, whole.things, whole.facts = [graph], self.program.things, self.program.facts
+        seen = Program()
+        seen.graphs, seen.things, seen.facts = [graph], self.program.things, self.program.facts
         places: set[tuple[str, str, int, int]] = set()
-        for rule in RULES.values():
-            if rule.whole is not None:
-                for label, event, values, others in rule.whole(whole):
-                    at = (label, event.site.path, event.site.line, event.site.column)
-                    if at in places:
-                        continue
-                    places.add(at)
-                    witness = tuple(Step(other.site, describe(other)) for other in others)
-                    yield make_finding(label, self.own(event.site), [event, *others], values, witness)
+        for label, event, values, others in whole(seen):
+            at = (label, event.site.path, event.site.line, event.site.column)
+            if at in places:
+                continue
+            places.add(at)
+            witness = tuple(Step(other.site, describe(other)) for other in others)
+            yield make_finding(label, self.own(event.site), [event, *others], values, witness)
 
 
 def _identity(event: Event) -> Identity:

@@ -13,72 +13,14 @@ from . import automaton as a
 from . import events as e
 from .events import Event, Graph, Program, Site, Test
 from .finding import Finding, Step, merge
-from .judge import (
-    ESTABLISHING,
-    ON_EVERY_PATH,
-    SECOND_TURN,
-    YIELDS_TO,
-    Blame,
-    Here,
-    Judge,
-    Region,
-    State,
-    describe,
-    judge_event,
-    make_finding,
-    of_framework,
-    place,
-)
-from .rules import RULES
+from .judge import Blame, Here, Judge, Region, State
+from .report import describe, judge_event, make_finding, of_framework, place, whole
+from .rules import LABELS
 
 __all__ = ["check", "judge_event", "merge"]
 
 #: Pairs of (node, state) after which a graph is explored again with fewer tests remembered, or is given up.
 LIMIT = 40_000
-
-#: Kinds of events that leave the state as it is, or move it by nothing that a test about them is worth remembering for.
-STILL = frozenset(
-    {
-        e.AUTOCAST_NEW,
-        e.SCOPE_LOST,
-        e.CUSTOM_FUNCTION,
-        e.CAPTURE,
-        e.THREAD,
-        e.COMPILED,
-        e.COMM_HOOK,
-        e.DEPRECATED,
-        e.SAVE,
-        e.OPTIMIZER_LOAD,
-        e.FILL,
-        e.SCALE,
-        e.MODULE_CAST,
-        e.PENALTY,
-        e.LOSS,
-        e.FORWARD,
-        e.AUTOGRAD_GRAD,
-        e.GRAD_READ,
-        e.GRAD_AVERAGE,
-        e.SCALER_STATE,
-        e.SCHEDULER_STEP,
-        e.DIVIDED_TWICE,
-        e.OVERHEAD,
-    }
-)
-#: Those that move it, but seldom by what a test about them has decided.
-MINOR = frozenset(
-    {
-        e.AUTOCAST_ENTER,
-        e.AUTOCAST_EXIT,
-        e.HANDOFF,
-        e.PARAM_WRITE,
-        e.OPTIMIZER_NEW,
-        e.SCALER_NEW,
-        e.SCALER_LOAD,
-        e.LOOP_EXIT,
-        e.AGAIN,
-        e.END,
-    }
-)
 
 #: Places, with the one that each was reached from. A place is a node, the tests that are known there, which of these
 #: came out as true (both bit sets), and the number of what else is known.
@@ -110,14 +52,12 @@ def check(program: Program, select: frozenset[str] | None = None) -> list[Findin
             if node.event is not None:
                 for finding in judge_event(node.event, program):
                     add(finding, graph.entry)
-    for rule in RULES.values():
-        if rule.whole is not None:
-            for label, event, values, others in rule.whole(program):
-                witness = tuple(Step(other.site, describe(other)) for other in others)
-                finding = make_finding(label, event.site, [event, *others], values, witness)
-                for graph in program.graphs:
-                    if any(node.event is event for node in graph.nodes):
-                        add(finding, graph.entry)
+    for label, event, values, others in whole(program):
+        witness = tuple(Step(other.site, describe(other)) for other in others)
+        finding = make_finding(label, event.site, [event, *others], values, witness)
+        for graph in program.graphs:
+            if any(node.event is event for node in graph.nodes):
+                add(finding, graph.entry)
     for site, entry in gave_up:
         values = {"function": site.function} if site.function not in ("", "<module>") else {}
         add(make_finding("source:too-many-paths", site, [], values, ()), entry)
@@ -164,7 +104,7 @@ class _Judge(Judge):
 
     def _survey(self) -> None:
         events = [node.event for node in self.graph.nodes if node.event is not None]
-        established = {x.subject if x.kind == e.OPTIMIZER_NEW else x.object for x in events if x.kind in ESTABLISHING}
+        established = {x.subject if x.kind == e.OPTIMIZER_NEW else x.object for x in events if x.kind.establishes}
         for event in events:
             if event.kind == e.ZERO_GRAD:
                 established.update(event.facts.get("owners") or ())
@@ -234,15 +174,18 @@ class _Judge(Judge):
             if test.off_by_one and self.windows[key] and key in self.accumulates and key not in self.later:
                 yield test
 
-    def _live_tests(self, still: frozenset[str]) -> list[int]:
-        """For each node, the tests that some way on from it may still ask; others need not be remembered."""
+    def _live_tests(self, least: int) -> list[int]:
+        """For each node, the tests that some way on from it may still ask; others need not be remembered.
+
+        Nor those under which no event stands that is worth more than ``least``.
+        """
         nodes = self.graph.nodes
         live = [0] * len(nodes)
         before: list[list[int]] = [[] for _ in nodes]
         for i, node in enumerate(nodes):
             for target, _, _ in node.ways:
                 before[target].append(i)
-        worth = self._worth_remembering(still)
+        worth = self._worth_remembering(least)
         windows = 0
         for key in self.windows:
             windows |= 1 << key
@@ -271,36 +214,36 @@ class _Judge(Judge):
                         work.append(previous)
         return live
 
-    def _worth_remembering(self, still: frozenset[str]) -> int:
+    def _worth_remembering(self, least: int) -> int:
         """The tests (as a bit set) under which some event stands that moves the state."""
         bits = 0
         for test in self.graph.tests:
             if test.turn:
                 bits |= 1 << test.key
         for node in self.graph.nodes:
-            if node.event is not None and (node.event.kind not in still or node.event.facts.get("twice")):
+            if node.event is not None and (node.event.kind.worth > least or node.event.facts.get("twice")):
                 for key, _ in node.event.guards:
                     bits |= 1 << key
         return bits
 
     def findings(self) -> Iterator[Finding]:
         if self._may_fault():
-            for still in (STILL, STILL | MINOR):
-                self.live = self._live_tests(still)
+            for least in (e.UNTESTED, e.SELDOM):
+                self.live = self._live_tests(least)
                 self._explore()
                 if not self.gave_up:
                     break
         for test in self._boundaries():
             if test.site is not None:
                 yield make_finding("window:off-by-one", test.site, [], {"window": str(test.text)}, ())
-        entered = {blame.settled for (label, _), (_, blame) in self.faults.items() if label == "backward@region"}
+        settled = {(label, blame.settled) for (label, _), (_, blame) in self.faults.items()}
         for (label, _), (here, blame) in self.faults.items():
-            if label == "step@region" and blame.settled in entered:
+            fault, event = LABELS[label][1], self._event(blame.blamed)
+            if any((stronger, blame.settled) in settled for stronger in fault.yields_where_settled):
                 continue
-            if any((stronger, blame.blamed) in self.faults for stronger in YIELDS_TO.get(label, ())):
+            if any((stronger, blame.blamed) in self.faults for stronger in fault.yields_to):
                 continue
-            event = self._event(blame.blamed)
-            if event is not None and self._follows_from_missing_update(label, event.subject):
+            if fault.needs_update and event is not None and event.subject not in self.updated:
                 continue
             finding = self._report(label, here, blame)
             if finding is not None:
@@ -411,7 +354,8 @@ class _Judge(Judge):
             place = self.trail[place]
 
     def _report(self, label: str, here: Here, blame: Blame) -> Finding | None:
-        if label in ON_EVERY_PATH and self.committed[label, blame.blamed, blame.settled] < self.visits[blame.settled]:
+        fault = LABELS[label][1]
+        if fault.every_path and self.committed[label, blame.blamed, blame.settled] < self.visits[blame.settled]:
             return None
         nodes = self.graph.nodes
         blamed, settled = nodes[blame.blamed].event, nodes[blame.settled].event
@@ -421,9 +365,9 @@ class _Judge(Judge):
             involved.append(settled)
         path = self._witness(label, here, blame.blamed, blame.settled)
         partner = settled if settled is not blamed else next((x for x in reversed(path) if x is not blamed), blamed)
-        site = place(label, blamed.site, partner.site if partner is not None else blamed.site)
+        site = place(blamed.site, partner.site if partner is not None else blamed.site, reads=fault.reads)
         certain = self.committed[label, blame.blamed, blame.settled] >= self.visits.get(blame.settled, 1)
-        if label in SECOND_TURN:
+        if fault.next_turn:
             # The first turn of a loop cannot commit these; what else may spare them is a test around the two events.
             certain = not any(key not in self.windows for x in involved for key, _ in x.guards)
         condition = "" if certain else self._condition(blamed)

@@ -8,72 +8,237 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 
-# Event kinds. The subject of an event is the thing named first in its comment, the object the second.
-AUTOCAST_NEW = "autocast-new"  # an autocast context is constructed; facts: arguments as bound to the signature
-AUTOCAST_ENTER = "autocast-enter"  # region; facts: instance, device, dtype, enabled, cache
-AUTOCAST_EXIT = "autocast-exit"  # region
-AUTOCAST_CACHE_CLEAR = "autocast-cache-clear"
-#: An autograd.Function that does not take what autocast gives it; facts: how, applied (to what matters), inside.
-CUSTOM_FUNCTION = "custom-function"
-SCOPE_LOST = "scope-lost"  # an autocast that never covers the intended code; facts: how
-CAPTURE = "capture"  # module that is traced, or whose kernels are captured; facts: how
-THREAD = "thread"  # module that another thread runs than the one that is in a region; facts: how
-COMPILED = "compiled"  # module that is compiled and has float32 islands: run in a region, and backward outside of it
-COMM_HOOK = "comm-hook"  # module whose gradients are cast to float16 before they are averaged over ranks
-SCALER_NEW = "scaler-new"  # scaler; facts: arguments
-OPTIMIZER_NEW = "optimizer-new"  # optimizer; facts: found (not constructed here: its gradients may be anything)
-SCALE = "scale"  # scaler; facts: what is known of the scaled value
-#: Scaler or nothing. facts: feeds, divided, vague, inside (a loop without a step), apart (under no_sync), averaged (the
-#: tests under which it averages the gradients over processes, None where it does not, as far as is known)
-BACKWARD = "backward"
-AUTOGRAD_GRAD = "autograd-grad"
-UNSCALE = "unscale"  # scaler, optimizer; facts: framework (see SCALER_STEP)
-RESTORE = "restore"  # scaler; a block ends that unscales what it has scaled; facts: owners
-DIVIDED_TWICE = "divided-twice"  # a loss is divided by a number by which the framework divides it too
-CLIP = "clip"  # optimizers whose gradients are clipped; facts: owners, nonfinite_error, measures_only, local
-GRAD_READ = "grad-read"
-GRAD_EDIT = "grad-edit"
-GRAD_DIVIDE = "grad-divide"  # gradients divided by the loss scale by hand
-GRAD_NORMALISE = "grad-normalise"  # gradients divided by the number of micro-batches by hand
-GRAD_AVERAGE = "grad-average"  # gradients may be averaged over processes by hand
-SCALER_STEP = "scaler-step"  # scaler, optimizer; facts: framework (its step, with the update; "" where it may be none)
-STEP = "step"  # optimizer, stepped directly
-UPDATE = "update"  # scaler; facts: new_scale, and of a run: scale, skips_in_a_row, skips, steps, growth_interval
-ZERO_GRAD = (
-    # optimizers whose gradients are cleared; facts: owners, rescue (an exception was caught), guessed, zeros (by zeros
-    # that nothing in view needs)
-    "zero-grad"
+# What an event does to a state, by how much a test that it stands under is worth remembering for it: a test is
+# remembered only where it decides about something that a fault may come of.
+UNTESTED = 0  # nothing, or nothing that such a test is worth remembering for
+SELDOM = 1  # something, but seldom by what the test has decided
+MOVES = 2
+
+
+class Kind(str):
+    """A kind of event: its name, and all that is known of every event of that kind.
+
+    facts       the facts that such an event may have; another one, or one that nobody reads, fails a test.
+    worth       what it does to a state: UNTESTED, SELDOM or MOVES.
+    says        what it did, in words, for the path that leads to a fault. ``says_scaled`` the same of one whose
+                subject is a scaler.
+    optimizer   whether its object, or for a construction its subject, is one optimizer. ``establishes`` that it is
+                known to be one from then on: what is merely stepped could be a scheduler.
+    turns       whether a rule asks which turn of which loops it belongs to: it has the fact ``loops`` in source, the
+                keys of the loops around it, the outermost first.
+    tells       the facts that decide, with its things, what it does to a state without regions: in a run the same
+                event in the same state leads to the same again. None where more than its facts decides.
+    """
+
+    __slots__ = ("establishes", "facts", "optimizer", "says", "says_scaled", "tells", "turns", "worth")
+    facts: frozenset[str]
+    worth: int
+    says: str
+    says_scaled: str
+    optimizer: bool
+    establishes: bool
+    turns: bool
+    tells: tuple[str, ...] | None
+
+    def __new__(  # noqa: PYI034 - Python 3.10 has no Self
+        cls,
+        name: str,
+        facts: str = "",
+        *,
+        worth: int = UNTESTED,
+        says: str = "",
+        says_scaled: str = "",
+        optimizer: bool = False,
+        establishes: bool = False,
+        turns: bool = False,
+        tells: str | None = None,
+    ) -> Kind:
+        made = super().__new__(cls, name)
+        made.facts = frozenset(facts.split()) | ({"loops"} if turns else frozenset())
+        made.worth = worth
+        made.says = says or name
+        made.says_scaled = says_scaled or made.says
+        made.optimizer = optimizer
+        made.establishes = establishes
+        made.turns = turns
+        made.tells = None if tells is None else tuple(tells.split())
+        return made
+
+
+# The kinds. The subject of an event is the thing named first in its comment, the object the second.
+
+# An autocast context is constructed; arguments as bound to the signature, excess: more of them than it takes.
+AUTOCAST_NEW = Kind("autocast-new", "arguments callable excess")
+# A region; instance: the identity of its context, null: it is no region, but stands where one could.
+AUTOCAST_ENTER = Kind(
+    "autocast-enter", "cache device dtype enabled instance null", worth=SELDOM, says="autocast is entered"
 )
-FORWARD = "forward"  # module
-LOSS = "loss"  # facts: kind, low_precision, ambient (a framework runs it under autocast)
-PARAM_WRITE = "param-write"
-MODULE_CAST = "module-cast"  # module; facts: dtype
-FILL = "fill"  # facts: value, tensor
-SCALER_STATE = "scaler-state"  # scaler.state_dict()
-SCALER_LOAD = "scaler-load"  # scaler.load_state_dict()
-SAVE = "save"  # facts: contents
-OPTIMIZER_LOAD = "optimizer-load"  # optimizer.load_state_dict(); facts: holds_scaler (so does what it is loaded from)
-SCHEDULER_STEP = "scheduler-step"  # optimizer whose learning rate moves; facts: loops, or of a run: skipped, idle
-GRAD_INVALID = "grad-invalid"  # optimizer: values that are not finite appeared in its gradients after unscale_
-PENALTY = "penalty"  # scaled gradients from autograd.grad enter a new loss
-DEPRECATED = "deprecated"  # facts: old, new
-# What low precision does to values. facts: dtype ("half" where it is one of the two), guessed (code that cannot be read
-# gave the tensor), how.
-EPSILON = "epsilon"  # a small constant is added to a tensor, or is the least that one may be; facts: value, divides
-FRAGILE_MATH = "fragile-math"  # an expression that overflows or cancels
-LOW_SUM = "low-sum"  # a running sum is kept in low precision
-OVERHEAD = "overhead"  # what is cast or copied more often than needed; facts: how, and of a loss scale loops
-LOW_POSITIONS = "low-positions"  # positions lose their last digits
-DTYPE_CLASH = "dtype-clash"  # a low-precision tensor meets float32 where nothing promotes
-HANDOFF = "handoff"  # things given to code that cannot be read; facts: things, also_scaler
-#: A loop that counts accumulation windows is left: what it leaves over is no window. facts: complete, where the loop
-#: leaves the step to what follows, so that its end completes the window; within, where a loop around it does so too.
-LOOP_EXIT = "loop-exit"
-AGAIN = "again"  # the function that was read is called once more, by code that is not read
-END = "end"  # the end of the program that was read
+AUTOCAST_EXIT = Kind("autocast-exit", "depth", worth=SELDOM, says="autocast is left")  # depth: regions that stay open
+AUTOCAST_CACHE_CLEAR = Kind("autocast-cache-clear", worth=MOVES)
+# An autograd.Function that does not take what autocast gives it; applied: to what matters.
+CUSTOM_FUNCTION = Kind("custom-function", "applied how")
+SCOPE_LOST = Kind("scope-lost", "how")  # an autocast that never covers the intended code
+CAPTURE = Kind("capture", "how", says="the model is captured")  # a module is traced, or its kernels are captured
+# A module that another thread runs than the one that is in a region.
+THREAD = Kind("thread", "how", says="another thread runs the model")
+COMPILED = Kind("compiled")  # a compiled module with float32 islands: run in a region, and backward outside of it
+COMM_HOOK = Kind("comm-hook")  # a module whose gradients are cast to float16 before they are averaged over ranks
+# A scaler; arguments as bound to the signature, excess: more of them, disabled_itself: it found no device.
+SCALER_NEW = Kind(
+    "scaler-new", "arguments callable disabled_itself excess", worth=SELDOM, says="the scaler is constructed"
+)
+# An optimizer; found: not constructed here, so that its gradients may be anything.
+OPTIMIZER_NEW = Kind(
+    "optimizer-new",
+    "found",
+    worth=SELDOM,
+    says="the optimizer is constructed",
+    optimizer=True,
+    establishes=True,
+)
+# A scaler. Of the scaled value: autocast ("in", "out" of a region), dtypes of its forward, float32: whether that ran in
+# it, forward: its event, forward_read: its code is known, loss_in_region, twice: it was scaled before.
+SCALE = Kind("scale", "autocast dtypes float32 forward forward_read loss_in_region twice")
+# Scaler or nothing. feeds: the optimizers whose gradients it adds to, leaves: the identities of its leaves in a run;
+# divided: the loss, vague: whether it was is not sure; inside: a loop without a step, apart: under no_sync, averaged:
+# the tests under which it averages the gradients over processes, None where it does not, as far as is known; dtypes of
+# its forward, alone: no scaler is in view; custom: its autograd Functions care for autocast themselves; uneven: parts
+# of the loss are scaled by different scales; scaled: a scaler has scaled it; opaque: gradients that are given may be.
+BACKWARD = Kind(
+    "backward",
+    "alone apart averaged custom divided dtypes feeds inside leaves opaque scaled twice uneven vague",
+    worth=MOVES,
+    says="gradients of an unscaled loss are added",
+    says_scaled="the gradients become multiplied by the loss scale",
+    turns=True,
+    tells="feeds divided opaque",
+)
+AUTOGRAD_GRAD = Kind("autograd-grad")
+# Scaler, optimizer; framework: see SCALER_STEP.
+UNSCALE = Kind(
+    "unscale",
+    "framework",
+    worth=MOVES,
+    says="the gradients are divided by the loss scale",
+    optimizer=True,
+    establishes=True,
+    tells="",
+)
+# Scaler; a block ends that unscales what it has scaled.
+RESTORE = Kind("restore", "owners", worth=MOVES, says="the gradients are divided by the loss scale")
+# A loss is divided by a number by which the framework divides it too.
+DIVIDED_TWICE = Kind("divided-twice", "divisor framework way")
+# owners: optimizers whose gradients are clipped, None: not known; touches: identities of parameters that are nobody's
+# yet; measures_only: the limit is infinite, local: of one rank's shards; undone: the program looks at it and skips.
+CLIP = Kind(
+    "clip",
+    "copies local measures_only nonfinite_error owners touches undone",
+    worth=MOVES,
+    says="the gradients are clipped",
+    tells="owners measures_only nonfinite_error undone",
+)
+GRAD_READ = Kind("grad-read", "owners undone", says="the gradients are read")
+GRAD_EDIT = Kind("grad-edit", "owners undone", worth=MOVES, says="the gradients are edited")
+# Gradients are divided by the loss scale by hand; by the number of micro-batches; averaged over processes.
+GRAD_DIVIDE = Kind(
+    "grad-divide", "owners undone", worth=MOVES, says="the gradients are divided by the loss scale by hand"
+)
+GRAD_NORMALISE = Kind("grad-normalise", "owners", worth=MOVES)
+GRAD_AVERAGE = Kind("grad-average")
+# Scaler, optimizer; framework: its step, with the update ("" where it may be none); unsynchronised: how its shards are
+# stepped by one rank alone; unscales: it has not been unscaled before.
+SCALER_STEP = Kind(
+    "scaler-step",
+    "closure framework unscales unsynchronised",
+    worth=MOVES,
+    says="the scaler steps the optimizer",
+    optimizer=True,
+    establishes=True,
+    turns=True,
+    tells="unscales",
+)
+# An optimizer, stepped directly; checked: the program has looked whether the gradients are finite.
+STEP = Kind("step", "checked", worth=MOVES, says="the optimizer is stepped directly", optimizer=True, tells="checked")
+# A scaler; new_scale: one is given. Of a run, the scale and what it has done so far.
+UPDATE = Kind(
+    "update",
+    "growth_interval new_scale scale skips skips_in_a_row steps",
+    worth=MOVES,
+    says="the loss scale is updated",
+    tells="new_scale",
+)
+# owners: optimizers whose gradients are cleared; rescue: an exception was caught; guessed: not seen; zeros: by zeros
+# that nothing in view needs.
+ZERO_GRAD = Kind(
+    "zero-grad",
+    "guessed owners rescue zeros",
+    worth=MOVES,
+    says="the gradients are zeroed",
+    optimizer=True,
+    establishes=True,
+    turns=True,
+    tells="owners",
+)
+# A module; cached: its weights may be, poisoned: they were cast while gradients were off.
+FORWARD = Kind("forward", "cached poisoned", says="the model runs forward")
+# function: its name, low_precision: the dtype it is computed in; ambient: how severe it is where a framework runs it
+# under autocast.
+LOSS = Kind("loss", "ambient function low_precision")
+PARAM_WRITE = Kind("param-write", worth=SELDOM, says="parameters are written")
+# A module; trained: as it leaves the cast, by the same code.
+MODULE_CAST = Kind("module-cast", "dtype trained", says="the model's parameters are cast")
+# eligible: the tensor that is filled with the value may be float16.
+FILL = Kind("fill", "eligible value")
+SCALER_STATE = Kind("scaler-state", says="the scaler's state is taken")  # scaler.state_dict()
+# scaler.load_state_dict(); entry of a checkpoint, of_others: that no checkpoint here has.
+SCALER_LOAD = Kind("scaler-load", "entry of_others", worth=SELDOM)
+# What is saved: optimizers and scalers by key or text, whole_scalers: the objects themselves, and the entries under
+# which the states of each are; owners: keys of those optimizers; scope_scalers: scalers that step them; open: there
+# may be more; objects: they are saved by who is given the objects.
+SAVE = Kind(
+    "save",
+    "objects open optimizer_entries optimizers owners scaler_entries scalers scope_scalers whole_scalers",
+    says="the checkpoint is written",
+)
+# optimizer.load_state_dict(); source and entry of it that is loaded, holds_scaler: so does what it is loaded from.
+OPTIMIZER_LOAD = Kind("optimizer-load", "entry holds_scaler scope_scalers source")
+# An optimizer whose learning rate moves. Of a run: skipped, as the step before was; idle: there was none.
+SCHEDULER_STEP = Kind("scheduler-step", "idle skipped", says="the learning rate moves on", turns=True)
+GRAD_INVALID = Kind("grad-invalid")  # an optimizer: values that are not finite came into its gradients after unscale_
+PENALTY = Kind("penalty")  # scaled gradients from autograd.grad enter a new loss
+DEPRECATED = Kind("deprecated", "new old")
+# What low precision does to values. dtype: "half" where it is one of the two; guessed: code that cannot be read gave
+# the tensor.
+EPSILON = Kind("epsilon", "divides dtype guessed how value")  # a small constant is added, or is the least that may be
+FRAGILE_MATH = Kind("fragile-math", "dtype guessed how")  # an expression that overflows or cancels
+LOW_SUM = Kind("low-sum", "dtype guessed")  # a running sum is kept in low precision
+LOW_POSITIONS = Kind("low-positions", "dtype guessed how")  # positions lose their last digits
+DTYPE_CLASH = Kind("dtype-clash", "dtype guessed how")  # a low-precision tensor meets float32 where nothing promotes
+OVERHEAD = Kind("overhead", "how", turns=True)  # what is cast or copied more often than needed
+# Things are given to code that cannot be read; trains: those that it is known to train.
+HANDOFF = Kind("handoff", "things trains", worth=SELDOM)
+# A loop that counts accumulation windows is left: what it leaves over is no window. complete: the loop leaves the step
+# to what follows, so that its end completes the window; within: a loop around it does so too.
+LOOP_EXIT = Kind("loop-exit", "complete within", worth=SELDOM)
+# The function that was read is called once more, by code that is not read.
+AGAIN = Kind("again", worth=SELDOM, says="the function is called again")
+END = Kind("end", worth=SELDOM, says="the program ends")  # the end of the program that was read
+
+#: Role of a thing -> the facts that it may have.
+THINGS = {
+    "scaler": ("arguments callable cls constructed device doubt enabled framework sharded shared"),
+    "optimizer": "callable constructed divided engine frozen fused hooked owns shared shares",
+    "module": "compiled copies deepspeed frozen kind low parameter parts read shared wide wrapped",
+    "autocast": "cache device dtype shared stored",
+    "device": "shared",
+    "loss": "kind promotes reduction shared",
+}
+#: What may be known of a program as a whole.
+PROGRAM = "averaged enters_autocast float16 handed lightning16 live_scalers scaler_dtypes trained_modules unread"
 
 # Loops that run backward at every turn and leave the step to what follows: any, and those over the micro-batches of one
 # window.
@@ -143,7 +308,7 @@ class Site:
 class Thing:
     """An object the protocol speaks of: a scaler, an optimizer, a module, an autocast region.
 
-    ``key`` is its index in :attr:`Program.things`; ``facts`` holds what its constructor said.
+    ``key`` is its index in :attr:`Program.things`; ``facts`` (those in :data:`THINGS`) holds what its constructor said.
     """
 
     __slots__ = ("facts", "key", "name", "role", "site")
@@ -162,16 +327,16 @@ class Thing:
 class Event:
     """One AMP event.
 
-    ``subject`` and ``object`` are keys of things, ``names`` the user's own words for them (as ``str`` gives them).
-
-    ``guards`` are the tests (key, truth) under which the event stands in the source; a run has none.
+    ``facts`` are of those that its kind declares. ``subject`` and ``object`` are keys of things, ``names`` the user's
+    own words for them (as ``str`` gives them). ``guards`` are the tests (key, truth) under which the event stands in
+    the source; a run has none.
     """
 
     __slots__ = ("facts", "guards", "kind", "names", "object", "site", "subject")
 
     def __init__(
         self,
-        kind: str,
+        kind: Kind,
         site: Site,
         subject: int | None = None,
         object: int | None = None,
@@ -261,8 +426,8 @@ class Graph:
 class Program:
     """Everything read from one source tree or one run: its graphs and the things that their events speak of.
 
-    ``facts`` are what is true of the program as a whole (``torch_version``, whether it trains in float16, what was
-    given up on); rules that judge the whole read them.
+    ``facts`` (those in :data:`PROGRAM`) are what is true of the program as a whole: whether it trains in float16, what
+    was given up on; rules that judge the whole read them.
     """
 
     __slots__ = ("facts", "graphs", "things")
@@ -271,6 +436,14 @@ class Program:
         self.graphs: list[Graph] = []
         self.things: list[Thing] = []
         self.facts: dict[str, Any] = {}
+
+    def events(self) -> Iterator[Event]:
+        """All events, graph by graph."""
+        return (node.event for graph in self.graphs for node in graph.nodes if node.event is not None)
+
+    def called(self, what: int | str) -> str:
+        """What the user calls a thing that is given by its key, or by its text."""
+        return self.things[what].name if isinstance(what, int) else str(what)
 
     def thing(self, role: str, name: str, site: Site | None = None, **facts: Any) -> Thing:
         """Make a new thing of this program."""

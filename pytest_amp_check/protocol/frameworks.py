@@ -276,9 +276,6 @@ PACKAGES = frozenset(name.partition(".")[0] for name in (*NAMES, *ALIASES))
 #: Attributes of a Trainer by which it divides the loss of automatic optimization.
 TRAINER_STEPS = "trainer.accumulate_grad_batches"
 
-#: Faults that are none of the loss scale's, so that they hold in every precision.
-PRECISION_FREE = frozenset({"step@undivided", "zero@window", "backward@region", "step@region", "backward@stale"})
-
 
 def canonical(name: str) -> str:
     """The canonical place of a dotted name: ``pytorch_lightning.LightningModule`` -> ``lightning.LightningModule``."""

@@ -6,60 +6,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from . import automaton as a
 from . import events as e
-from .events import Event, Program, Site, Test
-from .finding import ERROR, SEVERITIES, Finding, Step
-from .frameworks import FRAMEWORKS, PRECISION_FREE
+from .events import Event, Kind, Program, Site, Test
 from .named import NamedTuple
-from .rule import FactJudge
-from .rules import LABELS, RULES
+from .rules import LABELS
 
 #: Autocast regions that are remembered at once.
 DEPTH = 64
 #: The instance of a context that stands where a region could, and opens none (``nullcontext()``).
 NULL = -2
-
-#: Faults that only count when every path that reaches the place commits them.
-ON_EVERY_PATH = frozenset({"step@discarded", "step@apart", "update@nothing"})
-#: Kinds that no state depends on.
-IDLE = frozenset(
-    {
-        e.AUTOCAST_NEW,
-        e.SCOPE_LOST,
-        e.CUSTOM_FUNCTION,
-        e.COMPILED,
-        e.COMM_HOOK,
-        e.DEPRECATED,
-        e.SAVE,
-        e.OPTIMIZER_LOAD,
-        e.FILL,
-        e.SCALE,
-        e.MODULE_CAST,
-        e.PENALTY,
-        e.AUTOGRAD_GRAD,
-        e.SCHEDULER_STEP,
-        e.GRAD_INVALID,
-        e.DIVIDED_TWICE,
-        e.OVERHEAD,
-    }
-)
-#: Kinds after which a thing is known to be an optimizer; ``step`` alone could be a scheduler's.
-ESTABLISHING = frozenset({e.OPTIMIZER_NEW, e.SCALER_STEP, e.UNSCALE, e.ZERO_GRAD})
-OPTIMIZER_KINDS = frozenset({e.OPTIMIZER_NEW, e.SCALER_STEP, e.UNSCALE, e.STEP, e.ZERO_GRAD})
-DEFAULT_NAMES = {
-    "scaler": "the scaler",
-    "optimizer": "the optimizer",
-    "loss": "the loss",
-    "module": "the model",
-    "params": "the gradients",
-    "context": "autocast",
-    "call": "this call",
-    "window": "the step condition",
-    "function": "this code",
-}
+#: Events that the path to a fault shows.
+SHOWN = 6
 
 
 class Region(NamedTuple):
@@ -98,101 +58,25 @@ class Blame(NamedTuple):
 Here = tuple[int, ...]
 
 
-#: Kind of event -> judges of one such event by itself.
-ALONE: dict[str, list[FactJudge]] = {}
-for _rule in RULES.values():
-    for _kind, _judge in _rule.on.items():
-        ALONE.setdefault(_kind, []).append(_judge)
+class Moment:
+    """An event as a path meets it: the state before it, which becomes that after it.
 
-
-def alone(event: Event, program: Program) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Labels of the faults of one event by itself, with values for their messages."""
-    for judge in ALONE.get(event.kind, ()):
-        yield from judge(event, program)
-
-
-def judge_event(event: Event, program: Program) -> Iterator[Finding]:
-    """Findings of the rules that judge one event by itself."""
-    for label, values in alone(event, program):
-        yield make_finding(label, event.site, [event], values, (), certain=not event.facts.get("possible"))
-
-
-def make_finding(
-    label: str,
-    site: Site,
-    events: list[Event],
-    values: Mapping[str, str],
-    witness: tuple[Step, ...],
-    *,
-    certain: bool = True,
-    condition: str = "",
-) -> Finding:
-    rule, fault = LABELS[label]
-    names: dict[str, str] = {}
-    for event in reversed(events):
-        names.update((k, text) for k, v in event.names.items() if (text := str(v)))
-    names.update(values)
-    message = _fill(fault.message.replace("{advice}", values.get("advice", "")), names)
-    severity = values.get("severity") or fault.severity or rule.severity
-    return Finding(
-        rule.code,
-        rule.name,
-        severity,
-        message,
-        site,
-        certain=certain,
-        condition=condition,
-        witness=witness,
-        label=label,
-        names=names,
-    )
-
-
-def of_framework(label: str, events: list[Event], program: Program) -> tuple[str, dict[str, str]]:
-    """The label of a fault where a framework does the scaling, and what its message says then.
-
-    The severity is no higher than it is known that the framework scales at all.
+    ``opts`` are the gradients of that state, one entry for each optimizer; ``subject`` is the key of the event's
+    subject, -1 if it has none.
     """
-    if label in PRECISION_FREE:
-        return label, {}
-    for event in events:
-        thing = program.things[event.subject] if event.subject is not None else None
-        framework = FRAMEWORKS.get(thing.facts.get("framework", "")) if thing is not None else None
-        if thing is None or framework is None:
-            continue
-        rule, fault = LABELS[label]
-        values = {}
-        worst = max(fault.severity or rule.severity, thing.facts.get("doubt") or ERROR, key=SEVERITIES.index)
-        values["severity"] = worst
-        advice = framework.advice.get(label)
-        if advice is not None:
-            label = f"{label}-framework"
-            values.update(framework=framework.title, advice=advice)
-        elif framework.scaler:
-            values["scaler"] = f"{event.names.get('scaler') or thing.name}.{framework.scaler}"
-        return label, values
-    return label, {}
 
+    __slots__ = ("event", "here", "index", "opts", "state", "subject")
 
-class _Names(dict[str, str]):
-    def __missing__(self, key: str) -> str:
-        return DEFAULT_NAMES.get(key, key)
+    def __init__(self, index: int, event: Event, state: State, here: Here) -> None:
+        self.index = index
+        self.event = event
+        self.state = state
+        self.here = here
+        self.opts = list(state.opts)
+        self.subject = -1 if event.subject is None else event.subject
 
-
-def _fill(template: str, names: Mapping[str, str]) -> str:
-    """The message with the user's names.
-
-    A name that is not known is put in words, without the backticks; in the midst of code it is called as everybody
-    calls it.
-    """
-    unknown = [key for key, words in DEFAULT_NAMES.items() if names.get(key, words) == words]
-    for key in unknown:
-        template = template.replace("`{" + key + "}`", DEFAULT_NAMES[key])
-    parts = template.split("`")
-    for key in unknown:
-        usual = DEFAULT_NAMES[key].rpartition(" ")[2]
-        parts[1::2] = [code.replace("{" + key + "}", usual) for code in parts[1::2]]
-    return "`".join(parts).format_map(_Names(names))
+    def after(self) -> State:
+        return self.state._replace(opts=tuple(self.opts))
 
 
 class Judge:
@@ -232,6 +116,34 @@ class Judge:
     def _blame(self, label: str, blamed: int, settled: int, here: Here) -> None:
         """A fault was committed."""
 
+    def _apply(self, index: int, event: Event, state: State, here: Here) -> State:
+        """The state after an event, with the faults that it commits."""
+        handle = HANDLERS.get(event.kind)
+        return state if handle is None else handle(self, Moment(index, event, state, here))
+
+    def _move(
+        self,
+        now: Moment,
+        i: int,
+        name: str,
+        *,
+        by: int = -1,
+        divided: bool = True,
+        held: bool = False,
+        inside: str = "",
+        apart: bool = False,
+        partly: bool = False,
+    ) -> None:
+        """Move the gradients of optimizer ``i``, and settle the faults that nothing excuses."""
+        now.opts[i], faults = a.move(
+            now.opts[i], name, by=by, divided=divided, held=held, inside=inside, apart=apart, partly=partly
+        )
+        for label in faults:
+            self.faulted = True
+            excuse = EXCUSES.get(LABELS[label][1].unless)
+            if excuse is None or not excuse(self, now, i):
+                self._settle(label, now.index, i, now.here)
+
     def _owners(self, event: Event) -> tuple[int, ...]:
         """Keys of the optimizers whose gradients an event is about; all of them where that is not known."""
         owners = event.facts.get("owners")
@@ -239,98 +151,86 @@ class Judge:
             return tuple(self.opts)
         return tuple(key for key in owners if key in self.index)
 
-    def _apply(self, index: int, event: Event, state: State, here: Here) -> State:
-        kind = event.kind
-        if event.facts.get("twice"):
-            self._blame("scale@scaled", index, index, here)
-        if kind == e.SCHEDULER_STEP and event.object in self.index and "loops" in event.facts:
-            self._schedule(index, event, state, here)
-        if kind in IDLE:
-            return state
-        if kind == e.AUTOCAST_ENTER:
-            return self._enter(index, event, state, here)
-        if kind == e.AUTOCAST_EXIT:
-            regions = state.regions[: event.facts.get("depth", len(state.regions) - 1)]
-            nested = any(region.instance != NULL for region in regions)
-            known, truth, _, opts, used, renewed, stale = state
-            return State(known, truth, regions, opts, used, renewed, stale if nested else -1)
-        if kind == e.AUTOCAST_CACHE_CLEAR:
-            return state._replace(stale=-1)
-        if kind == e.FORWARD:
-            if (
-                state.stale >= 0
-                and event.facts.get("cached", True)
-                and state.regions
-                and state.regions[-1].enabled
-                and state.regions[-1].cache
-            ):
-                self._blame("write@region-then-forward", state.stale, index, here)
-                return state._replace(stale=-1)
-            return state
-        if kind == e.LOSS:
-            self._loss(index, event, state, here)
-            return state
-        if kind in (e.CAPTURE, e.THREAD):
-            self._outside(index, event, state, here)
-            return state
-        if kind == e.SCALER_NEW:
-            bit = self.scaler_bit.get(event.subject if event.subject is not None else -1, 0)
-            return state._replace(renewed=state.renewed | bit) if state.used & bit else state
-        if kind == e.SCALER_LOAD:
-            bit = self.scaler_bit.get(event.subject if event.subject is not None else -1, 0)
-            return state._replace(renewed=state.renewed & ~bit)
-        if kind in (e.BACKWARD, e.SCALER_STEP, e.STEP, e.PARAM_WRITE):
-            state = self._in_region(index, event, state, here)
-        return self._optimizers(index, event, state, here)
+    # Autocast regions.
 
-    def _enter(self, index: int, event: Event, state: State, here: Here) -> State:
-        facts = event.facts
+    def _enter(self, now: Moment) -> State:
+        state, facts, index = now.state, now.event.facts, now.index
         if facts.get("null"):
             outer = state.regions[-1] if state.regions else Region(NULL, False, "", "", True, index)
             return state._replace(regions=(*state.regions, outer._replace(instance=NULL)))
-        instance = facts.get("instance", -1 if event.subject is None else event.subject)
+        instance = facts.get("instance", now.subject)
         if instance >= 0 and any(region.instance == instance for region in state.regions):
-            self._blame("enter@entered", index, index, here)
+            self._blame("enter@entered", index, index, now.here)
         region = Region(instance, facts["enabled"], facts["device"], facts["dtype"], facts["cache"], index)
         if len(state.regions) >= DEPTH:
             return state
         known, truth, regions, opts, used, renewed, stale = state
         return State(known, truth, (*regions, region), opts, used, renewed, stale)
 
-    def _in_region(self, index: int, event: Event, state: State, here: Here) -> State:
-        if not state.regions:
-            return state
-        writes = event.object in self.index or event.kind == e.PARAM_WRITE
-        nested = any(region.instance != NULL for region in state.regions)
-        if event.kind != e.BACKWARD and nested and state.regions[-1].cache and writes:
-            state = state._replace(stale=index)
-        region = state.regions[-1]
-        if event.kind == e.PARAM_WRITE or not region.enabled or region.told:
-            return state
-        if (event.kind != e.BACKWARD and event.object not in self.index) or event.facts.get("custom"):
-            return state
-        label = "backward@region" if event.kind == e.BACKWARD else "step@region"
-        self._blame(label, index, region.entered, here)
-        regions = tuple(r._replace(told=True) for r in state.regions)
-        return state._replace(regions=regions)
+    def _exit(self, now: Moment) -> State:
+        known, truth, open_regions, opts, used, renewed, stale = now.state
+        regions = open_regions[: now.event.facts.get("depth", len(open_regions) - 1)]
+        nested = any(region.instance != NULL for region in regions)
+        return State(known, truth, regions, opts, used, renewed, stale if nested else -1)
 
-    def _outside(self, index: int, event: Event, state: State, here: Here) -> None:
-        """A module is captured, or run by another thread, in a region whose cache or state that does not respect."""
+    def _clear_cache(self, now: Moment) -> State:
+        return now.state._replace(stale=-1)
+
+    def _forward(self, now: Moment) -> State:
+        """A module runs forward, with the low-precision copies of weights that have been written since."""
+        state = now.state
         region = state.regions[-1] if state.regions else None
-        if region is None or not region.enabled:
+        if state.stale < 0 or region is None or not (region.enabled and region.cache):
+            return state
+        if not now.event.facts.get("cached", True):
+            return state
+        self._blame("write@region-then-forward", state.stale, now.index, now.here)
+        return state._replace(stale=-1)
+
+    def _in_region(self, now: Moment) -> None:
+        """Something runs backward, or writes parameters, in a region that may be open."""
+        state, event = now.state, now.event
+        if not state.regions:
             return
-        how = event.facts["how"]
+        region = state.regions[-1]
+        of_optimizer = event.object in self.index
+        writes = event.kind == e.PARAM_WRITE or (of_optimizer and event.kind != e.BACKWARD)
+        if writes and region.cache and any(each.instance != NULL for each in state.regions):
+            now.state = state = state._replace(stale=now.index)
+        if event.kind == e.PARAM_WRITE or not region.enabled or region.told:
+            return
+        if (event.kind != e.BACKWARD and not of_optimizer) or event.facts.get("custom"):
+            return
+        label = "backward@region" if event.kind == e.BACKWARD else "step@region"
+        self._blame(label, now.index, region.entered, now.here)
+        now.state = state._replace(regions=tuple(each._replace(told=True) for each in state.regions))
+
+    def _write(self, now: Moment) -> State:
+        self._in_region(now)
+        return now.state
+
+    def _outside(self, now: Moment) -> State:
+        """A module is captured, or run by another thread, in a region whose cache or state that does not respect."""
+        state = now.state
+        region = state.regions[-1] if state.regions else None
+        if region is not None and region.enabled:
+            label = self._lost(now.event.facts["how"], region, now.here)
+            if label:
+                self._blame(label, now.index, region.entered, now.here)
+        return state
+
+    def _lost(self, how: str, region: Region, here: Here) -> str:
+        """The fault of leaving a region in some way, if it is one."""
         cuda = region.device == "cuda"
-        if how == "trace" and region.cache:
-            self._blame("trace@cached-region", index, region.entered, here)
-        elif how == "graphed" and region.cache and cuda:
-            self._blame("graphed@cached-region", index, region.entered, here)
-        elif how == "graph" and region.cache and cuda and self._ran_since(region.entered, here):
-            self._blame("graph@cached-region", index, region.entered, here)
-        elif how == "thread":
-            self._blame("thread@region", index, region.entered, here)
-        elif how == "replicas" and cuda and region.dtype == "bfloat16":
-            self._blame("replicas@region", index, region.entered, here)
+        if how == "trace":
+            return "trace@cached-region" if region.cache else ""
+        if how == "graphed":
+            return "graphed@cached-region" if region.cache and cuda else ""
+        if how == "graph":
+            return "graph@cached-region" if region.cache and cuda and self._ran_since(region.entered, here) else ""
+        if how == "thread":
+            return "thread@region"
+        return "replicas@region" if how == "replicas" and cuda and region.dtype == "bfloat16" else ""
 
     def _ran_since(self, entered: int, here: Here) -> bool:
         """Whether a module has run forward since a region was entered."""
@@ -342,165 +242,162 @@ class Judge:
                 break
         return False
 
-    def _loss(self, index: int, event: Event, state: State, here: Here) -> None:
-        inside = bool(state.regions) and state.regions[-1].enabled
-        if inside and event.facts.get("function") == "binary_cross_entropy":
-            device = state.regions[-1].device
-            self._blame(
-                "bce@region-cpu" if device in ("cpu", "mps") else "bce@region", index, state.regions[-1].entered, here
-            )
-        low = event.facts.get("low_precision")
+    def _loss(self, now: Moment) -> State:
+        state, facts, index = now.state, now.event.facts, now.index
+        region = state.regions[-1] if state.regions else None
+        inside = region is not None and region.enabled
+        if region is not None and inside and facts.get("function") == "binary_cross_entropy":
+            label = "bce@region-cpu" if region.device in ("cpu", "mps") else "bce@region"
+            self._blame(label, index, region.entered, now.here)
+        low = facts.get("low_precision")
         if low and not inside:
-            self._blame("loss@outside-bf16" if low == "bfloat16" else "loss@outside", index, index, here)
+            self._blame("loss@outside-bf16" if low == "bfloat16" else "loss@outside", index, index, now.here)
+        return state
 
-    def _optimizers(self, index: int, event: Event, state: State, here: Here) -> State:
-        """The state after an event that is about gradients, with the faults it commits."""
-        kind = event.kind
-        opts = list(state.opts)
-        scaler = -1 if event.subject is None else event.subject
-        used, renewed = state.used, state.renewed
+    # Scalers.
 
-        def move(i: int, name: str, **how: object) -> None:
-            opts[i], faults = a.move(opts[i], name, **how)  # type: ignore[arg-type]
-            if faults:
-                self.faulted = True
-            for label in faults:
-                facts = self.program.things[self.opts[i]].facts
-                if label == "backward@stale":
-                    known = facts.get("constructed") and not facts.get("hooked")
-                    if not known or self.opts[i] in self.zeroed or self.handed:
-                        continue
-                if label == "plain-step@unscaled" and (
-                    event.facts.get("checked")
-                    or any((of := self.tests[k].of_gradients) is None or self.opts[i] in of for k, _ in event.guards)
-                ):
-                    continue
-                if label == "step@uneven" and not self._two_scalers(here, i):
-                    continue
-                if label == "step@undivided" and (facts.get("divided") or self.program.facts.get("averaged")):
-                    continue
-                self._settle(label, index, i, here)
+    def _scaler_made(self, now: Moment) -> State:
+        state, bit = now.state, self.scaler_bit.get(now.subject, 0)
+        return state._replace(renewed=state.renewed | bit) if state.used & bit else state
 
-        if kind == e.BACKWARD:
-            if event.facts.get("uneven"):
-                self.faulted = True
-                self._blame("backward@uneven", index, index, here)
-            self._backward(event, opts, scaler, move, state, here)
-        elif kind in (e.UNSCALE, e.SCALER_STEP) and "framework" in event.facts and event.object in self.index:
-            self._framework(event, opts, scaler, move)
-        elif kind == e.RESTORE:
-            for key in self._owners(event):
-                if opts[self.index[key]].by == scaler:
-                    move(self.index[key], a.RESTORE)
-        elif kind in (e.UNSCALE, e.SCALER_STEP) and event.object in self.index:
+    def _scaler_loaded(self, now: Moment) -> State:
+        state, bit = now.state, self.scaler_bit.get(now.subject, 0)
+        return state._replace(renewed=state.renewed & ~bit)
+
+    def _scaler_saved(self, now: Moment) -> State:
+        if any(opt.stage == a.STAGE_STEPPED and opt.by == now.subject for opt in now.opts):
+            self._settle("state@stepped", now.index, 0, now.here)
+        return now.state
+
+    def _scaled(self, now: Moment) -> State:
+        if now.event.facts.get("twice"):
+            self._blame("scale@scaled", now.index, now.index, now.here)
+        return now.state
+
+    def _update(self, now: Moment) -> State:
+        opts, scaler = now.opts, now.subject
+        if self._complete(now.event, now.state):
+            # What the iterations before have gathered is complete, even where this one adds nothing to it.
+            opts[:] = [opt._replace(held=False) for opt in opts]
+        mine = [i for i, opt in enumerate(opts) if opt.by in (scaler, -1)]
+        if now.event.facts.get("new_scale"):
+            for i in mine:
+                grads = a.LAPSED if opts[i].grads == a.UNSCALED else opts[i].grads
+                opts[i] = opts[i]._replace(grads=grads, stage=a.READY)
+        else:
+            recorded = any(opts[i].stage != a.READY for i in mine)
+            for i in mine:
+                self._move(now, i, a.UPDATE if recorded else a.UPDATE_ALONE)
+        return now.after()
+
+    def _unscale(self, now: Moment) -> State:
+        event = now.event
+        if event.object in self.index:
             i = self.index[event.object]
-            bit = self.scaler_bit.get(scaler, 0)
-            if kind == e.SCALER_STEP:
-                if renewed & bit and opts[i].veteran:
-                    self._settle("new@used", index, i, here)
-                used, renewed = used | bit, renewed & ~bit
-                self._step_counts(event, opts)
-            move(i, a.UNSCALE if kind == e.UNSCALE else a.SCALER_STEP, by=scaler)
-            shares = self.program.things[self.opts[i]].facts.get("shares", ())
-            for key in shares if event.facts.get("unscales", True) else ():
-                if key in self.index:
-                    move(self.index[key], a.BORROW)
-        elif kind == e.STEP and event.object in self.index:
-            self._step_counts(event, opts)
-            move(self.index[event.object], a.STEP)
-        elif kind == e.UPDATE:
-            if self._complete(event, state):
-                # What the iterations before have gathered is complete, even where this one adds nothing to it.
-                opts = [opt._replace(held=False) for opt in opts]
-            self._update(event, opts, scaler, move)
-        elif kind == e.CLIP:
-            clipped = self._clipped(event, opts)
-            partly = event.facts.get("owners") is not None and any(opts[i].grads == a.UNSCALED for i in clipped)
-            for i in clipped:
-                if event.facts.get("nonfinite_error") and opts[i].grads == a.UNSCALED:
-                    self._settle("clip-nonfinite", index, i, here)
-                if not event.facts.get("undone"):
-                    if event.facts.get("measures_only"):
-                        move(i, a.READ)
-                    else:
-                        move(i, a.CLIP, partly=partly)
-        elif kind in (e.GRAD_READ, e.GRAD_EDIT, e.GRAD_DIVIDE):
-            name = {e.GRAD_READ: a.READ, e.GRAD_EDIT: a.EDIT, e.GRAD_DIVIDE: a.DIVIDE}[kind]
-            for i in self._clipped(event, opts) if not event.facts.get("undone") else ():
-                move(i, name)
-        elif kind == e.GRAD_NORMALISE:
-            opts = [opt._replace(undivided=False) for opt in opts]
-        elif kind == e.GRAD_AVERAGE:
-            opts = [opt._replace(apart=False) for opt in opts]
-        elif kind == e.ZERO_GRAD:
-            owners = self._owners(event)
-            counted = any(self.tests[key].counts for key, _ in event.guards)
-            rescues = self._rescues(event, here)
-            for key in owners:
-                i = self.index[key]
-                if counted or rescues:
-                    # Zeroed on a schedule of its own, which is the window's, or given up on purpose.
-                    opts[i] = opts[i]._replace(held=False, inside="")
-                move(i, a.ZERO)
-        elif kind == e.OPTIMIZER_NEW and event.subject in self.index:
-            i = self.index[event.subject]
-            if event.facts.get("found"):
-                opts[i] = a.Opt()
-            else:
-                move(i, a.NEW)
-        elif kind == e.HANDOFF:
-            for i in self._handed(event, opts):
-                move(i, a.HANDOFF)
-        elif kind == e.SCALER_STATE:
-            if any(opt.stage == a.STAGE_STEPPED and opt.by == scaler for opt in opts):
-                self._settle("state@stepped", index, 0, here)
-        elif kind == e.LOOP_EXIT:
-            if not event.facts.get("complete"):
-                opts = [opt._replace(held=False, many=False) for opt in opts]
-            elif not event.facts.get("within"):
-                opts = [opt._replace(inside="") for opt in opts]
-        elif kind == e.AGAIN:
-            # Other code has run in between; only an open accumulation window is meant to last.
-            lasting = [(opt.held or opt.inside == e.LOOSE) and opt.grads in a.PENDING for opt in opts]
-            opts = [opt if lasts else a.Opt() for opt, lasts in zip(opts, lasting, strict=True)]
-            used = renewed = 0
-            state = state._replace(regions=(), stale=-1)
-        elif kind == e.END:
-            self._end(index, state, here)
-        return state._replace(opts=tuple(opts), used=used, renewed=renewed)
+            if "framework" not in event.facts:
+                self._move(now, i, a.UNSCALE, by=now.subject)
+                self._borrow(now, i)
+            elif self._has_scaled(now, i) and now.opts[i].stage != a.STAGE_UNSCALED:
+                self._move(now, i, a.UNSCALE, by=now.subject)
+        return now.after()
 
-    def _framework(self, event: Event, opts: list[a.Opt], scaler: int, move: Callable[..., None]) -> None:
+    def _scaler_step(self, now: Moment) -> State:
+        self._in_region(now)
+        event = now.event
+        if event.object in self.index:
+            i = self.index[event.object]
+            if "framework" in event.facts:
+                self._step_counts(now)
+                self._framework_step(now, i)
+            else:
+                state, bit = now.state, self.scaler_bit.get(now.subject, 0)
+                if state.renewed & bit and now.opts[i].veteran:
+                    self._settle("new@used", now.index, i, now.here)
+                now.state = state._replace(used=state.used | bit, renewed=state.renewed & ~bit)
+                self._step_counts(now)
+                self._move(now, i, a.SCALER_STEP, by=now.subject)
+                self._borrow(now, i)
+        return now.after()
+
+    def _borrow(self, now: Moment, i: int) -> None:
+        """Optimizers that share parameters with one that is unscaled, or stepped, have these unscaled with it."""
+        if now.event.facts.get("unscales", True):
+            for key in self.program.things[self.opts[i]].facts.get("shares", ()):
+                if key in self.index:
+                    self._move(now, self.index[key], a.BORROW)
+
+    def _has_scaled(self, now: Moment, i: int) -> bool:
+        """Whether the scaler that acts has scaled what optimizer ``i`` holds."""
+        return now.opts[i].by == now.subject and now.opts[i].grads in a.UNDER_SCALE
+
+    def _framework_step(self, now: Moment, i: int) -> None:
         """What a framework does to one optimizer: it unscales what it has scaled, steps, and updates the scale.
 
         Where it is not known that the framework steps this optimizer, it is taken to do so with what it has scaled.
         """
-        i = self.index[event.object] if event.object is not None else 0
-        scaled = opts[i].by == scaler and opts[i].grads in a.UNDER_SCALE
-        if event.kind == e.UNSCALE:
-            if scaled and opts[i].stage != a.STAGE_UNSCALED:
-                move(i, a.UNSCALE, by=scaler)
-            return
-        self._step_counts(event, opts)
-        if event.facts["framework"] or scaled or (opts[i].by == scaler and opts[i].grads == a.UNSCALED):
-            move(i, a.SCALER_STEP, by=scaler)
-            move(i, a.UPDATE)
+        opt = now.opts[i]
+        own = self._has_scaled(now, i) or (opt.by == now.subject and opt.grads == a.UNSCALED)
+        if now.event.facts["framework"] or own:
+            self._move(now, i, a.SCALER_STEP, by=now.subject)
+            self._move(now, i, a.UPDATE)
         else:
-            move(i, a.STEP if opts[i].grads == a.RAW else a.HANDOFF)
+            self._move(now, i, a.STEP if opt.grads == a.RAW else a.HANDOFF)
 
-    def _step_counts(self, event: Event, opts: list[a.Opt]) -> None:
-        """Note the windows that a step ends."""
-        if event.object is not None and opts[self.index[event.object]].many:
-            self.accumulates.update(key for key, _ in event.guards if key in self.windows)
+    def _restore(self, now: Moment) -> State:
+        for key in self._owners(now.event):
+            if now.opts[self.index[key]].by == now.subject:
+                self._move(now, self.index[key], a.RESTORE)
+        return now.after()
 
-    def _rescues(self, event: Event, here: Here) -> bool:
-        """Whether gradients are cleared where something went wrong: under a test under which nothing runs backward."""
-        if event.facts.get("rescue"):
-            return True
-        around = [(key, truth) for key, truth in event.guards if key not in self.windows]
-        if not around:
-            return False
-        fed = next((x for i in self._path(here) if (x := self._event(i)) is not None and x.kind == e.BACKWARD), None)
-        return fed is not None and not set(fed.guards).issuperset(around)
+    # Gradients.
+
+    def _backward(self, now: Moment) -> State:
+        event = now.event
+        self._scaled(now)
+        self._in_region(now)
+        if event.facts.get("uneven"):
+            self.faulted = True
+            self._blame("backward@uneven", now.index, now.index, now.here)
+        self._feed(now)
+        return now.after()
+
+    def _feed(self, now: Moment) -> None:
+        """A backward adds gradients to those of the optimizers that it reaches."""
+        facts = now.event.facts
+        held = self._held(now.state)
+        feeds = facts.get("feeds")
+        certain = len(now.opts) == 1 or feeds is not None
+        averaged = certain and _averages(now.event, now.state)
+        if now.subject >= 0:
+            name = a.BACKWARD_SCALED if certain else a.MAYBE_SCALED
+        else:
+            name = a.BACKWARD_RAW if certain else a.MAYBE_RAW
+        if facts.get("opaque"):
+            name = a.HANDOFF
+        for i, key in enumerate(self.opts):
+            if feeds is not None and key not in feeds:
+                continue
+            if averaged:
+                self._averaged_early(now, i)
+            self._move(
+                now,
+                i,
+                name,
+                by=now.subject,
+                divided=bool(facts.get("divided")),
+                held=held,
+                inside=facts.get("inside", "") if key in self.stepped else "",
+                apart=bool(facts.get("apart")),
+            )
+
+    def _averaged_early(self, now: Moment, i: int) -> None:
+        """A backward adds to gradients that the one before it, in the same window, has averaged over processes."""
+        opt = now.opts[i]
+        if opt.apart or opt.grads not in a.PENDING or not (opt.held or opt.inside == e.MICRO):
+            return
+        earlier = self._event(self._last(now.here, (e.BACKWARD,), i))
+        if earlier is not None and _averages(earlier, now.state):
+            self._settle("backward@averaged", now.index, i, now.here)
 
     def _held(self, state: State) -> bool:
         """Whether it is known that this iteration does not end the accumulation window."""
@@ -516,71 +413,119 @@ class Judge:
         known.update((key, truth) for key, truth in event.guards if key in self.windows)
         return bool(known) and all(truth == self.windows[key] for key, truth in known.items())
 
-    def _backward(
-        self, event: Event, opts: list[a.Opt], scaler: int, move: Callable[..., None], state: State, here: Here
-    ) -> None:
-        held = self._held(state)
-        feeds = event.facts.get("feeds")
-        sure = len(opts) == 1
-        divided = bool(event.facts.get("divided"))
-        loop = event.facts.get("inside", "")
-        apart = bool(event.facts.get("apart"))
-        averaged = _averages(event, state)
-        for i, key in enumerate(self.opts):
-            if feeds is not None and key not in feeds:
+    def _step(self, now: Moment) -> State:
+        self._in_region(now)
+        if now.event.object in self.index:
+            self._step_counts(now)
+            self._move(now, self.index[now.event.object], a.STEP)
+        return now.after()
+
+    def _step_counts(self, now: Moment) -> None:
+        """Note the windows that a step ends."""
+        event = now.event
+        if event.object is not None and now.opts[self.index[event.object]].many:
+            self.accumulates.update(key for key, _ in event.guards if key in self.windows)
+
+    def _clip(self, now: Moment) -> State:
+        facts = now.event.facts
+        touched = self._touched(now)
+        partly = facts.get("owners") is not None and any(now.opts[i].grads == a.UNSCALED for i in touched)
+        for i in touched:
+            if facts.get("nonfinite_error") and now.opts[i].grads == a.UNSCALED:
+                self._settle("clip-nonfinite", now.index, i, now.here)
+            if facts.get("undone"):
                 continue
-            certain = sure or feeds is not None
-            inside = loop if key in self.stepped else ""
-            if averaged and certain:
-                self._averaged_early(opts[i], i, state, here)
-            if event.facts.get("opaque"):
-                move(i, a.HANDOFF)
-            elif scaler >= 0:
-                kind = a.BACKWARD_SCALED if certain else a.MAYBE_SCALED
-                move(i, kind, by=scaler, divided=divided, held=held, inside=inside, apart=apart)
+            if facts.get("measures_only"):
+                self._move(now, i, a.READ)
             else:
-                kind = a.BACKWARD_RAW if certain else a.MAYBE_RAW
-                move(i, kind, divided=divided, held=held, inside=inside, apart=apart)
+                self._move(now, i, a.CLIP, partly=partly)
+        return now.after()
 
-    def _averaged_early(self, opt: a.Opt, i: int, state: State, here: Here) -> None:
-        """A backward adds to gradients that the one before it, in the same window, has averaged over processes."""
-        if opt.apart or opt.grads not in a.PENDING or not (opt.held or opt.inside == e.MICRO):
-            return
-        earlier = self._event(self._last(here, (e.BACKWARD,), i))
-        if earlier is not None and _averages(earlier, state):
-            self._settle("backward@averaged", here[0], i, here)
+    def _by_hand(self, now: Moment) -> State:
+        """Gradients are read, edited or divided by the loss scale, without a function of torch for it."""
+        for i in self._touched(now) if not now.event.facts.get("undone") else ():
+            self._move(now, i, BY_HAND[now.event.kind])
+        return now.after()
 
-    def _update(self, event: Event, opts: list[a.Opt], scaler: int, move: Callable[..., None]) -> None:
-        mine = [i for i, opt in enumerate(opts) if opt.by in (scaler, -1)]
-        if event.facts.get("new_scale"):
-            for i in mine:
-                grads = a.LAPSED if opts[i].grads == a.UNSCALED else opts[i].grads
-                opts[i] = opts[i]._replace(grads=grads, stage=a.READY)
-            return
-        recorded = [i for i in mine if opts[i].stage != a.READY]
-        for i in mine:
-            move(i, a.UPDATE if recorded else a.UPDATE_ALONE)
-
-    def _clipped(self, event: Event, opts: list[a.Opt]) -> list[int]:
+    def _touched(self, now: Moment) -> list[int]:
         """Indexes of the optimizers whose gradients an event touches.
 
         Where the event does not say whose they are, and one optimizer is unscaled, they are taken to be that one's.
         """
-        owners = event.facts.get("owners")
+        opts, owners = now.opts, now.event.facts.get("owners")
         if owners is not None:
             return [self.index[key] for key in owners if key in self.index]
-        if len(opts) > 1 and any(opt.grads == a.UNSCALED for opt in opts):
-            return [i for i, opt in enumerate(opts) if opt.grads == a.UNSCALED]
-        return list(range(len(opts)))
+        unscaled = [i for i, opt in enumerate(opts) if opt.grads == a.UNSCALED]
+        return unscaled if len(opts) > 1 and unscaled else list(range(len(opts)))
 
-    def _handed(self, event: Event, opts: list[a.Opt]) -> list[int]:
-        things = event.facts.get("things", ())
-        return [i for i, opt in enumerate(opts) if self.opts[i] in things or (opt.by >= 0 and opt.by in things)]
+    def _normalise(self, now: Moment) -> State:
+        now.opts = [opt._replace(undivided=False) for opt in now.opts]
+        return now.after()
 
-    def _end(self, index: int, state: State, here: Here) -> None:
-        for i, opt in enumerate(state.opts):
+    def _average(self, now: Moment) -> State:
+        now.opts = [opt._replace(apart=False) for opt in now.opts]
+        return now.after()
+
+    def _zero(self, now: Moment) -> State:
+        event = now.event
+        counted = any(self.tests[key].counts for key, _ in event.guards)
+        rescues = self._rescues(event, now.here)
+        for key in self._owners(event):
+            i = self.index[key]
+            if counted or rescues:
+                # Zeroed on a schedule of its own, which is the window's, or given up on purpose.
+                now.opts[i] = now.opts[i]._replace(held=False, inside="")
+            self._move(now, i, a.ZERO)
+        return now.after()
+
+    def _rescues(self, event: Event, here: Here) -> bool:
+        """Whether gradients are cleared where something went wrong: under a test under which nothing runs backward."""
+        if event.facts.get("rescue"):
+            return True
+        around = [(key, truth) for key, truth in event.guards if key not in self.windows]
+        if not around:
+            return False
+        fed = next((x for i in self._path(here) if (x := self._event(i)) is not None and x.kind == e.BACKWARD), None)
+        return fed is not None and not set(fed.guards).issuperset(around)
+
+    # Optimizers, and where programs begin and end.
+
+    def _optimizer_made(self, now: Moment) -> State:
+        event = now.event
+        if event.subject in self.index:
+            i = self.index[event.subject]
+            if event.facts.get("found"):
+                now.opts[i] = a.Opt()
+            else:
+                self._move(now, i, a.NEW)
+        return now.after()
+
+    def _hand_off(self, now: Moment) -> State:
+        things = now.event.facts.get("things", ())
+        handed = [i for i, opt in enumerate(now.opts) if self.opts[i] in things or (opt.by >= 0 and opt.by in things)]
+        for i in handed:
+            self._move(now, i, a.HANDOFF)
+        return now.after()
+
+    def _loop_exit(self, now: Moment) -> State:
+        facts = now.event.facts
+        if not facts.get("complete"):
+            now.opts = [opt._replace(held=False, many=False) for opt in now.opts]
+        elif not facts.get("within"):
+            now.opts = [opt._replace(inside="") for opt in now.opts]
+        return now.after()
+
+    def _again(self, now: Moment) -> State:
+        # Other code has run in between; only an open accumulation window is meant to last.
+        lasting = [(opt.held or opt.inside == e.LOOSE) and opt.grads in a.PENDING for opt in now.opts]
+        opts = tuple(opt if lasts else a.Opt() for opt, lasts in zip(now.opts, lasting, strict=True))
+        return State(now.state.known, now.state.truth, (), opts, 0, 0, -1)
+
+    def _end(self, now: Moment) -> State:
+        for i, opt in enumerate(now.opts):
             if self._left_stepped(opt):
-                self._settle("end@stepped", index, i, here)
+                self._settle("end@stepped", now.index, i, now.here)
+        return now.state
 
     def _left_stepped(self, opt: a.Opt) -> bool:
         """Whether a scaler has stepped an optimizer and is never updated."""
@@ -594,32 +539,100 @@ class Judge:
             and opt.by not in self.handed
         )
 
-    def _follows_from_missing_update(self, label: str, scaler: int | None) -> bool:
-        """Whether a fault is what a scaler without any update leads to, which is told at its step."""
-        return label == "state@stepped" and scaler not in self.updated
+    def _schedule(self, now: Moment) -> State:
+        """A scheduler of which the source is read moves: beside the step that a scaler may skip, or inside a window."""
+        event, loops = now.event, now.event.facts.get("loops")
+        if event.object not in self.index or loops is None:
+            return now.state
+        i = self.index[event.object]
+        opt = now.opts[i]
+        if (opt.held or opt.inside) and opt.grads in a.PENDING:
+            feeding = self._event(self._last(now.here, (e.BACKWARD,), i))
+            if feeding is not None and feeding.facts.get("loops") == loops:
+                self._blame("scheduler:micro-batch", now.index, now.index, now.here)
+        elif opt.grads in (a.STEPPED, a.CLEAN) and not self.asks_scale:
+            stepping = self._event(self._last(now.here, (e.SCALER_STEP,), i))
+            if stepping is not None and _follows(event, stepping):
+                self._blame("scheduler:skipped", now.index, now.index, now.here)
+        return now.state
 
-    def _last(self, here: Here, kinds: tuple[str, ...], i: int, *, raw: bool = False) -> int:
+    # Faults that something excuses.
+
+    def _cleared_elsewhere(self, now: Moment, i: int) -> bool:
+        """Gradients that are left to the next backward may be cleared by code that is not in view."""
+        facts = self.program.things[self.opts[i]].facts
+        owned = facts.get("constructed") and not facts.get("hooked")
+        return not owned or self.opts[i] in self.zeroed or bool(self.handed)
+
+    def _looked_at(self, now: Moment, i: int) -> bool:
+        """Whether an optimizer is stepped by itself because its gradients were found to be finite."""
+        if now.event.facts.get("checked"):
+            return True
+        return any((of := self.tests[key].of_gradients) is None or self.opts[i] in of for key, _ in now.event.guards)
+
+    def _one_scaler(self, now: Moment, i: int) -> bool:
+        """Unless two scalers that were seen to be made have both scaled what feeds an optimizer for certain."""
+        key = self.opts[i]
+        scalers = set()
+        for index in list(self._path(now.here))[1:]:
+            event = self._event(index)
+            if event is None or (event.kind == e.ZERO_GRAD and key in self._owners(event)):
+                break
+            if event.kind == e.BACKWARD and key in (event.facts.get("feeds") or ()):
+                if event.subject is None or not self.program.things[event.subject].facts.get("constructed"):
+                    return True
+                scalers.add(event.subject)
+            if len(scalers) > 1:
+                return False
+        return True
+
+    def _divided_elsewhere(self, now: Moment, i: int) -> bool:
+        facts = self.program.things[self.opts[i]].facts
+        return bool(facts.get("divided") or self.program.facts.get("averaged"))
+
+    def _earlier_loop(self, now: Moment, i: int) -> bool:
+        """What an earlier loop has left is cleared: the last backward ran in a loop outside of which they are."""
+        backward = self._event(self._last(now.here, (e.BACKWARD,), i))
+        if backward is None or not backward.facts.get("loops"):
+            return False
+        return backward.facts["loops"][-1] not in now.event.facts.get("loops", ())
+
+    def _another_scaler(self, now: Moment, i: int) -> bool:
+        """Another scaler's backward is not known to have reached what this one steps."""
+        updating = self._event(self._last(now.here, (e.UPDATE,), i))
+        return updating is not None and updating.subject != now.event.subject
+
+    # From a fault to the event that is to blame, and to those that led there.
+
+    def _settle(self, label: str, index: int, i: int, here: Here) -> None:
+        """Find the event to blame for a fault that was settled at node ``index``."""
+        self.faulted = True
+        fault = LABELS[label][1]
+        if fault.each:
+            for blamed in self._each(here, fault.blame, i):
+                self._blame(label, blamed, index, here)
+            return
+        blamed = self._last(here, fault.blame, i, unscaled=fault.unscaled) if fault.blame else index
+        if fault.vague:
+            event = self._event(blamed)
+            label = fault.vague if event is not None and event.facts.get("vague") else label
+        self._blame(label, blamed, index, here)
+
+    def _last(self, here: Here, kinds: tuple[Kind, ...], i: int, *, unscaled: bool = False) -> int:
         """The latest node before ``here`` with an event of these kinds that concerns optimizer ``i``."""
         key = self.opts[i] if self.opts else None
         for index in list(self._path(here))[1:]:
             event = self._event(index)
-            if event is None or event.kind not in kinds:
+            if event is None or event.kind not in kinds or (unscaled and event.subject is not None):
                 continue
             if event.kind in (e.UNSCALE, e.SCALER_STEP, e.STEP) and event.object != key:
                 continue
-            owners = event.facts.get("owners")
-            if owners is not None and key not in owners:
-                continue
-            feeds = event.facts.get("feeds")
-            if feeds is not None and key not in feeds:
-                continue
-            if raw and event.subject is not None:
-                continue
-            return index
+            if all(keys is None or key in keys for keys in (event.facts.get("owners"), event.facts.get("feeds"))):
+                return index
         return here[0]
 
-    def _clips(self, here: Here, i: int) -> list[int]:
-        """The nodes that clipped the gradients of optimizer ``i`` since they were last unscaled, used or cleared."""
+    def _each(self, here: Here, kinds: tuple[Kind, ...], i: int) -> list[int]:
+        """The nodes of such events that concern optimizer ``i``, since its gradients were unscaled, used or cleared."""
         key = self.opts[i]
         found: list[int] = []
         for index in list(self._path(here))[1:]:
@@ -627,84 +640,18 @@ class Judge:
             if event is None:
                 continue
             owners = event.facts.get("owners")
+            mine = owners is None or key in owners
             if event.kind in (e.UNSCALE, e.SCALER_STEP, e.STEP) and event.object == key:
                 break
-            if event.kind == e.ZERO_GRAD and (owners is None or key in owners):
+            if event.kind == e.ZERO_GRAD and mine:
                 break
-            if event.kind == e.CLIP and (owners is None or key in owners) and index not in found:
+            if event.kind in kinds and mine and index not in found:
                 found.append(index)
         return found or [here[0]]
 
-    def _settle(self, label: str, index: int, i: int, here: Here) -> None:
-        """Find the event to blame for a fault that was settled at node ``index``."""
-        self.faulted = True
-        if label in EACH_CLIP:
-            for clip in self._clips(here, i):
-                self._blame(label, clip, index, here)
-            return
-        blamed = index
-        kinds = BLAMED.get(label)
-        if kinds is not None:
-            blamed = self._last(here, kinds, i, raw=label == "step@raw")
-        if label == "zero@window" and self._before_the_loop(index, i, here):
-            return  # what an earlier loop has left is cleared, not what this window has gathered
-        if label == "update@pending":
-            updating, stepping = self._event(blamed), self._event(index)
-            if updating is not None and stepping is not None and updating.subject != stepping.subject:
-                return  # another scaler's backward is not known to have reached what this one steps
-        if label == "step@undivided":
-            event = self._event(blamed)
-            if event is not None and event.facts.get("vague"):
-                label = "step@undivided-vague"
-        self._blame(label, blamed, index, here)
-
-    def _schedule(self, index: int, event: Event, state: State, here: Here) -> None:
-        """A scheduler of which the source is read moves: beside the step that a scaler may skip, or inside a window."""
-        i = self.index[event.object if event.object is not None else -1]
-        opt, loops = state.opts[i], event.facts["loops"]
-        if (opt.held or opt.inside) and opt.grads in a.PENDING:
-            feeding = self._event(self._last(here, (e.BACKWARD,), i))
-            if feeding is not None and feeding.facts.get("loops") == loops:
-                self._blame("scheduler:micro-batch", index, index, here)
-        elif opt.grads in (a.STEPPED, a.CLEAN) and not self.asks_scale:
-            stepping = self._event(self._last(here, (e.SCALER_STEP,), i))
-            if (
-                stepping is not None
-                and stepping.kind == e.SCALER_STEP
-                and "framework" not in stepping.facts
-                and stepping.facts.get("loops") == loops
-                and (_beside(stepping.site, event.site) or _beside(event.site, stepping.site))
-                and set(event.guards) <= set(stepping.guards)
-            ):
-                self._blame("scheduler:skipped", index, index, here)
-
-    def _two_scalers(self, here: Here, i: int) -> bool:
-        """Whether two scalers that were seen to be made have both scaled what feeds an optimizer for certain."""
-        key = self.opts[i]
-        scalers = set()
-        for index in list(self._path(here))[1:]:
-            event = self._event(index)
-            if event is None or (event.kind == e.ZERO_GRAD and key in self._owners(event)):
-                break
-            if event.kind == e.BACKWARD and key in (event.facts.get("feeds") or ()):
-                if event.subject is None or not self.program.things[event.subject].facts.get("constructed"):
-                    return False
-                scalers.add(event.subject)
-            if len(scalers) > 1:
-                return True
-        return False
-
-    def _before_the_loop(self, index: int, i: int, here: Here) -> bool:
-        """Whether gradients are cleared outside of the loop in which the last backward ran."""
-        zeroing = self._event(index)
-        backward = self._event(self._last(here, (e.BACKWARD,), i, raw=False))
-        if zeroing is None or backward is None or not backward.facts.get("loops"):
-            return False
-        return backward.facts["loops"][-1] not in zeroing.facts.get("loops", ())
-
     def _witness(self, label: str, here: Here, blamed: int, settled: int) -> list[Event]:
         """The events of the path that matter to a fault, in the order in which they happen."""
-        kinds = WITNESS.get(label, ())
+        kinds = LABELS[label][1].witness
         chosen: list[Event] = []
         last = None
         about = {x for n in (blamed, settled) if (x := _about(self._event(n))) is not None}
@@ -715,7 +662,7 @@ class Judge:
             if index in (blamed, settled) or (event.kind in kinds and not _other(event, about)):
                 chosen.append(event)
                 last = event
-            if len(chosen) >= 6:
+            if len(chosen) >= SHOWN:
                 break
             if index == blamed != settled and not any(k in kinds for k in (e.BACKWARD, e.AUTOCAST_ENTER)):
                 break
@@ -723,6 +670,53 @@ class Judge:
                 break
         chosen.reverse()
         return chosen
+
+
+#: Kind of event -> what it does to a state. Events of other kinds leave it as it is.
+HANDLERS: dict[Kind, Callable[[Judge, Moment], State]] = {
+    e.AUTOCAST_ENTER: Judge._enter,
+    e.AUTOCAST_EXIT: Judge._exit,
+    e.AUTOCAST_CACHE_CLEAR: Judge._clear_cache,
+    e.FORWARD: Judge._forward,
+    e.PARAM_WRITE: Judge._write,
+    e.CAPTURE: Judge._outside,
+    e.THREAD: Judge._outside,
+    e.LOSS: Judge._loss,
+    e.SCALER_NEW: Judge._scaler_made,
+    e.SCALER_LOAD: Judge._scaler_loaded,
+    e.SCALER_STATE: Judge._scaler_saved,
+    e.SCALE: Judge._scaled,
+    e.BACKWARD: Judge._backward,
+    e.UNSCALE: Judge._unscale,
+    e.RESTORE: Judge._restore,
+    e.CLIP: Judge._clip,
+    e.GRAD_READ: Judge._by_hand,
+    e.GRAD_EDIT: Judge._by_hand,
+    e.GRAD_DIVIDE: Judge._by_hand,
+    e.GRAD_NORMALISE: Judge._normalise,
+    e.GRAD_AVERAGE: Judge._average,
+    e.SCALER_STEP: Judge._scaler_step,
+    e.STEP: Judge._step,
+    e.UPDATE: Judge._update,
+    e.ZERO_GRAD: Judge._zero,
+    e.OPTIMIZER_NEW: Judge._optimizer_made,
+    e.SCHEDULER_STEP: Judge._schedule,
+    e.HANDOFF: Judge._hand_off,
+    e.LOOP_EXIT: Judge._loop_exit,
+    e.AGAIN: Judge._again,
+    e.END: Judge._end,
+}
+#: Kind of event -> the input that it is to the automaton.
+BY_HAND = {e.GRAD_READ: a.READ, e.GRAD_EDIT: a.EDIT, e.GRAD_DIVIDE: a.DIVIDE}
+#: What excuses a fault, by the name that faults give it (:attr:`.rule.Fault.unless`).
+EXCUSES: dict[str, Callable[[Judge, Moment, int], bool]] = {
+    "cleared-elsewhere": Judge._cleared_elsewhere,
+    "finite": Judge._looked_at,
+    "one-scaler": Judge._one_scaler,
+    "divided-elsewhere": Judge._divided_elsewhere,
+    "earlier-loop": Judge._earlier_loop,
+    "another-scaler": Judge._another_scaler,
+}
 
 
 def _averages(event: Event, state: State) -> bool:
@@ -734,164 +728,27 @@ def _averages(event: Event, state: State) -> bool:
     return not any((key, not truth) in known or (key, not truth) in event.guards for key, truth in tests)
 
 
+def _follows(scheduler: Event, step: Event) -> bool:
+    """Whether a scheduler moves beside each step of a scaler of the program's own, whatever became of that."""
+    return (
+        step.kind == e.SCALER_STEP
+        and "framework" not in step.facts
+        and step.facts.get("loops") == scheduler.facts["loops"]
+        and (_beside(step.site, scheduler.site) or _beside(scheduler.site, step.site))
+        and set(scheduler.guards) <= set(step.guards)
+    )
+
+
 def _beside(site: Site, other: Site) -> bool:
     """Whether the function in which a place lies holds another place too, or calls what holds it."""
     return any((each.function, each.caller) == (site.function, site.caller) for each in other.frames())
 
 
 def _about(event: Event | None) -> int | None:
-    return event.object if event is not None and event.kind in OPTIMIZER_KINDS else None
+    return event.object if event is not None and event.kind.optimizer else None
 
 
 def _other(event: Event, about: set[int]) -> bool:
     """Whether an event is about another optimizer than those concerned."""
     key = _about(event)
     return bool(about) and key is not None and key not in about
-
-
-#: Labels that blame each clip of the window.
-EACH_CLIP = frozenset({"clip@scaled", "clip@partly"})
-#: label -> kinds of the event to blame, where that is not the event that settles the fault.
-BLAMED: dict[str, tuple[str, ...]] = {
-    "step@raw": (e.BACKWARD,),
-    "step@stepped": (e.SCALER_STEP,),
-    "unscale@step-pending": (e.SCALER_STEP,),
-    "end@stepped": (e.SCALER_STEP,),
-    "update@pending": (e.UPDATE,),
-    "new@used": (e.SCALER_NEW,),
-    "backward@unscaled": (e.UNSCALE,),
-    "unscale@window": (e.UNSCALE,),
-    "step@unscaled-updated": (e.UPDATE,),
-    "step@early": (e.UNSCALE,),
-    "step@uneven": (e.BACKWARD,),
-    "step@divided": (e.GRAD_DIVIDE,),
-    "unscale@divided": (e.GRAD_DIVIDE,),
-    "step@discarded": (e.ZERO_GRAD,),
-    "step@undivided": (e.BACKWARD,),
-    "step@undivided-vague": (e.BACKWARD,),
-    "step@apart": (e.BACKWARD,),
-    "backward@averaged": (e.BACKWARD,),
-}
-
-#: Faults between an event of one turn of a loop and one of a later turn.
-SECOND_TURN = frozenset(
-    {
-        "step@undivided",
-        "step@undivided-vague",
-        "unscale@window",
-        "zero@window",
-        "step@stepped",
-        "unscale@step-pending",
-        "new@used",
-        "backward@stale",
-        "write@region-then-forward",
-        "backward@averaged",
-        "scheduler:micro-batch",
-        "scheduler:skipped",
-    }
-)
-
-#: label -> labels of the same cause, which say more where they blame the same event.
-YIELDS_TO: dict[str, tuple[str, ...]] = {
-    "backward@unscaled": ("unscale@window",),
-    "unscale@unscaled": ("unscale@window", "backward@unscaled"),
-    "end@stepped": ("step@stepped", "unscale@step-pending"),
-    "unscale@step-pending": ("step@stepped",),
-    "scheduler:skipped": ("scheduler:micro-batch",),
-}
-
-#: label -> kinds of events that the witness shows besides the blamed and the settling one; the first kind begins it.
-WITNESS: dict[str, tuple[str, ...]] = {
-    "clip@scaled": (e.BACKWARD,),
-    "clip@partly": (e.UNSCALE, e.BACKWARD),
-    "step@borrowed": (e.BACKWARD, e.UNSCALE, e.SCALER_STEP),
-    "clip-nonfinite": (e.UNSCALE,),
-    "edit@scaled": (e.BACKWARD,),
-    "read@scaled": (e.BACKWARD,),
-    "plain-step@scaled": (e.BACKWARD,),
-    "plain-step@unscaled": (e.UNSCALE,),
-    "plain-step@stepped": (e.SCALER_STEP,),
-    "step@raw": (e.BACKWARD,),
-    "step@uneven": (e.BACKWARD,),
-    "step@divided": (e.BACKWARD,),
-    "update@pending": (e.BACKWARD,),
-    "update@window": (e.BACKWARD,),
-    "unscale@window": (e.UNSCALE, e.BACKWARD),
-    "step@early": (e.UNSCALE, e.BACKWARD),
-    "backward@unscaled": (e.UNSCALE,),
-    "unscale@unscaled": (e.UNSCALE,),
-    "unscale@stepped": (e.SCALER_STEP,),
-    "step@discarded": (e.BACKWARD,),
-    "step@undivided": (e.BACKWARD,),
-    "step@undivided-vague": (e.BACKWARD,),
-    "step@apart": (e.BACKWARD,),
-    "backward@averaged": (e.BACKWARD,),
-    "zero@window": (e.BACKWARD,),
-    "bce@region": (e.AUTOCAST_ENTER,),
-    "backward@region": (e.AUTOCAST_ENTER,),
-    "step@region": (e.AUTOCAST_ENTER,),
-    "state@stepped": (e.SCALER_STEP,),
-    "trace@cached-region": (e.AUTOCAST_ENTER,),
-    "graphed@cached-region": (e.AUTOCAST_ENTER,),
-    "graph@cached-region": (e.AUTOCAST_ENTER, e.FORWARD),
-    "thread@region": (e.AUTOCAST_ENTER,),
-    "replicas@region": (e.AUTOCAST_ENTER,),
-    "write@region-then-forward": (e.AUTOCAST_ENTER,),
-    "scheduler:skipped": (e.SCALER_STEP,),
-    "scheduler:micro-batch": (e.BACKWARD,),
-}
-
-_DESCRIPTIONS = {
-    e.AUTOCAST_ENTER: "autocast is entered",
-    e.AUTOCAST_EXIT: "autocast is left",
-    e.SCALER_NEW: "the scaler is constructed",
-    e.OPTIMIZER_NEW: "the optimizer is constructed",
-    e.UNSCALE: "the gradients are divided by the loss scale",
-    e.RESTORE: "the gradients are divided by the loss scale",
-    e.CLIP: "the gradients are clipped",
-    e.GRAD_READ: "the gradients are read",
-    e.GRAD_EDIT: "the gradients are edited",
-    e.GRAD_DIVIDE: "the gradients are divided by the loss scale by hand",
-    e.SCALER_STEP: "the scaler steps the optimizer",
-    e.STEP: "the optimizer is stepped directly",
-    e.UPDATE: "the loss scale is updated",
-    e.ZERO_GRAD: "the gradients are zeroed",
-    e.FORWARD: "the model runs forward",
-    e.PARAM_WRITE: "parameters are written",
-    e.CAPTURE: "the model is captured",
-    e.THREAD: "another thread runs the model",
-    e.SCHEDULER_STEP: "the learning rate moves on",
-    e.SCALER_STATE: "the scaler's state is taken",
-    e.SAVE: "the checkpoint is written",
-    e.MODULE_CAST: "the model's parameters are cast",
-    e.AGAIN: "the function is called again",
-    e.END: "the program ends",
-}
-
-
-def describe(event: Event) -> str:
-    """What an event did, in words."""
-    if event.kind == e.BACKWARD:
-        if event.subject is not None:
-            return "the gradients become multiplied by the loss scale"
-        return "gradients of an unscaled loss are added"
-    return _DESCRIPTIONS.get(event.kind, event.kind)
-
-
-def place(label: str, blamed: Site, partner: Site) -> Site:
-    """Where to put a finding: at the blamed event, unless that lies in a helper which is right in itself.
-
-    That is a helper in another file than the event that makes it wrong, or one that only reads.
-    """
-    mine, theirs = blamed.frames(), partner.frames()
-    if label != "read@scaled":
-        together = blamed.path != partner.path and mine[0] is theirs[0]
-    else:
-        together = (mine[0].path, mine[0].function) == (theirs[0].path, theirs[0].function)
-    if not together:
-        # Of a chain of calls that is too long, the outermost ones are not known.
-        return blamed
-    depth = 0
-    while depth < len(mine) - 1 and depth < len(theirs) - 1 and mine[depth] is theirs[depth]:
-        depth += 1
-    return mine[depth]

@@ -1,10 +1,10 @@
-"""A rule is data, in one place: what it is called, what it says, which faults it owns, why, and its proof."""
+"""A rule is data, in one file: what it is called, what it says, which faults it owns, why, and its proof."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from .events import Event, Program
+from .events import Event, Kind, Program
 from .finding import ERROR, INFO, SEVERITIES, WARNING
 from .fix import APPLICABILITIES
 
@@ -18,29 +18,102 @@ STATIC, RUNTIME, BOTH = "static", "runtime", "both"
 
 
 class Fault:
-    """One way to break a rule: the label that a judge gives it, and the sentence that a user reads.
+    """One way to break a rule: the label that a judge gives it, and all that is known of what has that label.
 
-    ``message`` is a template over the names the user gave things: ``{scaler}``, ``{optimizer}``, ``{call}``, ... What
-    is wrong comes first, what to do after the colon. ``severity`` overrides the rule's.
+    message     what a user reads: a template over the names the user gave things, ``{scaler}``, ``{optimizer}``,
+                ``{call}``, ... What is wrong comes first, what to do after the colon.
+    severity    overrides the rule's.
+    blame       kinds of the event to blame, the latest before the event that settles the fault; that one where none
+                are given. ``each`` such event since the gradients were last used is blamed, ``unscaled`` only those of
+                a loss that no scaler has scaled.
+    witness     kinds of events that the path to it shows besides the blamed and the settling one; the first begins it.
+    every_path  it counts only where every path that reaches the place commits it.
+    next_turn   it lies between an event of one turn of a loop and one of a later turn, which the first cannot commit.
+    yields_to   labels of the same cause, which say more where they blame the same event.
+    yields_where_settled
+                the same, where the same event settles them.
+    unless      the name of what excuses it, one of the excuses that :mod:`.judge` knows.
+    vague       its label where what is blamed is not sure.
+    needs_update
+                it follows from a scaler that is never updated, which is told at its step, unless that is.
+    any_precision
+                it is as wrong without mixed precision.
+    reads       what is blamed only reads: where it stands in a helper, whoever calls that is blamed.
     """
 
-    __slots__ = ("message", "severity")
+    __slots__ = (
+        "any_precision",
+        "blame",
+        "each",
+        "every_path",
+        "message",
+        "needs_update",
+        "next_turn",
+        "reads",
+        "severity",
+        "unless",
+        "unscaled",
+        "vague",
+        "witness",
+        "yields_to",
+        "yields_where_settled",
+    )
 
-    def __init__(self, message: str, severity: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        severity: str = "",
+        *,
+        blame: tuple[Kind, ...] = (),
+        each: bool = False,
+        unscaled: bool = False,
+        witness: tuple[Kind, ...] = (),
+        every_path: bool = False,
+        next_turn: bool = False,
+        yields_to: tuple[str, ...] = (),
+        yields_where_settled: tuple[str, ...] = (),
+        unless: str = "",
+        vague: str = "",
+        needs_update: bool = False,
+        any_precision: bool = False,
+        reads: bool = False,
+    ) -> None:
         self.message = message
         self.severity = severity
+        self.blame = blame
+        self.each = each
+        self.unscaled = unscaled
+        self.witness = witness
+        self.every_path = every_path
+        self.next_turn = next_turn
+        self.yields_to = yields_to
+        self.yields_where_settled = yields_where_settled
+        self.unless = unless
+        self.vague = vague
+        self.needs_update = needs_update
+        self.any_precision = any_precision
+        self.reads = reads
 
 
-#: Judges one event by itself: yields labels of faults, with values for the message template.
-FactJudge = Callable[[Event, Program], Iterator[tuple[str, Mapping[str, str]]]]
-#: Judges a whole program: yields (label, event blamed, values for the template, other events of the witness).
-WholeJudge = Callable[[Program], Iterator[tuple[str, Event, Mapping[str, str], tuple[Event, ...]]]]
+#: What is known of a rule before its module is loaded: code, name, family, severity, readers, default, applicability;
+#: words; the kinds that it judges events of alone, those for which it judges the program, the labels of its faults.
+Listing = tuple[
+    tuple[str, str, str, str, str, bool, str], tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]
+]
+#: Labels of faults, each with values for the message template.
+Labels = Iterator[tuple[str, Mapping[str, str]]]
+#: (label, event blamed, values for the template, other events of the witness).
+Verdicts = Iterator[tuple[str, Event, Mapping[str, str], tuple[Event, ...]]]
+#: Judges one event by itself.
+FactJudge = Callable[[Event, Program], Labels]
+#: Judges a whole program.
+WholeJudge = Callable[[Program], Verdicts]
 
 
 class Rule:
     """A rule of the catalogue.
 
-    code        ``AMPnnn``; the hundreds name the module of ``protocol/rules``; never reused.
+    code        ``AMPnnn``; the hundreds name the family, a folder of ``protocol/rules``; never reused.
     name        kebab-case, the wrong thing; reads after "allow".
     severity    ``error``, ``warning`` or ``info``.
     summary     one sentence for lists.
@@ -48,15 +121,19 @@ class Rule:
     why         why it is wrong, a short paragraph in Markdown.
     harm        what it was measured to do, with the figures.
     bad, good   runnable Python; each line that must be found carries ``# AMPnnn``. ``good`` is ``bad`` put right.
-    silent      look-alikes, each (reason, Python) that must give no finding of this rule.
+    silent      look-alikes, each (reason, Python) that must give no finding of this rule: programs in the folder
+                ``lookalikes`` beside the rule, which the catalogue reads.
     fix         how to put it right, one sentence.
     applicability
                 of the fix that ``check --fix`` makes where it is certain what is right: ``safe``, or ``unsafe`` for
                 one that changes what may have been tuned around; empty where there is none.
     sources     where the claim comes from.
     readers     ``static``, ``runtime`` or ``both``.
+    words       what a file must hold to be read for it: one of these, each of which is a word, several of which all
+                must be there, or something that ``static`` looks at more closely. None where it is found in
+                whatever is read for others, or in runs alone.
     on          event kind -> judge of that event alone.
-    whole       judge of a whole program, or None.
+    whole       event kind -> judge of a whole program, asked where the program has an event of that kind.
     default     whether the rule is on without being selected.
     """
 
@@ -78,6 +155,7 @@ class Rule:
         "summary",
         "whole",
         "why",
+        "words",
     )
 
     def __init__(
@@ -96,8 +174,9 @@ class Rule:
         sources: tuple[str, ...],
         silent: tuple[tuple[str, str], ...] = (),
         readers: str = BOTH,
+        words: tuple[str, ...] = (),
         on: Mapping[str, FactJudge] | None = None,
-        whole: WholeJudge | None = None,
+        whole: Mapping[str, WholeJudge] | None = None,
         default: bool = True,
         applicability: str = "",
     ) -> None:
@@ -126,8 +205,9 @@ class Rule:
         self.sources = sources
         self.silent = silent
         self.readers = readers
+        self.words = words
         self.on = dict(on or {})
-        self.whole = whole
+        self.whole = dict(whole or {})
         self.default = default
         self.applicability = applicability
 

@@ -251,6 +251,9 @@ DTYPES = {
     "torch.double": "float64",
 }
 
+#: The largest finite number that float16 holds.
+FLOAT16_MAX = 65504.0
+
 #: The dtype autocast uses where none is given (RULEBOOK, AMP502).
 DEFAULT_AUTOCAST_DTYPE = {"cuda": "float16", "xpu": "float16", "mps": "float16", "cpu": "bfloat16"}
 

@@ -281,17 +281,24 @@ class _Back:
         raise ValueError(place)
 
 
+#: Folders of this tool whose files decide about no finding.
+_APART = ("__pycache__", "lookalikes")
+
+
 def _key() -> str:
     """What else decides what is found: this tool, as it is installed, and the Python that parses."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     # The version stands there.
     said: list[object] = [sys.version_info[:3], sources.load(os.path.join(package, "__init__.py"))]
-    for below in ("protocol", os.path.join("protocol", "rules"), "static"):
-        with os.scandir(os.path.join(package, below)) as scan:
+    folders = [os.path.join(package, "protocol"), os.path.join(package, "static")]
+    while folders:
+        with os.scandir(folders.pop()) as scan:
             for entry in sorted(scan, key=lambda entry: entry.name):
                 if entry.name.endswith(".py"):
                     found = entry.stat()
                     said.append((entry.name, found.st_size, found.st_mtime_ns))
+                elif entry.is_dir() and entry.name not in _APART:
+                    folders.append(entry.path)
     return sources.digest(repr(said).encode("utf-8", "backslashreplace"))
 
 

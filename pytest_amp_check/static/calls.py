@@ -328,7 +328,7 @@ class Reader(TorchCalls):
             return Params(None)
         if name in ("masked_fill", "masked_fill_", "fill_", "index_fill_", "index_fill"):
             made = self._foreign_tensor(receiver)
-            self._fill(name, args[-1] if args else keywords.get("value"), made, node)
+            self._fill(args[-1] if args else keywords.get("value"), made, node)
             return made
         if name in ("bmm", "matmul", "mm", "baddbmm"):
             made = self._foreign_tensor(receiver)

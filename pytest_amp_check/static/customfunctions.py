@@ -63,7 +63,7 @@ class CustomFunctions(Functions):
         given = dict(self._given_weights(weighed)) if weighed and "autocast" in self.module.identifiers else {}
         for name, (cls, flaw) in flaws.items():
             if flaw.mixed is None or flaw.mixed & given.get(name, frozenset()):
-                self._tell(cls, flaw, inside=False)
+                self._tell(cls, flaw)
 
     def applied(self, cls: Class, args: list[Value]) -> None:
         """A Function is applied where a region may be open."""
@@ -73,16 +73,14 @@ class CustomFunctions(Functions):
         if flaw is not None and flaw.mixed is not None:
             full = {place for place, value in enumerate(args) if self._is_float32(value)}
             if flaw.mixed & full:
-                self._tell(cls, flaw, inside=True)
+                self._tell(cls, flaw)
 
-    def _tell(self, cls: Class, flaw: Flaw, *, inside: bool) -> None:
+    def _tell(self, cls: Class, flaw: Flaw) -> None:
         outer, self.frame = self.frame, self.home(flaw.method.module)
         site = self.site(flaw.method.node)
         self.frame = outer
         names = {"function": cls.name}
-        self.emit_at(
-            e.CUSTOM_FUNCTION, site, None, how=flaw.how, applied=flaw.mixed is not None, inside=inside, names=names
-        )
+        self.emit_at(e.CUSTOM_FUNCTION, site, None, how=flaw.how, applied=flaw.mixed is not None, names=names)
 
     def _flaw(self, cls: Class) -> Flaw | None:
         """What a Function lacks, if it lacks anything and does not care for dtypes itself."""

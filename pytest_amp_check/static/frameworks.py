@@ -251,7 +251,6 @@ class Frameworks(Things):
                 scaled=scaler is not None,
                 twice=scaler is not None and loss.scaler >= 0,
                 dtypes=loss.dtypes,
-                device=loss.device,
                 custom=loss.custom,
                 names=names,
             )

@@ -68,7 +68,6 @@ class Losses(Expressions):
             made.autocast = "in"
             known = region.dtype if region.enabled is True and region.dtype else "?"
             made.dtypes = made.dtypes | {known}
-            made.device = region.device
             made.low = region.dtype or "?"
         elif self.maybe_open:
             made.autocast = "unknown"
@@ -191,7 +190,7 @@ class Losses(Expressions):
         elif name in PIECES:
             made.pieces = True
         elif name in ("masked_fill", "masked_fill_", "fill_", "index_fill", "index_fill_"):
-            self._fill(name, args[-1] if args else keywords.get("value"), tensor, node)
+            self._fill(args[-1] if args else keywords.get("value"), tensor, node)
         elif name in ("bmm", "matmul", "mm", "baddbmm", "__matmul__"):
             made.matmul = True
         if name in LINEAR and not args:
@@ -224,7 +223,6 @@ class Losses(Expressions):
             "scaled": scaler is not None,
             "uneven": scaler is not None and tensor.uneven,
             "dtypes": tensor.dtypes,
-            "device": tensor.device,
             "custom": tensor.custom,
             "names": names,
         }
@@ -244,7 +242,7 @@ class Losses(Expressions):
             place, names = penalty
             self.emit(e.PENALTY, place, None, None, names=names)
 
-    def _fill(self, function: str, value: Value | None, tensor: Tensor, node: ast.AST) -> None:
+    def _fill(self, value: Value | None, tensor: Tensor, node: ast.AST) -> None:
         number = value.value if isinstance(value, Const) and isinstance(value.value, (int, float)) else None
         if number is None:
             return
@@ -252,7 +250,6 @@ class Losses(Expressions):
             e.FILL,
             node,
             value=float(number),
-            function=function,
             eligible=(tensor.matmul or bool(tensor.low)) and tensor.dtypes != {"bfloat16"},
             names={"call": self.words(node)},
         )

@@ -309,7 +309,7 @@ class Machine:
             self.graph.nodes[source].ways.append((target, key, truth))
 
     def emit(
-        self, kind: str, node: ast.AST, subject: int | None = None, object: int | None = None, **facts: Any
+        self, kind: e.Kind, node: ast.AST, subject: int | None = None, object: int | None = None, **facts: Any
     ) -> Event | None:
         """Add an event here; ``names`` among the facts become the event's names."""
         if self.cur is None:
@@ -317,8 +317,7 @@ class Machine:
         names = facts.pop("names", None)
         if kind == e.ZERO_GRAD and self.rescuing:
             facts["rescue"] = True
-        if kind in (e.ZERO_GRAD, e.BACKWARD, e.SCALER_STEP, e.SCHEDULER_STEP):
-            facts["loops"] = (*(loop.key for loop in self.loops), *self.turns)
+        self._count_turns(kind, facts)
         event = Event(kind, self.site(node), subject, object, facts, names, self.guards())
         here = self.node(event)
         self.link(self.cur, here)
@@ -328,14 +327,20 @@ class Machine:
             handlers.append(here)
         return event
 
-    def emit_at(self, kind: str, site: Site, subject: int | None, **facts: Any) -> None:
+    def emit_at(self, kind: e.Kind, site: Site, subject: int | None, **facts: Any) -> None:
         """Add an event here that speaks of another place."""
         if self.cur is not None:
             names = facts.pop("names", None)
+            self._count_turns(kind, facts)
             here = self.node(Event(kind, site, subject, None, facts, names, self.guards()))
             self.link(self.cur, here)
             self.cur = here
             self.happened += 1
+
+    def _count_turns(self, kind: e.Kind, facts: dict[str, Any]) -> None:
+        """Say in which loops an event happens, where its kind declares that this matters."""
+        if kind.turns:
+            facts.setdefault("loops", (*(loop.key for loop in self.loops), *self.turns))
 
     def guards(self) -> tuple[tuple[int, bool], ...]:
         """The tests under which the place being read stands."""
@@ -540,9 +545,10 @@ class Machine:
     def same_thing(self, a: Thing, b: Thing) -> Thing:
         """The one thing that stands for either of two, made on the two arms of a fork."""
         thing = self.thing(("either", a.key, b.key), a.role, a.name, a.site)
-        owns = a.facts.get("owns"), b.facts.get("owns")
         thing.facts.update({**b.facts, **a.facts})
-        thing.facts["owns"] = None if None in owns else owns[0] | owns[1]  # type: ignore[operator]
+        if "owns" in thing.facts:
+            owns = a.facts.get("owns"), b.facts.get("owns")
+            thing.facts["owns"] = None if None in owns else owns[0] | owns[1]  # type: ignore[operator]
         if a.role == "optimizer" and a.site is not None:
             # Made anew on one of the arms, as far as is known.
             self.emit_at(e.OPTIMIZER_NEW, a.site, thing.key, found=True)

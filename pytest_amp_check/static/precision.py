@@ -757,7 +757,7 @@ class Precision:
 
     # Findings.
 
-    def _emit(self, kind: str, node: object, fact: Fact, **facts: Any) -> None:
+    def _emit(self, kind: e.Kind, node: object, fact: Fact, **facts: Any) -> None:
         """Take note of what low precision does at a place, once."""
         if not isinstance(node, ast.AST) or self.reader.cur is None:
             return

@@ -7,44 +7,22 @@ piece, a method's bracket right behind it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-#: What is searched for, once each: no finding without one of these, and nothing else that a first look tells.
-WORDS = (
-    b"autocast",
-    b"cale",
-    b".step(",
-    b"backward(",
-    b"zero_grad",
-    b"clip_grad",
-    b".state_dict(",
-    b"training_step",
-    b"update_params(",
-    b"LightningModule",
-    b"precision",
-    b"custom_",
-    b"parameters(",
-    b"half",
-    b"float16",
-    b"fill",
-    b"full_like",
-    b"where(",
-    b"amp:",
-    b"AMP",
-    b"\0",
-)
+from ..protocol import rules
+
 #: A Trainer of Lightning that trains in float16 with a scaler.
 _LIGHTNING16 = rb"precision\s*=\s*[\"']?16(?!-true)"
 
 
 class Code:
-    """The bytes of code, and which of :data:`WORDS` are in them."""
+    """The bytes of code, and which of :data:`SEARCHED` are in them."""
 
     __slots__ = ("_bare", "_plain", "data", "words")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self.words = frozenset([word for word in WORDS if word in data])
+        self.words = frozenset([word for word in SEARCHED if word in data])
         self._bare: Code | None = None
         #: Whether there is no documentation string in it, as far as is known.
         self._plain = False
@@ -85,49 +63,27 @@ class Code:
     def speaks(self) -> bool:
         """Whether it may hold anything that a rule speaks of; where not, it gives no finding and need not be parsed.
 
-        What every rule needs is in the text by name: autocast and GradScaler, under whatever name they are imported;
-        methods that only a scaler has; a backward and a step; a cast; a fill with a large number. What holds one is
-        looked at more closely, documentation strings left out. True does not promise a finding, and False does not
-        promise that it parses.
+        What every rule needs is in the text by name (:data:`.rules.WORDS`). What holds one is looked at more
+        closely, documentation strings left out. True does not promise a finding, and False does not promise that it
+        parses.
         """
         if b"\0" in self.words:
             return True  # UTF-16 hides every name from this search, and is no Python source: AMP903.
         return self._speaks() and (self.bare is self or self.bare._speaks())
 
     def _speaks(self) -> bool:
-        words, data = self.words, self.data
-        if b"autocast" in words and _autocast(data):
-            return True  # AMP101 to AMP107, AMP502, AMP504, AMP601, AMP605, AMP606
-        if b"cale" in words and _scaler(data):
-            return True  # AMP110, AMP2xx, AMP4xx, AMP503, AMP602, AMP604
-        if b".step(" in words and b"backward(" in words:
-            return True  # AMP3xx, which need no scaler
-        if b"update_params(" in words and b"AmpOptimWrapper" in data:
-            return True  # AMP302
-        if b"LightningModule" in words and (
-            b"binary_cross_entropy(" in data or b"BCELoss(" in data or self._divides_for_a_trainer()
-        ):
-            return True  # AMP302, AMP504
-        if b"custom_" in words and (b"custom_fwd" in data or b"custom_bwd" in data):
-            return True  # AMP107, AMP901
-        if b"clip_grad" in words and re.search(rb"clip_grad_norm(?!\w)", data):
-            return True  # AMP901
-        if b"clip_grad" in words and b"FullyShardedDataParallel" in data:
-            return True  # AMP603
-        if b"parameters(" in words and self._casts():
-            return True  # AMP501
-        if not words.isdisjoint((b"fill", b"where(", b"full_like")) and _fills(data):
-            return True  # AMP506, where any file of the tree trains in float16
-        if b"amp:" in words and re.search(rb"amp:\s*ignore", data):
-            return True  # AMP902
-        # AMP902
-        return b"AMP" in words and re.search(rb"(?i:noqa)\s*:[^\n#]*AMP", data) is not None
+        return any(map(self.holds, rules.WORDS))
 
-    def _divides_for_a_trainer(self) -> bool:
-        """Whether it may divide a loss by the number of micro-batches that a Trainer divides by."""
-        return b"training_step(" in self.data and b"accumulate_grad_batches" in self.data
+    def holds(self, what: str) -> bool:
+        """Whether it holds what a rule needs, by the name that rules give it (:attr:`~.protocol.rule.Rule.words`)."""
+        look = LOOKS.get(what)
+        if look is not None:
+            words, closely = look
+            return not self.words.isdisjoint(words) and closely(self)
+        first, *others = PARTS[what]
+        return first in self.words and all(word in self.data for word in others)
 
-    def _casts(self) -> bool:
+    def casts(self) -> bool:
         """Whether a module may be cast to a low-precision dtype and trained."""
         data = self.data
         if self.words.isdisjoint((b"half", b"float16")):
@@ -308,3 +264,39 @@ def _fills(data: bytes) -> bool:
                 return True
             at = data.find(word, at + 1)
     return False
+
+
+def _old_clip(code: Code) -> bool:
+    """Whether the old clip of the norm is named, whose new name ends in an underscore."""
+    return re.search(rb"clip_grad_norm(?!\w)", code.data) is not None
+
+
+def _suppresses(code: Code) -> bool:
+    """Whether a comment may silence a rule."""
+    return re.search(rb"amp:\s*ignore|(?i:noqa)\s*:[^\n#]*AMP", code.data) is not None
+
+
+#: What rules need that is looked at more closely -> words without which it is not there, and the closer look.
+LOOKS: dict[str, tuple[tuple[bytes, ...], Callable[[Code], bool]]] = {
+    "autocast": ((b"autocast",), lambda code: _autocast(code.data)),
+    "scaler": ((b"cale",), lambda code: _scaler(code.data)),
+    "clip_grad_norm": ((b"clip_grad",), _old_clip),
+    "low-precision weights": ((b"parameters(",), Code.casts),
+    # Wrong where any file of the tree trains in float16.
+    "large fill": ((b"fill", b"where(", b"full_like"), lambda code: _fills(code.data)),
+    "suppression": ((b"amp:", b"AMP"), _suppresses),
+}
+#: What rules need that is there where all of these words are.
+PARTS = {what: what.encode().split() for what in rules.WORDS if what not in LOOKS}
+#: What the first look asks besides: for float16, for Trainers, and whether another file may matter to this one.
+_ASKED = (b"\0", b"half", b"float16", b"precision", b"autocast", b"cale", b".step(", *_HOOKS, *_REST)
+#: What is searched for, once each: no finding without one of these, and nothing else that a first look tells.
+SEARCHED = tuple(
+    dict.fromkeys(
+        (
+            *(word for words, _ in LOOKS.values() for word in words),
+            *(first for first, *_ in PARTS.values()),
+            *_ASKED,
+        )
+    )
+)

@@ -88,9 +88,7 @@ class Things(Classes):
         if name == "scale" and target is not None:
             return target
         if name == "step" and target is not None:
-            self._each_optimizer(
-                target, node, lambda key, names: self.emit(e.STEP, node, None, key, names=names, disabled=True)
-            )
+            self._each_optimizer(target, node, lambda key, names: self.emit(e.STEP, node, None, key, names=names))
         return NONE
 
     def _enabled_scaler(
@@ -150,7 +148,6 @@ class Things(Classes):
             loss_in_region=made.in_region,
             forward_read=made.module_read and bool(made.autocast),
             dtypes=made.dtypes,
-            device=made.device,
             forward=made.forward,
             twice=made.scaler >= 0,
             names=names,
@@ -272,8 +269,6 @@ class Things(Classes):
             thing.facts["compiled"] = True
             return NONE
         if name in ("train", "eval", "cuda", "cpu", "float", "double", "apply", "to_empty", "share_memory"):
-            if name in ("float", "double"):
-                thing.facts["upcast"] = True
             return receiver
         if name == "load_state_dict":
             names = {"module": self.receiver_words(node), "call": self.words(node)}

@@ -546,7 +546,7 @@ class TorchCalls(Distributed):
         value = bound.get("value") or bound.get("fill_value")
         if entry.name == "torch.where":
             value = next((bound[k] for k in ("input", "other") if isinstance(bound.get(k), Const)), None)
-        self._fill(entry.name.rpartition(".")[2], value, made, node)
+        self._fill(value, made, node)
         return made
 
     def _matmul(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:

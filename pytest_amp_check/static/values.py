@@ -322,7 +322,6 @@ class Tensor(Value):
         "autocast",
         "custom",
         "deps",
-        "device",
         "divisors",
         "dtypes",
         "factors",
@@ -347,7 +346,6 @@ class Tensor(Value):
         self.autocast = ""
         self.in_region = False
         self.dtypes: frozenset[str] = EMPTY
-        self.device = ""
         self.forward: Event | None = None
         self.low = ""
         self.matmul = False
@@ -379,7 +377,6 @@ class Tensor(Value):
             made.divided = made.divided and part.divided
             made.deps = None if made.deps is None or part.deps is None else made.deps | part.deps
             made.dtypes |= part.dtypes
-            made.device = made.device or part.device
             made.forward = made.forward or part.forward
             made.low = made.low or part.low
             made.matmul = made.matmul or part.matmul

@@ -1,15 +1,82 @@
-"""The catalogue: every rule by its code, and the rule that owns each label of a fault."""
+"""The catalogue: every rule by its code, and the rule that owns each label of a fault.
+
+A check needs few of the rules, and to import a module for each would take longer than to check a small file. So what
+every check asks of all of them stands in ``index.py``, and a rule's own module is loaded when more is asked of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator, Mapping
 
 from ..rule import Fault, Rule
-from . import accumulation, autocast, checkpoint, distributed, dynamics, migration, numerics, overhead, scaling
+from .index import INDEX
 
-__all__ = ["LABELS", "RULES", "by_code", "by_label", "find"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-_FAMILIES = (autocast, scaling, accumulation, checkpoint, numerics, distributed, overhead, dynamics, migration)
+__all__ = ["ALONE", "LABELS", "RULES", "WHOLE", "WORDS", "by_code", "by_label", "find", "lookalikes", "stem"]
+
+
+class _Listed(Rule):
+    """A rule that the index lists, and whose module is loaded when something else of it is asked for."""
+
+    __slots__ = ("family",)
+
+    def __init__(self, listed: tuple[str, str, str, str, str, bool, str]) -> None:
+        self.code, self.name, self.family, self.severity, self.readers, self.default, self.applicability = listed
+
+    def __getattr__(self, attribute: str) -> Any:
+        # Asked only for what is not set yet.
+        if attribute not in Rule.__slots__:
+            raise AttributeError(attribute)
+        if attribute == "silent":
+            self.silent = lookalikes(self.family, self.name)
+        else:
+            module = f"{__name__}.{self.family}.{stem(self.name)}"
+            written: Rule = __import__(module, fromlist=("RULE",)).RULE
+            for slot in Rule.__slots__:
+                if slot != "silent":
+                    setattr(self, slot, getattr(written, slot))
+        return getattr(self, attribute)
+
+
+class _Owners(Mapping[str, tuple[Rule, Fault]]):
+    """The rule that owns each label, and the fault as that rule writes it."""
+
+    def __init__(self) -> None:
+        self._rules: dict[str, Rule] = {}
+
+    def add(self, labels: Iterable[str], rule: Rule) -> None:
+        self._rules.update(dict.fromkeys(labels, rule))
+
+    def __getitem__(self, label: str) -> tuple[Rule, Fault]:
+        rule = self._rules[label]
+        return rule, rule.faults[label]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rules)
+
+    def __len__(self) -> int:
+        return len(self._rules)
+
+
+def stem(name: str) -> str:
+    """The name of a rule's module, and of the folder of its look-alikes."""
+    return name.replace("-", "_")
+
+
+def lookalikes(family: str, name: str) -> tuple[tuple[str, str], ...]:
+    """The look-alikes of a rule, each with its reason: what the comment in its first line says."""
+    folder = os.path.join(os.path.dirname(__file__), family, "lookalikes", stem(name))
+    found = []
+    for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        if file.endswith(".py"):
+            with open(os.path.join(folder, file), encoding="utf-8") as opened:
+                reason, _, source = opened.read().partition("\n\n")
+            found.append((reason.removeprefix("# "), source))
+    return tuple(found)
 
 
 def by_code(rules: Iterable[Rule]) -> dict[str, Rule]:
@@ -38,10 +105,26 @@ def by_label(rules: Iterable[Rule]) -> dict[str, tuple[Rule, Fault]]:
 
 
 #: Every rule, in the order of the codes.
-RULES: dict[str, Rule] = by_code(rule for family in _FAMILIES for rule in family.RULES)
-
+RULES: dict[str, Rule] = {}
+_OWNERS = _Owners()
 #: Label of a fault -> the rule that owns it, and the fault.
-LABELS: dict[str, tuple[Rule, Fault]] = by_label(RULES.values())
+LABELS: Mapping[str, tuple[Rule, Fault]] = _OWNERS
+#: Kind of event -> the rules that judge one such event by itself.
+ALONE: dict[str, list[Rule]] = {}
+#: The rules that judge a whole program, with the kind of event without which they find nothing in it.
+WHOLE: list[tuple[str, Rule]] = []
+
+#: What a file must hold to be read for some rule: one of these (:attr:`.rule.Rule.words`).
+WORDS: dict[str, None] = {}
+
+for _listed, _words, _alone, _whole, _labels in INDEX:
+    _rule = RULES[_listed[0]] = _Listed(_listed)
+    _rule.words = _words
+    WORDS.update(dict.fromkeys(_words))
+    for _kind in _alone:
+        ALONE.setdefault(_kind, []).append(_rule)
+    WHOLE.extend((_kind, _rule) for _kind in _whole)
+    _OWNERS.add(_labels, _rule)
 
 _WORDS = {word.casefold(): rule for rule in RULES.values() for word in (rule.code, rule.name)}
 

@@ -65,7 +65,7 @@ class Recording:
 
     def emit(
         self,
-        kind: str,
+        kind: e.Kind,
         site: Site,
         subject: int | None = None,
         target: int | None = None,

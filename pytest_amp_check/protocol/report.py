@@ -1,0 +1,145 @@
+"""From a fault to a finding: its message in the user's own words, its place, and the path that led to it in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from .events import Event, Program, Site
+from .finding import ERROR, SEVERITIES, Finding, Step
+from .frameworks import FRAMEWORKS
+from .rule import Labels, Verdicts
+from .rules import ALONE, LABELS, WHOLE
+
+DEFAULT_NAMES = {
+    "scaler": "the scaler",
+    "optimizer": "the optimizer",
+    "loss": "the loss",
+    "module": "the model",
+    "params": "the gradients",
+    "context": "autocast",
+    "call": "this call",
+    "window": "the step condition",
+    "function": "this code",
+}
+
+
+def alone(event: Event, program: Program) -> Labels:
+    """Labels of the faults of one event by itself, with values for their messages."""
+    for rule in ALONE.get(event.kind, ()):
+        yield from rule.on[event.kind](event, program)
+
+
+def whole(program: Program) -> Verdicts:
+    """Labels of the faults of a program as a whole, with what is blamed, values for messages and the witness."""
+    kinds = {event.kind for event in program.events()}
+    for kind, rule in WHOLE:
+        if kind in kinds:
+            yield from rule.whole[kind](program)
+
+
+def judge_event(event: Event, program: Program) -> Iterator[Finding]:
+    """Findings of the rules that judge one event by itself."""
+    for label, values in alone(event, program):
+        yield make_finding(label, event.site, [event], values, ())
+
+
+def make_finding(
+    label: str,
+    site: Site,
+    events: list[Event],
+    values: Mapping[str, str],
+    witness: tuple[Step, ...],
+    *,
+    certain: bool = True,
+    condition: str = "",
+) -> Finding:
+    rule, fault = LABELS[label]
+    names: dict[str, str] = {}
+    for event in reversed(events):
+        names.update((k, text) for k, v in event.names.items() if (text := str(v)))
+    names.update(values)
+    message = _fill(fault.message.replace("{advice}", values.get("advice", "")), names)
+    severity = values.get("severity") or fault.severity or rule.severity
+    return Finding(
+        rule.code,
+        rule.name,
+        severity,
+        message,
+        site,
+        certain=certain,
+        condition=condition,
+        witness=witness,
+        label=label,
+        names=names,
+    )
+
+
+def of_framework(label: str, events: list[Event], program: Program) -> tuple[str, dict[str, str]]:
+    """The label of a fault where a framework does the scaling, and what its message says then.
+
+    The severity is no higher than it is known that the framework scales at all.
+    """
+    if LABELS[label][1].any_precision:
+        return label, {}
+    for event in events:
+        thing = program.things[event.subject] if event.subject is not None else None
+        framework = FRAMEWORKS.get(thing.facts.get("framework", "")) if thing is not None else None
+        if thing is None or framework is None:
+            continue
+        rule, fault = LABELS[label]
+        values = {}
+        worst = max(fault.severity or rule.severity, thing.facts.get("doubt") or ERROR, key=SEVERITIES.index)
+        values["severity"] = worst
+        advice = framework.advice.get(label)
+        if advice is not None:
+            label = f"{label}-framework"
+            values.update(framework=framework.title, advice=advice)
+        elif framework.scaler:
+            values["scaler"] = f"{event.names.get('scaler') or thing.name}.{framework.scaler}"
+        return label, values
+    return label, {}
+
+
+class _Names(dict[str, str]):
+    def __missing__(self, key: str) -> str:
+        return DEFAULT_NAMES.get(key, key)
+
+
+def _fill(template: str, names: Mapping[str, str]) -> str:
+    """The message with the user's names.
+
+    A name that is not known is put in words, without the backticks; in the midst of code it is called as everybody
+    calls it.
+    """
+    unknown = [key for key, words in DEFAULT_NAMES.items() if names.get(key, words) == words]
+    for key in unknown:
+        template = template.replace("`{" + key + "}`", DEFAULT_NAMES[key])
+    parts = template.split("`")
+    for key in unknown:
+        usual = DEFAULT_NAMES[key].rpartition(" ")[2]
+        parts[1::2] = [code.replace("{" + key + "}", usual) for code in parts[1::2]]
+    return "`".join(parts).format_map(_Names(names))
+
+
+def describe(event: Event) -> str:
+    """What an event did, in words."""
+    return event.kind.says if event.subject is None else event.kind.says_scaled
+
+
+def place(blamed: Site, partner: Site, *, reads: bool = False) -> Site:
+    """Where to put a finding: at the blamed event, unless that lies in a helper which is right in itself.
+
+    That is a helper in another file than the event that makes it wrong, or one that only ``reads``.
+    """
+    mine, theirs = blamed.frames(), partner.frames()
+    if not reads:
+        together = blamed.path != partner.path and mine[0] is theirs[0]
+    else:
+        together = (mine[0].path, mine[0].function) == (theirs[0].path, theirs[0].function)
+    if not together:
+        # Of a chain of calls that is too long, the outermost ones are not known.
+        return blamed
+    depth = 0
+    while depth < len(mine) - 1 and depth < len(theirs) - 1 and mine[depth] is theirs[depth]:
+        depth += 1
+    return mine[depth]

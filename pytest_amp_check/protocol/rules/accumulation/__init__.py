@@ -1,0 +1,1 @@
+"""AMP3xx: gradient accumulation."""

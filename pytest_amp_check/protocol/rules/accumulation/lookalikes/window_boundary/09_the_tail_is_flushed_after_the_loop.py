@@ -1,0 +1,18 @@
+# the tail is flushed after the loop
+
+import torch
+
+def train(model, loader, optimizer, loss_fn, k):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y) / k
+        scaler.scale(loss).backward()
+        if (i + 1) % k == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    if len(loader) % k != 0:
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()

@@ -1,0 +1,99 @@
+"""AMP301 missing-accumulation-division."""
+
+from __future__ import annotations
+
+from ...events import BACKWARD
+from ...fix import UNSAFE
+from ...rule import INFO, STATIC, WARNING, Fault, Rule
+
+RULE = Rule(
+    "AMP301",
+    "missing-accumulation-division",
+    WARNING,
+    "The losses of an accumulation window are summed, not averaged.",
+    readers=STATIC,
+    applicability=UNSAFE,
+    words=(".step( backward(",),
+    faults={
+        "step@undivided": Fault(
+            "`{loss}` is summed over the micro-batches of an accumulation window, not averaged: "
+            "divide it by their number before backward",
+            blame=(BACKWARD,),
+            witness=(BACKWARD,),
+            next_turn=True,
+            unless="divided-elsewhere",
+            vague="step@undivided-vague",
+            any_precision=True,
+        ),
+        "step@undivided-vague": Fault(
+            "`{loss}` comes from code that was not read, and is summed over the micro-batches of an accumulation "
+            "window: if it is a mean, divide it by their number before backward",
+            INFO,
+            blame=(BACKWARD,),
+            witness=(BACKWARD,),
+            next_turn=True,
+        ),
+    },
+    why="""\
+`backward()` adds to `.grad`. With `k` micro-batches for one step and a loss that is a mean over its own micro-batch,
+the gradients are `k` times those of the large batch that accumulation is to stand for. The learning rate is multiplied
+by `k` in effect, a clip bites `k` times harder, and the scale overflows earlier. Where all losses are sums, or are
+divided by the total of all samples or tokens, nothing is to be done.
+""",
+    harm="""\
+SGD's update was exactly 2.000, 4.000 and 8.000 times too large for k = 2, 4 and 8. Adam and AdamW normalise it away
+(1.000001), so only clipping, weight decay and the loss scale are off there. With micro-batches of 100, 5, 50 and 2
+items even the mean of means is wrong (relative gradient error 1.21); the sum of losses over the total number of items
+is right to 1.4e-7.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(8, 16), torch.randn(8, 1)) for _ in range(16)]
+k = 4
+
+for i, (x, y) in enumerate(batches):
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()  # AMP301
+    if (i + 1) % k == 0:
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(8, 16), torch.randn(8, 1)) for _ in range(16)]
+k = 4
+
+for i, (x, y) in enumerate(batches):
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss / k).backward()
+    if (i + 1) % k == 0:
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+    fix="Divide each micro-batch's loss by the number of micro-batches: `scaler.scale(loss / k).backward()`.",
+    sources=(
+        ("PyTorch docs, Automatic Mixed Precision examples: Gradient accumulation (loss = loss / iters_to_accumulate)"),
+        "Hugging Face, 'Fixing gradient accumulation' (October 2024): unequal micro-batches",
+        "measured: update ratios for k = 2, 4, 8 with SGD, Adam and AdamW",
+    ),
+)

@@ -1,0 +1,105 @@
+"""AMP303 unscale-or-update-in-window."""
+
+from __future__ import annotations
+
+from ...events import BACKWARD, UNSCALE
+from ...fix import SAFE
+from ...rule import ERROR, Fault, Rule
+
+_UNSCALED_EARLY = (
+    "`{scaler}.unscale_({optimizer})` runs before the accumulation window is complete: "
+    "call it once, where `{scaler}.step({optimizer})` follows"
+)
+
+
+RULE = Rule(
+    "AMP303",
+    "unscale-or-update-in-window",
+    ERROR,
+    "unscale_() or update() runs before the accumulation window is complete.",
+    applicability=SAFE,
+    words=(".step( backward(",),
+    faults={
+        "unscale@window": Fault(
+            _UNSCALED_EARLY,
+            blame=(UNSCALE,),
+            witness=(UNSCALE, BACKWARD),
+            next_turn=True,
+        ),
+        # The same, where no condition is known to hold the step back.
+        "step@early": Fault(
+            _UNSCALED_EARLY,
+            blame=(UNSCALE,),
+            witness=(UNSCALE, BACKWARD),
+        ),
+        "update@window": Fault(
+            "`{scaler}.update()` runs before the accumulation window is complete: "
+            "call it once, after `{scaler}.step()`",
+            witness=(BACKWARD,),
+        ),
+    },
+    why="""\
+All micro-batches of a window must be scaled by the same number and unscaled once, together. `unscale_()` in the middle
+leaves gradients to which the next backward adds 65536 times larger ones, and `update()` in the middle may change the
+scale from one micro-batch to the next. Both belong under the test that decides about the step.
+""",
+    harm="""\
+`unscale_()` after the first of four micro-batches made the update 51,000 times too large, with no error. `unscale_()`
+in every micro-batch raises RuntimeError `unscale_() has already been called on this optimizer since the last
+update().`; with `update()` beside it there is no error, and the micro-batches counted with weights of about 0, 0,
+1.5e-5 and 1. An `update()` alone in every micro-batch raises AssertionError `No inf checks were recorded prior to
+update.`
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(8, 16), torch.randn(8, 1)) for _ in range(16)]
+k = 4
+
+for i, (x, y) in enumerate(batches):
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss / k).backward()
+    scaler.unscale_(optimizer)  # AMP303
+    if (i + 1) % k == 0:
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(8, 16), torch.randn(8, 1)) for _ in range(16)]
+k = 4
+
+for i, (x, y) in enumerate(batches):
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss / k).backward()
+    if (i + 1) % k == 0:
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+    fix="Move `unscale_()` and `update()` under the test that guards `scaler.step()`.",
+    sources=(
+        (
+            "PyTorch docs, Automatic Mixed Precision examples: Gradient accumulation (the scale is updated once "
+            "per effective batch)"
+        ),
+        "measured: update ratios and micro-batch weights with unscale_ and update inside the window",
+    ),
+)

@@ -1,0 +1,92 @@
+"""AMP304 window-boundary."""
+
+from __future__ import annotations
+
+from ...events import BACKWARD
+from ...fix import UNSAFE
+from ...rule import ERROR, STATIC, WARNING, Fault, Rule
+
+RULE = Rule(
+    "AMP304",
+    "window-boundary",
+    ERROR,
+    "The borders of the accumulation window lose or mis-weight micro-batches.",
+    readers=STATIC,
+    applicability=UNSAFE,
+    words=(".step( backward(",),
+    faults={
+        "zero@window": Fault(
+            "Gradients of `{optimizer}` are cleared inside the accumulation window, so only its last micro-batch "
+            "counts: clear them once, after the step",
+            witness=(BACKWARD,),
+            next_turn=True,
+            unless="earlier-loop",
+            any_precision=True,
+        ),
+        "window:off-by-one": Fault(
+            "`{window}` is already true for the first micro-batch, so the first window holds that one alone: "
+            "count from one, as in `(i + 1) % k == 0`",
+            WARNING,
+        ),
+    },
+    why="""\
+`zero_grad()` in every iteration throws away what the window has gathered, all but the last micro-batch, which is still
+divided by `k`: the run costs `k` passes per step and learns from one, at a `k`-th of its weight. A test like
+`i % k == 0` with `i` counted from zero is true at once: the first step sees one micro-batch, and all later windows are
+shifted, with a remainder at the end.
+""",
+    harm="""\
+Cleared in every micro-batch, the gradient norm of the window was 0.0212 instead of 0.0409, with no error. With
+`i % k == 0` the windows held 1, 4, 4, ... micro-batches and 3 were left over; the first update was 0.0147 instead of
+0.0409.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(8, 16), torch.randn(8, 1)) for _ in range(16)]
+k = 4
+
+for i, (x, y) in enumerate(batches):
+    optimizer.zero_grad()  # AMP304
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss / k).backward()
+    if (i + 1) % k == 0:
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(8, 16), torch.randn(8, 1)) for _ in range(16)]
+k = 4
+
+for i, (x, y) in enumerate(batches):
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss / k).backward()
+    if (i + 1) % k == 0:
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+    fix="Clear gradients under the same test as the step, after it, and let it count from one: `(i + 1) % k == 0`.",
+    sources=(
+        "PyTorch docs, Automatic Mixed Precision examples: Gradient accumulation (zero_grad stands with the step)",
+        "measured: gradient norms of the window and sizes of the first update",
+    ),
+)

@@ -1,0 +1,228 @@
+"""AMP106 autocast-bad-arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...events import AUTOCAST_NEW, Event, Program, Symbol
+from ...fix import SAFE
+from ...rule import BOTH, ERROR, INFO, Fault, Labels, Rule
+from ...surface import AUTOCAST_DEVICES, DTYPES, lookup
+
+#: Device types that torch or its users know but autocast does not. A name missing here may be a vendor's own back end.
+_NO_AUTOCAST = frozenset("gpu amd fpga hip ideep lazy meta mkldnn nvidia opencl opengl rocm tpu ve vulkan".split())
+
+
+#: Back ends that bring their own list of dtypes.
+_OWN_DTYPES = frozenset({"npu", "privateuseone"})
+
+
+def _arguments(event: Event, program: Program) -> Labels:
+    """Judge the arguments of an autocast as torch will: first whether they bind, then each by itself."""
+    entry = lookup(event.facts["callable"])
+    if entry is None:
+        return
+    arguments: Mapping[str, object] = event.facts["arguments"]
+    if event.facts.get("excess"):
+        yield "autocast:too-many", {"takes": str(len(entry.parameters))}
+    for name in arguments:
+        if name not in entry.parameters and not name.startswith("*"):
+            yield "autocast:unknown-argument", {"argument": name, "known": ", ".join(entry.parameters)}
+    device = entry.facts.get("device")
+    if device is None:
+        # A star may hold any argument, so a device that is not seen is not a device that is missing.
+        if "device_type" in arguments:
+            yield from _device(arguments["device_type"])
+            device = arguments["device_type"]
+        elif not any(name.startswith("*") for name in arguments):
+            yield "autocast:no-device", {}
+    yield from _dtype(arguments.get("dtype"), device, arguments.get("enabled", True) is False)
+    yield from _enabled(arguments.get("enabled", True), entry.facts.get("device"))
+    cache = arguments.get("cache_enabled")
+    if cache is not None and not isinstance(cache, (bool, Symbol)):
+        yield "autocast:not-a-bool", {"argument": "cache_enabled", "value": repr(cache)}
+
+
+def _device(value: object) -> Labels:
+    if isinstance(value, Symbol):
+        if value == "torch.device()":
+            yield "autocast:device-object", {}
+        elif value in DTYPES:
+            yield "autocast:not-a-device", {"value": str(value)}
+        return
+    if not isinstance(value, str):
+        yield "autocast:not-a-device", {"value": repr(value)}
+        return
+    kind, colon, index = value.partition(":")
+    if not kind or kind != kind.lower() or kind in _NO_AUTOCAST or (colon and not index.isdecimal()):
+        yield "autocast:unknown-device", {"device": repr(value)}
+    elif colon:
+        yield "autocast:indexed-device", {"device": repr(value), "kind": repr(kind)}
+
+
+def _dtype(value: object, device: object, disabled: bool) -> Labels:
+    if value is None:
+        return
+    if not isinstance(value, Symbol):
+        if isinstance(value, str):
+            yield "autocast:string-dtype", {"value": repr(value)}
+        else:
+            yield "autocast:bool-dtype", {"value": repr(value), "enabled": repr(bool(value))}
+        return
+    if disabled or isinstance(device, Symbol) or not isinstance(device, str):
+        return
+    kind = device.partition(":")[0]
+    dtype = DTYPES.get(value)
+    # CUDA takes any dtype: autocast("cuda", dtype=torch.float32) forces its listed ops into float32 and is in use.
+    if dtype in ("float32", "float64") and kind in AUTOCAST_DEVICES - _OWN_DTYPES and kind != "cuda":
+        yield "autocast:unsupported-dtype", {"dtype": str(value), "device": kind}
+
+
+def _enabled(value: object, device: object) -> Labels:
+    if isinstance(value, bool):
+        return
+    if isinstance(value, Symbol):
+        if value in DTYPES:
+            yield "autocast:dtype-as-enabled", {"value": str(value)}
+        elif value == "torch.device()":
+            yield "autocast:device-as-enabled", {"value": "a torch.device"}
+    elif isinstance(value, str) and isinstance(device, str):
+        yield "autocast:device-as-enabled", {"value": repr(value)}
+    else:
+        yield "autocast:not-a-bool", {"argument": "enabled", "value": repr(value)}
+
+
+RULE = Rule(
+    "AMP106",
+    "autocast-bad-arguments",
+    ERROR,
+    "The arguments of autocast are rejected by torch, or switch it off.",
+    readers=BOTH,
+    applicability=SAFE,
+    on={AUTOCAST_NEW: _arguments},
+    words=("autocast",),
+    faults={
+        "autocast:no-device": Fault('`{call}` has no device type, which torch requires: pass "cuda" or "cpu" first'),
+        "autocast:device-object": Fault(
+            "`{call}` is given a torch.device, which torch rejects: pass its type, as in `device.type`"
+        ),
+        "autocast:not-a-device": Fault(
+            '`{call}` is given {value} as its device type, which torch rejects: pass a string such as "cuda" first'
+            " and the other arguments by name"
+        ),
+        "autocast:unknown-device": Fault(
+            '`{call}` is given {device}, which is no device type that autocast knows: pass "cuda", "cpu", "xpu" or'
+            ' "mps" in lower case'
+        ),
+        "autocast:indexed-device": Fault(
+            "`{call}` is given {device}, whose index skips torch's checks for CUDA and bfloat16: pass {kind}", INFO
+        ),
+        "autocast:bool-dtype": Fault(
+            "`{call}` is given {value} as its dtype, which fails when the region is entered: write `enabled={enabled}`"
+        ),
+        "autocast:string-dtype": Fault(
+            "`{call}` is given the string {value} as its dtype, which fails when the region is entered: pass the"
+            " dtype itself, such as `torch.float16`"
+        ),
+        "autocast:unsupported-dtype": Fault(
+            "`{call}` is given `{dtype}`, which {device} autocast does not support, so it warns once and switches"
+            " itself off: pass `torch.bfloat16` or `torch.float16`, or write `enabled=False`"
+        ),
+        "autocast:device-as-enabled": Fault(
+            "`{call}` takes no device, so {value} lands in `enabled`: call `torch.autocast` with the device type"
+        ),
+        "autocast:dtype-as-enabled": Fault("`{call}` is given `{value}` as `enabled`: write `dtype={value}`"),
+        "autocast:not-a-bool": Fault(
+            "`{call}` is given {value} as `{argument}`, and torch takes only True or False: pass a bool"
+        ),
+        "autocast:too-many": Fault(
+            "`{call}` takes {takes} arguments and is given more, which raises TypeError: pass them by name"
+        ),
+        "autocast:unknown-argument": Fault(
+            "`{call}` has no argument `{argument}`, which raises TypeError: its arguments are {known}"
+        ),
+    },
+    why="""\
+`torch.autocast(device_type, dtype, enabled, cache_enabled)` wants the device type as a string and first. The old
+`torch.cuda.amp.autocast(enabled, dtype, cache_enabled)` had no device and began with `enabled`, so a migration that
+only changes the name moves `True` into the device or the dtype. A wrong device raises at once; a wrong dtype or
+`enabled` raises when the region is entered. A dtype that the device does not support raises nothing: autocast warns
+and switches itself off. `dtype=torch.float32` on CUDA is legal, and forces the listed ops into float32.
+""",
+    harm="""\
+`autocast(device)` raises ValueError, `autocast("gpu")` RuntimeError, `autocast(True)` ValueError, `autocast("cuda",
+True)` TypeError at `__enter__`, not where it is constructed. `autocast("cpu", dtype=torch.float32)` gives one
+UserWarning, and the training goes on in float32. On a machine without CUDA, `torch.cuda.amp.autocast("cuda")`
+switches itself off without an error and fails only on the GPU. `autocast("cuda:0")` stayed enabled on a machine that
+has no CUDA.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+model = nn.Linear(8, 2)
+device = torch.device("cpu")
+x = torch.randn(4, 8)
+
+
+def device_object():
+    with torch.autocast(device, dtype=torch.bfloat16):  # AMP106
+        return model(x)
+
+
+def no_device():
+    with torch.autocast(dtype=torch.bfloat16):  # AMP106
+        return model(x)
+
+
+def bool_in_the_dtype():
+    with torch.autocast("cpu", True):  # AMP106
+        return model(x)
+
+
+def unsupported_dtype():
+    with torch.autocast("cpu", dtype=torch.float32):  # AMP106
+        return model(x)
+
+
+for attempt in (device_object, no_device, bool_in_the_dtype, unsupported_dtype):
+    try:
+        print(attempt.__name__, attempt().dtype)
+    except (TypeError, ValueError) as error:
+        print(attempt.__name__, error)
+""",
+    good="""\
+import torch
+from torch import nn
+
+model = nn.Linear(8, 2)
+device = torch.device("cpu")
+x = torch.randn(4, 8)
+
+
+def device_type():
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        return model(x)
+
+
+def named_device():
+    with torch.autocast(device_type="cpu", dtype=torch.bfloat16):
+        return model(x)
+
+
+def named_enabled():
+    with torch.autocast("cpu", enabled=True):
+        return model(x)
+
+
+for attempt in (device_type, named_device, named_enabled):
+    print(attempt.__name__, attempt().dtype)
+""",
+    fix="Pass the device type as a string first (`device.type` of a torch.device) and everything else by name.",
+    sources=(
+        "PyTorch documentation: torch.autocast, docs.pytorch.org/docs/stable/amp.html",
+        "PyTorch source: torch/amp/autocast_mode.py",
+        "pytorch/torchtitan: the float32 autocast of its expert router",
+        "measured with torch 2.13 on the CPU",
+    ),
+)

@@ -1,0 +1,108 @@
+"""AMP105 autocast-scope-lost."""
+
+from __future__ import annotations
+
+from ...events import SCOPE_LOST, Event, Program
+from ...fix import SAFE
+from ...rule import ERROR, STATIC, Fault, Labels, Rule
+
+
+def _scope_lost(event: Event, program: Program) -> Labels:
+    yield f"scope:{event.facts['how']}", {}
+
+
+RULE = Rule(
+    "AMP105",
+    "autocast-scope-lost",
+    ERROR,
+    "An autocast never covers the code it was meant for, or leaks out of it.",
+    readers=STATIC,
+    applicability=SAFE,
+    on={SCOPE_LOST: _scope_lost},
+    words=("autocast",),
+    faults={
+        "scope:expression": Fault(
+            "`{context}` is constructed and dropped, so nothing runs under it: write it in a `with` statement"
+            " around the forward pass"
+        ),
+        "scope:generator": Fault(
+            "`{context}` decorates a generator or a coroutine, whose body runs after the region has closed: enter"
+            " it with `with` inside the body, around each computation"
+        ),
+        "scope:yield": Fault(
+            "`{context}` is still open where this function gives up control, so other code runs under it: close the"
+            " region before the yield or await"
+        ),
+        "scope:script": Fault(
+            "`{context}` decorates a function that TorchScript compiles, which drops it without a word: enter it"
+            " with `with` inside the function"
+        ),
+    },
+    why="""\
+Autocast is the state of a thread, not of a piece of code. A bare call only constructs an object. A decorator closes
+its region when the function returns, and a generator or coroutine returns before its body has run. A `yield` or
+`await` inside a region hands the enabled state to whoever runs next, and interleaved generators restore it in the
+wrong order. TorchScript does not see decorators.
+""",
+    harm="""\
+The bodies of a decorated generator and a decorated coroutine ran in float32. Code between two `next()` calls on a
+generator that yields inside a region ran in low precision, and closing two interleaved ones left autocast enabled. A
+scripted forward gave float32 outputs. Nothing raised.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+model = nn.Linear(8, 2)
+batches = [torch.randn(4, 8) for _ in range(2)]
+
+
+@torch.autocast("cpu", dtype=torch.bfloat16)  # AMP105
+def predictions():
+    for batch in batches:
+        yield model(batch)
+
+
+def features():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for batch in batches:
+            yield model(batch)  # AMP105
+
+
+with torch.no_grad():
+    torch.autocast("cpu", dtype=torch.bfloat16)  # AMP105
+    print("bare call:", model(batches[0]).dtype)
+    print("decorated generator:", [output.dtype for output in predictions()])
+    print("consumer of a yield:", [model(output.float()[:, :1].expand(-1, 8)).dtype for output in features()])
+""",
+    good="""\
+import torch
+from torch import nn
+
+model = nn.Linear(8, 2)
+batches = [torch.randn(4, 8) for _ in range(2)]
+
+
+def predictions():
+    for batch in batches:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            output = model(batch)
+        yield output
+
+
+with torch.no_grad():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        print("region:", model(batches[0]).dtype)
+    print("generator:", [output.dtype for output in predictions()])
+    print("consumer:", [model(output.float()[:, :1].expand(-1, 8)).dtype for output in predictions()])
+""",
+    fix="Enter autocast in a `with` statement right around the computation, with no yield or await inside.",
+    sources=(
+        (
+            "PyTorch documentation: torch.autocast, docs.pytorch.org/docs/stable/amp.html: the autocast state is "
+            "thread-local"
+        ),
+        "PyTorch source: torch/amp/autocast_mode.py",
+        "measured with torch 2.4 and 2.13 on the CPU",
+    ),
+)

@@ -1,0 +1,126 @@
+"""AMP108 dtype-clash-at-boundary."""
+
+from __future__ import annotations
+
+from ...events import DTYPE_CLASH, Event, Program
+from ...rule import STATIC, WARNING, Fault, Labels, Rule
+
+
+def _clash(event: Event, program: Program) -> Labels:
+    # What a model that cannot be read gives may be float32.
+    if not event.facts["guessed"]:
+        dtype = event.facts["dtype"]
+        yield f"clash:{event.facts['how']}", {"dtype": "low-precision" if dtype == "half" else dtype}
+
+
+RULE = Rule(
+    "AMP108",
+    "dtype-clash-at-boundary",
+    WARNING,
+    "What autocast made low-precision meets float32 code that does not promote.",
+    readers=STATIC,
+    on={DTYPE_CLASH: _clash},
+    words=("autocast",),
+    faults={
+        "clash:module": Fault(
+            "`{call}` has float32 weights and is given a {dtype} tensor where autocast is off, which raises"
+            " RuntimeError: cast the tensor with `.float()` first"
+        ),
+        "clash:matmul": Fault(
+            "`{call}` multiplies a {dtype} tensor by a float32 one where autocast is off, which raises"
+            " RuntimeError: cast with `.float()` first"
+        ),
+        "clash:write": Fault(
+            "`{target}` writes a {dtype} tensor into a float32 one by index, which raises RuntimeError: cast what"
+            " is written with `.to(buffer.dtype)`"
+        ),
+        "clash:out": Fault(
+            "`{call}` computes a {dtype} product for a float32 `out=`, which raises RuntimeError: leave `out=` out,"
+            " or give it a tensor of that dtype"
+        ),
+        "clash:in-place": Fault(
+            "`{call}` adds a product of {dtype} tensors to a float32 one in place, where autocast casts nothing,"
+            " which raises RuntimeError: cast them with `.float()`, or add what `@` gives"
+        ),
+        "clash:mixed": Fault(
+            "`{call}` joins float16 and bfloat16 tensors under autocast, which has no dtype for both and raises"
+            " RuntimeError: cast one of them"
+        ),
+        "clash:numpy": Fault(
+            "`{call}` is called on a bfloat16 tensor, a dtype that NumPy does not have, which raises TypeError:"
+            " call `.float()` first"
+        ),
+    },
+    why="""\
+Autocast casts the inputs of the ops on its lists, and only inside of its regions. What leaves a region, or enters one
+that is switched off, keeps its dtype, and there a matmul or a convolution refuses a low-precision input with float32
+weights. Writes by index, in place, are on no list either: `index_add_`, `scatter_`, `index_put_` and `buffer[mask] = x`
+refuse a source of another dtype, inside a region as well, and so do `addmm_` and matmuls with `out=`. Additions,
+`where`, `cat` and slices promote or cast; only a `cat` of float16 and bfloat16 does not under the CPU's autocast.
+""",
+    harm="""\
+A linear layer after the region: `RuntimeError: mat1 and mat2 must have the same dtype, but got BFloat16 and Float`. A
+write by index: `Index put requires the source and destination dtypes match, got Float for the destination and BFloat16
+for the source`, and the like of `index_add_`, `scatter_` and `masked_scatter_`. A product with `out=`: `RuntimeError:
+Expected out tensor to have dtype c10::BFloat16, but got float instead`; `addmm_`: `RuntimeError: self and mat2 must
+have the same dtype, but got Float and BFloat16`. NumPy: `TypeError: Got unsupported
+ScalarType BFloat16`. A test without autocast passes.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+body, head = nn.Linear(8, 8), nn.Linear(8, 2)
+index = torch.tensor([1, 3])
+
+
+def predict(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        features = body(x)
+    return head(features)  # AMP108
+
+
+def remember(x):
+    memory = torch.zeros(10, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        memory.index_add_(0, index, body(x).detach())  # AMP108
+
+
+for act in (predict, remember):
+    try:
+        act(torch.randn(2, 8))
+        print(act.__name__, "ran")
+    except RuntimeError as error:
+        print(act.__name__, error)
+""",
+    good="""\
+import torch
+from torch import nn
+
+body, head = nn.Linear(8, 8), nn.Linear(8, 2)
+index = torch.tensor([1, 3])
+
+
+def predict(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        features = body(x)
+    return head(features.float())
+
+
+def remember(x):
+    memory = torch.zeros(10, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        memory.index_add_(0, index, body(x).detach().to(memory.dtype))
+
+
+for act in (predict, remember):
+    act(torch.randn(2, 8))
+    print(act.__name__, "ran")
+""",
+    fix="Cast with `.float()` where a tensor leaves the region, or with `.to(buffer.dtype)` where it is written.",
+    sources=(
+        "PyTorch documentation: torch.autocast, docs.pytorch.org/docs/stable/amp.html",
+        "PyTorch source: ATen/autocast_mode.h",
+        "measured with torch 2.13 on the CPU",
+    ),
+)

@@ -1,0 +1,142 @@
+"""AMP110 forward-outside-autocast."""
+
+from __future__ import annotations
+
+from ...events import MODULE_CAST, SCALE, Event, Program
+from ...rule import BOTH, INFO, WARNING, Fault, Rule, Verdicts
+
+
+def _outside(program: Program) -> Verdicts:
+    """Losses that a live scaler scales and whose forward ran outside autocast; the forward is blamed, where known."""
+    live = {thing.key for thing in program.facts.get("live_scalers", ())}
+    never = not program.facts.get("enters_autocast", True)
+    blamed: dict[tuple[int, int], Event] = {}
+    for number, graph in enumerate(program.graphs):
+        for node in graph.nodes:
+            event = node.event
+            if event is None:
+                continue
+            if event.kind == MODULE_CAST and event.facts.get("dtype") == "float16":
+                return  # float16 by hand needs the scaler too
+            if event.kind != SCALE or event.subject is None or event.subject not in live:
+                continue
+            forward = event.facts.get("forward")
+            if event.facts.get("autocast") == "out" and event.facts.get("loss_in_region"):
+                yield "scale@forward-outside", forward or event, {}, (event,)
+            elif never and event.facts.get("float32", True):
+                # Once for each function that is read by itself: which of these count is decided later.
+                key = (number, event.subject)
+                earlier = blamed.get(key)
+                if earlier is None or _tells(event) > _tells(earlier):
+                    blamed[key] = event
+    for event in blamed.values():
+        label = "scale@no-autocast" if event.facts.get("forward_read") else "scale@no-autocast-unknown"
+        yield label, event.facts.get("forward") or event, {}, (event,)
+
+
+def _tells(event: Event) -> int:
+    """How much is known of the forward behind a scaled loss."""
+    return bool(event.facts.get("forward")) + bool(event.facts.get("forward_read"))
+
+
+RULE = Rule(
+    "AMP110",
+    "forward-outside-autocast",
+    WARNING,
+    "The loss that a scaler scales was computed without autocast.",
+    readers=BOTH,
+    whole={SCALE: _outside},
+    words=("scaler",),
+    faults={
+        "scale@no-autocast": Fault(
+            "`{scaler}` scales a loss although nothing enters autocast, so the training runs in float32: wrap the"
+            " forward pass and the loss in `torch.autocast`"
+        ),
+        "scale@no-autocast-unknown": Fault(
+            "`{scaler}` scales a loss and no autocast is in sight: unless the model enters it by itself, wrap the"
+            " forward pass and the loss in `torch.autocast`",
+            INFO,
+        ),
+        "scale@forward-outside": Fault(
+            "`{scaler}` scales a loss whose forward pass ran before the autocast region, so the model runs in"
+            " float32: move the call of the model into the region"
+        ),
+    },
+    why="""\
+A GradScaler does not make a training mixed: autocast does. Without a region around the model's forward every matmul
+runs in float32, and the scaler multiplies and divides gradients that were never in danger. A region around the loss
+alone is no better, since autocast runs losses in float32 anyway. The training is right, but slow and large, and
+nothing shows it.
+""",
+    harm="""\
+Twenty steps of Adam in float32 were bit-identical with and without the scaler, which adds a pass over all gradients
+and a wait for the device at each step. What is lost is the reason to use AMP: in a stack of Linear and GELU layers
+autocast cut the saved activations from 4.0 to 2.4 MiB, and float32 matmuls do not use the half-precision units of a
+GPU.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 32), nn.Linear(32, 2)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.body(x)))
+
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+x, y = torch.randn(64, 8), torch.randint(2, (64,))
+
+for _ in range(3):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)  # AMP110
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    good="""\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 32), nn.Linear(32, 2)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.body(x)))
+
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+x, y = torch.randn(64, 8), torch.randint(2, (64,))
+
+for _ in range(3):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    fix="Put the forward and the loss in `with torch.autocast(device, dtype=torch.float16):`, or drop the scaler.",
+    sources=(
+        (
+            "PyTorch documentation: torch.autocast, docs.pytorch.org/docs/stable/amp.html: autocast and "
+            "GradScaler work together, and are modular"
+        ),
+        (
+            "PyTorch documentation: Automatic Mixed Precision examples, "
+            "docs.pytorch.org/docs/stable/notes/amp_examples.html"
+        ),
+        "measured with torch 2.13 on the CPU",
+    ),
+)

@@ -1,0 +1,78 @@
+"""AMP109 nograd-poisons-cast-cache."""
+
+from __future__ import annotations
+
+from ...events import FORWARD, Event, Program
+from ...rule import ERROR, RUNTIME, Fault, Labels, Rule
+
+
+def _poisoned(event: Event, program: Program) -> Labels:
+    if event.facts.get("poisoned"):
+        yield "forward@poisoned", {}
+
+
+RULE = Rule(
+    "AMP109",
+    "nograd-poisons-cast-cache",
+    ERROR,
+    "A forward without gradients leaves weight copies in the cast cache that the training forward then reuses.",
+    readers=RUNTIME,
+    on={FORWARD: _poisoned},
+    faults={
+        "forward@poisoned": Fault(
+            "`{module}` ran without gradients before in this autocast region, and its cached low-precision weights"
+            " have none: call `torch.clear_autocast_cache()` before this forward, or give each its own region"
+        ),
+    },
+    why="""\
+Autocast keeps the low-precision copy of each weight until its outermost region ends. Before torch 2.11 a copy that was
+made under `torch.no_grad()` is kept as well, without its link to the weight. A forward with gradients in the same
+region takes that copy, and the weight gets no gradient. Since torch 2.11 the cache is not filled there, and nothing is
+wrong.
+""",
+    harm="""\
+On torch 2.4.1 and 2.10 backward raised RuntimeError `element 0 of tensors does not require grad`, or ran and left 0.44,
+0.07, None and None as the gradients of four parameters. Reentrant checkpointing of reused weights gave a relative
+gradient error of 56 % on 2.4.1. On 2.11 and 2.13 all is right.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+x = torch.randn(64, 16)
+
+optimizer.zero_grad()
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.no_grad():
+        target = model(x + 0.1)
+    loss = nn.functional.mse_loss(model(x), target)  # AMP109
+loss.backward()
+optimizer.step()
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+x = torch.randn(64, 16)
+
+optimizer.zero_grad()
+with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+    target = model(x + 0.1)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    loss = nn.functional.mse_loss(model(x), target)
+loss.backward()
+optimizer.step()
+""",
+    fix="Give the forward without gradients an autocast region of its own, or clear the cast cache after it.",
+    sources=(
+        "PyTorch source: aten/src/ATen/autocast_mode.cpp",
+        "pytorch/pytorch issues 105211, 112583 and 165068: the cast cache and no_grad",
+        "measured with torch 2.4.1, 2.10, 2.11 and 2.13 on the CPU",
+    ),
+)

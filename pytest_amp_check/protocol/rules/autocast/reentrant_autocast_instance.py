@@ -1,0 +1,77 @@
+"""AMP102 reentrant-autocast-instance."""
+
+from __future__ import annotations
+
+from ...fix import SAFE
+from ...rule import BOTH, ERROR, Fault, Rule
+
+RULE = Rule(
+    "AMP102",
+    "reentrant-autocast-instance",
+    ERROR,
+    "One autocast object is entered twice, so autocast stays enabled after it exits.",
+    readers=BOTH,
+    applicability=SAFE,
+    words=("autocast",),
+    faults={
+        "enter@entered": Fault(
+            "`{context}` is entered while it is already open, so autocast stays enabled after both exits: create a"
+            " new autocast object for the inner region"
+        ),
+    },
+    why="""\
+An autocast object stores the state to return to **on itself** when it is entered. Entered a second time before it
+exits, it overwrites that with the state of inside, so the last exit restores "enabled", and the rest of the program
+runs under autocast. A decorator is one such object, shared by all calls of the function: a decorated function that
+calls itself, or a decorated `forward` of a class that contains instances of itself, enters it twice. Using one object
+several times in sequence is fine.
+""",
+    harm="""\
+After `with ctx: with ctx: ...` both regions have closed and `torch.is_autocast_enabled()` is still true: every later
+matmul of the thread runs in low precision, losses and evaluation included, and nothing says so. The same bug class
+was once a bug of PyTorch's own `enable_grad`.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+encoder, head = nn.Linear(8, 8), nn.Linear(8, 2)
+ctx = torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+def predict(x):
+    with ctx:
+        hidden = encoder(x)
+        with ctx:  # AMP102
+            return head(hidden)
+
+
+with torch.no_grad():
+    predict(torch.randn(4, 8))
+    print("autocast after the region:", torch.is_autocast_enabled("cpu"), head(torch.randn(4, 8)).dtype)
+""",
+    good="""\
+import torch
+from torch import nn
+
+encoder, head = nn.Linear(8, 8), nn.Linear(8, 2)
+
+
+def predict(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hidden = encoder(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return head(hidden)
+
+
+with torch.no_grad():
+    predict(torch.randn(4, 8))
+    print("autocast after the region:", torch.is_autocast_enabled("cpu"), head(torch.randn(4, 8)).dtype)
+""",
+    fix="Construct an autocast where it is entered, with `with torch.autocast(...):` in the body; share no object.",
+    sources=(
+        "PyTorch source: torch/amp/autocast_mode.py",
+        "pytorch/pytorch issue 44531: the same mistake in enable_grad",
+        "measured with torch 2.4 and 2.13 on the CPU",
+    ),
+)

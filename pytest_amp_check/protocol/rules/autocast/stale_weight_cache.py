@@ -1,0 +1,85 @@
+"""AMP101 stale-weight-cache."""
+
+from __future__ import annotations
+
+from ...events import AUTOCAST_ENTER
+from ...rule import BOTH, ERROR, Fault, Rule
+
+RULE = Rule(
+    "AMP101",
+    "stale-weight-cache",
+    ERROR,
+    "Parameters change inside an open autocast region, and later forwards reuse stale low-precision weights.",
+    readers=BOTH,
+    words=("autocast",),
+    faults={
+        "write@region-then-forward": Fault(
+            "`{call}` changes parameters inside an open autocast region, whose next forward reuses the"
+            " low-precision copies of the old ones: enter autocast anew for each forward and leave none open around"
+            " the loop",
+            witness=(AUTOCAST_ENTER,),
+            next_turn=True,
+        ),
+    },
+    why="""\
+Autocast casts a float32 parameter once and keeps the low-precision copy until the **outermost** region exits. Any
+region counts as outermost: one of another device, one with `enabled=False`, a decorator on `train()`, a context on an
+ExitStack. A parameter that is written before that exit leaves its copy stale, and every later forward in the region
+computes with the weights of before. Nothing raises, and the optimizer goes on updating parameters that no forward
+reads.
+""",
+    harm="""\
+A loop with its forward, backward and step inside one region showed a loss of 0.5813 for all 200 steps, while the real
+parameters ran away unseen: their loss in float32 was 30.3 with SGD and 137 with Adam, where the right loop reached
+0.261 and 0.00004. float16 with a scaler and bfloat16 behave alike, and an outer `autocast(..., enabled=False)` is
+enough.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+x, y = torch.randn(64, 8), torch.randint(2, (64,))
+
+with torch.autocast("cpu", enabled=False):
+    for step in range(10):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)  # AMP101
+        scaler.update()
+        print(step, loss.item())
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+x, y = torch.randn(64, 8), torch.randint(2, (64,))
+
+for step in range(10):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    print(step, loss.item())
+""",
+    fix="Open the region inside the loop, around the forward and the loss alone; where it must stay open, construct"
+    " it with `cache_enabled=False` or call `torch.clear_autocast_cache()` after each update.",
+    sources=(
+        "PyTorch source: aten/src/ATen/autocast_mode.cpp",
+        "PyTorch source: torch/amp/autocast_mode.py",
+        "X-GenGroup/Flow-Factory pull request 186: training frozen by an outer autocast",
+        "pytorch/pytorch issue 165068: the cast cache",
+        "measured with torch 2.4 and 2.13 on the CPU",
+    ),
+)

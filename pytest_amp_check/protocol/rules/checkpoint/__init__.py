@@ -1,0 +1,1 @@
+"""AMP4xx: checkpoint, resume and schedule."""

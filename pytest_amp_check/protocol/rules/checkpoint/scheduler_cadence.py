@@ -1,0 +1,100 @@
+"""AMP403 scheduler-cadence."""
+
+from __future__ import annotations
+
+from ...events import BACKWARD, SCALER_STEP, SCHEDULER_STEP, Event, Program
+from ...rule import INFO, WARNING, Fault, Labels, Rule
+
+
+def _cadence(event: Event, program: Program) -> Labels:
+    if event.facts.get("idle"):
+        yield "scheduler:micro-batch", {}
+    elif event.facts.get("skipped"):
+        yield "scheduler:skipped", {}
+
+
+RULE = Rule(
+    "AMP403",
+    "scheduler-cadence",
+    INFO,
+    "The learning rate moves on although the optimizer did not step.",
+    default=False,
+    on={SCHEDULER_STEP: _cadence},
+    words=("scaler",),
+    faults={
+        "scheduler:skipped": Fault(
+            "The learning rate of `{optimizer}` moves on even where its step is skipped: "
+            "step the scheduler only where `{scaler}.get_scale()` did not fall in `{scaler}.update()`",
+            witness=(SCALER_STEP,),
+            next_turn=True,
+            yields_to=("scheduler:micro-batch",),
+        ),
+        "scheduler:micro-batch": Fault(
+            "`{call}` moves the learning rate on in every micro-batch, though the optimizer steps once in a window of "
+            "several: step the scheduler where the optimizer steps",
+            WARNING,
+            witness=(BACKWARD,),
+            next_turn=True,
+        ),
+    },
+    why="""\
+A schedule that counts optimizer steps (warm-up, one-cycle, cosine over all steps) is stepped beside
+`scaler.step(optimizer)`, which may have skipped. Every skipped step then costs a part of the schedule, most of all a
+warm-up, where the first overflows fall. Inside an accumulation window the schedule runs as many times too fast as the
+window has micro-batches. torch warns only if the very first step is skipped, and never with a fused optimizer. The
+return value of `scaler.step()` does not tell: compare the scale before and after `update()`.
+""",
+    harm="""\
+With 1 and 3 skipped steps the schedule had moved 10 times where the optimizer had stepped 9 and 7 times. Stepped in
+every micro-batch of windows of 4, a linear schedule had reached a learning rate of 0 after 25 optimizer steps, where
+0.75 of it was meant to be left.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(16, 1)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=8)
+batches = [(torch.randn(32, 16), size * torch.randn(32, 1)) for size in (100, 100, 1, 1, 1, 1, 1, 1)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    scheduler.step()  # AMP403
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(16, 1)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=8)
+batches = [(torch.randn(32, 16), size * torch.randn(32, 1)) for size in (100, 100, 1, 1, 1, 1, 1, 1)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scale = scaler.get_scale()
+    scaler.update()
+    if scaler.get_scale() >= scale:
+        scheduler.step()
+""",
+    fix="Step the scheduler under the condition of the optimizer's step, and not after a step that was skipped.",
+    sources=(
+        "PyTorch docs, torch.optim: How to adjust learning rate",
+        "pytorch/pytorch#67590 and Lightning-AI/pytorch-lightning#18828: schedulers and skipped steps",
+        "measured: learning rates after skipped steps, and in windows of 4 micro-batches",
+    ),
+)

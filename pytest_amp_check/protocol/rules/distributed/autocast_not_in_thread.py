@@ -1,0 +1,90 @@
+"""AMP606 autocast-not-in-thread."""
+
+from __future__ import annotations
+
+from ...events import AUTOCAST_ENTER
+from ...rule import WARNING, Fault, Rule
+
+RULE = Rule(
+    "AMP606",
+    "autocast-not-in-thread",
+    WARNING,
+    "A model runs in a thread to which the autocast region around does not reach.",
+    words=("autocast",),
+    faults={
+        "thread@region": Fault(
+            "`{call}` has another thread run a model, which autocast does not reach from here, so it runs in float32:"
+            " enter the region in the function that the thread runs",
+            witness=(AUTOCAST_ENTER,),
+        ),
+        "replicas@region": Fault(
+            "`{module}` runs its replicas in threads that know of autocast but not of its dtype, so they run in float16"
+            " where this region says bfloat16: enter autocast in the forward of the model that DataParallel wraps",
+            witness=(AUTOCAST_ENTER,),
+        ),
+    },
+    why="""\
+Whether autocast is on, and for which dtype, belongs to the thread that has entered it. A thread that is started in a
+region, or a pool that is given work there, begins with autocast off. DataParallel hands on whether autocast is on and
+nothing else, so its replicas run in the default dtype of the device, which is float16 on CUDA: in a region of bfloat16
+they overflow where nobody expects it.
+""",
+    harm="""\
+In a region of bfloat16 a Linear layer gives bfloat16; in a thread that is started there, and in a pool that is given
+the same call, it gives float32. DataParallel enters `torch.amp.autocast("cuda", enabled=...)` in each replica's
+thread, without a dtype.
+""",
+    bad="""\
+import threading
+
+import torch
+from torch import nn
+
+model = nn.Linear(8, 2)
+outputs = []
+
+
+def predict(x):
+    outputs.append(model(x))
+
+
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    worker = threading.Thread(target=predict, args=(torch.randn(4, 8),))
+    worker.start()  # AMP606
+    worker.join()
+print(outputs[0].dtype)
+""",
+    good="""\
+import threading
+
+import torch
+from torch import nn
+
+model = nn.Linear(8, 2)
+outputs = []
+
+
+def predict(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs.append(model(x))
+
+
+worker = threading.Thread(target=predict, args=(torch.randn(4, 8),))
+worker.start()
+worker.join()
+print(outputs[0].dtype)
+""",
+    fix="Enter autocast in the function that the thread runs, or in the forward of the model.",
+    sources=(
+        (
+            "PyTorch documentation: torch.autocast, docs.pytorch.org/docs/stable/amp.html: the autocast state is "
+            "thread-local"
+        ),
+        (
+            "PyTorch documentation: Automatic Mixed Precision examples, "
+            "docs.pytorch.org/docs/stable/notes/amp_examples.html, section DataParallel in a single process"
+        ),
+        "PyTorch source: torch/nn/parallel/parallel_apply.py",
+        "measured with torch 2.13 on the CPU",
+    ),
+)

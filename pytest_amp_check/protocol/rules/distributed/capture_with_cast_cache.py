@@ -1,0 +1,81 @@
+"""AMP605 capture-with-cast-cache."""
+
+from __future__ import annotations
+
+from ...events import AUTOCAST_ENTER, FORWARD
+from ...fix import SAFE
+from ...rule import ERROR, Fault, Rule
+
+RULE = Rule(
+    "AMP605",
+    "capture-with-cast-cache",
+    ERROR,
+    "A model is traced or captured in an autocast region that keeps the weights it has cast.",
+    applicability=SAFE,
+    words=("autocast",),
+    faults={
+        "trace@cached-region": Fault(
+            "`{call}` runs in an autocast region with a cache, whose cast weights the trace takes for constants,"
+            " which raises: enter the region with `cache_enabled=False`",
+            witness=(AUTOCAST_ENTER,),
+        ),
+        "graphed@cached-region": Fault(
+            "`{call}` refuses an autocast region with a cache, since a graph must cast the weights at each replay:"
+            " enter the region with `cache_enabled=False`",
+            witness=(AUTOCAST_ENTER,),
+        ),
+        "graph@cached-region": Fault(
+            "`{call}` captures a graph in an autocast region that has cast weights before, so its replays use those"
+            " for ever: enter the region with `cache_enabled=False`, or inside the capture",
+            witness=(AUTOCAST_ENTER, FORWARD),
+        ),
+    },
+    why="""\
+A region keeps the low-precision copy of each weight for the next use. What traces or captures a model sees only what
+runs at that time: where a copy is taken from the cache, no cast is recorded. `torch.jit.trace` runs the model twice,
+finds the copies of the first run in the second one, and cannot make constants of tensors that need gradients. A CUDA
+graph that is captured after a warm-up in the same region replays with the weights of that time.
+""",
+    harm="""\
+In a region of bfloat16, `torch.jit.trace` of two Linear layers raises `RuntimeError: Cannot insert a Tensor that
+requires grad as a constant`, with and without `no_grad`; with `cache_enabled=False`, or frozen weights, it traces.
+`torch.cuda.make_graphed_callables` raises `RuntimeError: make_graphed_callables does not support the autocast
+caching`.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)).eval()
+x = torch.randn(4, 8)
+try:
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        traced = torch.jit.trace(model, x)  # AMP605
+    print(traced(x).dtype)
+except RuntimeError as error:
+    print(error)
+""",
+    good="""\
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)).eval()
+x = torch.randn(4, 8)
+try:
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+        traced = torch.jit.trace(model, x)
+    print(traced(x).dtype)
+except RuntimeError as error:
+    print(error)
+""",
+    fix="Enter the region around the capture with `cache_enabled=False`.",
+    sources=(
+        "PyTorch documentation: torch.cuda.make_graphed_callables",
+        (
+            "PyTorch documentation: torch.autocast, docs.pytorch.org/docs/stable/amp.html: the example with "
+            "torch.jit.trace"
+        ),
+        "pytorch issue 63552",
+        "measured with torch 2.13 on the CPU",
+    ),
+)

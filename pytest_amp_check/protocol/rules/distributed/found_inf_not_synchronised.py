@@ -1,0 +1,89 @@
+"""AMP602 found-inf-not-synchronised."""
+
+from __future__ import annotations
+
+from ...events import SCALER_STEP, Event, Program
+from ...rule import ERROR, Fault, Labels, Rule
+
+
+def _unsynchronised(event: Event, program: Program) -> Labels:
+    why = event.facts.get("unsynchronised")
+    if why and set(program.facts.get("scaler_dtypes", ())) != {"bfloat16"}:
+        yield f"step@shards-{why}", {}
+
+
+RULE = Rule(
+    "AMP602",
+    "found-inf-not-synchronised",
+    ERROR,
+    "Each rank decides by its own shard of the gradients whether a step is skipped.",
+    on={SCALER_STEP: _unsynchronised},
+    words=("scaler",),
+    faults={
+        "step@shards-plain": Fault(
+            "`{scaler}` looks for infinities in the shard of the gradients that this rank holds, so ranks disagree"
+            " about skipping a step: use `torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler`"
+        ),
+        "step@shards-fused": Fault(
+            "`{scaler}` does not tell other ranks of infinities that the fused `{optimizer}` finds, so ranks disagree"
+            " about skipping a step: construct the optimizer without `fused=True`"
+        ),
+    },
+    why="""\
+With FullyShardedDataParallel every rank holds a part of each gradient, and an infinity is in the part of one rank. A
+plain GradScaler looks at the part of its own rank: that rank skips the step and halves its scale, the others step and
+keep theirs. From then on the parameters are a mixture of two steps, and the ranks multiply their losses with different
+scales. ShardedGradScaler reduces what was found over all ranks, except where a fused optimizer does the looking.
+""",
+    harm="""\
+Two processes, one infinity in the shard of the second, scale 65536: with GradScaler the first rank moves its
+parameters and keeps 65536 while the second stands still and has 32768. With ShardedGradScaler both stand still and
+have 32768; with ShardedGradScaler and `fused=True` they part again, 65536 and 32768.
+""",
+    bad="""\
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+model = FSDP(torch.nn.Linear(8, 2), device_id=torch.device("cpu"))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+for x in torch.randn(16, 8).split(8):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = torch.nn.functional.mse_loss(model(x), torch.zeros(8, 2))
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)  # AMP602
+    scaler.update()
+dist.destroy_process_group()
+""",
+    good="""\
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+model = FSDP(torch.nn.Linear(8, 2), device_id=torch.device("cpu"))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = ShardedGradScaler("cpu")
+for x in torch.randn(16, 8).split(8):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = torch.nn.functional.mse_loss(model(x), torch.zeros(8, 2))
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+dist.destroy_process_group()
+""",
+    fix="Use ShardedGradScaler with an optimizer that is not fused, or `fully_shard`, with which GradScaler is right.",
+    sources=(
+        "PyTorch documentation: FullyShardedDataParallel, docs.pytorch.org/docs/stable/fsdp.html",
+        "PyTorch source: torch/distributed/fsdp/sharded_grad_scaler.py",
+        "pytorch issue 132816",
+        "measured with torch 2.13 and two gloo processes on the CPU",
+    ),
+)

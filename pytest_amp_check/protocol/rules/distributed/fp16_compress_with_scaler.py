@@ -1,0 +1,120 @@
+"""AMP604 fp16-compress-with-scaler."""
+
+from __future__ import annotations
+
+from ...events import COMM_HOOK, SCALER_NEW, SCALER_STEP, Event, Program
+from ...rule import STATIC, WARNING, Fault, Rule, Verdicts
+
+#: An initial scale up to which float16 holds gradients of the size that training has.
+_SMALL_SCALE = 1024.0
+
+
+def _compressed(program: Program) -> Verdicts:
+    """Hooks that cast to float16 what a scaler with a large scale has multiplied."""
+    events = list(program.events())
+    hooks = [event for event in events if event.kind == COMM_HOOK]
+    if not hooks:
+        return
+    small = {event.subject for event in events if event.kind == SCALER_NEW and _is_small(event)}
+    live = {thing.key for thing in program.facts.get("live_scalers", ())} - small
+    steps = [event for event in events if event.kind == SCALER_STEP and event.subject in live]
+    for hook in hooks:
+        for step in steps:
+            owns = program.things[step.object].facts.get("owns") if step.object is not None else None
+            apart = owns is not None and hook.subject is not None and hook.subject not in owns
+            if not apart and not _exclude(hook, step):
+                yield "hook@scaled", hook, {"scaler": str(step.names.get("scaler") or "the scaler")}, (step,)
+                break
+
+
+def _is_small(event: Event) -> bool:
+    scale = event.facts["arguments"].get("init_scale")
+    return isinstance(scale, (int, float)) and scale <= _SMALL_SCALE
+
+
+def _exclude(a: Event, b: Event) -> bool:
+    """Whether two events stand under tests that cannot both come out so."""
+    return any((key, not truth) in b.guards for key, truth in a.guards)
+
+
+RULE = Rule(
+    "AMP604",
+    "fp16-compress-with-scaler",
+    WARNING,
+    "Gradients that are multiplied by the loss scale are cast to float16 before they are averaged.",
+    readers=STATIC,
+    whole={COMM_HOOK: _compressed},
+    words=("scaler",),
+    faults={
+        "hook@scaled": Fault(
+            "`{call}` casts gradients to float16 while `{scaler}` has them multiplied by the loss scale, so those above"
+            " 65504 / scale become infinite: use `bf16_compress_hook`, or a small `init_scale`"
+        )
+    },
+    why="""\
+`fp16_compress_hook` casts the gradients of DistributedDataParallel to float16 before it averages them. At that point a
+GradScaler has multiplied them by the loss scale, 65536 at first, and float16 ends at 65504: every gradient above one
+becomes infinite. The scaler skips these steps and halves its scale until the largest gradient of the model fits, so
+that the small ones underflow as they would without a scaler.
+""",
+    harm="""\
+One gloo process, a stack of two Linear layers whose loss gives gradients of about 10: 52 elements are infinite in the
+first iteration. Of 30 steps 4 are skipped and the scale falls from 65536 to 4096; without the hook none is skipped and
+the scale stays.
+""",
+    bad="""\
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train():
+    model = DistributedDataParallel(nn.Linear(8, 2))
+    model.register_comm_hook(None, default_hooks.fp16_compress_hook)  # AMP604
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu")
+    for x in torch.randn(16, 8).split(8):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = nn.functional.mse_loss(model(x), torch.zeros(8, 2))
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+train()
+dist.destroy_process_group()
+""",
+    good="""\
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train():
+    model = DistributedDataParallel(nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu")
+    for x in torch.randn(16, 8).split(8):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = nn.functional.mse_loss(model(x), torch.zeros(8, 2))
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+train()
+dist.destroy_process_group()
+""",
+    fix="Compress with `bf16_compress_hook`, whose range is that of float32, or average float32 gradients.",
+    sources=(
+        "PyTorch source: torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py",
+        "measured with torch 2.13 on the CPU",
+    ),
+)

@@ -1,0 +1,74 @@
+"""AMP603 fsdp1-local-clip."""
+
+from __future__ import annotations
+
+from ...events import CLIP, Event, Program
+from ...rule import ERROR, Fault, Labels, Rule
+
+
+def _local_clip(event: Event, program: Program) -> Labels:
+    if event.facts.get("local") and not event.facts.get("measures_only"):
+        yield "clip@shards", {}
+
+
+RULE = Rule(
+    "AMP603",
+    "fsdp1-local-clip",
+    ERROR,
+    "Sharded gradients are clipped by the norm of one shard.",
+    on={CLIP: _local_clip},
+    words=("clip_grad FullyShardedDataParallel",),
+    faults={
+        "clip@shards": Fault(
+            "`{call}` computes the norm of the shard that this rank holds, so each rank clips by another factor: call"
+            " `clip_grad_norm_` of the FullyShardedDataParallel module"
+        )
+    },
+    why="""\
+With FullyShardedDataParallel `model.parameters()` gives the shard that a rank holds, and so do the gradients.
+`torch.nn.utils.clip_grad_norm_` takes the norm of what it is given: each rank finds a smaller norm than the gradient
+has, and scales its part by a factor of its own, so that the step changes its direction as well. The method
+`clip_grad_norm_` of the outermost module reduces the norm over all ranks.
+""",
+    harm="""\
+Two processes, limit 0.05: the ranks find norms of 0.083 and 0.306 where the gradient has 0.317, and multiply their
+parts by 0.60 and 0.16 instead of 0.158 both. The method of the module finds 0.317 on both.
+""",
+    bad="""\
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+model = FSDP(torch.nn.Linear(8, 2), device_id=torch.device("cpu"))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in torch.randn(16, 8).split(8):
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(x), torch.zeros(8, 2)).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)  # AMP603
+    optimizer.step()
+dist.destroy_process_group()
+""",
+    good="""\
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+model = FSDP(torch.nn.Linear(8, 2), device_id=torch.device("cpu"))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in torch.randn(16, 8).split(8):
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(x), torch.zeros(8, 2)).backward()
+    model.clip_grad_norm_(0.1)
+    optimizer.step()
+dist.destroy_process_group()
+""",
+    fix="Call `model.clip_grad_norm_(max_norm)` on the outermost FullyShardedDataParallel module.",
+    sources=(
+        "PyTorch documentation: FullyShardedDataParallel, docs.pytorch.org/docs/stable/fsdp.html, clip_grad_norm_",
+        "measured with torch 2.13 and two gloo processes on the CPU",
+    ),
+)

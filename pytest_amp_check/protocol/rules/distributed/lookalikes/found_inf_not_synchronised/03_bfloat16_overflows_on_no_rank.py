@@ -1,0 +1,14 @@
+# bfloat16 overflows on no rank
+
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = torch.nn.functional.mse_loss(model(inputs), targets)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()

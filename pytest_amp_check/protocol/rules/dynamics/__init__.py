@@ -1,0 +1,1 @@
+"""AMP8xx: how the loss scale moves over a run."""

@@ -1,0 +1,129 @@
+"""AMP801 scale-collapse."""
+
+from __future__ import annotations
+
+from ...events import UPDATE, Event, Program
+from ...rule import ERROR, RUNTIME, Fault, Labels, Rule
+
+#: The scale that a GradScaler starts at by default.
+_FIRST_SCALE = 2.0**16
+
+
+#: Skips in a row that no calibrated scaler needs: the loss would have to grow 256 times from one step to the next.
+_IN_A_ROW = 8
+
+
+#: Steps after which the share of skipped ones means something.
+_ENOUGH = 500
+
+
+#: Skips for one growth interval; one is the price of growing, so three are too many.
+_PER_INTERVAL = 3
+
+
+def _warm_up(event: Event, program: Program) -> int:
+    """The number of first steps that may all be skipped while the scale comes down from its first value."""
+    import math
+
+    facts = {} if event.subject is None else program.things[event.subject].facts
+    first = facts.get("arguments", {}).get("init_scale", _FIRST_SCALE)
+    known = isinstance(first, (int, float)) and not isinstance(first, bool) and first > _FIRST_SCALE
+    return math.ceil(math.log2(first if known else _FIRST_SCALE)) + 1
+
+
+def _collapsed(event: Event, program: Program) -> Labels:
+    facts = event.facts
+    scale, steps = facts.get("scale"), facts.get("steps", 0)
+    if facts.get("new_scale") or scale is None or not steps:
+        return
+    in_a_row, skips, interval = facts["skips_in_a_row"], facts["skips"], facts["growth_interval"]
+    warm_up = _warm_up(event, program)
+    grown = max(1.0, steps / interval) if interval > 0 else 1.0
+    if scale < 1.0 and in_a_row:
+        yield "scale:below-one", {"scale": f"{scale:g}", "skips": str(in_a_row)}
+    elif steps > warm_up and in_a_row >= _IN_A_ROW:
+        yield "scale:skips-in-a-row", {"scale": f"{scale:g}", "skips": str(in_a_row)}
+    elif steps >= _ENOUGH and skips - warm_up > _PER_INTERVAL * grown:
+        yield "scale:skip-rate", {"skips": str(skips), "steps": str(steps)}
+
+
+RULE = Rule(
+    "AMP801",
+    "scale-collapse",
+    ERROR,
+    "The loss scale collapses, or steps are skipped again and again.",
+    readers=RUNTIME,
+    on={UPDATE: _collapsed},
+    faults={
+        "scale:below-one": Fault(
+            "The loss scale of `{scaler}` has fallen to {scale} after {skips} skipped steps in a row, so a smaller "
+            "scale does not help: find the NaN or infinity in the loss, the inputs or gradients that are never cleared"
+        ),
+        "scale:skips-in-a-row": Fault(
+            "`{scaler}` has skipped {skips} steps in a row long after it had found its scale, which is {scale} now: "
+            "find the NaN or infinity in the loss, the inputs or gradients that are never cleared"
+        ),
+        "scale:skip-rate": Fault(
+            "`{scaler}` has skipped {skips} of {steps} steps, many more than the growth of its scale costs: look for "
+            "batches whose loss is not finite, and for code that raises the scale"
+        ),
+    },
+    why="""\
+A scaler answers an overflow by skipping the step and halving the scale. It cannot tell an overflow of float16 from a
+loss that is NaN at any scale, nor from an infinity that stays in `.grad` because nothing clears it, so it halves on.
+Nothing is raised, no parameter moves, and the training merely stops. The first 17 or so steps may be skipped, from
+65536 down to where the loss needs it; after that, one skip for each growth interval is the price of trying a larger
+scale. Eight skips in a row, a scale below 1, and more than three skips for each growth interval over 500 steps and
+more are this tool's limits.
+""",
+    harm="""\
+With a loss that was NaN in every iteration the scale fell below 1 after 17 iterations and read 0.0 after 166. From then
+on 1 / 0 is infinite and infinity times 0 is NaN, so that good batches were skipped too, for ever. With one overflow and
+no `zero_grad()` the infinity never left `.grad`: every later step was skipped, and the scale fell from 65536 to 512
+within 7 iterations and on towards 0.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(16, 1)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+
+for _ in range(20):
+    x = torch.randn(32, 16)
+    y = x.sum(dim=1, keepdim=True).log()  # the logarithm of a negative sum is NaN
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()  # AMP801
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(16, 1)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+
+for _ in range(20):
+    x = torch.randn(32, 16)
+    y = x.sum(dim=1, keepdim=True).abs().log()
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    fix="Find the first NaN or infinity; `torch.autograd.set_detect_anomaly(True)` names the operation that made it.",
+    sources=(
+        ("PyTorch docs, torch.amp.GradScaler: the scale factor may fall below 1, which the user may want to watch for"),
+        "torch/amp/grad_scaler.py: update() halves the scale and never raises",
+        "measured: scales under a loss that is NaN, and after one overflow without zero_grad()",
+    ),
+)

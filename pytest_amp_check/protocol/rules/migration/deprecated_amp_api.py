@@ -1,0 +1,99 @@
+"""AMP901 deprecated-amp-api."""
+
+from __future__ import annotations
+
+from ...events import DEPRECATED, Event, Program
+from ...fix import SAFE
+from ...rule import STATIC, WARNING, Fault, Labels, Rule
+from ...surface import lookup
+
+
+def _deprecated(event: Event, program: Program) -> Labels:
+    old: str = event.facts["old"]
+    entry = lookup(old)
+    # Only the constructors bind their arguments anew; every other entry point keeps them.
+    role = "" if entry is None or entry.role not in ("autocast", "scaler") else f":{entry.role}"
+    yield f"deprecated{role}", {"old": old, "new": event.facts["new"]}
+
+
+RULE = Rule(
+    "AMP901",
+    "deprecated-amp-api",
+    WARNING,
+    "A deprecated AMP entry point is used.",
+    readers=STATIC,
+    applicability=SAFE,
+    on={DEPRECATED: _deprecated},
+    words=("autocast", "scaler", "custom_fwd", "custom_bwd", "clip_grad_norm"),
+    faults={
+        "deprecated": Fault("`{old}` is deprecated: use `{new}`"),
+        "deprecated:autocast": Fault(
+            "`{old}` is deprecated: use `{new}` and pass the other arguments by name, since the second positional"
+            " one is the dtype and no longer `enabled`"
+        ),
+        "deprecated:scaler": Fault(
+            "`{old}` is deprecated: use `{new}`, where the device goes before the initial scale"
+        ),
+    },
+    why="""\
+From torch 2.4 on, the entry points of `torch.cuda.amp` and `torch.cpu.amp` and the getters and setters of one device
+warn that they are deprecated in favour of `torch.amp`, which takes the device as its first argument. The new autocast
+is not the old one with one more argument: its second positional parameter is `dtype`, where the old one's first was
+`enabled`. And without a dtype `torch.cuda.amp.autocast` meant float16 whatever surrounded it, while the new one
+inherits the dtype of an enclosing CUDA region: write `dtype=torch.float16` where regions nest.
+The new GradScaler came with torch 2.3 and the new `custom_fwd` with 2.4: a project whose requirements allow an older
+torch is left alone.
+""",
+    harm="""\
+Every construction emits a FutureWarning (the getters a DeprecationWarning), which fails a test run with `-W error`. A
+migration by search and replace that leaves the arguments in place turns `autocast(True)` into a ValueError,
+`autocast("cuda", True)` into a TypeError when the region is entered, and `GradScaler(1024.0)` into a scaler whose
+device is 1024.0 and whose initial scale silently is 65536.
+""",
+    bad="""\
+import torch
+from torch import nn
+from torch.cuda.amp import GradScaler, autocast
+
+use_amp = torch.cuda.is_available()
+device = "cuda" if use_amp else "cpu"
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = GradScaler(1024.0, enabled=use_amp)  # AMP901
+x, y = torch.randn(64, 8, device=device), torch.randint(2, (64,), device=device)
+
+for _ in range(3):
+    optimizer.zero_grad()
+    with autocast(use_amp):  # AMP901
+        loss = nn.functional.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    good="""\
+import torch
+from torch import nn
+from torch.amp import GradScaler, autocast
+
+use_amp = torch.cuda.is_available()
+device = "cuda" if use_amp else "cpu"
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = GradScaler("cuda", 1024.0, enabled=use_amp)
+x, y = torch.randn(64, 8, device=device), torch.randint(2, (64,), device=device)
+
+for _ in range(3):
+    optimizer.zero_grad()
+    with autocast("cuda", dtype=torch.float16, enabled=use_amp):
+        loss = nn.functional.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    fix="Import from `torch.amp`, pass the device type first and every other argument of autocast by name.",
+    sources=(
+        "PyTorch source: torch/cuda/amp/autocast_mode.py, torch/cuda/amp/grad_scaler.py",
+        "pytorch/pytorch issue 126527: the deprecation of torch.cuda.amp",
+        "measured with torch 2.4 and 2.13 on the CPU",
+    ),
+)

@@ -1,0 +1,3 @@
+# a noqa of another tool
+
+from torch.amp import GradScaler, autocast  # noqa: F401

@@ -1,0 +1,56 @@
+"""AMP903 unreadable-source."""
+
+from __future__ import annotations
+
+from ...rule import ERROR, STATIC, WARNING, Fault, Rule
+
+RULE = Rule(
+    "AMP903",
+    "unreadable-source",
+    ERROR,
+    "A file, or a function in it, could not be read, so nothing in it was checked.",
+    readers=STATIC,
+    faults={
+        "source:unreadable": Fault(
+            "This source could not be read ({reason}), so nothing in it was checked: repair it, or exclude it"
+        ),
+        "source:too-long": Fault(
+            "This file takes too long to follow, and `{function}` and what comes after it was not read: split the file",
+            WARNING,
+        ),
+        "source:too-many-paths": Fault(
+            "`{function}` has too many paths through it to be judged, so some of its mistakes may go unseen: "
+            "split it into functions",
+            WARNING,
+        ),
+    },
+    why="""\
+Silence must mean that the code was read and is clean. A file that does not parse, has bytes that are not text, or is
+written for a newer Python than the one that runs the check was not read, and an exit code of 0 would claim that it
+was.
+""",
+    harm="""\
+One conflict marker left in a file switches off every rule for all of it, and the mistakes inside stay unseen.
+""",
+    bad="""\
+import torch
+
+model = torch.nn.Linear(8, 2)
+scaler = torch.amp.GradScaler("cpu")
+<<<<<<< HEAD  # AMP903
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+=======
+optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+>>>>>>> feature
+""",
+    good="""\
+import torch
+
+model = torch.nn.Linear(8, 2)
+scaler = torch.amp.GradScaler("cpu")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+""",
+    fix="Repair the syntax, run the check with the Python version the file is written for, or list the file under"
+    " `exclude` in `[tool.amp-check]`.",
+    sources=("Python documentation: the ast module, docs.python.org/3/library/ast.html",),
+)

@@ -1,0 +1,97 @@
+"""AMP504 bce-under-autocast."""
+
+from __future__ import annotations
+
+from ...events import AUTOCAST_ENTER, LOSS, Event, Program
+from ...rule import BOTH, ERROR, WARNING, Fault, Labels, Rule
+
+
+def _in_a_framework(event: Event, program: Program) -> Labels:
+    severity = event.facts.get("ambient")
+    if severity is not None and event.facts.get("function") == "binary_cross_entropy":
+        yield "bce@framework", {"severity": severity}
+
+
+RULE = Rule(
+    "AMP504",
+    "bce-under-autocast",
+    ERROR,
+    "binary_cross_entropy or BCELoss runs inside an autocast region.",
+    readers=BOTH,
+    on={LOSS: _in_a_framework},
+    words=("autocast", "LightningModule binary_cross_entropy(", "LightningModule BCELoss("),
+    faults={
+        "bce@region": Fault(
+            "`{call}` runs under autocast, where torch raises RuntimeError: drop the sigmoid and use"
+            " `binary_cross_entropy_with_logits`",
+            witness=(AUTOCAST_ENTER,),
+        ),
+        "bce@region-cpu": Fault(
+            "`{call}` runs under autocast, on probabilities already rounded to 0 or 1: drop the sigmoid and use"
+            " `binary_cross_entropy_with_logits`",
+            WARNING,
+        ),
+        "bce@framework": Fault(
+            "`{call}` runs under the autocast that Lightning enters in mixed precision, where torch raises"
+            " RuntimeError: drop the sigmoid and use `binary_cross_entropy_with_logits`"
+        ),
+    },
+    why="""\
+Binary cross entropy takes the logarithm of a probability and of its complement. A sigmoid that ran in low precision
+rounds to exactly 1 for logits that are quite ordinary (about 8 in float16), so the complement is 0 and the logarithm
+infinite. CUDA, XPU and MTIA autocast therefore refuse the op. CPU autocast runs it in float32, MPS in float16, both
+without an error and on probabilities that are rounded already. The variant with logits computes both at once, safely.
+""",
+    harm="""\
+On CUDA: `RuntimeError: torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.` In
+float16 on the CPU a saturated sigmoid gave a loss of 100 and NaN gradients, where the variant with logits gave 20 and
+gradients of 0.5.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+x, y = torch.randn(64, 8), torch.randint(2, (64, 1)).float()
+
+for _ in range(3):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        probability = torch.sigmoid(model(x))
+        loss = nn.functional.binary_cross_entropy(probability, y)  # AMP504
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+x, y = torch.randn(64, 8), torch.randint(2, (64, 1)).float()
+
+for _ in range(3):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.binary_cross_entropy_with_logits(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    fix="Return logits from the model and use `BCEWithLogitsLoss`; where probabilities are needed, compute the loss"
+    " in an `enabled=False` region on `.float()` inputs.",
+    sources=(
+        (
+            "PyTorch documentation: Autocast Op Reference, docs.pytorch.org/docs/stable/amp.html#autocast-op-"
+            "reference: prefer binary_cross_entropy_with_logits over binary_cross_entropy"
+        ),
+        "PyTorch source: aten/src/ATen/autocast_mode.cpp",
+        "measured with torch 2.13 on the CPU",
+    ),
+)

@@ -1,0 +1,103 @@
+"""AMP506 fill-overflow."""
+
+from __future__ import annotations
+
+from ...events import FILL, Event, Program
+from ...fix import SAFE
+from ...rule import ERROR, STATIC, Fault, Labels, Rule
+from ...surface import FLOAT16_MAX
+
+
+def _fill(event: Event, program: Program) -> Labels:
+    value = event.facts.get("value")
+    # Infinities are values of float16, and NaN compares false.
+    if event.facts.get("eligible") and value is not None and FLOAT16_MAX < abs(value) < float("inf"):
+        yield "fill:overflow", {"value": f"{value:g}", "limit": "min" if value < 0 else "max"}
+
+
+RULE = Rule(
+    "AMP506",
+    "fill-overflow",
+    ERROR,
+    "A constant beyond the range of float16 is written into a tensor that may be float16.",
+    readers=STATIC,
+    applicability=SAFE,
+    on={FILL: _fill},
+    words=("large fill",),
+    faults={
+        "fill:overflow": Fault(
+            "`{call}` writes {value} into a tensor that may be float16, which ends at 65504: write"
+            " `torch.finfo(x.dtype).{limit}` of the tensor x instead"
+        ),
+    },
+    why="""\
+float16 ends at 65504. `-1e9`, the usual mask of an attention, does not fit: depending on the function and on the
+version, torch raises, or writes -inf. A softmax over a row that is masked throughout then is NaN, and the NaN reaches
+every parameter. The scores of an attention are float16 under autocast however the inputs were made, since autocast
+runs the matmul that makes them in low precision.
+""",
+    harm="""\
+`masked_fill`, `fill_`, `index_fill`, `full_like` and `pad` with 1e9 raise `RuntimeError: value cannot be converted to
+type c10::Half without overflow`, on the first float16 batch and not in a float32 test. `torch.where`, `full`,
+`new_full` and `x[mask] = c` wrote -inf without a word from torch 2.11 on, and raised in 2.4. The softmax of a fully
+masked row was NaN with -inf, and uniform with `torch.finfo(dtype).min`.
+""",
+    bad="""\
+import torch
+
+torch.manual_seed(0)
+query, key, value = (torch.randn(2, 4, 8) for _ in range(3))
+padding = torch.tensor([[False, False, True, True], [True, True, True, True]])[:, None, :]
+
+
+def attend_where():
+    with torch.autocast("cpu", dtype=torch.float16):
+        scores = torch.matmul(query, key.transpose(1, 2))
+        scores = torch.where(padding.logical_not(), scores, -1e9)  # AMP506
+        return torch.matmul(scores.softmax(-1), value)
+
+
+def attend_masked_fill():
+    with torch.autocast("cpu", dtype=torch.float16):
+        scores = torch.matmul(query, key.transpose(1, 2))
+        scores = scores.masked_fill(padding, -1e9)  # AMP506
+        return torch.matmul(scores.softmax(-1), value)
+
+
+for attend in (attend_where, attend_masked_fill):
+    try:
+        print(attend.__name__, "finite:", attend().isfinite().all().item())
+    except RuntimeError as error:
+        print(attend.__name__, error)
+""",
+    good="""\
+import torch
+
+torch.manual_seed(0)
+query, key, value = (torch.randn(2, 4, 8) for _ in range(3))
+padding = torch.tensor([[False, False, True, True], [True, True, True, True]])[:, None, :]
+
+
+def attend_where():
+    with torch.autocast("cpu", dtype=torch.float16):
+        scores = torch.matmul(query, key.transpose(1, 2))
+        scores = torch.where(padding.logical_not(), scores, torch.finfo(scores.dtype).min)
+        return torch.matmul(scores.softmax(-1), value)
+
+
+def attend_masked_fill():
+    with torch.autocast("cpu", dtype=torch.float16):
+        scores = torch.matmul(query, key.transpose(1, 2))
+        scores = scores.masked_fill(padding, torch.finfo(scores.dtype).min)
+        return torch.matmul(scores.softmax(-1), value)
+
+
+for attend in (attend_where, attend_masked_fill):
+    print(attend.__name__, "finite:", attend().isfinite().all().item())
+""",
+    fix='Write `torch.finfo(x.dtype).min`, or `float("-inf")` where no row is masked throughout.',
+    sources=(
+        "PyTorch documentation: torch.finfo, docs.pytorch.org/docs/stable/type_info.html",
+        "measured with torch 2.4 and 2.13 on the CPU",
+    ),
+)

@@ -1,0 +1,100 @@
+"""AMP507 fragile-low-precision-math."""
+
+from __future__ import annotations
+
+from ...events import FRAGILE_MATH, Event, Program
+from ...fix import SAFE
+from ...rule import INFO, STATIC, WARNING, Fault, Labels, Rule
+
+
+def _fragile(event: Event, program: Program) -> Labels:
+    facts = event.facts
+    how, dtype = facts["how"], facts["dtype"]
+    # What bfloat16 does not overflow in, it still cancels in: one minus a probability that rounds to one.
+    if dtype != "bfloat16" or how == "log-complement":
+        doubt = facts["guessed"] or dtype == "half"
+        yield f"fragile:{how}", {"severity": INFO} if doubt else {}
+
+
+RULE = Rule(
+    "AMP507",
+    "fragile-low-precision-math",
+    WARNING,
+    "An expression overflows or cancels in the low precision that autocast gives it.",
+    readers=STATIC,
+    applicability=SAFE,
+    on={FRAGILE_MATH: _fragile},
+    words=("autocast",),
+    faults={
+        "fragile:log-softmax": Fault(
+            "`{call}` takes the logarithm of a softmax that is 0 in low precision for all but the largest: use"
+            " `log_softmax`"
+        ),
+        "fragile:log-sigmoid": Fault(
+            "`{call}` takes the logarithm of a sigmoid that is 0 in low precision below -17: use `logsigmoid`"
+        ),
+        "fragile:log-complement": Fault(
+            "`{call}` takes the logarithm of one minus a probability that rounds to 1 in low precision: use"
+            " `logsigmoid` of the negated logits, or compute it on `.float()`"
+        ),
+        "fragile:logsumexp": Fault(
+            "`{call}` takes the logarithm of a sum of exponentials, which overflow float16 from 11.1 on: use"
+            " `torch.logsumexp`"
+        ),
+        "fragile:squares": Fault(
+            "`{call}` averages squares that overflow float16 from 256 on: square `.float()`, or use `mse_loss`"
+        ),
+        "fragile:variance": Fault(
+            "`{call}` gives a variance in float16, which overflows where the deviation reaches 256: compute it on"
+            " `.float()`",
+            INFO,
+        ),
+    },
+    why="""\
+Autocast runs on its list of float32 ops what is known to need it, and everything else in the dtype that it is given.
+A product, a mean, a variance and a sigmoid are on no list, so on the output of a linear layer they run in float16: it
+ends at 65504, the square of 256, and has 11 bits, in which a probability close to 1 is 1. CUDA's list holds exp, log,
+pow, sum, norm and softmax; the CPU's holds none of these, so there they run in float16 too. What stands behind them
+then sees an infinity or a zero.
+""",
+    harm="""\
+In float16 the logarithm of a softmax whose logits are 20 apart was -inf (`log_softmax`: -20), that of `sigmoid(-20)`
+-inf (`logsigmoid`: -20), and `log(1 - sigmoid(10))` -inf (-10), in bfloat16 as well. `exp(12)` is infinite. The mean
+of squares of values of 300 was infinite (90000 in float32), and so was the variance of 0 to 999 (83417).
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 4)
+x = torch.randn(16, 8) * 200
+
+with torch.autocast("cpu", dtype=torch.float16):
+    y = model(x)
+    likelihood = torch.log(torch.softmax(y, dim=-1))  # AMP507
+    energy = (y * y).mean()  # AMP507
+print("finite:", likelihood.isfinite().all().item(), energy.isfinite().item())
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 4)
+x = torch.randn(16, 8) * 200
+
+with torch.autocast("cpu", dtype=torch.float16):
+    y = model(x)
+    likelihood = torch.log_softmax(y, dim=-1)
+    energy = (y.float() * y.float()).mean()
+print("finite:", likelihood.isfinite().all().item(), energy.isfinite().item())
+""",
+    fix="Use the stable function (`log_softmax`, `logsigmoid`, `logsumexp`, `mse_loss`), or compute the expression"
+    " on `.float()`.",
+    sources=(
+        "PyTorch documentation: Autocast Op Reference, docs.pytorch.org/docs/stable/amp.html#autocast-op-reference",
+        "PyTorch source: ATen/autocast_mode.h",
+        "measured with torch 2.13 on the CPU",
+    ),
+)

@@ -1,0 +1,102 @@
+"""AMP501 low-precision-master-weights."""
+
+from __future__ import annotations
+
+from ...events import MODULE_CAST, Program
+from ...rule import BOTH, ERROR, WARNING, Fault, Rule, Verdicts
+
+
+def _cast_of_trained(program: Program) -> Verdicts:
+    trained = program.facts.get("trained_modules", frozenset())
+    scaled = bool(program.facts.get("live_scalers"))
+    for graph in program.graphs:
+        for node in graph.nodes:
+            event = node.event
+            if event is None or event.kind != MODULE_CAST or event.subject not in trained:
+                continue
+            if not event.facts.get("trained", True):
+                continue  # a cast for inference, of a module that other code trains
+            dtype = event.facts.get("dtype")
+            if dtype == "float16" and scaled:
+                yield "cast:trained-scaled", event, {"dtype": dtype}, ()
+            elif dtype in ("float16", "bfloat16"):
+                yield "cast:trained", event, {"dtype": dtype}, ()
+
+
+RULE = Rule(
+    "AMP501",
+    "low-precision-master-weights",
+    WARNING,
+    "Trained parameters are stored in float16 or bfloat16.",
+    readers=BOTH,
+    whole={MODULE_CAST: _cast_of_trained},
+    words=("low-precision weights",),
+    faults={
+        "cast:trained": Fault(
+            "`{call}` stores parameters that are trained in {dtype}, where small updates round to nothing: keep"
+            " them in float32 and let autocast choose the dtypes"
+        ),
+        "cast:trained-scaled": Fault(
+            "`{call}` stores parameters that are trained in {dtype}, whose gradients GradScaler refuses to unscale:"
+            " keep them in float32 and let autocast choose the dtypes",
+            ERROR,
+        ),
+    },
+    why="""\
+Mixed precision means low-precision compute on **float32 weights**. A weight in bfloat16 has 8 bits and one in float16
+has 11: an update smaller than half the gap to the next representable number is rounded away, and late in training
+most are. With a GradScaler, float16 parameters have float16 gradients, and `unscale_` raises on them; a fused
+optimizer does not even raise. Frozen weights and inference lose nothing in low precision.
+""",
+    harm="""\
+With weights of standard deviation 0.02, one step left 32 % of the bfloat16 weights unchanged at the learning rate
+1e-4 and 88 % at 1e-5 (float16: 4.6 % and 38 %). A bfloat16 parameter of 1.0 was still 1.0 after 100 Adam steps of
+1e-3. In float16, Adam's epsilon of 1e-8 is 0: a gradient of 0 made the parameter NaN. With a scaler: `ValueError:
+Attempting to unscale FP16 gradients.`
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(64, 64)
+model = model.to(torch.bfloat16)  # AMP501
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+x, y = torch.randn(32, 64, dtype=torch.bfloat16), torch.randn(32, 64, dtype=torch.bfloat16)
+
+before = model.weight.detach().clone()
+for _ in range(10):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x).float(), y.float())
+    loss.backward()
+    optimizer.step()
+print("unchanged weights:", (model.weight == before).float().mean().item())
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+x, y = torch.randn(32, 64), torch.randn(32, 64)
+
+before = model.weight.detach().clone()
+for _ in range(10):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+print("unchanged weights:", (model.weight == before).float().mean().item())
+""",
+    fix="Drop the cast, keep the parameters in float32 and run the forward under `torch.autocast`.",
+    sources=(
+        (
+            "PyTorch documentation: torch.autocast and GradScaler, docs.pytorch.org/docs/stable/amp.html: do not "
+            "call half() or bfloat16() on the model"
+        ),
+        "PyTorch source: torch/amp/grad_scaler.py",
+        "measured with torch 2.4 and 2.13 on the CPU",
+    ),
+)

@@ -1,0 +1,14 @@
+# each turn runs backward by itself
+
+import torch
+from torch import nn
+
+def train(model, loader, optimizer, loss_fn):
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()

@@ -1,0 +1,16 @@
+# the scale is reported once an epoch
+
+import torch
+from torch import nn
+
+def train(model, loader, optimizer, loss_fn):
+    scaler = torch.amp.GradScaler("cuda")
+    for epoch in range(10):
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = loss_fn(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        print(epoch, scaler.get_scale())

@@ -1,0 +1,133 @@
+"""AMP701 redundant-amp-overhead."""
+
+from __future__ import annotations
+
+from ...events import OVERHEAD, SCALER_STEP, Event, Program
+from ...rule import INFO, STATIC, Fault, Labels, Rule, Verdicts
+
+#: How weights are cast anew -> label.
+_CASTS = {"region": "cast:each-turn", "cache": "cast:no-cache"}
+
+
+def _recast(event: Event, program: Program) -> Labels:
+    label = _CASTS.get(event.facts.get("how", ""))
+    if label is not None:
+        yield label, {}
+
+
+def _each_step(program: Program) -> Verdicts:
+    for graph in program.graphs:
+        events = [node.event for node in graph.nodes if node.event is not None]
+        steps = [event for event in events if event.kind == SCALER_STEP and _waits(event, program)]
+        for event in events if steps else ():
+            owners = event.facts.get("owners") or ()
+            if event.kind == OVERHEAD and event.facts.get("how") == "scale":
+                if any(step.subject == event.subject and _beside(event, step) for step in steps):
+                    yield "scale:told", event, {}, ()
+            elif event.facts.get("zeros") and any(step.object in owners and _turns(event, step) for step in steps):
+                yield "zero:zeros", event, {}, ()
+
+
+def _waits(step: Event, program: Program) -> bool:
+    """Whether a step in a loop is that of a scaler whose numbers are not on the CPU anyway, as far as is known."""
+    looping = any(key > 0 for key in step.facts.get("loops", ()))
+    return looping and step.subject is not None and program.things[step.subject].facts.get("device") != "cpu"
+
+
+def _turns(event: Event, step: Event) -> bool:
+    """Whether an event and a step stand in the same loop."""
+    return bool(event.facts["loops"] == step.facts["loops"])
+
+
+def _beside(event: Event, step: Event) -> bool:
+    """Whether an event happens as often as a step."""
+    return _turns(event, step) and set(event.guards) <= set(step.guards)
+
+
+RULE = Rule(
+    "AMP701",
+    "redundant-amp-overhead",
+    INFO,
+    "Weights are cast, the loss scale is copied to the CPU, or gradients are zeroed, more often than needed.",
+    readers=STATIC,
+    default=False,
+    on={OVERHEAD: _recast},
+    whole={SCALER_STEP: _each_step},
+    words=("autocast", "scaler"),
+    faults={
+        "cast:each-turn": Fault(
+            "`{context}` is entered in each turn of a loop that runs `{module}`, so its weights are cast anew each "
+            "time: enter autocast once, around the loop"
+        ),
+        "cast:no-cache": Fault(
+            "`{context}` keeps no weights that it has cast, and `{module}` runs in a loop in it, so its weights are "
+            "cast anew, and kept for backward, each time: leave out `cache_enabled=False`"
+        ),
+        "scale:told": Fault(
+            "`{call}()` copies the loss scale from the device in every step only to report it, and the program waits "
+            "for that: report it once in many steps"
+        ),
+        "zero:zeros": Fault(
+            "`{call}(set_to_none=False)` writes zeros that the next backward adds to, and keeps the gradients during "
+            "forward: leave `set_to_none` at its default"
+        ),
+    },
+    why="""\
+An autocast region casts each float32 weight once and keeps the copy until the outermost region is left. A region that
+is entered anew in each time step, or one with `cache_enabled=False`, casts the same weights again and again, and each
+copy stays in memory until backward. `get_scale()` copies a number from the device, which waits until the device is
+done. `set_to_none=False` fills gradients with zeros that backward then adds to, and holds their memory through forward.
+None of these changes a result, except that an optimizer also steps parameters whose gradient is zero. Found is what is
+plain in source: a loop with its region and its backward in view, a scale that is only reported. Left out are regions
+around different layers (2 microseconds each), reads of the scale that a program computes with, `loss.item()`, frozen
+float32 weights that could be cast once (rounding them may not be wanted), and sizes that Tensor Cores cannot use.
+""",
+    harm="""\
+A Linear layer run 16 times before one backward: 32 casts of weight and bias with a region in each turn or with
+`cache_enabled=False`, 2 with one region around. Zeroed gradients of a model with 24 parameters: 24 additions in each
+backward, and 1.1 MB of gradients alive during forward, of which neither is there with `set_to_none=True`.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+cell, head = nn.Linear(16, 16), nn.Linear(16, 1)
+optimizer = torch.optim.SGD([*cell.parameters(), *head.parameters()], lr=0.1)
+for _ in range(3):
+    h, y = torch.randn(4, 16), torch.randn(4, 1)
+    for _ in range(16):
+        with torch.autocast("cpu", dtype=torch.bfloat16):  # AMP701
+            h = torch.tanh(cell(h))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = nn.functional.mse_loss(head(h), y)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+cell, head = nn.Linear(16, 16), nn.Linear(16, 1)
+optimizer = torch.optim.SGD([*cell.parameters(), *head.parameters()], lr=0.1)
+for _ in range(3):
+    h, y = torch.randn(4, 16), torch.randn(4, 1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for _ in range(16):
+            h = torch.tanh(cell(h))
+        loss = nn.functional.mse_loss(head(h), y)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    fix="Enter autocast once around the loop, report the scale now and then, and let `zero_grad()` set None.",
+    sources=(
+        "PyTorch documentation: GradScaler.get_scale, which incurs a CPU-GPU sync",
+        "PyTorch documentation: Performance Tuning Guide, zero_grad() with set_to_none",
+        "PyTorch source: aten/src/ATen/autocast_mode.cpp, casts are kept until the outermost region ends",
+        "pytorch-lightning issue 21611",
+        "measured: casts and additions counted by a dispatch mode, torch 2.13",
+    ),
+)

@@ -1,0 +1,93 @@
+"""AMP203 backward-on-unscaled-loss."""
+
+from __future__ import annotations
+
+from ...events import BACKWARD
+from ...fix import SAFE
+from ...rule import ERROR, Fault, Rule
+
+RULE = Rule(
+    "AMP203",
+    "backward-on-unscaled-loss",
+    ERROR,
+    "A loss runs backward unscaled although its gradients are stepped by a scaler.",
+    applicability=SAFE,
+    words=("scaler",),
+    faults={
+        "step@raw": Fault(
+            "`{loss}` runs backward without the loss scale, yet `{scaler}.step({optimizer})` divides its gradients by "
+            "it: write `{scaler}.scale({loss}).backward()`",
+            blame=(BACKWARD,),
+            unscaled=True,
+            witness=(BACKWARD,),
+        ),
+        "step@raw-framework": Fault(
+            "`{loss}` runs backward without the loss scale, by which {framework} divides its gradients: {advice}"
+        ),
+    },
+    why="""\
+`scaler.step()` divides every gradient of its optimizer by the loss scale; it cannot know that a gradient was never
+multiplied by it. torch notices only when `scale()` was never called at all (`Attempted step but _scale is None`). As
+soon as one loss of the program is scaled, the unscaled one passes silently, and small gradients get no protection from
+underflow either.
+""",
+    harm="""\
+SGD's update became 65536 times too small (measured ratio 1.58e-5), Adam's half as large (0.498). Nothing is raised once
+the scaler has scaled any other loss.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+actor, critic = nn.Linear(16, 4), nn.Linear(16, 1)
+actor_optimizer = torch.optim.AdamW(actor.parameters(), lr=1e-3)
+critic_optimizer = torch.optim.AdamW(critic.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 4), torch.randn(32, 1)) for _ in range(8)]
+
+for x, action, value in batches:
+    actor_optimizer.zero_grad()
+    critic_optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        actor_loss = nn.functional.mse_loss(actor(x), action)
+        critic_loss = nn.functional.mse_loss(critic(x), value)
+    scaler.scale(actor_loss).backward()
+    critic_loss.backward()  # AMP203
+    scaler.step(actor_optimizer)
+    scaler.step(critic_optimizer)
+    scaler.update()
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+actor, critic = nn.Linear(16, 4), nn.Linear(16, 1)
+actor_optimizer = torch.optim.AdamW(actor.parameters(), lr=1e-3)
+critic_optimizer = torch.optim.AdamW(critic.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 4), torch.randn(32, 1)) for _ in range(8)]
+
+for x, action, value in batches:
+    actor_optimizer.zero_grad()
+    critic_optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        actor_loss = nn.functional.mse_loss(actor(x), action)
+        critic_loss = nn.functional.mse_loss(critic(x), value)
+    scaler.scale(actor_loss).backward()
+    scaler.scale(critic_loss).backward()
+    scaler.step(actor_optimizer)
+    scaler.step(critic_optimizer)
+    scaler.update()
+""",
+    fix="Run every loss whose parameters the scaler steps backward through `scaler.scale(loss).backward()`.",
+    sources=(
+        (
+            "PyTorch docs, Automatic Mixed Precision examples: Working with multiple models, losses, and "
+            "optimizers (each loss is scaled)"
+        ),
+        "torch/amp/grad_scaler.py: step() unscales whatever it finds",
+        "measured: update ratio 1.58e-5 with SGD, 0.498 with Adam",
+    ),
+)

@@ -1,0 +1,98 @@
+"""AMP201 clip-before-unscale."""
+
+from __future__ import annotations
+
+from ...events import BACKWARD, CLIP, Event, Program
+from ...fix import SAFE
+from ...rule import ERROR, Fault, Labels, Rule
+
+
+def _clips_copies(event: Event, program: Program) -> Labels:
+    if event.facts.get("copies"):
+        yield "clip@copies", {"level": str(event.facts["copies"])}
+
+
+RULE = Rule(
+    "AMP201",
+    "clip-before-unscale",
+    ERROR,
+    "Gradients are clipped while they are still multiplied by the loss scale.",
+    applicability=SAFE,
+    on={CLIP: _clips_copies},
+    words=("scaler",),
+    faults={
+        "clip@scaled": Fault(
+            "`{call}` clips gradients that are still multiplied by the loss scale: "
+            "call `{scaler}.unscale_({optimizer})` before it",
+            blame=(CLIP,),
+            each=True,
+            witness=(BACKWARD,),
+        ),
+        "clip@scaled-framework": Fault(
+            "`{call}` clips gradients that {framework} keeps multiplied by the loss scale: {advice}"
+        ),
+        "clip@copies": Fault(
+            "`{call}` clips float16 copies that opt_level {level} of apex keeps scaled and does not step: "
+            "clip `amp.master_params(optimizer)`"
+        ),
+    },
+    why="""\
+After `scaler.scale(loss).backward()` every gradient is multiplied by the loss scale, 65536 at the start. A clip at that
+point compares the scaled norm with `max_norm`, so it always clips, and `scaler.step()` then divides the clipped
+gradients by the scale once more: the real threshold is `max_norm / scale`, and it moves whenever the scale moves.
+Clipping by value also hides overflows: infinite gradients become finite before the scaler looks for them, so the step
+is not skipped and the scale never backs off.
+""",
+    harm="""\
+With `max_norm=0.1` the gradient norm after the step was 1.526e-6 instead of 0.1, and the norm that the call reported
+was 4241.6 instead of 0.0647. SGD's update became 43,000 times too small (91,000 times with `max_norm=0.01`). Adam and
+AdamW normalise gradients and move only 1.8 to 4.4 times too little, so a loss curve does not show it. With
+`clip_grad_value_` SGD's update was 107,000 times too small, and with infinite gradients in every iteration the scale
+stayed at 65536 for good, where a correct loop backs off to 4096 within four iterations.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(8)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=0.1)  # AMP201
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(8)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=0.1)
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    fix="Call `scaler.unscale_(optimizer)` between backward and the clip; `scaler.step()` does not unscale again.",
+    sources=(
+        "PyTorch docs, Automatic Mixed Precision examples: Gradient clipping",
+        "in public code: pytorch/examples#1196, milesial/Pytorch-UNet#468, Lightning-AI/pytorch-lightning#9330",
+        "measured: gradient norms and update sizes of the same model with and without unscale_",
+    ),
+)

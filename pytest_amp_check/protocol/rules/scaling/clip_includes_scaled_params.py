@@ -1,0 +1,90 @@
+"""AMP212 clip-includes-scaled-params."""
+
+from __future__ import annotations
+
+from ...events import BACKWARD, CLIP, UNSCALE
+from ...fix import SAFE
+from ...rule import ERROR, Fault, Rule
+
+RULE = Rule(
+    "AMP212",
+    "clip-includes-scaled-params",
+    ERROR,
+    "One clip covers unscaled gradients and gradients that are still multiplied by the loss scale.",
+    applicability=SAFE,
+    words=("scaler",),
+    faults={
+        "clip@partly": Fault(
+            "`{call}` covers gradients of `{optimizer}`, which are still multiplied by the loss scale, together with "
+            "unscaled ones: call `{scaler}.unscale_({optimizer})` before it",
+            blame=(CLIP,),
+            each=True,
+            witness=(UNSCALE, BACKWARD),
+        ),
+    },
+    why="""\
+`unscale_()` divides the gradients of the one optimizer it is given. A clip over the parameters of several optimizers
+takes one norm over all of them, and gradients that are still multiplied by the scale dominate it. Every gradient is
+then multiplied by `max_norm` over a norm that has little to do with the true one, those that were unscaled correctly
+as well. Every optimizer whose parameters the clip covers has to be unscaled first.
+""",
+    harm="""\
+With one of two optimizers unscaled the clip saw a norm of 3128 instead of 0.0653, and the updates of both optimizers
+were 3,100 times too small. Nothing is raised.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+actor, critic = nn.Linear(16, 4), nn.Linear(16, 1)
+actor_optimizer = torch.optim.AdamW(actor.parameters(), lr=1e-3)
+critic_optimizer = torch.optim.AdamW(critic.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 4), torch.randn(32, 1)) for _ in range(8)]
+
+for x, action, value in batches:
+    actor_optimizer.zero_grad()
+    critic_optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(actor(x), action) + nn.functional.mse_loss(critic(x), value)
+    scaler.scale(loss).backward()
+    scaler.unscale_(actor_optimizer)
+    nn.utils.clip_grad_norm_([*actor.parameters(), *critic.parameters()], max_norm=0.5)  # AMP212
+    scaler.step(actor_optimizer)
+    scaler.step(critic_optimizer)
+    scaler.update()
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+actor, critic = nn.Linear(16, 4), nn.Linear(16, 1)
+actor_optimizer = torch.optim.AdamW(actor.parameters(), lr=1e-3)
+critic_optimizer = torch.optim.AdamW(critic.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 4), torch.randn(32, 1)) for _ in range(8)]
+
+for x, action, value in batches:
+    actor_optimizer.zero_grad()
+    critic_optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(actor(x), action) + nn.functional.mse_loss(critic(x), value)
+    scaler.scale(loss).backward()
+    scaler.unscale_(actor_optimizer)
+    scaler.unscale_(critic_optimizer)
+    nn.utils.clip_grad_norm_([*actor.parameters(), *critic.parameters()], max_norm=0.5)
+    scaler.step(actor_optimizer)
+    scaler.step(critic_optimizer)
+    scaler.update()
+""",
+    fix="Call `scaler.unscale_()` for every optimizer whose parameters the clip covers, or clip each one by itself.",
+    sources=(
+        (
+            "PyTorch docs, Automatic Mixed Precision examples: Gradient clipping, and Working with multiple "
+            "models, losses, and optimizers"
+        ),
+        "measured: the clipped norm and the updates of two optimizers, one of them unscaled",
+    ),
+)

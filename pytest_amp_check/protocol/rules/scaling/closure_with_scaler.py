@@ -1,0 +1,87 @@
+"""AMP211 closure-with-scaler."""
+
+from __future__ import annotations
+
+from ...events import SCALER_STEP, Event, Program
+from ...rule import ERROR, Fault, Labels, Rule
+
+
+def _closure(event: Event, program: Program) -> Labels:
+    if event.facts.get("closure"):
+        yield "step-closure", {}
+
+
+RULE = Rule(
+    "AMP211",
+    "closure-with-scaler",
+    ERROR,
+    "A closure is given to scaler.step(), which supports none while it is enabled.",
+    on={SCALER_STEP: _closure},
+    words=("scaler",),
+    faults={
+        "step-closure": Fault(
+            "`{scaler}.step({optimizer}, ...)` is given a closure, which no enabled GradScaler supports: "
+            "use an optimizer without a closure, or bfloat16 without a scaler"
+        ),
+    },
+    why="""\
+An optimizer with a closure (LBFGS, SAM) evaluates the loss again inside `step()`, after the scaler has unscaled and
+checked the gradients. The new gradients are neither unscaled nor checked. torch rejects `closure=f` with `Closure use
+is not currently supported if GradScaler is enabled.`, but a closure passed by position goes through unseen.
+""",
+    harm="""\
+By position and with `scale()` inside the closure, SGD's update was 65536 times too large and one iteration of LBFGS 9.6
+times; without `scale()` inside, the closure's gradients ran unprotected. By keyword torch raises RuntimeError.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(16, 1)
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+x, y = torch.randn(64, 16), torch.randn(64, 1)
+
+
+def closure():
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    return loss
+
+
+for _ in range(4):
+    closure()
+    scaler.step(optimizer, closure)  # AMP211
+    scaler.update()
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(16, 1)
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+x, y = torch.randn(64, 16), torch.randn(64, 1)
+
+
+def closure():
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    return loss
+
+
+for _ in range(4):
+    optimizer.step(closure)
+""",
+    fix="Use an optimizer that needs no closure, or train in bfloat16 or float32, where a closure needs no scaler.",
+    sources=(
+        "PyTorch docs, torch.amp.GradScaler.step (closure use is not supported)",
+        "torch/amp/grad_scaler.py: only the keyword is checked",
+        "measured: update ratios with the closure passed by position",
+    ),
+)

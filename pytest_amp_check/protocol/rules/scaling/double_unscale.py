@@ -1,0 +1,90 @@
+"""AMP210 double-unscale."""
+
+from __future__ import annotations
+
+from ...events import BACKWARD, GRAD_DIVIDE, SCALER_STEP, UNSCALE
+from ...rule import ERROR, Fault, Rule
+
+RULE = Rule(
+    "AMP210",
+    "double-unscale",
+    ERROR,
+    "Gradients are divided by the loss scale twice.",
+    words=("scaler",),
+    faults={
+        "step@divided": Fault(
+            "Gradients of `{optimizer}` are divided by the loss scale by hand, and `{scaler}` divides them as well: "
+            "replace the division by `{scaler}.unscale_({optimizer})`",
+            blame=(GRAD_DIVIDE,),
+            witness=(BACKWARD,),
+        ),
+        "unscale@divided": Fault(
+            "Gradients of `{optimizer}` are divided by the loss scale by hand, and `{scaler}.unscale_({optimizer})` "
+            "divides them again: remove the division",
+            blame=(GRAD_DIVIDE,),
+        ),
+        "step@borrowed": Fault(
+            "Gradients of `{optimizer}` are divided by the loss scale twice, because `{scaler}` was given another "
+            "optimizer with the same parameters before: unscale and step one and the same object, and give each "
+            "parameter to one optimizer",
+            witness=(BACKWARD, UNSCALE, SCALER_STEP),
+        ),
+    },
+    why="""\
+`scaler.step()` unscales unless `unscale_()` was called for that very optimizer object since the last update. It does
+not notice a division by hand, nor an `unscale_()` that was given another object with the same parameters: the
+optimizer inside a wrapper, or a second optimizer that shares some of them. The gradients then shrink by the square of
+the scale, to where float32 rounds most of them away, and the infinities are looked for after the fact.
+""",
+    harm="""\
+Dividing by `get_scale()` by hand and calling `scaler.step()` made SGD's update 74,000 times too small. Unscaling a
+wrapped optimizer and stepping its wrapper (two objects, so two unscalings), and one parameter in two optimizers, gave
+the same: a ratio of 1.35e-5.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(8)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    for p in model.parameters():
+        p.grad /= scaler.get_scale()  # AMP210
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(8)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    fix="Leave the division to `scaler.unscale_(optimizer)`, on the same optimizer object that is stepped.",
+    sources=(
+        "torch/amp/grad_scaler.py: what is unscaled is remembered per id(optimizer)",
+        "measured: update ratio 1/74,000 after a division by hand, 1.35e-5 for wrappers and shared parameters",
+    ),
+)

@@ -1,0 +1,85 @@
+"""AMP218 grads-invalidated-after-unscale."""
+
+from __future__ import annotations
+
+from ...events import GRAD_INVALID, Event, Program
+from ...rule import ERROR, RUNTIME, Fault, Labels, Rule
+
+
+def _invalidated(event: Event, program: Program) -> Labels:
+    yield "grads:invalid", {}
+
+
+RULE = Rule(
+    "AMP218",
+    "grads-invalidated-after-unscale",
+    ERROR,
+    "Values that are not finite appear in gradients after unscale_(), where the scaler looks for them no more.",
+    readers=RUNTIME,
+    on={GRAD_INVALID: _invalidated},
+    faults={
+        "grads:invalid": Fault(
+            "Gradients of `{optimizer}` become NaN or infinite after `{scaler}.unscale_({optimizer})` has checked them,"
+            " so `{scaler}.step({optimizer})` applies them: keep what is done to them there finite"
+        ),
+    },
+    why="""\
+The scaler looks for infinities once, in `unscale_()`. `step()` trusts that answer. A division by a norm that is zero,
+a clip of gradients that another rank has made infinite, noise with a wrong sign under a root: whatever becomes NaN or
+infinite between the two calls goes straight into the parameters, and from there into everything.
+""",
+    harm="""\
+A value that became NaN between `unscale_()` and `step()` left NaN in the parameters after that one step, while the loss
+scale did not move. Every loss after it was NaN.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+nn.init.zeros_(model[2].weight)  # a head that starts at zero, so that no gradient reaches the layers below it
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(4)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    for p in model.parameters():
+        p.grad.div_(p.grad.norm())  # AMP218
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+nn.init.zeros_(model[2].weight)  # a head that starts at zero, so that no gradient reaches the layers below it
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(4)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    for p in model.parameters():
+        p.grad.div_(p.grad.norm().clamp_(min=1e-6))
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    fix="Keep edits between unscale_ and step finite (clamp a divisor), or check again and leave the step out.",
+    sources=(
+        "torch/amp/grad_scaler.py: step() uses the found_inf that unscale_() recorded",
+        "PyTorch's own test: test_params_invalidated_with_grads_invalidated_between_unscale_and_step",
+        "measured: parameters and scale after a NaN between unscale_ and step",
+    ),
+)

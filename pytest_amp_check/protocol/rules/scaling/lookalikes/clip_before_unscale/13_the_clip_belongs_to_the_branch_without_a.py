@@ -1,0 +1,14 @@
+# the clip belongs to the branch without a scaler
+
+import torch
+
+def train_step(model, optimizer, scaler, loss):
+    optimizer.zero_grad()
+    if scaler is None:
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    else:
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()

@@ -1,0 +1,18 @@
+# an overflow that unscale_() has seen is skipped, whatever is done to its gradients later
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(16, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+x, y = torch.randn(32, 16), torch.randn(32, 1)
+with torch.autocast("cpu", dtype=torch.float16):
+    loss = nn.functional.mse_loss(model(x), y)
+
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+scaler.scale(loss * float("inf")).backward()
+scaler.unscale_(optimizer)
+nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+scaler.step(optimizer)
+scaler.update()

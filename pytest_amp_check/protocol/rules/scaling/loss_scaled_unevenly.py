@@ -1,0 +1,92 @@
+"""AMP205 loss-scaled-unevenly."""
+
+from __future__ import annotations
+
+from ...events import BACKWARD
+from ...rule import ERROR, Fault, Rule
+
+RULE = Rule(
+    "AMP205",
+    "loss-scaled-unevenly",
+    ERROR,
+    "Terms of a loss, or losses of one optimizer, are multiplied by different factors.",
+    words=("scaler",),
+    faults={
+        "backward@uneven": Fault(
+            "`{call}` runs backward from a sum of terms that are not all multiplied by the same loss scale: "
+            "add the terms first, and scale their sum"
+        ),
+        "scale@scaled": Fault(
+            "`{call}` scales a loss that is multiplied by a loss scale already: scale it once, where it runs backward"
+        ),
+        "step@uneven": Fault(
+            "`{call}` adds gradients to those of `{optimizer}` that another scaler has scaled: "
+            "use one scaler for all losses that feed an optimizer",
+            blame=(BACKWARD,),
+            witness=(BACKWARD,),
+            unless="one-scaler",
+        ),
+    },
+    why="""\
+`scaler.step()` divides every gradient by one number, the loss scale. A term that was added without the scale is divided
+all the same and vanishes; a loss that was scaled twice stays too large by the scale; and where two scalers have scaled
+what feeds one optimizer, the terms weigh as their scales happen to, which move apart at the first overflow.
+""",
+    harm="""\
+A penalty that was added to the scaled loss moved parameters by 3.3e-4 at a scale of 256, by 1.5e-5 at 1024 and by 0.0
+at 65536, where 0.050 was meant. A loss that was scaled twice made SGD's update 256.0 times too large at a scale of 256;
+at 65536 every step overflowed until the scale had fallen to 128, nine skipped steps, and it stayed too large from there
+on. With two scalers at 65536 and 4096 the second loss weighed 0.0625 times what was meant, and 16.0 times with the
+scales the other way around.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(8)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        output = model(x)
+        loss = nn.functional.mse_loss(output, y)
+    penalty = output.float().square().mean()
+    total = scaler.scale(loss) + 0.1 * penalty
+    total.backward()  # AMP205
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(8)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        output = model(x)
+        loss = nn.functional.mse_loss(output, y)
+    penalty = output.float().square().mean()
+    total = loss + 0.1 * penalty
+    scaler.scale(total).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    fix="Add the terms of a loss first and scale their sum once, with the scaler that steps the optimizer.",
+    sources=(
+        (
+            "PyTorch docs, Automatic Mixed Precision examples: Working with multiple models, losses, and "
+            "optimizers (one scaler, each loss scaled once)"
+        ),
+        "measured: update sizes of the same model with a term left unscaled, a loss scaled twice, and two scalers",
+    ),
+)

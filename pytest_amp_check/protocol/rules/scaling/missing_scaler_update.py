@@ -1,0 +1,87 @@
+"""AMP206 missing-scaler-update."""
+
+from __future__ import annotations
+
+from ...events import SCALER_STEP
+from ...fix import SAFE
+from ...rule import ERROR, Fault, Rule
+
+RULE = Rule(
+    "AMP206",
+    "missing-scaler-update",
+    ERROR,
+    "scaler.step() is not followed by scaler.update().",
+    applicability=SAFE,
+    words=("scaler",),
+    faults={
+        "step@stepped": Fault(
+            "`{scaler}.step({optimizer})` is reached again without a `{scaler}.update()` in between: "
+            "call `{scaler}.update()` once after the last step of every iteration",
+            blame=(SCALER_STEP,),
+            next_turn=True,
+        ),
+        "end@stepped": Fault(
+            "`{scaler}.step({optimizer})` is never followed by `{scaler}.update()`: "
+            "call `{scaler}.update()` once after the last step of every iteration",
+            blame=(SCALER_STEP,),
+            yields_to=("step@stepped", "unscale@step-pending"),
+        ),
+        "unscale@step-pending": Fault(
+            "`{scaler}.step({optimizer})` is not followed by `{scaler}.update()` before gradients are unscaled again: "
+            "call `{scaler}.update()` once after the last step of every iteration",
+            blame=(SCALER_STEP,),
+            next_turn=True,
+            yields_to=("step@stepped",),
+        ),
+    },
+    why="""\
+`update()` closes an iteration: it halves the scale after an overflow, lets it grow after enough clean steps, and makes
+the scaler ready for the next `step()`. Without it the scale never adapts. torch raises `step() has already been called
+since the last update().`, but only in the second iteration of the same scaler, so a smoke test of one step passes, and
+code that steps each scaler once never hears of it.
+""",
+    harm="""\
+The second iteration raises RuntimeError (`unscale_() is being called after step().` where the loop also unscales).
+Where a scaler steps once only, nothing is raised and the scale stays where it was: an overflow is skipped and repeats.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(8)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)  # AMP206
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(8)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    fix="Call `scaler.update()` once per iteration, after the last `scaler.step()`.",
+    sources=(
+        "PyTorch docs, torch.amp.GradScaler.update",
+        "torch/amp/grad_scaler.py: step() raises when its optimizer is already in the stage STEPPED",
+    ),
+)

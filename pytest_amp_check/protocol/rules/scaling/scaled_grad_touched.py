@@ -1,0 +1,86 @@
+"""AMP202 scaled-grad-touched."""
+
+from __future__ import annotations
+
+from ...events import BACKWARD
+from ...rule import ERROR, INFO, Fault, Rule
+
+RULE = Rule(
+    "AMP202",
+    "scaled-grad-touched",
+    ERROR,
+    "Gradients are edited or read while they are still multiplied by the loss scale.",
+    words=("scaler",),
+    faults={
+        "edit@scaled": Fault(
+            "Gradients of `{optimizer}` are edited while they are still multiplied by the loss scale: "
+            "call `{scaler}.unscale_({optimizer})` before the edit",
+            witness=(BACKWARD,),
+        ),
+        "read@scaled": Fault(
+            "Gradients of `{optimizer}` are read while they are still multiplied by the loss scale: "
+            "call `{scaler}.unscale_({optimizer})` first, or divide what is read by `{scaler}.get_scale()`",
+            INFO,
+            witness=(BACKWARD,),
+            reads=True,
+        ),
+    },
+    why="""\
+Between the scaled backward and `unscale_()` a gradient is the true gradient times the loss scale. Whatever is added to
+it there (weight decay, noise, a clamp, a replacement for NaN) is divided by the scale afterwards and vanishes, and an
+edit that turns infinities into numbers takes the overflow away before the scaler can see it. A norm that is only
+logged is wrong by the same factor and jumps whenever the scale changes.
+""",
+    harm="""\
+Hand-made weight decay or noise on scaled gradients contributed 0.0 where 5.4e-4 was meant; a hook clamping to 0.01
+moved parameters by 6.3e-8 instead of 2.6e-3. `grad.nan_to_num_()` before the step put a parameter at -5.2e32 after one
+step, because the overflow became the largest finite number and was applied; with zeros in its place the parameters
+never moved and the scale never backed off. Logged norms and scaled losses were 65536 times too large.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(8)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    for p in model.parameters():
+        p.grad.add_(p.detach(), alpha=1e-2)  # AMP202
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(8)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    for p in model.parameters():
+        p.grad.add_(p.detach(), alpha=1e-2)
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    fix="Call `scaler.unscale_(optimizer)` before gradients are edited or logged.",
+    sources=(
+        "PyTorch docs, Automatic Mixed Precision examples: Working with unscaled gradients",
+        "measured: nan_to_num_, weight decay, clamping hooks and logged norms on scaled and on unscaled gradients",
+    ),
+)

@@ -1,0 +1,79 @@
+"""AMP217 scaler-disabled."""
+
+from __future__ import annotations
+
+from ...events import SCALER_NEW, Event, Program
+from ...rule import INFO, RUNTIME, Fault, Labels, Rule
+
+
+def _disabled_itself(event: Event, program: Program) -> Labels:
+    if event.facts.get("disabled_itself"):
+        yield "scaler:disabled-itself", {}
+
+
+RULE = Rule(
+    "AMP217",
+    "scaler-disabled",
+    INFO,
+    "The scaler switched itself off because its device is not there, so nothing about scaling was exercised.",
+    readers=RUNTIME,
+    on={SCALER_NEW: _disabled_itself},
+    faults={
+        "scaler:disabled-itself": Fault(
+            "`{call}` switched itself off because this machine has no such device, so this run shows nothing about "
+            'scaling: run it under `emulate_cuda()` or with `--amp-device emulate`, or construct `GradScaler("cpu")`'
+        ),
+    },
+    why="""\
+`GradScaler("cuda")` on a machine without CUDA warns once and becomes a scaler that does nothing: `scale()` gives its
+argument back, `step()` is the optimizer's own, `update()` is empty. A test of the training step passes then, whatever
+the order of its calls. `emulate_cuda()` (in pytest `--amp-device emulate`) runs the same code on the CPU with a live
+scaler and CUDA's dtypes; `GradScaler("cpu")` is live anywhere.
+""",
+    harm="""\
+A loop that scales its loss and then calls `optimizer.step()` past the scaler made a right update under a scaler that
+had switched itself off, whose `get_scale()` read 1.0 and whose `state_dict()` was empty. Under a live scaler the first
+update of the same loop was 65536 times as large.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cuda")  # AMP217
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(8)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(8)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    fix='Run it under `emulate_cuda()` or with `--amp-device emulate`, or construct `GradScaler("cpu")` on a CPU.',
+    sources=(
+        "torch/amp/grad_scaler.py: enabled, but CUDA is not available",
+        "measured: what a disabled scaler returns, and update sizes with it and without it",
+    ),
+)

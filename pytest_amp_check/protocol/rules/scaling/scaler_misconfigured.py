@@ -1,0 +1,195 @@
+"""AMP216 scaler-misconfigured."""
+
+from __future__ import annotations
+
+from ...events import SCALER_NEW, Event, Program, Site, Symbol
+from ...fix import SAFE
+from ...rule import WARNING, Fault, Labels, Rule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeGuard
+
+#: Below this many clean steps a doubling costs more skipped steps than it gains: 7 of 200 at 10, 94 of 200 at 1.
+_SHORT_INTERVAL = 50
+
+
+#: Above this the first steps of any ordinary loss overflow in float16.
+_LARGE_SCALE = 2.0**24
+
+
+#: An integer below this is taken for the index of a device, not for a scale.
+_DEVICES = 16
+
+
+def _in_test(site: Site) -> bool:
+    """Whether a place lies in test code, where odd scales are chosen on purpose."""
+    file = site.path.replace("\\", "/").rpartition("/")[2]
+    if file.startswith("test_") or file.endswith("_test.py") or file == "conftest.py":
+        return True
+    return any(part.startswith("test_") for frame in site.frames() for part in frame.function.split("."))
+
+
+def _number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Symbol):
+        return "a torch.device" if value == "torch.device()" else str(value)
+    return f"{value:.10g}" if isinstance(value, float) and not value.is_integer() else repr(value)
+
+
+def _misconfigured(event: Event, program: Program) -> Labels:
+    arguments: dict[str, Any] = event.facts.get("arguments", {})
+    if arguments.get("enabled") is False:
+        return
+    device, scale = arguments.get("device"), arguments.get("init_scale")
+    if type(device) is int and 0 <= device < _DEVICES:
+        yield "scaler:index-as-device", {"value": _text(device)}
+        return
+    if isinstance(device, (bool, int, float)):
+        keyword = "enabled" if isinstance(device, bool) else "init_scale"
+        yield "scaler:number-as-device", {"value": _text(device), "keyword": keyword}
+        return
+    if isinstance(scale, bool):
+        yield "scaler:bool-as-scale", {"value": _text(scale), "number": str(float(scale))}
+        return
+    if isinstance(scale, str) and (not isinstance(scale, Symbol) or scale == "torch.device()"):
+        yield "scaler:device-as-scale", {"value": _text(scale)}
+        return
+    if _number(scale) and scale <= 0:
+        yield "scaler:zero-scale", {"value": _text(scale)}
+    elif _number(scale) and scale > _LARGE_SCALE and not _in_test(event.site):
+        yield "scaler:init-scale", {"value": _text(scale)}
+    growth, backoff = arguments.get("growth_factor"), arguments.get("backoff_factor")
+    bad_growth, bad_backoff = _number(growth) and growth <= 1, _number(backoff) and backoff >= 1
+    if bad_growth and bad_backoff:
+        yield "scaler:factors-swapped", {"growth": _text(growth), "backoff": _text(backoff)}
+    elif bad_growth:
+        yield "scaler:growth-factor", {"value": _text(growth)}
+    elif bad_backoff:
+        yield "scaler:backoff-factor", {"value": _text(backoff)}
+    elif _number(backoff) and backoff <= 0:
+        yield "scaler:zero-backoff", {"value": _text(backoff)}
+    interval = arguments.get("growth_interval")
+    if _number(interval) and not _in_test(event.site):
+        if interval <= 0:
+            yield "scaler:no-growth", {"value": _text(interval)}
+        elif interval < _SHORT_INTERVAL:
+            yield "scaler:growth-interval", {"value": _text(interval)}
+
+
+RULE = Rule(
+    "AMP216",
+    "scaler-misconfigured",
+    WARNING,
+    "GradScaler's arguments land in the wrong place, or disable or destabilise its dynamic scale.",
+    applicability=SAFE,
+    on={SCALER_NEW: _misconfigured},
+    words=("scaler",),
+    faults={
+        "scaler:number-as-device": Fault(
+            "`{value}` lands in the `device` parameter of `{call}`, which comes first, and is ignored: "
+            "pass it as `{keyword}={value}`"
+        ),
+        "scaler:index-as-device": Fault(
+            "`{call}` is given {value} as its `device`, which is a device type and not an index: pass `'cuda'` or "
+            "`'cpu'`"
+        ),
+        "scaler:bool-as-scale": Fault(
+            "`{value}` lands in the `init_scale` parameter of `{call}`, so the loss scale is {number}: "
+            "pass it as `enabled={value}`"
+        ),
+        "scaler:device-as-scale": Fault(
+            "`{call}` is given {value} as its `init_scale`, which must be a number: "
+            "pass a device to `torch.amp.GradScaler`, which takes it first"
+        ),
+        "scaler:zero-scale": Fault(
+            "`init_scale={value}` multiplies every loss by a number that is not positive: pass a power of two, or "
+            "`enabled=False`"
+        ),
+        "scaler:init-scale": Fault(
+            "`init_scale={value}` is above 2**24, so the first steps overflow and are skipped: start at the default of "
+            "2**16"
+        ),
+        "scaler:factors-swapped": Fault(
+            "`growth_factor` is {growth} and `backoff_factor` is {backoff}, the wrong way round, so torch raises: "
+            "pass both by name"
+        ),
+        "scaler:growth-factor": Fault(
+            "`growth_factor={value}` lets the scale never grow, so torch raises: pass a number above 1.0, by default "
+            "2.0"
+        ),
+        "scaler:backoff-factor": Fault(
+            "`backoff_factor={value}` does not lower the scale after an overflow, so torch raises: "
+            "pass a number below 1.0, by default 0.5"
+        ),
+        "scaler:zero-backoff": Fault(
+            "`backoff_factor={value}` makes the scale zero or negative after the first overflow: "
+            "pass a number between 0.0 and 1.0, by default 0.5"
+        ),
+        "scaler:no-growth": Fault(
+            "`growth_interval={value}` lets the scale fall but never grow again: pass a positive number of steps, by "
+            "default 2000"
+        ),
+        "scaler:growth-interval": Fault(
+            "`growth_interval={value}` raises the scale into overflow so often that many steps are skipped: "
+            "pass a few hundred steps or more, by default 2000"
+        ),
+    },
+    why="""\
+`torch.amp.GradScaler` takes the device first, unlike the older `torch.cuda.amp.GradScaler`, so a number moved over from
+there becomes the device and is never looked at. A growth interval that is too short raises the scale into the next
+overflow again and again, and every overflow costs a step. One that is not positive never raises it. The limits of 50
+steps and 2^24 are this tool's judgement; torch sets none. `ShardedGradScaler` takes `backoff_factor` before
+`growth_factor`, the other way round than `GradScaler`.
+""",
+    harm="""\
+`torch.amp.GradScaler(1024.)` is enabled on the device 1024.0 and starts at a scale of 65536, with no error; the older
+`GradScaler(True)` starts at 1.0. With `growth_interval=1` 94 of 200 steps were skipped, with 10 it was 7 of 200, with 0
+the scale never grew. Factors beyond their limits raise AssertionError.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler(1024.0)  # AMP216
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(8)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(8)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    fix="Name the arguments: `torch.amp.GradScaler('cuda', init_scale=..., growth_interval=...)`.",
+    sources=(
+        "PyTorch docs, torch.amp.GradScaler: arguments",
+        "torch/amp/grad_scaler.py and torch/distributed/fsdp/sharded_grad_scaler.py: the order of the parameters",
+        "measured: skipped steps at growth intervals 0, 1 and 10",
+    ),
+)

@@ -1,0 +1,88 @@
+"""AMP204 scaler-step-bypassed."""
+
+from __future__ import annotations
+
+from ...events import BACKWARD, SCALER_STEP, UNSCALE
+from ...fix import SAFE
+from ...rule import ERROR, Fault, Rule
+
+RULE = Rule(
+    "AMP204",
+    "scaler-step-bypassed",
+    ERROR,
+    "optimizer.step() is called directly on gradients that a scaler has scaled.",
+    applicability=SAFE,
+    words=("scaler",),
+    faults={
+        "plain-step@scaled": Fault(
+            "`{optimizer}.step()` applies gradients that are still multiplied by the loss scale: "
+            "call `{scaler}.step({optimizer})` and then `{scaler}.update()` instead",
+            witness=(BACKWARD,),
+        ),
+        "plain-step@scaled-framework": Fault(
+            "`{optimizer}.step()` applies gradients that {framework} keeps multiplied by the loss scale: {advice}"
+        ),
+        "plain-step@unscaled": Fault(
+            "`{optimizer}.step()` ignores the inf check that `{scaler}.unscale_({optimizer})` has made: "
+            "call `{scaler}.step({optimizer})` instead",
+            witness=(UNSCALE,),
+            unless="finite",
+        ),
+        "plain-step@stepped": Fault(
+            "`{optimizer}.step()` applies the gradients once more after `{scaler}.step({optimizer})`, "
+            "even where that one was skipped: remove it",
+            witness=(SCALER_STEP,),
+        ),
+    },
+    why="""\
+`scaler.step(optimizer)` does three things that `optimizer.step()` does not: it divides the gradients by the loss scale,
+it looks for infinities and NaN, and it skips the step when there are any. Calling the optimizer directly applies
+gradients 65536 times too large, or, after `unscale_()`, applies the infinities that the scaler has just found.
+""",
+    harm="""\
+SGD's update became 65536 times too large. Adam and AdamW do not care for the size of a gradient (ratio 1.0002), so the
+run looks healthy until the first overflow, which nothing guards: after `unscale_()` and a plain step the parameters
+were non-finite on the first infinite gradient, where the correct loop stayed finite. The same holds for optimizers
+stepped from a gradient hook.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(8)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    optimizer.step()  # AMP204
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(8)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    fix="Replace `optimizer.step()` by `scaler.step(optimizer)` and `scaler.update()`.",
+    sources=(
+        "PyTorch docs, torch.amp.GradScaler.step",
+        "measured: update ratio 65536.0 with SGD, 1.0002 with Adam; parameters after an injected infinity",
+    ),
+)

@@ -1,0 +1,109 @@
+"""AMP209 unscale-out-of-order."""
+
+from __future__ import annotations
+
+from ...events import SCALER_STEP, UNSCALE, UPDATE
+from ...rule import ERROR, Fault, Rule
+
+RULE = Rule(
+    "AMP209",
+    "unscale-out-of-order",
+    ERROR,
+    "scaler.unscale_() is not followed by step() and update() before the next backward.",
+    words=("scaler",),
+    faults={
+        "backward@unscaled": Fault(
+            "`{scaler}.unscale_({optimizer})` is still open when the next backward runs, so that the scaler takes "
+            "scaled gradients for unscaled ones: call `{scaler}.update()` also on the way that skips the step",
+            blame=(UNSCALE,),
+            witness=(UNSCALE,),
+            yields_to=("unscale@window",),
+        ),
+        "backward@unscaled-framework": Fault(
+            "`{call}` unscales gradients, and the next backward runs before their step, so that {framework} takes "
+            "scaled gradients for unscaled ones: {advice}"
+        ),
+        "unscale@unscaled": Fault(
+            "`{scaler}.unscale_({optimizer})` is called twice for one update, so torch raises: "
+            "call it once, before the gradients are first used",
+            witness=(UNSCALE,),
+            yields_to=("unscale@window", "backward@unscaled"),
+        ),
+        "unscale@stepped": Fault(
+            "`{scaler}.unscale_({optimizer})` comes after the step, so torch raises: "
+            "call it between backward and `{scaler}.step({optimizer})`",
+            witness=(SCALER_STEP,),
+        ),
+        "step@unscaled-updated": Fault(
+            "`{scaler}.update()` between unscale_ and step makes the scaler forget that the gradients are unscaled and "
+            "divide them again: call it after `{scaler}.step({optimizer})`",
+            blame=(UPDATE,),
+        ),
+    },
+    why="""\
+`unscale_()` marks its optimizer as unscaled, and only `update()` takes the mark away. A branch that leaves the
+iteration in between (the norm is too large, the loss is NaN: `zero_grad(); continue`) keeps the mark, and the next step
+believes that freshly scaled gradients are already unscaled. An `update()` between `unscale_()` and `step()` takes the
+mark away too early, and the gradients are divided twice.
+""",
+    harm="""\
+After a skipped iteration without `update()` the next step was 65535.9 times too large; where that iteration calls
+`unscale_()` as well, torch raises RuntimeError `unscale_() has already been called on this optimizer since the last
+update().`, often hours into a run, at the first bad batch. `unscale_()`, `update()`, `step()` in that order made the
+update 63,000 times too small.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(8)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)  # AMP209
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+    if norm > 0.8:
+        optimizer.zero_grad()
+        continue
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(8)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+    if norm > 0.8:
+        optimizer.zero_grad()
+        scaler.update()
+        continue
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    fix="Let every path from `unscale_()` reach `update()` before the next backward, and let `step()` come before it.",
+    sources=(
+        "PyTorch docs, torch.amp.GradScaler.unscale_ (once per optimizer per step)",
+        "Haian-Jin/LVSM#19: a skip branch without update()",
+        "torch/amp/grad_scaler.py: the stage is reset by update() alone",
+        "measured: update ratios after a skipped iteration and after unscale_, update, step",
+    ),
+)

@@ -1,0 +1,97 @@
+"""AMP207 update-before-all-steps."""
+
+from __future__ import annotations
+
+from ...events import BACKWARD, UPDATE
+from ...fix import SAFE
+from ...rule import ERROR, Fault, Rule
+
+RULE = Rule(
+    "AMP207",
+    "update-before-all-steps",
+    ERROR,
+    "scaler.update() runs while an optimizer still holds gradients of the old scale, or with no step to judge.",
+    applicability=SAFE,
+    words=("scaler",),
+    faults={
+        "update@pending": Fault(
+            "`{scaler}.update()` changes the scale while `{optimizer}` still holds gradients of the old one: "
+            "step every optimizer first, then update once",
+            blame=(UPDATE,),
+            witness=(BACKWARD,),
+            unless="another-scaler",
+        ),
+        "update@nothing": Fault(
+            "`{scaler}.update()` finds no step or unscale_ since the last update, so torch raises: "
+            "call it once per iteration, after `{scaler}.step({optimizer})`",
+            every_path=True,
+        ),
+    },
+    why="""\
+Gradients carry the scale they were made with, and `step()` divides by the scale of the moment. An `update()` between
+the steps of two optimizers may double or halve the scale, and the second step then divides by the wrong number; it also
+makes the scaler forget the first optimizer's overflow. One `update()` after all steps is right, and so is a complete
+cycle of backward, step and update for each optimizer in turn.
+""",
+    harm="""\
+The second optimizer's update came out exactly 2.0 times too large where the first had overflowed and 0.5 times where
+the scale had grown; in all other iterations it was right, which makes this hard to find. An `update()` with no step
+before it raises AssertionError `No inf checks were recorded prior to update.`
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+actor, critic = nn.Linear(16, 4), nn.Linear(16, 1)
+actor_optimizer = torch.optim.AdamW(actor.parameters(), lr=1e-3)
+critic_optimizer = torch.optim.AdamW(critic.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 4), torch.randn(32, 1)) for _ in range(8)]
+
+for x, action, value in batches:
+    actor_optimizer.zero_grad()
+    critic_optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        actor_loss = nn.functional.mse_loss(actor(x), action)
+        critic_loss = nn.functional.mse_loss(critic(x), value)
+    scaler.scale(actor_loss).backward()
+    scaler.scale(critic_loss).backward()
+    scaler.step(actor_optimizer)
+    scaler.update()  # AMP207
+    scaler.step(critic_optimizer)
+    scaler.update()
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+actor, critic = nn.Linear(16, 4), nn.Linear(16, 1)
+actor_optimizer = torch.optim.AdamW(actor.parameters(), lr=1e-3)
+critic_optimizer = torch.optim.AdamW(critic.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 4), torch.randn(32, 1)) for _ in range(8)]
+
+for x, action, value in batches:
+    actor_optimizer.zero_grad()
+    critic_optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        actor_loss = nn.functional.mse_loss(actor(x), action)
+        critic_loss = nn.functional.mse_loss(critic(x), value)
+    scaler.scale(actor_loss).backward()
+    scaler.scale(critic_loss).backward()
+    scaler.step(actor_optimizer)
+    scaler.step(critic_optimizer)
+    scaler.update()
+""",
+    fix="Step every optimizer that holds scaled gradients, then call `scaler.update()` once.",
+    sources=(
+        (
+            "PyTorch docs, Automatic Mixed Precision examples: Working with multiple models, losses, and "
+            "optimizers (update once, at the end)"
+        ),
+        "PyTorch docs, torch.amp.GradScaler.update",
+        "measured: update ratios 2.0, 0.5 and 1.0 of the second optimizer; complete cycles differ by 0.0",
+    ),
+)

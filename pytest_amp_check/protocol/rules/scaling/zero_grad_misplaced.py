@@ -1,0 +1,88 @@
+"""AMP215 zero-grad-misplaced."""
+
+from __future__ import annotations
+
+from ...events import BACKWARD, ZERO_GRAD
+from ...rule import ERROR, WARNING, Fault, Rule
+
+RULE = Rule(
+    "AMP215",
+    "zero-grad-misplaced",
+    ERROR,
+    "Gradients are cleared before the step that needs them, or never.",
+    words=("scaler",),
+    faults={
+        "step@discarded": Fault(
+            "Gradients of `{optimizer}` are cleared between backward and `{scaler}.step({optimizer})`: "
+            "clear them before backward or after the step",
+            blame=(ZERO_GRAD,),
+            witness=(BACKWARD,),
+            every_path=True,
+        ),
+        "backward@stale": Fault(
+            "Gradients of `{optimizer}` are not cleared between a step and the next backward: "
+            "call `{optimizer}.zero_grad()` once in every iteration",
+            WARNING,
+            next_turn=True,
+            unless="cleared-elsewhere",
+            any_precision=True,
+        ),
+    },
+    why="""\
+`zero_grad()` between backward and `scaler.step()` leaves nothing to apply. With the default `set_to_none=True` torch
+stumbles over it (`No inf checks were recorded for this optimizer.`); with `set_to_none=False`, and where other
+parameters still have gradients, it is silent. Without any `zero_grad()` AMP hides the usual sign: after a step the old
+gradients are unscaled while the new ones are 65536 times as large, so the step sizes look right until an overflow stays
+in `.grad`.
+""",
+    harm="""\
+With `set_to_none=False` between backward and step the update was exactly 0, with no error (AdamW still decayed its
+weights); with the default torch raises AssertionError. With no `zero_grad()` at all, three steps measured 4.459e-3,
+4.436e-3 and 4.415e-3 (right: 4.459, 4.436, 4.414), while the same code with the scaler disabled grew to 13.29e-3; after
+a single overflow the infinity never left `.grad`, every later step was skipped, and the scale fell from 65536 to 512 in
+seven iterations and on towards 0.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(8)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    optimizer.zero_grad(set_to_none=False)  # AMP215
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+batches = [(torch.randn(32, 16), torch.randn(32, 1)) for _ in range(8)]
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    fix="Call `optimizer.zero_grad()` once in every iteration, before backward or after the step.",
+    sources=(
+        "torch/amp/grad_scaler.py: step() raises when no gradient was checked",
+        "nerfstudio-project/nerfstudio#1919: an optimizer whose gradients are all None",
+        "measured: update sizes with zero_grad between backward and step, and without any",
+    ),
+)

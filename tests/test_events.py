@@ -1,0 +1,122 @@
+"""The vocabulary: every kind of event declares its facts, each of which somebody emits and somebody reads."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pytest_amp_check
+from pytest_amp_check.protocol import events, surface
+from pytest_amp_check.protocol.events import Event, Kind, Program, Site
+
+ROOT = Path(pytest_amp_check.__file__).parent
+KINDS = {name: kind for name, kind in vars(events).items() if isinstance(kind, Kind)}
+every_kind = pytest.mark.parametrize("name", KINDS)
+
+
+def code(*folders: str) -> Iterator[ast.AST]:
+    """The nodes of all modules below some folders of the package."""
+    for folder in folders:
+        for path in (ROOT / folder).rglob("*.py"):
+            if "lookalikes" not in path.relative_to(ROOT).parts:
+                yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+
+
+def text_of(node: ast.AST) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def looked_up(node: ast.AST) -> tuple[ast.expr, str] | None:
+    """What is asked for something by a name, and the name: ``facts["owners"]``, ``facts.get("owners")``."""
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+        return node.value, text_of(node.slice)
+    if isinstance(node, ast.Call) and method_of(node) in ("get", "setdefault") and node.args:
+        assert isinstance(node.func, ast.Attribute)
+        return node.func.value, text_of(node.args[0])
+    return None
+
+
+def method_of(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else ""
+
+
+def kind_named(node: ast.AST) -> str:
+    """The constant that an argument names: ``e.BACKWARD`` or ``BACKWARD``."""
+    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return name if name in KINDS else ""
+
+
+def keys_set(node: ast.AST) -> Iterator[str]:
+    """Names under which something is put into a dictionary."""
+    if isinstance(node, ast.Dict):
+        yield from (text_of(key) for key in node.keys if key is not None)
+    elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        yield text_of(node.slice)
+    elif isinstance(node, ast.Call) and method_of(node) in ("update", "setdefault"):
+        yield from (keyword.arg or "" for keyword in node.keywords)
+        yield from map(text_of, node.args[:1])
+
+
+@pytest.fixture(scope="module")
+def read() -> set[str]:
+    """Names that something is asked for anywhere in the two readers and what judges."""
+    return {found[1] for node in code("protocol", "static", "runtime") if (found := looked_up(node))}
+
+
+@pytest.fixture(scope="module")
+def emitted() -> dict[str, set[str]]:
+    """Constant of a kind -> facts that are given where one is emitted; under "", those that are set later."""
+    found: dict[str, set[str]] = {name: set() for name in ("", *KINDS)}
+    for node in code("static", "runtime"):
+        found[""].update(keys_set(node))
+        if isinstance(node, ast.Call):
+            named = {kind for part in node.args for leaf in ast.walk(part) if (kind := kind_named(leaf))}
+            for kind in named:
+                found[kind].update(keyword.arg or "" for keyword in node.keywords)
+    return found
+
+
+def test_kinds_are_all_different() -> None:
+    assert len({str(kind) for kind in KINDS.values()}) == len(KINDS) > 40
+
+
+@every_kind
+def test_what_a_kind_declares_is_emitted_and_read(name: str, read: set[str], emitted: dict[str, set[str]]) -> None:
+    kind = KINDS[name]
+    facts = kind.facts - ({"loops"} if kind.turns else frozenset())
+    assert facts - emitted[name] - emitted[""] == set(), "nobody emits these"
+    assert kind.facts - read == set(), "nobody reads these"
+    assert kind.facts.issuperset(kind.tells or ())
+
+
+def test_what_is_read_of_facts_is_declared() -> None:
+    declared = frozenset().union(*(kind.facts for kind in KINDS.values()), events.PROGRAM.split())
+    declared = declared.union(*(facts.split() for facts in events.THINGS.values()))
+    declared = declared.union(*(entry.facts for entry in surface.SURFACE.values()))
+    for node in code("protocol", "static", "runtime"):
+        found = looked_up(node)
+        if found is not None and found[1]:
+            whose = found[0].attr if isinstance(found[0], ast.Attribute) else getattr(found[0], "id", "")
+            if whose == "facts":
+                assert found[1] in declared, f"{ast.unparse(node)}: nobody emits it"
+
+
+def test_facts_that_nobody_declares_fail_in_tests() -> None:
+    with pytest.raises(AssertionError, match="a step event has no fact 'disabled'"):
+        Event(events.STEP, Site("train.py", 1), facts={"disabled": True})
+    event = Event(events.STEP, Site("train.py", 1), facts={"checked": True})
+    with pytest.raises(AssertionError, match="has no fact 'disabled'"):
+        event.facts["disabled"] = True
+    with pytest.raises(AssertionError, match="a module has no fact 'upcast'"):
+        Program().thing("module", "model", upcast=True)
+    with pytest.raises(AssertionError, match="a program has no fact"):
+        Program().facts["colour"] = "red"
+
+
+@every_kind
+def test_what_a_kind_says_is_a_clause(name: str) -> None:
+    for words in (KINDS[name].says, KINDS[name].says_scaled):
+        assert words == words.strip() and not words.endswith(".") and words[0].islower()
