@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .readings import Number
 
@@ -51,6 +52,10 @@ def is_number(value: Any) -> bool:
 
 def plain_number(value: Any) -> float:
     """The value of a number, or of a tensor with one element."""
+    if type(value) is torch.Tensor:
+        # A dispatch mode of the program would be given the number that a tensor of the graph stands for, and no tensor.
+        with _disable_current_modes():
+            return float(value.detach())
     return float(value.detach()) if isinstance(value, torch.Tensor) else float(value)
 
 
