@@ -155,6 +155,29 @@ class Chain(Judge):
         self.count += 1
         self.recent.append(event)
         identity = _identity(event)
+        self._note(event, identity)
+        if event.kind in ALONE:
+            self.judge(event)
+        repeat = self._repeat(event, identity)
+        onward = self.onward.get(repeat) if repeat is not None else None
+        if onward is not None:
+            self.state = onward
+            return
+        if event.kind == e.AUTOCAST_ENTER:
+            self.pinned[index] = event
+        self.faulted = False
+        self.state = self._apply(index, event, self.state, (index,))
+        if repeat is not None and not self.faulted:
+            if len(self.onward) >= DISTINCT:
+                self.onward.clear()
+            self.onward[repeat] = self.state
+        if self.pinned and not self.state.regions and self.state.stale < 0:
+            self.pinned.clear()
+        elif self.state.stale == index:
+            self.pinned[index] = event
+
+    def _note(self, event: Event, identity: Identity) -> None:
+        """Take note of what has happened, in whatever state."""
         if identity not in self.distinct and len(self.distinct) < DISTINCT:
             self.distinct[identity] = event
         if event.kind in (e.SCALER_STEP, e.UNSCALE, e.UPDATE):
@@ -169,26 +192,6 @@ class Chain(Judge):
                 if not event.facts.get("guessed") and not owners.isdisjoint(self._owners(event)):
                     self.uncleared.pop(key)
                     self.found.pop(key, None)
-        if event.kind in ALONE:
-            self.judge(event)
-        repeat = self._repeat(event, identity)
-        onward = self.onward.get(repeat) if repeat is not None else None
-        if onward is not None:
-            self.state = onward
-            return
-        here = (index,)
-        if event.kind == e.AUTOCAST_ENTER:
-            self.pinned[index] = event
-        self.faulted = False
-        self.state = self._apply(index, event, self.state, here)
-        if repeat is not None and not self.faulted:
-            if len(self.onward) >= DISTINCT:
-                self.onward.clear()
-            self.onward[repeat] = self.state
-        if self.pinned and not self.state.regions and self.state.stale < 0:
-            self.pinned.clear()
-        elif self.state.stale == index:
-            self.pinned[index] = event
 
     def _repeat(self, event: Event, identity: Identity) -> Repeat | None:
         """What decides where an event leads; None where more does."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from . import automaton as a
 from . import events as e
-from .events import Event, Graph, Program, Site, Test
+from .events import Event, Graph, Node, Program, Site, Test
 from .finding import Finding, Step, merge
 from .judge import Blame, Here, Judge, Region, State
 from .report import describe, judge_event, make_finding, of_framework, place, whole
@@ -29,42 +29,53 @@ Trail = dict[Here, "Here | None"]
 Core = tuple[tuple[Region, ...], tuple[a.Opt, ...], int, int, int]
 
 
+#: A finding, with the path and line of the function whose reading came upon it.
+Found = tuple[Finding, tuple[str, int]]
+
+
 def check(program: Program, select: frozenset[str] | None = None) -> list[Finding]:
     """All findings in a program, sorted; only of the rules in ``select`` where that is given."""
-    found: dict[tuple[str, str, int, int], Finding] = {}
+    kept: dict[tuple[str, str, int, int], Finding] = {}
+    for finding, entry in (*_in_graphs(program), *_in_whole(program), *_not_read(program)):
+        if select is None or finding.code in select:
+            finding.entries.add(entry)
+            merge(kept, finding)
+    return sorted(kept.values(), key=Finding.order)
 
-    def add(finding: Finding, entry: tuple[str, int]) -> None:
-        if select is not None and finding.code not in select:
-            return
-        finding.entries.add(entry)
-        merge(found, finding)
 
+def _in_graphs(program: Program) -> Iterator[Found]:
+    """What each function does wrong, and each of its events by itself; at the end, the functions given up on."""
     gave_up: list[tuple[Site, tuple[str, int]]] = []
     for graph in program.graphs:
+        events = [node.event for node in graph.nodes if node.event is not None]
         judge = _Judge(graph, program)
         for finding in judge.findings():
-            add(finding, graph.entry)
-        if judge.gave_up:
-            first = next((n.event.site for n in graph.nodes if n.event), None)
-            if first is not None:
-                gave_up.append((first, graph.entry))
-        for node in graph.nodes:
-            if node.event is not None:
-                for finding in judge_event(node.event, program):
-                    add(finding, graph.entry)
+            yield finding, graph.entry
+        if judge.gave_up and events:
+            gave_up.append((events[0].site, graph.entry))
+        for event in events:
+            for finding in judge_event(event, program):
+                yield finding, graph.entry
+    for site, entry in gave_up:
+        values = {"function": site.function} if site.function not in ("", "<module>") else {}
+        yield make_finding("source:too-many-paths", site, [], values, ()), entry
+
+
+def _in_whole(program: Program) -> Iterator[Found]:
+    """What takes the whole program to be seen, for each function that holds the event to blame."""
     for label, event, values, others in whole(program):
         witness = tuple(Step(other.site, describe(other)) for other in others)
         finding = make_finding(label, event.site, [event, *others], values, witness)
         for graph in program.graphs:
             if any(node.event is event for node in graph.nodes):
-                add(finding, graph.entry)
-    for site, entry in gave_up:
-        values = {"function": site.function} if site.function not in ("", "<module>") else {}
-        add(make_finding("source:too-many-paths", site, [], values, ()), entry)
+                yield finding, graph.entry
+
+
+def _not_read(program: Program) -> Iterator[Found]:
     unread = program.facts.get("unread")
     if unread is not None:
-        add(make_finding("source:too-long", unread, [], {"function": unread.function}, ()), (unread.path, 0))
-    return sorted(found.values(), key=Finding.order)
+        finding = make_finding("source:too-long", unread, [], {"function": unread.function}, ())
+        yield finding, (unread.path, 0)
 
 
 class _Cores:
@@ -186,22 +197,17 @@ class _Judge(Judge):
             for target, _, _ in node.ways:
                 before[target].append(i)
         worth = self._worth_remembering(least)
-        windows = 0
-        for key in self.windows:
-            windows |= 1 << key
+        asked = [self._asked(node) for node in nodes]
+        windows = sum(1 << key for key in self.windows)
         work = deque(range(len(nodes) - 1, -1, -1))
         queued = [True] * len(nodes)
         while work:
             i = work.popleft()
             queued[i] = False
             node = nodes[i]
-            bits = 0
-            for target, key, _ in node.ways:
+            bits = asked[i]
+            for target, _, _ in node.ways:
                 bits |= live[target]
-                if key >= 0:
-                    bits |= 1 << key
-                    for _, other, _ in self.graph.tests[key].implies:
-                        bits |= 1 << other
             bits &= worth & ~node.forgets
             if node.event is not None and node.event.kind == e.BACKWARD:
                 # Whether the window is open is asked of the tests known here.
@@ -213,6 +219,16 @@ class _Judge(Judge):
                         queued[previous] = True
                         work.append(previous)
         return live
+
+    def _asked(self, node: Node) -> int:
+        """The tests (as a bit set) that are asked at a node, and those whose truth is known with theirs."""
+        bits = 0
+        for _, key, _ in node.ways:
+            if key >= 0:
+                bits |= 1 << key
+                for _, other, _ in self.graph.tests[key].implies:
+                    bits |= 1 << other
+        return bits
 
     def _worth_remembering(self, least: int) -> int:
         """The tests (as a bit set) under which some event stands that moves the state."""
@@ -238,16 +254,18 @@ class _Judge(Judge):
                 yield make_finding("window:off-by-one", test.site, [], {"window": str(test.text)}, ())
         settled = {(label, blame.settled) for (label, _), (_, blame) in self.faults.items()}
         for (label, _), (here, blame) in self.faults.items():
-            fault, event = LABELS[label][1], self._event(blame.blamed)
-            if any((stronger, blame.settled) in settled for stronger in fault.yields_where_settled):
-                continue
-            if any((stronger, blame.blamed) in self.faults for stronger in fault.yields_to):
-                continue
-            if fault.needs_update and event is not None and event.subject not in self.updated:
-                continue
-            finding = self._report(label, here, blame)
+            finding = None if self._yields(label, blame, settled) else self._report(label, here, blame)
             if finding is not None:
                 yield finding
+
+    def _yields(self, label: str, blame: Blame, settled: set[tuple[str, int]]) -> bool:
+        """Whether another fault of the same cause says more."""
+        fault, event = LABELS[label][1], self._event(blame.blamed)
+        return (
+            any((stronger, blame.settled) in settled for stronger in fault.yields_where_settled)
+            or any((stronger, blame.blamed) in self.faults for stronger in fault.yields_to)
+            or (fault.needs_update and event is not None and event.subject not in self.updated)
+        )
 
     def _explore(self) -> None:
         self.gave_up = False

@@ -44,25 +44,41 @@ def _misconfigured(event: Event, program: Program) -> Labels:
     arguments: dict[str, Any] = event.facts.get("arguments", {})
     if arguments.get("enabled") is False:
         return
-    device, scale = arguments.get("device"), arguments.get("init_scale")
+    misplaced = list(_misplaced(arguments.get("device"), arguments.get("init_scale")))
+    if misplaced:
+        yield misplaced[0]
+        return
+    yield from _scale(arguments.get("init_scale"), event.site)
+    yield from _factors(arguments.get("growth_factor"), arguments.get("backoff_factor"))
+    interval = arguments.get("growth_interval")
+    if _number(interval) and not _in_test(event.site):
+        if interval <= 0:
+            yield "scaler:no-growth", {"value": _text(interval)}
+        elif interval < _SHORT_INTERVAL:
+            yield "scaler:growth-interval", {"value": _text(interval)}
+
+
+def _misplaced(device: Any, scale: Any) -> Labels:
+    """Arguments that have gone to another parameter; what else is wrong then follows from it."""
     if type(device) is int and 0 <= device < _DEVICES:
         yield "scaler:index-as-device", {"value": _text(device)}
-        return
-    if isinstance(device, (bool, int, float)):
+    elif isinstance(device, (bool, int, float)):
         keyword = "enabled" if isinstance(device, bool) else "init_scale"
         yield "scaler:number-as-device", {"value": _text(device), "keyword": keyword}
-        return
-    if isinstance(scale, bool):
+    elif isinstance(scale, bool):
         yield "scaler:bool-as-scale", {"value": _text(scale), "number": str(float(scale))}
-        return
-    if isinstance(scale, str) and (not isinstance(scale, Symbol) or scale == "torch.device()"):
+    elif isinstance(scale, str) and (not isinstance(scale, Symbol) or scale == "torch.device()"):
         yield "scaler:device-as-scale", {"value": _text(scale)}
-        return
+
+
+def _scale(scale: Any, site: Site) -> Labels:
     if _number(scale) and scale <= 0:
         yield "scaler:zero-scale", {"value": _text(scale)}
-    elif _number(scale) and scale > _LARGE_SCALE and not _in_test(event.site):
+    elif _number(scale) and scale > _LARGE_SCALE and not _in_test(site):
         yield "scaler:init-scale", {"value": _text(scale)}
-    growth, backoff = arguments.get("growth_factor"), arguments.get("backoff_factor")
+
+
+def _factors(growth: Any, backoff: Any) -> Labels:
     bad_growth, bad_backoff = _number(growth) and growth <= 1, _number(backoff) and backoff >= 1
     if bad_growth and bad_backoff:
         yield "scaler:factors-swapped", {"growth": _text(growth), "backoff": _text(backoff)}
@@ -72,12 +88,6 @@ def _misconfigured(event: Event, program: Program) -> Labels:
         yield "scaler:backoff-factor", {"value": _text(backoff)}
     elif _number(backoff) and backoff <= 0:
         yield "scaler:zero-backoff", {"value": _text(backoff)}
-    interval = arguments.get("growth_interval")
-    if _number(interval) and not _in_test(event.site):
-        if interval <= 0:
-            yield "scaler:no-growth", {"value": _text(interval)}
-        elif interval < _SHORT_INTERVAL:
-            yield "scaler:growth-interval", {"value": _text(interval)}
 
 
 RULE = Rule(
