@@ -29,7 +29,14 @@ PAGES = ROOT / finding.PAGES
 EXAMPLE, SHOWN = "fixtures/headline.py", "AMP201"
 LEFT_OUT = "   [...]"
 #: The folders of the package, from what judges to what shows.
-FOLDERS = ("protocol", "protocol/rules", "static", "runtime", "faces", "")
+FOLDERS = (
+    "protocol",
+    "protocol/rules",
+    *(f"static{room}" for room in ("/sources", "/project", "/interpreter", "/libraries", "", "/fixes")),
+    "runtime",
+    "faces",
+    "",
+)
 READERS = {"static": "source", "runtime": "runs", "both": "source, runs"}
 
 

@@ -1,0 +1,154 @@
+"""Checkpoints: what a saved value holds of the state of a training."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+
+from ...protocol.words import Words
+from ..interpreter.values import (
+    Choice,
+    Instance,
+    Mapping,
+    Opaque,
+    Ref,
+    ScaleValue,
+    Sequence,
+    StateDict,
+    Value,
+    options_of,
+)
+
+#: Containers within containers that are looked into.
+DEPTH = 5
+#: Functions that take an optimizer's state, and the place of the optimizer among their arguments.
+STATE_FUNCTIONS = {
+    "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict": 1,
+    "torch.distributed.fsdp.FullyShardedDataParallel.optim_state_dict": 1,
+    "torch.distributed.fsdp.FullyShardedDataParallel.full_optim_state_dict": 1,
+    "torch.distributed.fsdp.FullyShardedDataParallel.sharded_optim_state_dict": 1,
+}
+#: Gives back the states of a module and of its optimizers.
+STATES_FUNCTION = "torch.distributed.checkpoint.state_dict.get_state_dict"
+#: Functions that give back the fields of an object as a dict.
+FIELD_FUNCTIONS = frozenset({"dataclasses.asdict", "attr.asdict", "attrs.asdict", "builtins.vars"})
+#: Functions of torch that write what they are given, beside ``torch.save``.
+WRITERS = "torch.distributed.checkpoint."
+
+#: Words of names of flags.
+FLAGS = frozenset({"use", "using", "enable", "enabled", "is", "with", "no", "has"})
+
+#: Gives what an object holds, by name.
+Attributes = Callable[[int], list[tuple[str, Value]]]
+
+_WORD = r"[a-z0-9]+"
+
+
+def speaks_of_scaling(words: str) -> bool:
+    """Whether words may name a scaler, or what holds one, rather than a flag that says whether there is one."""
+    found = re.findall(_WORD, words.lower())
+    return any("scal" in w for w in found) or ("amp" in found and not FLAGS.intersection(found))
+
+
+class Contents:
+    """What a saved value holds of the training state."""
+
+    def __init__(self, attributes: Attributes) -> None:
+        self._attributes = attributes
+        #: What the user calls each optimizer whose state it holds, and the keys of those that are known.
+        self.optimizers: list[str] = []
+        self.owners: list[int] = []
+        #: The names under which it holds the states of optimizers, and those of scalers that are known.
+        self.optimizer_entries: set[str] = set()
+        self.scaler_entries: set[str] = set()
+        self.scalers: list[str] = []
+        self.whole_scalers: list[str] = []
+        #: It holds the state of something else, a model's most likely, or that of a module for certain.
+        self.others = self.modules = False
+        #: It may hold more.
+        self.open = False
+        #: Where the first optimizer's state was taken.
+        self.place: StateDict | None = None
+
+    def look(self, value: Value, key: str | None = "", depth: int = 0) -> None:
+        """Look into a value; ``key`` is what it is saved under, None where that is not known."""
+        if depth > DEPTH:
+            return
+        if isinstance(value, StateDict):
+            self._state_of(value, key)
+        elif isinstance(value, Ref):
+            self.modules = self.modules or value.role == "module"
+            if value.role == "scaler":
+                self.whole_scalers.append(value.thing.name)
+            elif value.role == "optimizer":
+                self.optimizers.append(value.thing.name)
+                self.owners.append(value.thing.key)
+        elif isinstance(value, ScaleValue):
+            self.scalers.append(key or "")
+        elif isinstance(value, Mapping):
+            # What a dict under a name of its own holds besides is seldom a state: a configuration, say.
+            self.open = self.open or (value.open and (depth == 0 or key is None or speaks_of_scaling(key)))
+            for name, item in value.items.items():
+                self.look(item, None if isinstance(name, tuple) else str(name), depth + 1)
+        elif isinstance(value, Sequence):
+            for item in value.items:
+                self.look(item, key, depth + 1)
+        elif isinstance(value, Choice):
+            for option in options_of(value):
+                self.look(option, key, depth)
+        elif isinstance(value, Instance):
+            self._fields_of(value, key, depth)
+        elif isinstance(value, Opaque):
+            # A scaler's state may have been put together elsewhere.
+            unknown = depth == 0 or (key is None and depth == 1)
+            number = value.index or value.counter
+            self.open = self.open or unknown or (not number and speaks_of_scaling(f"{key or ''} {value.text}"))
+
+    def _state_of(self, state: StateDict, key: str | None) -> None:
+        owner = state.of
+        owner = next((v for v in options_of(owner) if isinstance(v, Ref)), owner)
+        role = owner.role if isinstance(owner, Ref) else ""
+        if role == "scaler":
+            self.scalers.append(key or "")
+            self.scaler_entries.add(key or "")
+        elif isinstance(owner, Ref) and role == "optimizer":
+            self.optimizers.append(_said(owner, state.node))
+            self.owners.append(owner.thing.key)
+            self.optimizer_entries.add(key or "")
+            self.place = self.place or state
+        elif isinstance(owner, Opaque) and key is None:
+            self.open = True
+        elif isinstance(owner, Opaque) and speaks_of_scaling(f"{key} {owner.text}"):
+            self.scalers.append(str(key))
+        else:
+            self.others = True
+            self.modules = self.modules or role == "module" or isinstance(owner, Instance)
+
+    def _fields_of(self, value: Instance, key: str | None, depth: int) -> None:
+        """An object that is saved as it is: a record of states, or something that has a scaler among the rest."""
+        if value.thing is not None:
+            self.modules = True
+            return
+        record = value.cls.is_record()
+        self.open = self.open or (depth == 0 and not record)
+        for name, item in self._attributes(value.key):
+            if isinstance(item, Ref):
+                self.scalers += [name] if item.role == "scaler" else []
+            elif record or isinstance(item, Instance):
+                self.look(item, name, depth + 1)
+
+
+def _said(owner: Ref, node: ast.AST) -> str:
+    """What the user calls an optimizer whose state is taken; a name that it goes by elsewhere tells more than ``x``."""
+    taken = node.func if isinstance(node, ast.Call) else None
+    if not isinstance(taken, ast.Attribute) or taken.attr != "state_dict":
+        return owner.thing.name
+    if isinstance(taken.value, ast.Name) and "." in owner.thing.name and owner.thing.facts.get("constructed"):
+        return owner.thing.name
+    return str(Words(taken.value))
+
+
+def as_mapping(value: Instance, attributes: Attributes) -> Mapping:
+    """The attributes of an object as a dict; of one that is no record there may be more."""
+    return Mapping(dict(attributes(value.key)), open=not value.cls.is_record())
