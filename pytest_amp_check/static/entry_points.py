@@ -7,8 +7,9 @@ import ast
 from ..protocol import events as e
 from ..protocol.events import Node, Program, Site, Thing
 from .interpreter.calls import Reader
-from .interpreter.interpreter import FILE_BUDGET, Frame, Loop
-from .interpreter.values import ClassValue, Instance
+from .interpreter.interpreter import FILE_BUDGET
+from .interpreter.state import Loop
+from .interpreter.values import ClassValue, Frame, Instance
 from .project.module import Class, Function, Module
 from .project.project import Project
 
@@ -71,7 +72,7 @@ def _close(reader: Reader, entry: tuple[str, int], reached: Reached) -> None:
     last = reader.module.tree.body[-1] if reader.module.tree.body else reader.module.tree
     reader.emit(e.END, last)
     for event in reader.precision.close().values():
-        reader.graph.nodes.append(Node(event))
+        reader.draft.nodes.append(Node(event))
     reader.finish()
     reader.graph.entry = entry
     reader.program.graphs.append(reader.graph)
@@ -91,24 +92,24 @@ def _read_function(reader: Reader, function: Function, cls: Class | None) -> Non
     if receiver is not None and parameters and not static:
         frame.vars[parameters[0].arg] = receiver
     turn = Loop(-len(reader.program.graphs) - 2, 0)
-    reader.loops.append(turn)
+    reader.state.loops.append(turn)
     reader.bind_unknown(frame, function)
     wrappers = defined.wrappers if defined is not None else reader.decorations(function)
     head = reader.node()
-    reader.link(reader.cur, head)
-    reader.heads.append((head, turn.key))
-    reader.cur = head
-    heap = dict(reader.heap)
+    reader.link(reader.state.cur, head)
+    reader.draft.heads.append((head, turn.key))
+    reader.state.cur = head
+    heap = dict(reader.state.heap)
     reader.enter_root(function)
     reader.leave_root(function, reader.run(frame, function, wrappers, function.node))
-    returned = reader.cur
+    returned = reader.state.cur
     # Whoever calls it may call it again: what it leaves in an open accumulation window is still there then.
     reader.emit(e.AGAIN, function.node)
-    reader.link(reader.cur, head)
-    reader.cur = returned
+    reader.link(reader.state.cur, head)
+    reader.state.cur = returned
     if function.name != "__init__" or cls is None:
         # What it leaves in the objects that it makes or is given is its own.
-        reader.heap = heap
+        reader.state.heap = heap
 
 
 def _instance(reader: Reader, function: Function, cls: Class) -> Instance:
@@ -124,7 +125,7 @@ def _instance(reader: Reader, function: Function, cls: Class) -> Instance:
             frame.vars[parameters[0].arg] = made
         reader.bind_unknown(frame, init)
         # Its events are those of the constructor, read once.
-        reader.aside(lambda: _run(reader, frame, init))
+        reader.unrecorded(lambda: _run(reader, frame, init))
     return made
 
 

@@ -125,7 +125,7 @@ class Reader(TorchCalls):
                 results[1] = self._each(options[1:], act, excluded=excluded)
             else:
                 # Calling None raises: this way ends here.
-                self.cur = None
+                self.state.cur = None
 
         yes, no = self.fork(formula, then, otherwise)
         if not no or isinstance(formula, bool):
@@ -204,8 +204,8 @@ class Reader(TorchCalls):
         made_opaque = self.structural(
             "call", (func, *given), self.words(node) if isinstance(node, ast.Call) else "", tuple(keywords)
         )
-        if self.loops:
-            made_opaque.loops |= frozenset((self.loops[-1].key,))
+        if self.state.loops:
+            made_opaque.loops |= frozenset((self.state.loops[-1].key,))
         made_opaque.called = True
         made_opaque.divided = hands_on_divided(given)
         made_opaque.compares = len(given) > 1 and any(isinstance(v, Opaque) and v.called for v in given)
@@ -288,7 +288,7 @@ class Reader(TorchCalls):
     def _sequence_method(self, receiver: Sequence, name: str, args: list[Value], node: ast.AST) -> Value:
         if name == "append" and args:
             receiver.items.append(args[0])
-            if self.loops:
+            if self.state.loops:
                 receiver.open = True
         elif name == "extend" and args:
             value = args[0]
@@ -301,7 +301,7 @@ class Reader(TorchCalls):
         given = [*args, *keywords.values()]
         text = self.receiver_words(node)
         key = self.identity(receiver)
-        stored = self.heap.get((key, name)) if isinstance(key, int) else None
+        stored = self.state.heap.get((key, name)) if isinstance(key, int) else None
         if stored is not None:
             return self.call_value(stored, args, keywords, node)
         if name == "backward":
@@ -317,7 +317,7 @@ class Reader(TorchCalls):
         if name == "no_sync" and not given:
             return NoSync()
         if name == "enter_context" and args:
-            self.maybe_open += 1
+            self.state.maybe_open += 1
             return self.fresh(node, name)
         if name in ("clip_grad_norm_", "clip_grad_value_"):
             # accelerator.clip_grad_norm_ and its like unscale by themselves.

@@ -13,13 +13,13 @@ from ..libraries.checkpoints import as_mapping
 from ..libraries.losses import TO_NUMBER
 from ..project.module import Class, Function
 from .functions import is_static
-from .interpreter import Frame
 from .values import (
     NONE,
     BoundMethod,
     Choice,
     ClassValue,
     Const,
+    Frame,
     FunctionValue,
     Grad,
     HelperContext,
@@ -80,7 +80,7 @@ class Classes(CustomFunctions):
         """The value of an expression that a class derives from."""
         if isinstance(base, ast.Subscript):
             base = base.value
-        value = self.look_up(base.id) if isinstance(base, ast.Name) and cls.module is self.frame.module else None
+        value = self.look_up(base.id) if isinstance(base, ast.Name) and cls.module is self.state.frame.module else None
         if value is None and isinstance(base, (ast.Name, ast.Attribute)):
             value = self.at_home(cls.module, lambda: self.evaluate(base))
         return value
@@ -173,19 +173,19 @@ class Classes(CustomFunctions):
         if method is None or method in self.active:
             return made
         telling = compares or bool(method.words & LOSSES) or (method.fragile and self.in_region())
-        casts = "autocast" in method.words and not (self.open or self.maybe_open or self.no_grad)
+        casts = "autocast" in method.words and not (self.state.open or self.state.maybe_open or self.state.no_grad)
         if not (telling or casts):
             return made
         outcome: list[Value] = []
         inner = FunctionValue(method, self.home(method.module), receiver)
-        roots, reached, heap = set(self.roots_reached), set(self.reached), self.heap
-        self.heap = dict(heap)
-        self.forwards += 1
+
+        def act() -> None:
+            self.state.forwards += 1
+            outcome.append(self.follow(inner, args, keywords, node))
+
         self.casting.append(thing)
-        self.aside(lambda: outcome.append(self.follow(inner, args, keywords, node)))
+        self.previewed(act)
         self.casting.pop()
-        self.forwards -= 1
-        self.heap, self.roots_reached, self.reached = heap, roots, reached
         return _reduced_as(outcome[0], made) if telling and isinstance(made, Tensor) else made
 
     def _construct(self, func: ClassValue, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
@@ -272,7 +272,7 @@ class Classes(CustomFunctions):
             if found is not None:
                 return found
         key = self.identity(receiver)
-        stored = self.heap.get((key, name)) if isinstance(key, int) else None
+        stored = self.state.heap.get((key, name)) if isinstance(key, int) else None
         if stored is not None:
             return stored
         text = self.words(node) if isinstance(node, ast.expr) else name
@@ -310,7 +310,7 @@ class Classes(CustomFunctions):
         return self.opaque(("super", receiver.cls.name, name), f"super().{name}")
 
     def _instance_attribute(self, receiver: Instance, name: str, node: ast.AST) -> Value:
-        value = self.heap.get((receiver.key, name))
+        value = self.state.heap.get((receiver.key, name))
         if name == "__dict__":
             return as_mapping(receiver, self.attributes)
         if value is not None:
@@ -363,18 +363,18 @@ class Classes(CustomFunctions):
         return None
 
     def _as_assigned(self, receiver: Instance, method: Function, expression: ast.expr) -> Value:
-        outer, frame = self.frame, Frame(method, self.home(method.module), None)
+        outer, frame = self.state.frame, Frame(method, self.home(method.module), None)
         parameters = method.parameters()
         if parameters:
             frame.vars[parameters[0].arg] = receiver
         frame.receiver, frame.cls = receiver, method.cls
         values: list[Value] = []
-        self.frame = frame
+        self.state.frame = frame
         self.active.append(method)
         self.bind_unknown(frame, method)
-        self.aside(lambda: values.append(self.evaluate(expression)))
+        self.unrecorded(lambda: values.append(self.evaluate(expression)))
         self.active.pop()
-        self.frame = outer
+        self.state.frame = outer
         return values[0]
 
     def call_method(
@@ -393,7 +393,7 @@ class Classes(CustomFunctions):
     def _instance_method(
         self, receiver: Instance, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
-        stored = self.heap.get((receiver.key, name))
+        stored = self.state.heap.get((receiver.key, name))
         if stored is not None:
             return self.call_value(stored, args, keywords, node)
         method = self.method_of(receiver.cls, name)

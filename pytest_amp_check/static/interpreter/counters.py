@@ -63,9 +63,9 @@ class Counters(Flow):
     def _counts(self, formula: Formula, left: Value, right: Value) -> Formula:
         """Mark a comparison of a counter of the loop being read, other than the loop's own index."""
         inner = formula[1] if not isinstance(formula, bool) and formula[0] == "not" else formula
-        if isinstance(inner, bool) or inner[0] != "test" or not self.loops:
+        if isinstance(inner, bool) or inner[0] != "test" or not self.state.loops:
             return formula
-        here = self.loops[-1].key
+        here = self.state.loops[-1].key
         for side in (left, right):
             if isinstance(side, Opaque) and side.counter and here in side.loops and not side.index:
                 self.graph.tests[inner[1]].counts = True
@@ -109,8 +109,8 @@ class Counters(Flow):
                 elif isinstance(other, Named) and other.name.rpartition(".")[2].isupper():
                     # Constants of one class or module that cannot be read, as those of an enumeration.
                     self._one_of((self.identity(value), other.name.rpartition(".")[0]), formula[1])
-        if not isinstance(formula, bool) and self.loops:
-            here = self.loops[-1].key
+        if not isinstance(formula, bool) and self.state.loops:
+            here = self.state.loops[-1].key
             for side in (left, right):
                 if isinstance(side, Opaque) and side.counter and here in side.loops:
                     self.graph.tests[formula[1]].counts = True
@@ -154,7 +154,7 @@ class Counters(Flow):
         if not isinstance(formula, bool):
             test = self.graph.tests[formula[1]]
             counted = isinstance(count, Opaque) and (count.counter or bool(count.loops))
-            test.counts = counted and bool(self.loops)
+            test.counts = counted and bool(self.state.loops)
             first = base.first if isinstance(base, Opaque) else None
             test.off_by_one = first is not None and first + offset - remainder == 0
         return formula

@@ -146,7 +146,7 @@ class Expressions(Counters):
         return self.recognise(value, node)
 
     def _unbound(self, name: str) -> Value:
-        module = self.frame.module
+        module = self.state.frame.module
         if name in surface.BARE and name not in module.named:
             return Named(surface.BARE[name])
         if name in BUILTINS:
@@ -156,7 +156,7 @@ class Expressions(Counters):
     def recognise(self, value: Value, node: ast.expr) -> Value:
         """An unknown value that this file uses as a scaler, an optimizer or a module is one."""
         last = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-        if last and last not in self.frame.module.used:
+        if last and last not in self.state.frame.module.used:
             return value
         if isinstance(value, Named) and not value.name.startswith(("torch.", "builtins.")):
             value = self._imported_thing(value, node)
@@ -166,7 +166,7 @@ class Expressions(Counters):
         role = self.uses.get(text) if text else None
         if role is None or text is None:
             return value
-        if role == "module" and (value.key, "parameters") in self.heap:
+        if role == "module" and (value.key, "parameters") in self.state.heap:
             # Its parameters are what it was given under that name, not what a module has.
             return value
         if role in FRAMEWORKS:
@@ -304,7 +304,7 @@ class Expressions(Counters):
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
         """A comprehension is read as one turn of its loops."""
-        saved = dict(self.frame.vars)
+        saved = dict(self.state.frame.vars)
         items: list[Value] | None = None
         pieces = False
         for generator in node.generators:
@@ -321,13 +321,13 @@ class Expressions(Counters):
             for item in items:
                 self.assign(node.generators[0].target, item)
                 elements.append(self.evaluate(node.elt))
-            self.frame.vars = saved
+            self.state.frame.vars = saved
             return Sequence(elements)
-        around = self.turns
-        self.turns = (*around, -1 - len(around))
+        around = self.state.turns
+        self.state.turns = (*around, -1 - len(around))
         element = self.evaluate(node.elt)
-        self.turns = around
-        self.frame.vars = saved
+        self.state.turns = around
+        self.state.frame.vars = saved
         if isinstance(element, Params) and element.one:
             return Params(element.modules, element.optimizers)
         if isinstance(element, Grad):
@@ -343,7 +343,7 @@ class Expressions(Counters):
         if items is None and isinstance(iterable, StateDict):
             # A copy, entry by entry.
             return iterable
-        saved = dict(self.frame.vars)
+        saved = dict(self.state.frame.vars)
         made = Mapping({}, open=items is None)
         for item in [None] if items is None else items:
             if item is not None:
@@ -356,7 +356,7 @@ class Expressions(Counters):
                     self.assign(generator.target, self.elements(over, generator.iter))
             key, value = self.evaluate(node.key), self.evaluate(node.value)
             made.items[key.value if isinstance(key, Const) else ("?", id(node.key))] = value
-        self.frame.vars = saved
+        self.state.frame.vars = saved
         return made
 
     @staticmethod
@@ -404,8 +404,8 @@ class Expressions(Counters):
     _enumerated: dict[int, Value]
 
     def _lambda(self, node: ast.Lambda) -> Value:
-        self.captured.append(self.frame)
-        return FunctionValue(self.frame.module.functions[node], self.frame)
+        self.captured.append(self.state.frame)
+        return FunctionValue(self.state.frame.module.functions[node], self.state.frame)
 
     def _walrus(self, node: ast.NamedExpr) -> Value:
         value = self.evaluate(node.value)
@@ -417,10 +417,10 @@ class Expressions(Counters):
 
     def _yield(self, node: ast.Yield) -> Value:
         value = self.evaluate(node.value) if node.value is not None else NONE
-        if any(loop.pieces and loop.frame is self.frame for loop in self.loops):
-            self.frame.yields_pieces = True
-        if self.frame.on_yield is not None:
-            self.frame.on_yield(value)
+        if any(loop.pieces and loop.frame is self.state.frame for loop in self.state.loops):
+            self.state.frame.yields_pieces = True
+        if self.state.frame.on_yield is not None:
+            self.state.frame.on_yield(value)
         return self.fresh(node, "sent")
 
     def _if_expression(self, node: ast.IfExp) -> Value:
@@ -434,9 +434,9 @@ class Expressions(Counters):
             values[1] = self.evaluate(node.orelse)
 
         shim = is_version_guard(node.test)
-        self.shims += shim
+        self.state.shims += shim
         self.fork(formula, then, otherwise)
-        self.shims -= shim
+        self.state.shims -= shim
         if isinstance(formula, bool):
             return values[0] if formula else values[1]
         return self.unite(formula, values[0], values[1], "ifexp")
@@ -548,7 +548,7 @@ class Expressions(Counters):
             made = self.fresh(node, _text(target))
             # A number that grows by a fixed step in a loop counts its turns, or what they hold.
             by_one = isinstance(right, Const) and isinstance(right.value, int)
-            made.counter = bool(self.loops) and (by_one or (isinstance(left, Opaque) and left.counter))
+            made.counter = bool(self.state.loops) and (by_one or (isinstance(left, Opaque) and left.counter))
             made.divided, made.compares = value.divided, isinstance(value, Opaque) and value.compares
             value = made
         if value.divided and isinstance(target, ast.Subscript):
@@ -626,7 +626,7 @@ class Expressions(Counters):
     def assign(self, target: ast.expr, value: Value) -> None:
         if isinstance(target, ast.Name):
             self.name_it(value, target.id)
-            self.frame.vars[target.id] = value
+            self.state.frame.vars[target.id] = value
         elif isinstance(target, (ast.Tuple, ast.List)):
             self._unpack(target, value)
         elif isinstance(target, ast.Starred):
@@ -685,7 +685,7 @@ class Expressions(Counters):
             self._contain(receiver, value)
             if isinstance(value, Const) and value.value is None and target.attr in receiver.cls.changed:
                 # Some other method gives it its value.
-                self.heap.pop((receiver.key, target.attr), None)
+                self.state.heap.pop((receiver.key, target.attr), None)
                 self.written.append((receiver.key, target.attr))
             else:
                 self.store(receiver.key, target.attr, self._stored(receiver, target.attr, value))

@@ -12,8 +12,8 @@ from ..libraries.gradients import Gradients
 from ..project.module import Function
 from ..project.syntax import walk
 from .conditions import both
-from .interpreter import ALL_FOREIGN, BUDGET, DEPTH, FOREIGN_BUDGET, PART, Frame
-from .values import NONE, FunctionValue, GradMode, Mapping, Named, Opaque, Ref, Sequence, Value
+from .interpreter import ALL_FOREIGN, BUDGET, DEPTH, FOREIGN_BUDGET, PART
+from .values import NONE, Frame, FunctionValue, GradMode, Mapping, Named, Opaque, Ref, Sequence, Value
 
 #: Statements of a function that is followed for the value it gives: in a file that trains, and in another one, where
 #: a value matters only to whether a region is entered.
@@ -41,7 +41,7 @@ class Functions(Gradients):
         ``always`` says that what it does matters whatever it speaks of.
         """
         function = func.function
-        if self.cur is None:
+        if self.state.cur is None:
             return NONE
         if func.receiver is not None and not is_static(function):
             args = [func.receiver, *args]
@@ -63,8 +63,8 @@ class Functions(Gradients):
         frame = Frame(function, func.frame, self.site(node))
         self._bind(frame, function, args, keywords, node)
         self.precision.bind(frame, function.parameters(), node, bound=func.receiver is not None)
-        frame.unwind_base = len(self.unwind)
-        frame.path_base = len(self.path)
+        frame.unwind_base = len(self.state.unwind)
+        frame.path_base = len(self.state.path)
         frame.on_yield = on_yield
         frame.cls = function.cls
         frame.receiver = func.receiver
@@ -94,18 +94,18 @@ class Functions(Gradients):
         return short or (function.name == "__init__" and self.module.trains)
 
     def run(self, frame: Frame, function: Function, wrappers: tuple[Value, ...], node: ast.AST) -> Value:
-        outer, loops = self.frame, self.loops
-        handlers, mark = self.handlers, self.mark()
-        self.frame = frame
-        self.loops = [*loops]
-        guarded, trying = self.guarded, self.trying
-        self.guarded = self.trying = 0
+        outer, loops = self.state.frame, self.state.loops
+        handlers, mark = self.state.handlers, self.mark()
+        self.state.frame = frame
+        self.state.loops = [*loops]
+        guarded, trying = self.state.guarded, self.state.trying
+        self.state.guarded = self.state.trying = 0
         self.active.append(function)
-        base = len(self.path)
-        depth = self.depth
+        base = len(self.state.path)
+        depth = self.state.depth
         modes = [w for w in wrappers if isinstance(w, GradMode)]
         regions = [w for w in wrappers if not isinstance(w, GradMode)]
-        self.no_grad += len(modes)
+        self.state.no_grad += len(modes)
         place = function.decorators[0] if function.decorators else function.node
         for wrapper in regions:
             self.name_it(wrapper, "")
@@ -113,32 +113,34 @@ class Functions(Gradients):
         body = function.node.body
         if isinstance(function.node, ast.Lambda):
             value = self.evaluate(function.node.body)
-            if self.cur is not None:
-                frame.returns.append((self.cur, True, value, self.heap))
+            if self.state.cur is not None:
+                frame.returns.append((self.state.cur, True, value, self.state.heap))
         else:
             assert isinstance(body, list)
-            marker = len(self.loops)
+            marker = len(self.state.loops)
             self.read(body)
-            del self.loops[marker:]
-            if self.cur is not None:
-                frame.returns.append((self.cur, self.short(both(*self.path[frame.path_base :])), NONE, self.heap))
-        del self.path[base:]
-        self.cur = self.join(cur for cur, *_ in frame.returns)
+            del self.state.loops[marker:]
+            if self.state.cur is not None:
+                frame.returns.append(
+                    (self.state.cur, self.short(both(*self.state.path[frame.path_base :])), NONE, self.state.heap)
+                )
+        del self.state.path[base:]
+        self.state.cur = self.join(cur for cur, *_ in frame.returns)
         value = self._returned(frame)
         # What is returned may know the frame.
         frame.returns, frame.on_yield = [], None
-        self.returned = mark.returned
+        self.draft.returned = mark.returned
         self.forget(mark)
         for wrapper in reversed(regions):
             self.exit(wrapper, place, depth)
             self.closed(wrapper)
-        self.depth = depth
-        self.no_grad -= len(modes)
+        self.state.depth = depth
+        self.state.no_grad -= len(modes)
         self.active.pop()
-        self.frame = outer
-        self.loops = loops
-        self.handlers = handlers
-        self.guarded, self.trying = guarded, trying
+        self.state.frame = outer
+        self.state.loops = loops
+        self.state.handlers = handlers
+        self.state.guarded, self.state.trying = guarded, trying
         return value
 
     def _returned(self, frame: Frame) -> Value:
@@ -157,12 +159,12 @@ class Functions(Gradients):
                 )
             if earlier_heap is not heap:
                 heap = {**earlier_heap, **heap}
-        self.heap = heap
+        self.state.heap = heap
         return value
 
     def _recursion(self, func: FunctionValue, node: ast.AST) -> None:
         """A function that is being read calls itself: its decorators enter their contexts once more."""
-        depth = self.depth
+        depth = self.state.depth
         place = func.function.decorators[0] if func.function.decorators else node
         for wrapper in func.wrappers:
             if not isinstance(wrapper, GradMode):
@@ -171,7 +173,7 @@ class Functions(Gradients):
             if not isinstance(wrapper, GradMode):
                 self.exit(wrapper, place, depth)
                 self.closed(wrapper)
-        self.depth = depth
+        self.state.depth = depth
 
     def _bind(
         self, frame: Frame, function: Function, args: list[Value], keywords: dict[str, Value], node: ast.AST
@@ -193,9 +195,9 @@ class Functions(Gradients):
         starred = "**" in rest or has_stars(node)
         for parameter, default in defaults:
             if parameter.arg not in frame.vars and not starred:
-                outer, self.frame = self.frame, frame
+                outer, self.state.frame = self.state.frame, frame
                 frame.vars[parameter.arg] = self.evaluate(default)
-                self.frame = outer
+                self.state.frame = outer
         for parameter in [*names, *spec.kwonlyargs]:
             if parameter.arg not in frame.vars:
                 key = ("missing", self.place_key(node), parameter.arg)
@@ -208,13 +210,13 @@ class Functions(Gradients):
     def bind_unknown(self, frame: Frame, function: Function) -> None:
         """Parameters of a function that nobody calls here: whatever their annotations say they are."""
         spec = function.node.args
-        outer, self.frame = self.frame, frame
+        outer, self.state.frame = self.state.frame, frame
         for parameter in [*function.parameters(), *spec.kwonlyargs]:
             if parameter.arg in frame.vars:
                 continue
             value = self.opaque(("parameter", id(parameter)), parameter.arg, self.turning(), parameter=True)
             frame.vars[parameter.arg] = self._annotated(value, parameter)
-        self.frame = outer
+        self.state.frame = outer
         if spec.vararg is not None:
             frame.vars[spec.vararg.arg] = Sequence([], open=True)
         if spec.kwarg is not None:

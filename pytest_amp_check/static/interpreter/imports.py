@@ -11,8 +11,8 @@ from collections.abc import Sequence as Items
 from ..project.module import Imported, Module
 from ..project.project import is_spoken_for
 from ..project.syntax import walk
-from .interpreter import Frame, Interpreter
-from .values import Const, ImportedValue, ModuleValue, Named, Value
+from .interpreter import Interpreter
+from .values import Const, Frame, ImportedValue, ModuleValue, Named, Value
 
 BUILTINS = frozenset(
     "abs all any bool callable chain dict divmod enumerate exit filter float format getattr hasattr id int isinstance "
@@ -31,7 +31,7 @@ class Modules(Interpreter):
 
     def look_up(self, name: str) -> Value | None:
         """The value of a name where the reader is, None where it has none."""
-        frame = self.frame
+        frame = self.state.frame
         while True:
             value = frame.vars.get(name)
             if value is not None:
@@ -39,7 +39,7 @@ class Modules(Interpreter):
             if frame.parent is None:
                 break
             frame = frame.parent
-        home = self.home(self.frame.module)
+        home = self.home(self.state.frame.module)
         return self.global_value(home, name)
 
     def global_value(self, home: Frame, name: str) -> Value | None:
@@ -59,9 +59,9 @@ class Modules(Interpreter):
 
     def at_home(self, module: Module, act: Callable[[], Value | None]) -> Value | None:
         """What is found among the globals of a module."""
-        outer, self.frame = self.frame, self.home(module)
+        outer, self.state.frame = self.state.frame, self.home(module)
         value = act()
-        self.frame = outer
+        self.state.frame = outer
         return value
 
     def home(self, module: Module) -> Frame:
@@ -83,16 +83,16 @@ class Modules(Interpreter):
             home.vars[name] = self.opaque(("global", *key), name)
             return
         self.binding.add(key)
-        outer, active, guarded, trying = self.frame, self.active, self.guarded, self.trying
-        self.frame, self.active, self.guarded, self.trying = home, [], 0, 0
+        active, self.active = self.active, []
 
         def act() -> None:
-            self.path, self.loops, self.open, self.unwind = [], [], [], []
-            self.maybe_open = self.no_grad = 0
+            self.state.frame, self.state.guarded, self.state.trying = home, 0, 0
+            self.state.path, self.state.loops, self.state.open, self.state.unwind = [], [], [], []
+            self.state.maybe_open = self.state.no_grad = 0
             self.read(statements)
 
-        self.aside(act)
-        self.frame, self.active, self.guarded, self.trying = outer, active, guarded, trying
+        self.unrecorded(act)
+        self.active = active
         value = home.vars.get(name)
         if isinstance(value, Const) and isinstance(value.value, (bool, int, float)):
             # A setting: people change these, and other files may have.
@@ -101,8 +101,8 @@ class Modules(Interpreter):
 
     def imported(self, origin: Imported) -> Value:
         """What an import gives a name to, not looked at before somebody asks."""
-        shim = self.shims + self.trying > 0
-        if not is_spoken_for(origin) and self.tree.leads(origin, self.frame.module.path):
+        shim = self.state.shims + self.state.trying > 0
+        if not is_spoken_for(origin) and self.tree.leads(origin, self.state.frame.module.path):
             return ImportedValue(origin, shim=shim)
         return _named(origin, shim=shim)
 

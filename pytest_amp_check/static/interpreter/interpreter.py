@@ -7,22 +7,23 @@ from collections.abc import Callable, Iterable
 
 from ...protocol import events as e
 from ...protocol.events import Event, Graph, Node, Program, Site, Thing
-from ...protocol.named import NamedTuple
 from ..project.module import Class, Function, Module
 from ..project.project import Project
 from .conditions import Formula, Tests, both, either, literals, negate, weight
 from .dtypes import Precise, known_of_both
+from .state import Draft, Mark, State
 from .values import (
     EMPTY,
-    NONE,
     BoundMethod,
     Choice,
     ClassValue,
     Const,
     Divisor,
     Engine,
+    Frame,
     FunctionValue,
     GradMode,
+    Heap,
     HelperContext,
     Instance,
     Mapping,
@@ -42,6 +43,7 @@ from .values import (
     Tensor,
     Truth,
     Value,
+    Vars,
     merge_params,
 )
 
@@ -66,97 +68,6 @@ PART = 0.3
 HOLDERS = 4
 #: Tests that a formula may speak of.
 LONG = 24
-
-Vars = dict[str, Value]
-Heap = dict[tuple[int, str], Value]
-
-
-class Frame:
-    """A call that is being read: the variables of a function and where it returns to."""
-
-    __slots__ = (
-        "caller",
-        "cls",
-        "function",
-        "module",
-        "of_class",
-        "on_yield",
-        "parent",
-        "path_base",
-        "receiver",
-        "returns",
-        "unwind_base",
-        "vars",
-        "yields_pieces",
-    )
-
-    def __init__(
-        self, function: Function | None, parent: Frame | None, caller: Site | None, module: Module | None = None
-    ) -> None:
-        home = function.module if function is not None else parent.module if parent is not None else module
-        assert home is not None
-        self.module: Module = home
-        self.function = function
-        self.parent = parent
-        self.caller = caller
-        self.vars: Vars = {}
-        self.receiver: Value | None = None
-        self.cls: Class | None = None
-        self.returns: list[tuple[int, Formula, Value, Heap]] = []
-        self.unwind_base = 0
-        self.path_base = 0
-        self.of_class = False
-        self.yields_pieces = False
-        self.on_yield: Callable[[Value], None] | None = None
-
-    @property
-    def name(self) -> str:
-        return self.function.qualified_name if self.function else "<module>"
-
-
-class Loop:
-    """A loop that is being read. ``key`` names its turns in :attr:`Value.loops`.
-
-    ``node`` and ``frame`` are where it stands; ``pieces`` says that it runs over the micro-batches of a window.
-    """
-
-    __slots__ = ("breaks", "continues", "frame", "key", "node", "pieces", "unwind_base")
-
-    def __init__(self, key: int, unwind_base: int) -> None:
-        self.key = key
-        self.unwind_base = unwind_base
-        self.node: ast.For | ast.AsyncFor | ast.While | None = None
-        self.frame: Frame | None = None
-        self.pieces = False
-        self.breaks: list[tuple[int, Vars, Heap]] = []
-        self.continues: list[tuple[int, Vars, Heap]] = []
-
-
-class Mark(NamedTuple):
-    """A place in the graph, and what had happened before it."""
-
-    place: int | None
-    ways: int
-    size: int
-    happened: int
-    returned: int
-    jumped: int
-
-
-class Open:
-    """An autocast region that stands open around the place being read."""
-
-    __slots__ = ("cache", "device", "dtype", "enabled", "site", "turns", "words")
-
-    def __init__(self, enabled: Formula, device: str, dtype: str, *, cache: bool = True) -> None:
-        self.cache = cache
-        self.enabled = enabled
-        self.device = device
-        self.dtype = dtype
-        #: Where it was entered, by what words, and the loops around that place.
-        self.site: Site | None = None
-        self.words: object = ""
-        self.turns: tuple[int, ...] = ()
 
 
 class Interpreter:
@@ -190,7 +101,7 @@ class Interpreter:
         self.captured: list[Frame] = []
         self.class_vars: dict[ast.AST, Vars] = {}
         self.globals = Frame(None, None, None, module)
-        self.heap: Heap = {}
+        self.state = State(self.globals, {})
         #: Tests that compare a value with a constant each, by the identity of the value.
         self.compared: dict[object, list[int]] = {}
         #: Names of the attributes that each object was ever given.
@@ -205,41 +116,13 @@ class Interpreter:
         self.graph = Graph(name)
         self.reached = set()
         self.graph.tests = self.tests.asked
-        self.graph.nodes.append(Node())
-        self.cur: int | None = 0
-        self.frame = self.globals
-        self.path: list[Formula] = []
-        self.unwind: list[Callable[[], None]] = []
-        self.loops: list[Loop] = []
-        self.heads: list[tuple[int, int]] = []
-        self.open: list[Open] = []
-        self.maybe_open = 0
-        self.no_grad = 0
-        #: How far it is known that a framework runs this code under autocast: a severity, or None where it does not.
-        self.ambient: str | None = None
-        #: When gradients are not averaged over processes here, for each context that says so.
-        self.apart: list[Formula] = []
-        #: Statements read: in this graph, and in the whole file before it.
+        self.draft = Draft(self.graph.nodes)
+        self.draft.nodes.append(Node())
+        self.state = State(self.globals, self.state.heap)
+        #: Statements read: in the whole file before this graph, and in it.
         self.total += self.spent
         self.all_abroad += self.abroad
         self.spent = self.abroad = 0
-        #: What provides for another version of a library: tests and handlers around the place being read, and tries
-        #: of such handlers in the same function. What one of these calls provides for nothing.
-        self.shims = self.trying = 0
-        self.guarded = 0
-        #: Forwards of modules that are being read for what they do to a loss.
-        self.forwards = 0
-        #: Handlers of errors around the place being read.
-        self.rescuing = 0
-        #: The comprehensions whose element is being read, each a loop that is read as one turn.
-        self.turns: tuple[int, ...] = ()
-        self.depth = 0
-        self.entered = 0
-        self.handlers: list[list[int]] = []
-        #: Events and raises, returns, and jumps of loops so far: what holds none can be left out of the graph.
-        self.happened = 0
-        self.returned = 0
-        self.jumped = 0
 
     def release(self) -> None:
         """Let go of all that was read: values, frames and this object know each other."""
@@ -250,35 +133,44 @@ class Interpreter:
     def finish(self) -> None:
         """Settle what only the whole graph tells: which answers each turn of a loop makes unknown."""
         lasting = 0
-        for node in self.graph.nodes:
+        for node in self.draft.nodes:
             if node.event is not None and node.event.kind in (e.BACKWARD, e.SCALER_STEP, e.STEP):
                 for key, _ in node.event.guards:
                     test = self.graph.tests[key]
                     if not test.counts and (not test.flag or node.event.kind == e.BACKWARD):
                         lasting |= 1 << key
-        for head, loop in self.heads:
+        for head, loop in self.draft.heads:
             forgotten = self.tests.forgotten_by(loop)
             if loop < 0:
                 # Whoever calls a function again has not meanwhile changed how it runs backward and steps.
                 forgotten &= ~lasting
-            self.graph.nodes[head].forgets |= forgotten
+            self.draft.nodes[head].forgets |= forgotten
 
-    def aside(self, act: Callable[[], None]) -> None:
-        """Read something for the values it gives, without keeping its events."""
-        nodes, cur, heads, handlers = self.graph.nodes, self.cur, self.heads, self.handlers
-        unwind, loops, path = self.unwind, self.loops, self.path
-        happened, returned, jumped = self.happened, self.returned, self.jumped
-        opened, maybe, depth, no_grad = self.open, self.maybe_open, self.depth, self.no_grad
-        self.graph.nodes, self.heads, self.handlers = [], [], []
-        apart, self.apart = self.apart, list(self.apart)
-        self.open, self.path, self.loops = list(opened), list(path), list(loops)
-        self.cur = self.node()
+    def unrecorded(self, act: Callable[[], None]) -> None:
+        """Read something for the values it gives, and for what it does to objects, without keeping its events."""
+        state, draft = self.state, self.draft
+        self.draft = Draft([])
+        self.state = state.copy()
+        self.state.cur = self.node()
         act()
-        self.graph.nodes, self.cur, self.heads, self.handlers = nodes, cur, heads, handlers
-        self.unwind, self.loops, self.path = unwind, loops, path
-        self.happened, self.returned, self.jumped = happened, returned, jumped
-        self.open, self.maybe_open, self.depth, self.no_grad = opened, maybe, depth, no_grad
-        self.apart = apart
+        state.heap = self.state.heap
+        self.draft.discard()
+        self.state, self.draft = state, draft
+
+    def discarded(self, act: Callable[[], None]) -> None:
+        """Read something, and throw away the state in which it ends."""
+        state, variables = self.state, self.state.frame.vars
+        self.state = state.copy()
+        self.state.heap, state.frame.vars = dict(state.heap), dict(variables)
+        self.unrecorded(act)
+        state.frame.vars = variables
+        self.state = state
+
+    def previewed(self, act: Callable[[], None]) -> None:
+        """Read something as if it were called here: it is not, and what it calls is to be read elsewhere yet."""
+        roots, reached = set(self.roots_reached), set(self.reached)
+        self.discarded(act)
+        self.roots_reached, self.reached = roots, reached
 
     # Places.
 
@@ -287,77 +179,79 @@ class Interpreter:
         column = getattr(node, "col_offset", 0)
         end_line = getattr(node, "end_lineno", None) or line
         end_column = getattr(node, "end_col_offset", None)
-        module = self.frame.module
+        module = self.state.frame.module
         return Site(
             module.path,
             line,
             module.column(line, column),
             end_line,
             module.column(end_line, column if end_column is None else end_column),
-            self.frame.name,
-            self.frame.caller,
+            self.state.frame.name,
+            self.state.frame.caller,
         )
 
     # The graph.
 
     def node(self, event: Event | None = None) -> int:
-        self.graph.nodes.append(Node(event))
-        return len(self.graph.nodes) - 1
+        self.draft.nodes.append(Node(event))
+        return len(self.draft.nodes) - 1
 
     def link(self, source: int | None, target: int, key: int = -1, truth: bool = True) -> None:
         if source is not None:
-            self.graph.nodes[source].ways.append((target, key, truth))
+            self.draft.nodes[source].ways.append((target, key, truth))
 
     def emit(
         self, kind: str, node: ast.AST, subject: int | None = None, object: int | None = None, **facts: Any
     ) -> Event | None:
         """Add an event here; ``names`` among the facts become the event's names."""
-        if self.cur is None:
+        if self.state.cur is None:
             return None
         names = facts.pop("names", None)
-        if kind == e.ZERO_GRAD and self.rescuing:
+        if kind == e.ZERO_GRAD and self.state.rescuing:
             facts["rescue"] = True
         if kind in (e.ZERO_GRAD, e.BACKWARD, e.SCALER_STEP, e.SCHEDULER_STEP):
-            facts["loops"] = (*(loop.key for loop in self.loops), *self.turns)
+            facts["loops"] = (*(loop.key for loop in self.state.loops), *self.state.turns)
         event = Event(kind, self.site(node), subject, object, facts, names, self.guards())
         here = self.node(event)
-        self.link(self.cur, here)
-        self.cur = here
-        self.happened += 1
-        for handlers in self.handlers:
+        self.link(self.state.cur, here)
+        self.state.cur = here
+        self.draft.happened += 1
+        for handlers in self.state.handlers:
             handlers.append(here)
         return event
 
     def emit_at(self, kind: str, site: Site, subject: int | None, **facts: Any) -> None:
         """Add an event here that speaks of another place."""
-        if self.cur is not None:
+        if self.state.cur is not None:
             names = facts.pop("names", None)
             here = self.node(Event(kind, site, subject, None, facts, names, self.guards()))
-            self.link(self.cur, here)
-            self.cur = here
-            self.happened += 1
+            self.link(self.state.cur, here)
+            self.state.cur = here
+            self.draft.happened += 1
 
     def guards(self) -> tuple[tuple[int, bool], ...]:
         """The tests under which the place being read stands."""
-        return tuple(dict.fromkeys(pair for formula in self.path for pair in literals(formula)))
+        return tuple(dict.fromkeys(pair for formula in self.state.path for pair in literals(formula)))
 
     def mark(self) -> Mark:
         """Remember this place, so that what follows can be left out if nothing happens in it."""
-        ways = len(self.graph.nodes[self.cur].ways) if self.cur is not None else 0
-        return Mark(self.cur, ways, len(self.graph.nodes), self.happened, self.returned, self.jumped)
+        ways = len(self.draft.nodes[self.state.cur].ways) if self.state.cur is not None else 0
+        return Mark(
+            self.state.cur, ways, len(self.draft.nodes), self.draft.happened, self.draft.returned, self.draft.jumped
+        )
 
     def forget(self, mark: Mark) -> None:
         """Go back to a marked place if nothing has happened since and the way on is open."""
         place, ways, size = mark.place, mark.ways, mark.size
-        if place is None or self.cur is None:
+        if place is None or self.state.cur is None:
             return
-        if (self.happened, self.returned, self.jumped) != (mark.happened, mark.returned, mark.jumped):
+        if (self.draft.happened, self.draft.returned, self.draft.jumped) != (mark.happened, mark.returned, mark.jumped):
             return
-        del self.graph.nodes[size:]
-        del self.graph.nodes[place].ways[ways:]
-        while self.heads and self.heads[-1][0] >= size:
-            self.heads.pop()
-        self.cur = place
+        del self.draft.nodes[size:]
+        del self.draft.nodes[place].ways[ways:]
+        while self.draft.heads and self.draft.heads[-1][0] >= size:
+            self.draft.heads.pop()
+        self.state.cur = place
 
     def join(self, places: Iterable[int | None]) -> int | None:
         """One place that all the given places lead to."""
@@ -373,17 +267,17 @@ class Interpreter:
 
     def lower(self, formula: Formula) -> tuple[int | None, int | None]:
         """Fork on a condition: the places where it is true and where it is false."""
-        if self.cur is None:
+        if self.state.cur is None:
             return None, None
         if isinstance(formula, bool):
-            return (self.cur, None) if formula else (None, self.cur)
+            return (self.state.cur, None) if formula else (None, self.state.cur)
         word = formula[0]
         yes: int | None
         no: int | None
         if word == "test":
             answered, denied = self.node(), self.node()
-            self.link(self.cur, answered, formula[1], True)
-            self.link(self.cur, denied, formula[1], False)
+            self.link(self.state.cur, answered, formula[1], True)
+            self.link(self.state.cur, denied, formula[1], False)
             return answered, denied
         if word == "not":
             no, yes = self.lower(formula[1])
@@ -393,10 +287,10 @@ class Interpreter:
         for part in formula[1:]:
             yes, no = self.lower(part)
             ends.append(no if word == "and" else yes)
-            self.cur = yes if word == "and" else no
-            if self.cur is None:
+            self.state.cur = yes if word == "and" else no
+            if self.state.cur is None:
                 break
-        through = self.cur
+        through = self.state.cur
         short = self.join(ends)
         return (through, short) if word == "and" else (short, through)
 
@@ -405,20 +299,20 @@ class Interpreter:
         formula = self.short(formula)
         if isinstance(formula, bool):
             (then if formula else otherwise)()
-            return (self.cur is not None, False) if formula else (False, self.cur is not None)
+            return (self.state.cur is not None, False) if formula else (False, self.state.cur is not None)
         mark = self.mark()
         yes, no = self.lower(formula)
-        before_vars, before_heap, before = self.frame.vars, self.heap, len(self.written)
-        self.frame.vars, self.heap, self.cur = dict(before_vars), dict(before_heap), yes
-        self.path.append(formula)
+        before_vars, before_heap, before = self.state.frame.vars, self.state.heap, len(self.written)
+        self.state.frame.vars, self.state.heap, self.state.cur = dict(before_vars), dict(before_heap), yes
+        self.state.path.append(formula)
         then()
-        self.path.pop()
-        after_yes = (self.cur, self.frame.vars, self.heap)
-        self.frame.vars, self.heap, self.cur = dict(before_vars), dict(before_heap), no
-        self.path.append(negate(formula))
+        self.state.path.pop()
+        after_yes = (self.state.cur, self.state.frame.vars, self.state.heap)
+        self.state.frame.vars, self.state.heap, self.state.cur = dict(before_vars), dict(before_heap), no
+        self.state.path.append(negate(formula))
         otherwise()
-        self.path.pop()
-        after_no = (self.cur, self.frame.vars, self.heap)
+        self.state.path.pop()
+        after_no = (self.state.cur, self.state.frame.vars, self.state.heap)
         self.meet(formula, after_yes, after_no, before)
         if after_yes[0] is not None and after_no[0] is not None:
             self.forget(mark)
@@ -428,13 +322,13 @@ class Interpreter:
         self, formula: Formula, yes: tuple[int | None, Vars, Heap], no: tuple[int | None, Vars, Heap], before: int
     ) -> None:
         if yes[0] is None:
-            self.cur, self.frame.vars, self.heap = no
+            self.state.cur, self.state.frame.vars, self.state.heap = no
         elif no[0] is None:
-            self.cur, self.frame.vars, self.heap = yes
+            self.state.cur, self.state.frame.vars, self.state.heap = yes
         else:
-            self.cur = self.join((yes[0], no[0]))
-            self.frame.vars = self.meet_maps(formula, yes[1], no[1], yes[1])
-            self.heap = self.meet_maps(formula, yes[2], no[2], dict.fromkeys(self.written[before:]))
+            self.state.cur = self.join((yes[0], no[0]))
+            self.state.frame.vars = self.meet_maps(formula, yes[1], no[1], yes[1])
+            self.state.heap = self.meet_maps(formula, yes[2], no[2], dict.fromkeys(self.written[before:]))
 
     def meet_maps(
         self, formula: Formula, yes: dict[Any, Value], no: dict[Any, Value], keys: Iterable[Any]
@@ -497,7 +391,7 @@ class Interpreter:
             options = [(f, v) for f, v in options if f is not False]
             if len(options) <= 8:
                 return Choice(options)
-        met_opaque = self.opaque(("met", name, self.graph.name, len(self.graph.nodes)), name, a.loops | b.loops)
+        met_opaque = self.opaque(("met", name, self.graph.name, len(self.draft.nodes)), name, a.loops | b.loops)
         met_opaque.divided = a.divided or b.divided
         sides = [side for side in (a, b) if isinstance(side, Opaque)]
         met_opaque.parameter = len(sides) == 2 and all(side.parameter for side in sides)
@@ -552,14 +446,14 @@ class Interpreter:
 
     def store(self, key: int, name: str, value: Value) -> None:
         """Give an object an attribute."""
-        self.heap[key, name] = value
+        self.state.heap[key, name] = value
         self.written.append((key, name))
         self.fields.setdefault(key, {})[name] = None
 
     def attributes(self, key: int) -> list[tuple[str, Value]]:
         """What an object holds here, by name."""
         names = self.fields.get(key, ())
-        return [(name, value) for name in names if (value := self.heap.get((key, name))) is not None]
+        return [(name, value) for name in names if (value := self.state.heap.get((key, name))) is not None]
 
     def held(self, values: Iterable[Value]) -> list[Thing]:
         """The scalers and optimizers that values are or hold."""
@@ -600,7 +494,7 @@ class Interpreter:
     def place_key(self, node: ast.AST) -> tuple[object, ...]:
         """A key for what is made at a place: the syntax node and the calls that led there."""
         chain: list[object] = [id(node)]
-        site = self.frame.caller
+        site = self.state.frame.caller
         while site is not None:
             chain.append((site.path, site.line, site.column))
             site = site.caller
@@ -626,7 +520,7 @@ class Interpreter:
         return id(value)
 
     def turning(self) -> frozenset[int]:
-        return frozenset([loop.key for loop in self.loops]) if self.loops else EMPTY
+        return frozenset([loop.key for loop in self.state.loops]) if self.state.loops else EMPTY
 
     # Questions about values.
 
@@ -769,6 +663,3 @@ def _matters(value: Value) -> bool:
 
 def _options(value: Value) -> list[tuple[Formula, Value]]:
     return value.options if isinstance(value, Choice) else [(True, value)]
-
-
-__all__ = ["BUDGET", "DEPTH", "NONE", "Frame", "Interpreter", "Loop", "Open", "e"]

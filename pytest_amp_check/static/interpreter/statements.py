@@ -14,13 +14,14 @@ from ..project.module import Imported, catches_import, stored_names
 from ..project.syntax import children, walk
 from .conditions import Formula, both, either, negate
 from .imports import Modules
-from .interpreter import Frame, Loop, Open
 from .microbatches import draws, keeps_gradients, loaded, selects, stored_beside
+from .state import Loop, Open
 from .values import (
     NONE,
     Choice,
     ClassValue,
     Const,
+    Frame,
     FunctionValue,
     GradMode,
     HelperContext,
@@ -76,7 +77,7 @@ class Flow(Modules):
     @property
     def uses(self) -> dict[str, str]:
         """Texts of expressions that the file being read uses as scalers, optimizers or modules, and which."""
-        return self.frame.module.uses
+        return self.state.frame.module.uses
 
     @abstractmethod
     def each_of(self, value: Value, node: ast.expr) -> Value: ...
@@ -98,20 +99,20 @@ class Flow(Modules):
 
     def read(self, statements: Items[ast.stmt]) -> None:
         """Read a block; stops where its end cannot be reached."""
-        base, shims = len(self.path), self.shims
+        base, shims = len(self.state.path), self.state.shims
         for statement in statements:
-            if self.cur is None:
+            if self.state.cur is None:
                 break
             self.spent += 1
-            if self.frame.module is not self.module:
+            if self.state.frame.module is not self.module:
                 self.abroad += 1
             handler = _STATEMENTS.get(type(statement))
             if handler is not None:
-                if (self.frame.function or self.frame.module).fragile:
+                if (self.state.frame.function or self.state.frame.module).fragile:
                     self.precision.read(statement)
                 handler(self, statement)
-        del self.path[base:]
-        self.shims = shims
+        del self.state.path[base:]
+        self.state.shims = shims
 
     # Simple statements.
 
@@ -142,60 +143,60 @@ class Flow(Modules):
 
     def _return(self, node: ast.Return) -> None:
         value = self.evaluate(node.value) if node.value is not None else NONE
-        self.leave(self.frame.unwind_base)
-        if self.cur is not None:
-            here = self.path[self.frame.path_base :]
+        self.leave(self.state.frame.unwind_base)
+        if self.state.cur is not None:
+            here = self.state.path[self.state.frame.path_base :]
             # Past some depth, which way a function returned is a question of its own.
             condition = (
                 self.short(both(*here)) if len(here) <= 8 else self.ask(("return", id(node)), "", self.turning())
             )
-            self.frame.returns.append((self.cur, condition, value, self.heap))
-            self.returned += 1
-        self.cur = None
+            self.draft.leave(self.state.frame.returns, (self.state.cur, condition, value, self.state.heap))
+            self.draft.returned += 1
+        self.state.cur = None
 
     def _raise(self, node: ast.Raise) -> None:
         for child in (node.exc, node.cause):
             if child is not None:
                 self.evaluate(child)
-        if self.handlers and self.cur is not None:
+        if self.state.handlers and self.state.cur is not None:
             here = self.node()
-            self.link(self.cur, here)
-            self.handlers[-1].append(here)
-        self.happened += 1
-        self.cur = None
+            self.link(self.state.cur, here)
+            self.state.handlers[-1].append(here)
+        self.draft.happened += 1
+        self.state.cur = None
 
     def _break(self, node: ast.Break) -> None:
-        if self.loops:
-            loop = self.loops[-1]
+        if self.state.loops:
+            loop = self.state.loops[-1]
             self.leave(loop.unwind_base)
-            if self.cur is not None:
-                loop.breaks.append((self.cur, self.frame.vars, self.heap))
-        self.jumped += 1
-        self.cur = None
+            if self.state.cur is not None:
+                self.draft.leave(loop.breaks, (self.state.cur, self.state.frame.vars, self.state.heap))
+        self.draft.jumped += 1
+        self.state.cur = None
 
     def _continue(self, node: ast.Continue) -> None:
-        if self.loops:
-            loop = self.loops[-1]
+        if self.state.loops:
+            loop = self.state.loops[-1]
             self.leave(loop.unwind_base)
-            if self.cur is not None:
-                loop.continues.append((self.cur, self.frame.vars, self.heap))
-        self.jumped += 1
-        self.cur = None
+            if self.state.cur is not None:
+                self.draft.leave(loop.continues, (self.state.cur, self.state.frame.vars, self.state.heap))
+        self.draft.jumped += 1
+        self.state.cur = None
 
     def leave(self, base: int) -> None:
         """Do what leaving the open blocks above ``base`` does: exits of ``with``, ``finally`` blocks."""
-        saved = self.unwind
+        saved = self.state.unwind
         for i in range(len(saved) - 1, base - 1, -1):
-            if self.cur is None:
+            if self.state.cur is None:
                 break
-            self.unwind = saved[:i]
+            self.state.unwind = saved[:i]
             saved[i]()
-        self.unwind = saved
+        self.state.unwind = saved
 
     def _delete(self, node: ast.Delete) -> None:
         for target in node.targets:
             if isinstance(target, ast.Name):
-                self.frame.vars.pop(target.id, None)
+                self.state.frame.vars.pop(target.id, None)
             elif isinstance(target, ast.Subscript):
                 holder, place = self.evaluate(target.value), self.evaluate(target.slice)
                 if isinstance(holder, Mapping) and isinstance(place, Const):
@@ -205,27 +206,31 @@ class Flow(Modules):
         formula = self.condition(node.test)
         if not isinstance(formula, bool):
             yes, _ = self.lower(formula)
-            self.cur = yes
-            self.path.append(formula)
+            self.state.cur = yes
+            self.state.path.append(formula)
 
     def _import(self, node: ast.Import) -> None:
         for alias in node.names:
             head = alias.name.partition(".")[0]
-            self.frame.vars[alias.asname or head] = self.imported(Imported(alias.name if alias.asname else head, "", 0))
+            self.state.frame.vars[alias.asname or head] = self.imported(
+                Imported(alias.name if alias.asname else head, "", 0)
+            )
 
     def _import_from(self, node: ast.ImportFrom) -> None:
         for alias in node.names:
             if alias.name != "*":
                 origin = Imported(node.module or "", alias.name, node.level)
-                self.frame.vars[alias.asname or alias.name] = self.imported(origin)
+                self.state.frame.vars[alias.asname or alias.name] = self.imported(origin)
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        function = self.frame.module.functions[node]
-        self.captured.append(self.frame)
-        value: Value = FunctionValue(function, self.frame.parent if self.frame.of_class else self.frame)
+        function = self.state.frame.module.functions[node]
+        self.captured.append(self.state.frame)
+        value: Value = FunctionValue(
+            function, self.state.frame.parent if self.state.frame.of_class else self.state.frame
+        )
         for decorator in reversed(node.decorator_list):
             value = self.decorate(decorator, value, node)
-        self.frame.vars[node.name] = value
+        self.state.frame.vars[node.name] = value
         if isinstance(value, FunctionValue):
             self.defined[node] = value
 
@@ -260,17 +265,17 @@ class Flow(Modules):
         return value
 
     def _class(self, node: ast.ClassDef) -> None:
-        cls = self.frame.module.classes[node]
-        self.frame.vars[node.name] = ClassValue(cls, self.frame)
+        cls = self.state.frame.module.classes[node]
+        self.state.frame.vars[node.name] = ClassValue(cls, self.state.frame)
         if not cls.words:
             return
-        outer, frame = self.frame, Frame(self.frame.function, self.frame, self.frame.caller)
+        outer, frame = self.state.frame, Frame(self.state.frame.function, self.state.frame, self.state.frame.caller)
         frame.of_class = True
         self.captured.append(frame)
-        frame.path_base, frame.unwind_base = len(self.path), len(self.unwind)
-        self.frame = frame
+        frame.path_base, frame.unwind_base = len(self.state.path), len(self.state.unwind)
+        self.state.frame = frame
         self.read(node.body)
-        self.frame = outer
+        self.state.frame = outer
         self.class_vars[node] = frame.vars
 
     # Forks.
@@ -281,13 +286,13 @@ class Flow(Modules):
             return
         formula = self.condition(node.test)
         shim = is_version_guard(node.test) or self._asks_for_a_version(node.test)
-        self.shims += shim
+        self.state.shims += shim
         yes, no = self.fork(formula, lambda: self.read(node.body), lambda: self.read(node.orelse))
-        self.shims -= shim
+        self.state.shims -= shim
         if not isinstance(formula, bool) and yes != no:
             # One arm came to its end: what follows stands under the other's condition.
-            self.shims += shim
-            self.path.append(formula if yes else negate(formula))
+            self.state.shims += shim
+            self.state.path.append(formula if yes else negate(formula))
 
     def _asks_for_a_version(self, test: ast.expr) -> bool:
         """Whether a test asks for a version that was imported by another name."""
@@ -305,7 +310,7 @@ class Flow(Modules):
             for child in walk(arm.pattern):
                 name = getattr(child, "name", None) or getattr(child, "rest", None)
                 if isinstance(name, str):
-                    self.frame.vars[name] = self.fresh(arm.pattern, name)
+                    self.state.frame.vars[name] = self.fresh(arm.pattern, name)
             catch_all = isinstance(arm.pattern, ast.MatchAs) and arm.pattern.pattern is None and arm.guard is None
             if catch_all:
                 formula: Formula = True
@@ -322,41 +327,41 @@ class Flow(Modules):
 
     def _try(self, node: ast.Try) -> None:
         shim = any(catches_import(handler) for handler in node.handlers)
-        self.trying += shim
-        before_vars, before_heap, before_cur = dict(self.frame.vars), dict(self.heap), self.cur
-        raised: list[int] = [self.cur] if self.cur is not None else []
-        base = len(self.unwind)
+        self.state.trying += shim
+        before_vars, before_heap, before_cur = dict(self.state.frame.vars), dict(self.state.heap), self.state.cur
+        raised: list[int] = [self.state.cur] if self.state.cur is not None else []
+        base = len(self.state.unwind)
         if node.finalbody:
-            frame = self.frame
-            self.unwind = [*self.unwind, lambda: self._in_frame(frame, lambda: self.read(node.finalbody))]
-        self.handlers.append(raised)
-        self.guarded += bool(node.handlers)
-        depth, entered = self.depth, self.entered
+            frame = self.state.frame
+            self.state.unwind = [*self.state.unwind, lambda: self._in_frame(frame, lambda: self.read(node.finalbody))]
+        self.state.handlers.append(raised)
+        self.state.guarded += bool(node.handlers)
+        depth, entered = self.state.depth, self.state.entered
         self.read(node.body)
-        self.guarded -= bool(node.handlers)
-        self.handlers.pop()
-        if self.cur is not None:
+        self.state.guarded -= bool(node.handlers)
+        self.state.handlers.pop()
+        if self.state.cur is not None:
             self.read(node.orelse)
-        self.trying -= shim
-        self.shims += shim
-        ends = [(self.cur, self.frame.vars, self.heap)]
-        in_try = {**before_vars, **self.frame.vars}
+        self.state.trying -= shim
+        self.state.shims += shim
+        ends = [(self.state.cur, self.state.frame.vars, self.state.heap)]
+        in_try = {**before_vars, **self.state.frame.vars}
         for handler in node.handlers:
-            self.cur = self.join(self._raising(raised))
-            if self.entered != entered:
+            self.state.cur = self.join(self._raising(raised))
+            if self.state.entered != entered:
                 self.emit(e.AUTOCAST_EXIT, handler, depth=depth)
-            self.frame.vars, self.heap = dict(in_try), dict(before_heap)
+            self.state.frame.vars, self.state.heap = dict(in_try), dict(before_heap)
             if handler.name:
-                self.frame.vars[handler.name] = self.fresh(handler, handler.name)
-            self.rescuing += 1
+                self.state.frame.vars[handler.name] = self.fresh(handler, handler.name)
+            self.state.rescuing += 1
             self.read(handler.body)
-            self.rescuing -= 1
-            ends.append((self.cur, self.frame.vars, self.heap))
-        self.unwind = self.unwind[:base]
-        self.shims -= shim
+            self.state.rescuing -= 1
+            ends.append((self.state.cur, self.state.frame.vars, self.state.heap))
+        self.state.unwind = self.state.unwind[:base]
+        self.state.shims -= shim
         live = [end for end in ends if end[0] is not None]
         if not live:
-            self.cur = None
+            self.state.cur = None
             if node.finalbody and before_cur is not None and raised and not node.handlers:
                 self._only_raised(node, raised)
             return
@@ -366,7 +371,7 @@ class Flow(Modules):
             cur = self.join((cur, other[0]))
             variables = {**other[1], **variables}
             heap = {**other[2], **heap}
-        self.cur, self.frame.vars, self.heap = cur, variables, heap
+        self.state.cur, self.state.frame.vars, self.state.heap = cur, variables, heap
         self.read(node.finalbody)
 
     def _raising(self, places: list[int]) -> list[int]:
@@ -374,7 +379,7 @@ class Flow(Modules):
         kept: list[int] = []
         stepped: list[int] = []
         for place in places:
-            event = self.graph.nodes[place].event
+            event = self.draft.nodes[place].event
             if event is not None and event.kind == e.UPDATE:
                 stepped.clear()
             if event is not None and (stepped or event.kind == e.SCALER_STEP):
@@ -384,19 +389,19 @@ class Flow(Modules):
         return kept + stepped
 
     def _only_raised(self, node: ast.Try, raised: list[int]) -> None:
-        self.cur = self.join(raised)
+        self.state.cur = self.join(raised)
         self.read(node.finalbody)
-        if self.handlers and self.cur is not None:
-            self.handlers[-1].append(self.cur)
+        if self.state.handlers and self.state.cur is not None:
+            self.state.handlers[-1].append(self.state.cur)
             # The place is needed yet: what leads to it cannot be left out of the graph.
-            self.happened += 1
-        self.cur = None
+            self.draft.happened += 1
+        self.state.cur = None
 
     def _in_frame(self, frame: Frame, act: Callable[[], None]) -> None:
-        saved = self.frame
-        self.frame = frame
+        saved = self.state.frame
+        self.state.frame = frame
         act()
-        self.frame = saved
+        self.state.frame = saved
 
     # Loops.
 
@@ -444,15 +449,15 @@ class Flow(Modules):
         """A loop over a few known items: its body once for each."""
         breaks: list[tuple[int, dict[str, Value], dict[tuple[int, str], Value]]] = []
         for item in items:
-            if self.cur is None:
+            if self.state.cur is None:
                 break
-            loop = Loop(-1, len(self.unwind))
-            self.loops.append(loop)
-            base = len(self.path)
+            loop = Loop(-1, len(self.state.unwind))
+            self.state.loops.append(loop)
+            base = len(self.state.path)
             self.assign(node.target, item)
             self.read(node.body)
-            del self.path[base:]
-            self.loops.pop()
+            del self.state.path[base:]
+            self.state.loops.pop()
             self._gather([*loop.continues])
             breaks.extend(loop.breaks)
         self._gather(breaks)
@@ -460,25 +465,27 @@ class Flow(Modules):
     def _gather(self, ends: list[tuple[int, dict[str, Value], dict[tuple[int, str], Value]]]) -> None:
         """Let other ways meet the one being read."""
         for cur, variables, heap in ends:
-            if self.cur is None:
-                self.cur, self.frame.vars, self.heap = cur, variables, heap
+            if self.state.cur is None:
+                self.state.cur, self.state.frame.vars, self.state.heap = cur, variables, heap
             else:
-                self.cur = self.join((self.cur, cur))
-                self.frame.vars = {**variables, **self.frame.vars}
-                self.heap = {**heap, **self.heap}
+                self.state.cur = self.join((self.state.cur, cur))
+                self.state.frame.vars = {**variables, **self.state.frame.vars}
+                self.state.heap = {**heap, **self.state.heap}
 
     def _while(self, node: ast.While) -> None:
-        self._loop(node, lambda: None, node.test, pieces=any(loop.node for loop in self.loops) and draws(node.body))
+        self._loop(
+            node, lambda: None, node.test, pieces=any(loop.node for loop in self.state.loops) and draws(node.body)
+        )
 
     def _draws_anew(self, node: ast.For | ast.AsyncFor) -> bool:
         """Whether each turn of a loop works on data that it draws itself, not on those of the turn around it."""
         if draws(node.body):
             return True
-        outer = self.loops[-1] if self.loops else None
-        if outer is None or outer.node is None or outer.frame is not self.frame:
+        outer = self.state.loops[-1] if self.state.loops else None
+        if outer is None or outer.node is None or outer.frame is not self.state.frame:
             return False
         return not any(
-            _is_data(self.frame.vars.get(name)) for name in loaded(node.body) & stored_beside(outer.node, node)
+            _is_data(self.state.frame.vars.get(name)) for name in loaded(node.body) & stored_beside(outer.node, node)
         )
 
     def _loop(
@@ -489,12 +496,12 @@ class Flow(Modules):
         *,
         pieces: bool,
     ) -> None:
-        if self.cur is None:
+        if self.state.cur is None:
             return
         body, orelse = node.body, node.orelse
         self.serial += 1
-        loop = Loop(self.serial, len(self.unwind))
-        loop.node, loop.frame = node, self.frame
+        loop = Loop(self.serial, len(self.state.unwind))
+        loop.node, loop.frame = node, self.state.frame
         loop.pieces = pieces and not keeps_gradients(body)
         asked = len(self.tests.asked)
         mark = self.mark()
@@ -504,39 +511,39 @@ class Flow(Modules):
         asked_first.turn = True
         first = asked_first.key
         self._turn(head, first, True)
-        self.heads.append((head, loop.key))
-        before_vars, before_heap = self.frame.vars, self.heap
-        self.frame.vars, self.heap = dict(before_vars), dict(before_heap)
-        self.loops.append(loop)
-        base = len(self.path)
-        self.cur = head
+        self.draft.heads.append((head, loop.key))
+        before_vars, before_heap = self.state.frame.vars, self.state.heap
+        self.state.frame.vars, self.state.heap = dict(before_vars), dict(before_heap)
+        self.state.loops.append(loop)
+        base = len(self.state.path)
+        self.state.cur = head
         past: int | None
         if test is None:
             # A loop over data that is empty teaches nothing: it is taken to turn at least once.
             entry, past = self.node(), self.node()
             self.link(head, entry)
             self.link(head, past, first, False)
-            self.cur = entry
+            self.state.cur = entry
         else:
-            self.cur, past = self.lower(self.condition(test))
+            self.state.cur, past = self.lower(self.condition(test))
         bind()
         self.read(body)
-        del self.path[base:]
+        del self.state.path[base:]
         self._gather(loop.continues)
         self._turn(head, first, False)
         open_ended = self._leaves_the_step(head, loop)
-        after = (self.cur, self.frame.vars, self.heap)
-        self.loops.pop()
-        self.cur = past
+        after = (self.state.cur, self.state.frame.vars, self.state.heap)
+        self.state.loops.pop()
+        self.state.cur = past
         counted = any(t.counts and loop.key in self.tests.loops[t.key] for t in self.tests.asked[asked:])
-        if counted and not open_ended and self.happened != mark.happened:
+        if counted and not open_ended and self.draft.happened != mark.happened:
             self.emit(e.LOOP_EXIT, body[0])
         if after[0] is not None:
-            self.frame.vars, self.heap = {**before_vars, **after[1]}, {**before_heap, **after[2]}
+            self.state.frame.vars, self.state.heap = {**before_vars, **after[1]}, {**before_heap, **after[2]}
         else:
-            self.frame.vars, self.heap = dict(before_vars), dict(before_heap)
+            self.state.frame.vars, self.state.heap = dict(before_vars), dict(before_heap)
         # The loop's own jumps are settled; those of its else belong to a loop around it.
-        self.jumped = mark.jumped
+        self.draft.jumped = mark.jumped
         self.read(orelse)
         self._gather(loop.breaks)
         if open_ended:
@@ -545,7 +552,7 @@ class Flow(Modules):
 
     def _leaves_the_step(self, head: int, loop: Loop) -> bool:
         """Whether a loop that was just read runs backward and leaves the step to what follows; its events are told."""
-        events = [node.event for node in self.graph.nodes[head:] if node.event is not None]
+        events = [node.event for node in self.draft.nodes[head:] if node.event is not None]
         backwards = [event for event in events if event.kind == e.BACKWARD]
         if not backwards or any(event.facts.get("opaque") for event in backwards):
             return False
@@ -562,10 +569,10 @@ class Flow(Modules):
 
     def _turn(self, head: int, first: int, truth: bool) -> None:
         """Lead on to a turn of a loop, which is the first or is not."""
-        if self.cur is not None:
+        if self.state.cur is not None:
             before = self.node()
-            self.link(self.cur, before)
-            self.graph.nodes[before].forgets |= 1 << first
+            self.link(self.state.cur, before)
+            self.draft.nodes[before].forgets |= 1 << first
             self.link(before, head, first, truth)
 
     def _carry(self, body: list[ast.stmt], loop: Loop, bind: Callable[[], None]) -> None:
@@ -575,20 +582,20 @@ class Flow(Modules):
         unknown.
         """
         names, attributes = stored_names(body)
-        carried = [name for name in names if name in self.frame.vars]
-        held = [key for key in self.heap if key[1] in attributes]
-        trial = any(_may_become_thing(self.frame.vars[name]) for name in carried)
-        trial = trial or any(_may_become_thing(self.heap[key]) for key in held)
+        carried = [name for name in names if name in self.state.frame.vars]
+        held = [key for key in self.state.heap if key[1] in attributes]
+        trial = any(_may_become_thing(self.state.frame.vars[name]) for name in carried)
+        trial = trial or any(_may_become_thing(self.state.heap[key]) for key in held)
         if trial and self.spent < 4_000:
             after_vars, after_heap = self._trial(body, loop, bind)
         else:
             after_vars, after_heap = {}, {}
         key = frozenset((loop.key,))
         for name in carried:
-            value = self.frame.vars[name]
-            self.frame.vars[name] = self._carried(value, after_vars.get(name), name, key)
+            value = self.state.frame.vars[name]
+            self.state.frame.vars[name] = self._carried(value, after_vars.get(name), name, key)
         for place in held:
-            self.store(*place, self._carried(self.heap[place], after_heap.get(place), place[1], key))
+            self.store(*place, self._carried(self.state.heap[place], after_heap.get(place), place[1], key))
 
     def _carried(self, value: Value, after: Value | None, name: str, key: frozenset[int]) -> Value:
         if isinstance(value, (Tensor, Sequence)):
@@ -616,20 +623,17 @@ class Flow(Modules):
         self, body: list[ast.stmt], loop: Loop, bind: Callable[[], None]
     ) -> tuple[dict[str, Value], dict[tuple[int, str], Value]]:
         """Read a turn of a loop without keeping its events."""
-        variables, heap, returns = self.frame.vars, self.heap, list(self.frame.returns)
         after: list[Any] = []
 
         def turn() -> None:
-            self.frame.vars, self.heap = dict(variables), dict(heap)
-            trial = Loop(loop.key, len(self.unwind))
-            self.loops.append(trial)
+            trial = Loop(loop.key, len(self.state.unwind))
+            self.state.loops.append(trial)
             bind()
             self.read(body)
             self._gather(trial.continues)
-            after.extend((self.frame.vars, self.heap))
+            after.extend((self.state.frame.vars, self.state.heap))
 
-        self.aside(turn)
-        self.frame.vars, self.heap, self.frame.returns = variables, heap, returns
+        self.discarded(turn)
         return after[0], after[1]
 
     # With.
@@ -638,7 +642,7 @@ class Flow(Modules):
         self._with_items(node, 0)
 
     def _with_items(self, node: ast.With | ast.AsyncWith, index: int) -> None:
-        if self.cur is None:
+        if self.state.cur is None:
             return
         if index == len(node.items):
             self.read(node.body)
@@ -647,7 +651,7 @@ class Flow(Modules):
         if _expects_error(item.context_expr):
             # What is written to raise is no mistake.
             found = self.precision.close()
-            self.aside(lambda: self.read(node.body))
+            self.discarded(lambda: self.read(node.body))
             self.precision.reopen(found)
             return
         context = self.evaluate(item.context_expr)
@@ -656,32 +660,32 @@ class Flow(Modules):
         if isinstance(context, HelperContext):
             self._with_helper(context, item, node, index)
             return
-        depth, opened = self.depth, len(self.open)
+        depth, opened = self.state.depth, len(self.state.open)
         self.enter(context, item.context_expr)
         if item.optional_vars is not None:
             self.assign(item.optional_vars, self.entered_value(context, item.context_expr))
-        frame = self.frame
-        base = len(self.unwind)
-        self.unwind = [
-            *self.unwind,
+        frame = self.state.frame
+        base = len(self.state.unwind)
+        self.state.unwind = [
+            *self.state.unwind,
             lambda: self._in_frame(frame, lambda: self.exit(context, item.context_expr, depth)),
         ]
         if _holds_autocast(context):
             self._yields_inside(node, item.context_expr)
-        entered = self.entered
+        entered = self.state.entered
         self._with_items(node, index + 1)
-        if isinstance(context, StackContext) and self.entered != entered:
+        if isinstance(context, StackContext) and self.state.entered != entered:
             self._yields_inside(node, item.context_expr)
-        self.unwind = self.unwind[:base]
+        self.state.unwind = self.state.unwind[:base]
         self.exit(context, item.context_expr, depth)
         self.closed(context)
         if isinstance(context, Instance):
-            del self.open[opened:]
-        self.depth = depth
+            del self.state.open[opened:]
+        self.state.depth = depth
 
     def _yields_inside(self, node: ast.With | ast.AsyncWith, context: ast.expr) -> None:
-        function = self.frame.function
-        if function is None or self.frame.on_yield is not None:
+        function = self.state.frame.function
+        if function is None or self.state.frame.on_yield is not None:
             return
         if function.manager or any(n in ("asynccontextmanager", "fixture") for n in function.decorator_names()):
             return
@@ -700,21 +704,21 @@ class Flow(Modules):
         self, context: HelperContext, item: ast.withitem, node: ast.With | ast.AsyncWith, index: int
     ) -> None:
         """Read the body of a ``@contextmanager`` function, and the body of the ``with`` at its ``yield``."""
-        outer = self.frame
+        outer = self.state.frame
         ran = False
 
         def at_yield(value: Value) -> None:
             # Of several places where it yields, each stands on a way of its own.
             nonlocal ran
             ran = True
-            inner, self.frame = self.frame, outer
+            inner, self.state.frame = self.state.frame, outer
             if item.optional_vars is not None:
                 self.assign(item.optional_vars, value)
             self._with_items(node, index + 1)
-            self.frame = inner
+            self.state.frame = inner
 
         self.follow(context.func, context.args, context.keywords, context.node, on_yield=at_yield)
-        if not ran and self.cur is not None:
+        if not ran and self.state.cur is not None:
             self._with_items(node, index + 1)
 
     @abstractmethod
@@ -736,33 +740,33 @@ class Flow(Modules):
             if _holds_autocast(context):
                 self._enter_choice(context, node)
             elif _keeps_apart(context):
-                self.apart.append(either(*(f for f, v in context.options if isinstance(v, NoSync))))
+                self.state.apart.append(either(*(f for f, v in context.options if isinstance(v, NoSync))))
             return
         if isinstance(context, Ref) and context.role == "autocast":
             self._enter_autocast(context, node)
         elif isinstance(context, NoSync):
-            self.apart.append(True)
+            self.state.apart.append(True)
         elif isinstance(context, GradMode):
-            self.no_grad += 1
+            self.state.no_grad += 1
         elif isinstance(context, StackContext):
-            context.depth, context.opened, context.apart = self.depth, len(self.open), len(self.apart)
+            context.depth, context.opened, context.apart = self.state.depth, len(self.state.open), len(self.state.apart)
         elif isinstance(context, Instance):
             self.call_method(context, "__enter__", [], node)
         elif isinstance(context, (Opaque, Named)):
-            self.maybe_open += 1
+            self.state.maybe_open += 1
 
     def _enter_choice(self, context: Choice, node: ast.AST) -> None:
         places: list[int | None] = []
-        start = self.cur
+        start = self.state.cur
         enabled: Formula = False
         device, dtype = "", ""
         for formula, value in context.options:
-            self.cur = start
+            self.state.cur = start
             if start is None:
                 break
             yes, no = self.lower(formula)
-            self.cur = yes
-            self.path.append(formula)
+            self.state.cur = yes
+            self.state.path.append(formula)
             if isinstance(value, Ref) and value.role == "autocast":
                 self._enter_autocast(value, node, remember=False)
                 enabled = self.short(either(enabled, both(formula, value.enabled)))
@@ -771,14 +775,14 @@ class Flow(Modules):
                 dtype = known if dtype in ("", known) else "?"
             else:
                 self.emit(e.AUTOCAST_ENTER, node, None, null=True, enabled=False, device="", dtype="", cache=True)
-                self.entered += 1
-            self.path.pop()
-            places.append(self.cur)
+                self.state.entered += 1
+            self.state.path.pop()
+            places.append(self.state.cur)
             start = no
-        self.cur = self.join(places)
-        self.depth += 1
-        self.open.append(Open(enabled, device, dtype))
-        self.opened(self.open[-1], node)
+        self.state.cur = self.join(places)
+        self.state.depth += 1
+        self.state.open.append(Open(enabled, device, dtype))
+        self.opened(self.state.open[-1], node)
 
     def _enter_autocast(self, context: Ref, node: ast.AST, *, remember: bool = True) -> None:
         facts = context.thing.facts
@@ -799,42 +803,42 @@ class Flow(Modules):
         places = []
         for place, on in ((yes, True), (no, False)):
             if place is not None:
-                self.cur = place
-                self.path.append(context.enabled if on else negate(context.enabled))
+                self.state.cur = place
+                self.state.path.append(context.enabled if on else negate(context.enabled))
                 enter(on)
-                self.path.pop()
-                places.append(self.cur)
-        self.cur = self.join(places)
-        self.entered += 1
+                self.state.path.pop()
+                places.append(self.state.cur)
+        self.state.cur = self.join(places)
+        self.state.entered += 1
         if remember:
-            self.depth += 1
-            self.open.append(Open(context.enabled, device, dtype, cache=cache))
-            self.opened(self.open[-1], node)
+            self.state.depth += 1
+            self.state.open.append(Open(context.enabled, device, dtype, cache=cache))
+            self.opened(self.state.open[-1], node)
 
     def exit(self, context: Value, node: ast.AST, depth: int) -> None:
         """What leaving a context does to the graph: only ``depth`` regions stay open."""
         if _holds_autocast(context) or isinstance(context, StackContext):
             self.emit(e.AUTOCAST_EXIT, node, depth=depth)
-        elif isinstance(context, Instance) and self.cur is not None:
+        elif isinstance(context, Instance) and self.state.cur is not None:
             self.call_method(context, "__exit__", [NONE, NONE, NONE], node)
-            if self.entered:
+            if self.state.entered:
                 # What the object of a class has opened, it closes, in whatever way it finds its context again.
                 self.emit(e.AUTOCAST_EXIT, node, depth=depth)
 
     def closed(self, context: Value) -> None:
         """What is no longer around once a context is left."""
         if _holds_autocast(context):
-            if self.open:
-                self.open.pop()
+            if self.state.open:
+                self.state.open.pop()
         elif isinstance(context, StackContext):
-            del self.open[context.opened :]
-            del self.apart[context.apart :]
+            del self.state.open[context.opened :]
+            del self.state.apart[context.apart :]
         elif isinstance(context, GradMode):
-            self.no_grad -= 1
-        elif _keeps_apart(context) and self.apart:
-            self.apart.pop()
+            self.state.no_grad -= 1
+        elif _keeps_apart(context) and self.state.apart:
+            self.state.apart.pop()
         elif isinstance(context, (Opaque, Named)):
-            self.maybe_open -= 1
+            self.state.maybe_open -= 1
 
     def entered_value(self, context: Value, node: ast.expr) -> Value:
         if isinstance(context, (StackContext, Instance, Pool, Tensor)):

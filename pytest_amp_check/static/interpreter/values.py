@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from collections.abc import Mapping as Items
 
 from ...protocol.events import Event, Site, Thing
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..project.module import Class, Function, Imported, Module
-    from .interpreter import Frame
 
 #: An empty set: most values have several, and each made anew would be an object of its own.
 EMPTY: frozenset[Any] = frozenset()
@@ -589,6 +589,56 @@ class Choice(Value):
 
 
 NONE = Const(None)
+
+Vars = dict[str, Value]
+Heap = dict[tuple[int, str], Value]
+#: Where a jump leaves a loop, or goes on to its next turn, with what variables and objects hold there.
+Jump = tuple[int, Vars, Heap]
+#: Where a function returns, under which condition, what, and what objects hold there.
+Return = tuple[int, Formula, Value, Heap]
+
+
+class Frame:
+    """A call that is being read: the variables of a function and where it returns to."""
+
+    __slots__ = (
+        "caller",
+        "cls",
+        "function",
+        "module",
+        "of_class",
+        "on_yield",
+        "parent",
+        "path_base",
+        "receiver",
+        "returns",
+        "unwind_base",
+        "vars",
+        "yields_pieces",
+    )
+
+    def __init__(
+        self, function: Function | None, parent: Frame | None, caller: Site | None, module: Module | None = None
+    ) -> None:
+        home = function.module if function is not None else parent.module if parent is not None else module
+        assert home is not None
+        self.module: Module = home
+        self.function = function
+        self.parent = parent
+        self.caller = caller
+        self.vars: Vars = {}
+        self.receiver: Value | None = None
+        self.cls: Class | None = None
+        self.returns: list[Return] = []
+        self.unwind_base = 0
+        self.path_base = 0
+        self.of_class = False
+        self.yields_pieces = False
+        self.on_yield: Callable[[Value], None] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.function.qualified_name if self.function else "<module>"
 
 
 def merge_into(mapping: Mapping, value: Value) -> None:

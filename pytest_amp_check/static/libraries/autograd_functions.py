@@ -67,7 +67,7 @@ class CustomFunctions(Functions):
 
     def applied(self, cls: Class, args: list[Value]) -> None:
         """A Function is applied where a region may be open."""
-        if not self.in_region() or self.no_grad:
+        if not self.in_region() or self.state.no_grad:
             return
         flaw = self._flaw(cls)
         if flaw is not None and flaw.mixed is not None:
@@ -76,9 +76,9 @@ class CustomFunctions(Functions):
                 self._tell(cls, flaw, inside=True)
 
     def _tell(self, cls: Class, flaw: Flaw, *, inside: bool) -> None:
-        outer, self.frame = self.frame, self.home(flaw.method.module)
+        outer, self.state.frame = self.state.frame, self.home(flaw.method.module)
         site = self.site(flaw.method.node)
-        self.frame = outer
+        self.state.frame = outer
         names = {"function": cls.name}
         self.emit_at(
             e.CUSTOM_FUNCTION, site, None, how=flaw.how, applied=flaw.mixed is not None, inside=inside, names=names
@@ -144,9 +144,9 @@ class CustomFunctions(Functions):
 
     def _named_at(self, method: Function, node: ast.expr) -> str:
         """The name of torch that an expression in a method stands for, or the text of it."""
-        outer, self.frame = self.frame, self.home(method.module)
+        outer, self.state.frame = self.state.frame, self.home(method.module)
         named = self._dotted(node)
-        self.frame = outer
+        self.state.frame = outer
         return surface.canonical(named) if named else chain(node) or ""
 
     def _is_weight(self, argument: ast.expr, method: Function, owner: Class) -> bool:

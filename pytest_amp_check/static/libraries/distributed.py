@@ -141,7 +141,9 @@ class Distributed(Lightning):
 
         A context of which nothing is known may be ``no_sync()`` by another name.
         """
-        if self.maybe_open or not (_SPARES.isdisjoint(self.module.identifiers | self.frame.module.identifiers)):
+        if self.state.maybe_open or not (
+            _SPARES.isdisjoint(self.module.identifiers | self.state.frame.module.identifiers)
+        ):
             return None
         keys = tensor.deps if tensor.deps is not None else frozenset()
         if not keys and tensor.forward is not None and tensor.forward.subject is not None:
@@ -209,11 +211,11 @@ class Distributed(Lightning):
         ran: list[Thing] = []
 
         def act() -> None:
-            self.open, self.maybe_open = [], 0
+            self.state.open, self.state.maybe_open = [], 0
             self.follow(function, args, {}, node, always=True)
-            ran.extend(self._forwards(self.graph.nodes))
+            ran.extend(self._forwards(self.draft.nodes))
 
-        self._look_at(act)
+        self.previewed(act)
         if ran:
             names = {"call": self.words(node), "module": ran[0].name}
             self.emit(e.THREAD, node, ran[0].key, how="thread", names=names)
@@ -238,7 +240,13 @@ class Distributed(Lightning):
     def compiled_backward(self, tensor: Tensor, node: ast.AST) -> None:
         """A loss runs backward outside of the region in which a compiled module ran, which has float32 islands."""
         forward = tensor.forward
-        if forward is None or forward.subject is None or tensor.autocast != "in" or self.in_region() or self.maybe_open:
+        if (
+            forward is None
+            or forward.subject is None
+            or tensor.autocast != "in"
+            or self.in_region()
+            or self.state.maybe_open
+        ):
             return
         thing = self.program.things[forward.subject]
         if thing.facts.get("compiled") and "backward_pass_autocast" not in self.module.identifiers:
@@ -265,7 +273,7 @@ class Distributed(Lightning):
         def act() -> None:
             self.follow(function, [], {}, forward.node, always=True)
             off = False
-            for node in self.graph.nodes:
+            for node in self.draft.nodes:
                 kind = node.event.kind if node.event is not None else ""
                 if node.event is not None and kind == e.AUTOCAST_ENTER and not node.event.facts.get("null"):
                     facts = node.event.facts
@@ -275,15 +283,8 @@ class Distributed(Lightning):
                 elif kind == e.FORWARD and off:
                     ran.append(True)
 
-        self._look_at(act)
+        self.previewed(act)
         return bool(ran)
-
-    def _look_at(self, act: Callable[[], None]) -> None:
-        """Read something for the events that it has, which are none of this place's."""
-        roots, reached, heap = set(self.roots_reached), set(self.reached), self.heap
-        self.heap = dict(heap)
-        self.aside(act)
-        self.heap, self.roots_reached, self.reached = heap, roots, reached
 
 
 def _is_never_cast(thing: Thing) -> bool:

@@ -39,7 +39,7 @@ class Gradients(Overhead):
     def rate_divided(self, params: Params) -> None:
         """Averaging may be left to the learning rate, or to a hook on the gradients."""
         owners = self._owners(params)
-        if owners is None and self.frame.module is self.module:
+        if owners is None and self.state.frame.module is self.module:
             # Of an optimizer that the file may only come to know by its use.
             self.program.facts["averaged"] = True
         for key in owners or ():
@@ -155,7 +155,7 @@ class Gradients(Overhead):
             None,
             None,
             owners=self._clip_owners(params),
-            nonfinite_error=isinstance(strict, Const) and strict.value is True and not self.guarded,
+            nonfinite_error=isinstance(strict, Const) and strict.value is True and not self.state.guarded,
             measures_only=_is_infinite(limit),
             names={"call": self.words(node), "params": Words(arguments[0]) if arguments else ""},
         )

@@ -89,7 +89,7 @@ class Lightning(Ignite):
     def enter_root(self, function: Function) -> None:
         """Before a function that nobody calls here: a Trainer may run it under autocast."""
         if function.name in STEPS and self._is_lightning(function.cls):
-            self.ambient = self.trainers_of(function.module).trains_in(frameworks.MIXED)
+            self.state.ambient = self.trainers_of(function.module).trains_in(frameworks.MIXED)
 
     def leave_root(self, function: Function, value: Value) -> None:
         """After it: what ``training_step`` returns is divided by the Trainer, and runs backward."""
@@ -113,7 +113,7 @@ class Lightning(Ignite):
     def _instance_method(
         self, receiver: Instance, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
-        own = (receiver.key, name) in self.heap or self.method_of(receiver.cls, name) is not None
+        own = (receiver.key, name) in self.state.heap or self.method_of(receiver.cls, name) is not None
         if not own and self._is_lightning(receiver.cls):
             if name in HARMLESS:
                 return self.fresh(node, name)

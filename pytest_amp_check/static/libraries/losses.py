@@ -59,18 +59,18 @@ class Losses(Expressions):
 
     def in_region(self) -> bool:
         """Whether an autocast region may be enabled where this is read."""
-        return any(region.enabled is not False for region in self.open)
+        return any(region.enabled is not False for region in self.state.open)
 
     def _mark_region(self, made: Tensor) -> None:
         """Record under which regions a tensor was computed."""
-        region = next((r for r in reversed(self.open) if r.device != "null"), None)
+        region = next((r for r in reversed(self.state.open) if r.device != "null"), None)
         if region is not None and region.enabled is not False:
             made.autocast = "in"
             known = region.dtype if region.enabled is True and region.dtype else "?"
             made.dtypes = made.dtypes | {known}
             made.device = region.device
             made.low = region.dtype or "?"
-        elif self.maybe_open:
+        elif self.state.maybe_open:
             made.autocast = "unknown"
             made.dtypes = made.dtypes | {"?"}
         elif region is None or not made.autocast:
@@ -113,7 +113,7 @@ class Losses(Expressions):
             made.ran |= part.ran
             deps = None if deps is None or part.deps is None else deps | part.deps
             made.penalty = made.penalty or part.penalty
-        made.deps = frozenset() if self.no_grad else deps
+        made.deps = frozenset() if self.state.no_grad else deps
         made.module_read = read and all(part.module_read for part in parts)
         made.matmul = True
         self._mark_region(made)
@@ -124,14 +124,18 @@ class Losses(Expressions):
         parts = [t for value in [*args, *keywords.values()] for t in tensors_of(value)]
         low, promotes = "", facts.get("promotes")
         first = next(iter(tensors_of(args[0])), None) if args else None
-        if first is not None and first.low and not (self.in_region() or self.maybe_open or self.no_grad or promotes):
+        if (
+            first is not None
+            and first.low
+            and not (self.in_region() or self.state.maybe_open or self.state.no_grad or promotes)
+        ):
             low = first.low if first.low in ("float16", "bfloat16") else ""
         self.emit(
             e.LOSS,
             node,
             function=facts.get("kind"),
             low_precision=low,
-            ambient=None if self.open else self.ambient,
+            ambient=None if self.state.open else self.state.ambient,
             names={
                 "call": self.words(node),
                 "loss": Words(node.args[0]) if isinstance(node, ast.Call) and node.args else "",
@@ -143,7 +147,7 @@ class Losses(Expressions):
             made.autocast = "in" if self.in_region() else "unknown"
             made.module_read = False
             made.in_region = self.in_region()
-        if self.no_grad:
+        if self.state.no_grad:
             made.deps = frozenset()
         made.is_loss = True
         made.low = ""
@@ -229,7 +233,7 @@ class Losses(Expressions):
             "names": names,
         }
         self.fork(
-            either(*self.apart),
+            either(*self.state.apart),
             lambda: self._emit_backward(node, scaler, {**facts, "apart": True}),
             lambda: self._emit_backward(node, scaler, dict(facts)),
         )
@@ -356,7 +360,7 @@ class Losses(Expressions):
                 made.divided = made.divided or factor.divided or _is_share(factor.value)
             else:
                 # A weight of which only the name is known may well be 1 / k, but those of a criterion's parts are not.
-                made.divided = made.divided or factor.divided or not self.forwards
+                made.divided = made.divided or factor.divided or not self.state.forwards
         elif op in ("+", "-"):
             made.uneven = made.uneven or is_uneven(parts)
             made.divided = all(p.divided for p in parts)

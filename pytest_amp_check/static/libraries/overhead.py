@@ -6,7 +6,7 @@ import ast
 
 from ...protocol import events as e
 from ...protocol.events import Site, Thing
-from ..interpreter.interpreter import Loop, Open
+from ..interpreter.state import Loop, Open
 from ..interpreter.values import Const, Opaque, Tensor, Value
 from ..project.module import stored_names
 from ..project.syntax import walk
@@ -78,20 +78,20 @@ class Overhead(Losses):
     # Casts.
 
     def opened(self, region: Open, node: ast.AST) -> None:
-        region.turns = tuple(loop.key for loop in self.loops)
+        region.turns = tuple(loop.key for loop in self.state.loops)
         region.site = self.site(node)
         region.words = self.words(node)
 
     def ran(self, thing: Thing, node: ast.AST) -> None:
         """A module runs forward, of which the weights may be cast anew in each turn of the loop around."""
-        if len(self.open) != 1 or not self.loops or self.no_grad or self.maybe_open:
+        if len(self.state.open) != 1 or not self.state.loops or self.state.no_grad or self.state.maybe_open:
             return
-        region, loop = self.open[0], self.loops[-1]
+        region, loop = self.state.open[0], self.state.loops[-1]
         if region.enabled is False or region.site is None or thing.facts.get("low") or thing.facts.get("compiled"):
             return
-        if loop.node is None or loop.frame is not self.frame or _changes(node, loop):
+        if loop.node is None or loop.frame is not self.state.frame or _changes(node, loop):
             return
-        keys = tuple(other.key for other in self.loops)
+        keys = tuple(other.key for other in self.state.loops)
         if region.turns == keys and region.cache:
             how = "region"
         elif not region.cache and keys[: len(region.turns)] == region.turns != keys and self._free_to_cache(loop):
@@ -105,19 +105,19 @@ class Overhead(Losses):
 
     def _free_to_cache(self, loop: Loop) -> bool:
         """Whether nothing in the loop, or in the function that opens the region, needs it to keep no weights."""
-        function = self.frame.function
-        body: ast.AST = function.node if function is not None else self.frame.module.tree
+        function = self.state.frame.function
+        body: ast.AST = function.node if function is not None else self.state.frame.module.tree
         return not _names_one(body, _NEEDS_NO_CACHE) and loop.node is not None and not _names_one(loop.node, _WRITES)
 
     def cast_for(self, tensor: Tensor) -> None:
         """A loss runs backward: once, for all turns of a loop in which weights were cast."""
-        here = tuple(loop.key for loop in self.loops)
+        here = tuple(loop.key for loop in self.state.loops)
         first = tensor.forward.subject if tensor.forward is not None else None
         used = self._whole(tensor.deps) if tensor.deps is not None else frozenset((first,))
         for recast in self.recasts:
             inside = recast.outer[: len(here)] == here
             if recast.how == "cache":
-                inside = inside and recast.entered[: len(here)] == here and not self.open
+                inside = inside and recast.entered[: len(here)] == here and not self.state.open
             made = recast.loop is None or recast.loop in tensor.ran
             if inside and made and recast.module in used:
                 self.emit_at(e.OVERHEAD, recast.site, recast.module, how=recast.how, names=recast.names)
@@ -135,7 +135,7 @@ class Overhead(Losses):
         read = [part for part in walk(call) if id(part) in self.scale_reads]
         if not read or not self._nothing_else(call, read):
             return
-        loops = tuple(loop.key for loop in self.loops)
+        loops = tuple(loop.key for loop in self.state.loops)
         for part in read:
             scaler = self.scale_reads[id(part)]
             names = {"call": self.words(part), "scaler": scaler.name}
@@ -159,7 +159,7 @@ class Overhead(Losses):
         """The facts of a ``zero_grad`` that writes zeros where it could let go of the gradients."""
         given = args[0] if args else keywords.get("set_to_none")
         off = isinstance(given, Const) and given.value is False
-        names = self.module.identifiers | self.frame.module.identifiers
+        names = self.module.identifiers | self.state.frame.module.identifiers
         return {"zeros": True} if off and _NEEDS_ZEROS.isdisjoint(names) else {}
 
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..interpreter.expressions import Expressions
-    from ..interpreter.interpreter import Frame
+    from ..interpreter.values import Frame
 
 #: Follows the name of a variable where its dtype is kept beside its value.
 MARK = ":dtype"
@@ -103,9 +103,9 @@ class Precision:
 
     def read(self, statement: ast.stmt) -> None:
         """Read a statement, before the reader does."""
-        self._awake = self._awake or bool(self.reader.open)
+        self._awake = self._awake or bool(self.reader.state.open)
         made = isinstance(statement, ast.Assign) and isinstance(statement.value, (ast.Call, ast.Constant))
-        if not (made or self._awake) and _CASTS.isdisjoint(self.reader.frame.module.identifiers):
+        if not (made or self._awake) and _CASTS.isdisjoint(self.reader.state.frame.module.identifiers):
             # Nothing is low yet: of interest are the tensors and numbers that a region may find.
             return
         if isinstance(statement, ast.Assign):
@@ -173,10 +173,10 @@ class Precision:
                 self._keep(name, fact)
 
     def _keep(self, name: str, fact: Fact) -> None:
-        self.reader.frame.vars[name + MARK] = Precise(fact, self.reader.turning())
+        self.reader.state.frame.vars[name + MARK] = Precise(fact, self.reader.turning())
 
     def _known(self, name: str) -> Precise | None:
-        frame: Frame | None = self.reader.frame
+        frame: Frame | None = self.reader.state.frame
         while frame is not None:
             value = frame.vars.get(name + MARK)
             if isinstance(value, Precise):
@@ -204,7 +204,7 @@ class Precision:
             self._summed(node.target, node.value, value, node, in_place=True)
         if name is not None:
             made = known.loops if known is not None else self.reader.turning()
-            self.reader.frame.vars[name + MARK] = Precise(after, made)
+            self.reader.state.frame.vars[name + MARK] = Precise(after, made)
 
     # Running sums.
 
@@ -237,12 +237,14 @@ class Precision:
         """
         name = chain(target)
         known = self._known(name) if name is not None else None
-        if known is None or not self.reader.loops:
+        if known is None or not self.reader.state.loops:
             return
         before = known.fact
         if before.dtype != NUMBER and not (before.low and ZEROS in before.traits):
             return
-        since = {loop.key for loop in self.reader.loops if loop.key not in known.loops and not _is_short(loop.node)}
+        since = {
+            loop.key for loop in self.reader.state.loops if loop.key not in known.loops and not _is_short(loop.node)
+        }
         names = [chain(part) for part in walk(added) if isinstance(part, (ast.Name, ast.Attribute))]
         facts = [fact for part in names if part is not None and (fact := self._known(part)) is not None]
         if name in names or not any(since & fact.loops for fact in facts):
@@ -277,14 +279,14 @@ class Precision:
     def state(self) -> State:
         """The autocast state at the place being read."""
         reader = self.reader
-        if reader.open:
-            region = reader.open[-1]
+        if reader.state.open:
+            region = reader.state.open[-1]
             if region.enabled is False:
                 return State("off")
             if region.dtype in ("float32", "float64"):
                 return State()
             return State("on", region.device.partition(":")[0], region.dtype if region.dtype in _DTYPES else HALF)
-        return State() if reader.maybe_open else State("out")
+        return State() if reader.state.maybe_open else State("out")
 
     @staticmethod
     def _is_outside(fact: Fact, state: State) -> bool:
@@ -314,9 +316,9 @@ class Precision:
 
     def _buffer(self, name: str) -> Fact:
         """What is known of a buffer that the class of the method being read registers: whether it holds positions."""
-        cls = self.reader.frame.cls
+        cls = self.reader.state.frame.cls
         init = cls.methods.get("__init__") if cls is not None else None
-        if init is None or "register_buffer" not in self.reader.frame.module.identifiers:
+        if init is None or "register_buffer" not in self.reader.state.frame.module.identifiers:
             return NOTHING
         for node in walk(init.node):
             if isinstance(node, ast.Call) and (chain(node.func) or "").endswith(".register_buffer"):
@@ -456,7 +458,7 @@ class Precision:
     def _value(self, node: ast.expr) -> Value:
         """What the reader makes of an expression."""
         values: list[Value] = []
-        self.reader.aside(lambda: values.append(self.reader.evaluate(node)))
+        self.reader.unrecorded(lambda: values.append(self.reader.evaluate(node)))
         return values[0]
 
     def _other(self, node: ast.Call, args: list[Fact], keywords: dict[str, Fact]) -> Fact:
@@ -668,7 +670,7 @@ class Precision:
             return Fact(args[0].dtype if args else "", zeros)
         if name == "arange":
             return Fact("int", positions if not self._is_short(node) else frozenset())
-        module = self.reader.frame.module
+        module = self.reader.state.frame.module
         if "set_default_dtype" in module.identifiers or name in ("tensor", "as_tensor"):
             return NOTHING
         return Fact("float32", zeros)
@@ -759,10 +761,10 @@ class Precision:
 
     def _emit(self, kind: str, node: object, fact: Fact, **facts: Any) -> None:
         """Take note of what low precision does at a place, once."""
-        if not isinstance(node, ast.AST) or self.reader.cur is None:
+        if not isinstance(node, ast.AST) or self.reader.state.cur is None:
             return
         reader = self.reader
-        key = (kind, reader.frame.module.path, node.lineno, node.col_offset, facts.get("how"))  # type: ignore[attr-defined]
+        key = (kind, reader.state.frame.module.path, node.lineno, node.col_offset, facts.get("how"))  # type: ignore[attr-defined]
         if key in self._told:
             return
         self._told.add(key)

@@ -99,7 +99,7 @@ class TorchCalls(Distributed):
         if made_by_framework is not None:
             return made_by_framework
         name = surface.canonical(name)
-        shim = shim or self.shims + self.trying > 0
+        shim = shim or self.state.shims + self.state.trying > 0
         if name in surface.DEPRECATED and not shim and isinstance(node, ast.expr):
             self._deprecated(name, node)
         entry = surface.SURFACE.get(name)
@@ -129,8 +129,8 @@ class TorchCalls(Distributed):
         if states is not None:
             return states
         if name in ENDINGS:
-            self.happened += 1
-            self.cur = None
+            self.draft.happened += 1
+            self.state.cur = None
             return NONE
         if name in NAMESPACES and not args:
             space = self.fresh(node, name)
@@ -219,7 +219,7 @@ class TorchCalls(Distributed):
     def _builtin(self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         first = args[0] if args else NONE
         if name == "super":
-            frame = self.frame
+            frame = self.state.frame
             if frame.cls is not None and frame.receiver is not None:
                 return SuperValue(frame.cls, frame.receiver)
             return self.fresh(node, "super()")
@@ -345,7 +345,9 @@ class TorchCalls(Distributed):
         thing = self.thing(("autocast", self.place_key(node)), "autocast", "", self.site(node))
         off = isinstance(cache, Const) and cache.value is False
         # Without the argument it is what the region around is, unless the old entry points are asked.
-        off = off or (cache is None and entry.name == "torch.autocast" and bool(self.open) and not self.open[-1].cache)
+        off = off or (
+            cache is None and entry.name == "torch.autocast" and bool(self.state.open) and not self.state.open[-1].cache
+        )
         thing.facts.update(device=device, dtype=dtype, cache=not off)
         return Ref(thing, enabled)
 

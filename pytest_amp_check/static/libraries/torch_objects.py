@@ -58,7 +58,7 @@ class Things(Classes):
             self.scale_reads[id(node)] = scaler.thing
             return ScaleValue(scaler.thing.key)
         if name == "state_dict":
-            if not self.rescuing:  # an error may come at any moment: what is saved for it is what there is
+            if not self.state.rescuing:  # an error may come at any moment: what is saved for it is what there is
                 self.emit(e.SCALER_STATE, node, scaler.thing.key, names={"scaler": self.receiver_words(node)})
             return self._state(scaler, node)
         if name == "load_state_dict":
@@ -186,7 +186,7 @@ class Things(Classes):
         """The optimizer that an object holds, if it holds one: it is what the object's own ``step`` steps."""
         held = {
             value.thing
-            for (key, _), value in self.heap.items()
+            for (key, _), value in self.state.heap.items()
             if key == wrapper.key and isinstance(value, Ref) and value.role == "optimizer"
         }
         return held.pop() if len(held) == 1 and self.method_of(wrapper.cls, "step") is not None else None
@@ -314,9 +314,9 @@ class Things(Classes):
         if name == "__enter__":
             self.enter(context, node)
         elif name == "__exit__":
-            self.exit(context, node, max(self.depth - 1, 0))
+            self.exit(context, node, max(self.state.depth - 1, 0))
             self.closed(context)
-            self.depth = max(self.depth - 1, 0)
+            self.state.depth = max(self.state.depth - 1, 0)
         return self.fresh(node, name)
 
     def _loads_unknown(self, owner: object, state: Value | None, node: ast.AST) -> None:
