@@ -15,6 +15,7 @@ from ..libraries.torch_objects import first_of
 from ..project.module import Module
 from ..project.project import Project
 from .conditions import Formula
+from .dtypes import is_low_method
 from .expressions import IMPURE, entry_of
 from .microbatches import PIECES
 from .values import (
@@ -329,11 +330,8 @@ class Reader(TorchCalls):
             made = self._foreign_tensor(receiver)
             self._fill(name, args[-1] if args else keywords.get("value"), made, node)
             return made
-        if name in ("bmm", "matmul", "mm", "baddbmm"):
-            made = self._foreign_tensor(receiver)
-            made.matmul = True
-            self._mark_region(made)
-            return made
+        if is_low_method(name):
+            return self.low_result(name, [receiver, *given])
         if name == "state_dict":
             return self._state(receiver, node)
         if name == "load_state_dict":

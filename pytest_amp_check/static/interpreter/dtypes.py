@@ -124,13 +124,14 @@ _OPS = {
     "normalize": "linalg_vector_norm",
     "interpolate": "upsample_nearest2d",
     "vector_norm": "linalg_vector_norm",
+    "multi_dot": "linalg_multi_dot",
+    "vecdot": "linalg_vecdot",
+    "__matmul__": "matmul",
     "norm": "linalg_vector_norm",
     "einsum": "bmm",
     "__rpow__": "pow",
     "multi_head_attention_forward": "linear",
     "gumbel_softmax": "softmax",
-    "conv1d": "conv1d",
-    "matmul": "matmul",
 }
 #: Modules of ``torch.nn``, and the op whose dtype they give; those beside them go by their name in small letters.
 _MODULES = {
@@ -160,6 +161,31 @@ _MODULES = {
 }
 #: Modules with float32 weights that do not promote: they raise on a low-precision input outside a region.
 WEIGHTED = frozenset(module for module, op in _MODULES.items() if op.startswith(("linear", "conv")))
+
+
+#: Where the functions of torch are that are ops.
+_NAMESPACES = ("torch", "torch.linalg", "torch.nn.functional", "torch.Tensor")
+#: Low-precision ops by the names of methods that modules and other objects have, too.
+_NAMES_OF_MODULES = frozenset("linear prelu addr".split())
+
+
+def is_low(op: str, device: str = "") -> bool:
+    """Whether autocast runs an op in low precision on a type of device; on CUDA, where none is known.
+
+    An op goes by the name of the function or of the method, whatever it is reached by.
+    """
+    return optable.policy(device or "cuda", _OPS.get(op, op)) == "low"
+
+
+def low_function(name: str) -> str:
+    """The op that a dotted name of torch is, if autocast runs it in low precision on some device, else ""."""
+    space, _, op = name.rpartition(".")
+    return op if space in _NAMESPACES and any(is_low(op, device) for device in optable.OPS) else ""
+
+
+def is_low_method(name: str) -> bool:
+    """Whether a method of something that is not known is one of a tensor that autocast runs in low precision."""
+    return is_low(name) and name not in _NAMES_OF_MODULES
 
 
 def op_of_module(kind: str) -> str:

@@ -10,15 +10,12 @@ from ...protocol import events as e
 from ...protocol import surface
 from ...protocol.named import NamedTuple
 from ...protocol.words import chain
+from ..interpreter.dtypes import is_low
 from ..interpreter.functions import Functions
 from ..interpreter.values import Named, Opaque, Ref, Value
 from ..project.module import Class, Function, Module
 from ..project.syntax import walk
 
-#: Ops that autocast runs in the low-precision dtype on every device, by their last names.
-_LOW = frozenset(
-    name.rpartition(".")[2] for name, entry in surface.SURFACE.items() if entry.role == surface.MATMUL
-) | frozenset({"__matmul__"})
 #: Names by which code speaks of dtypes: who does so takes care of them.
 _DTYPES = frozenset(
     "to float half bfloat16 double type type_as dtype float16 float32 float64 autocast amp cast get_autocast_dtype "
@@ -240,7 +237,7 @@ def _operands(node: ast.AST, module: Module) -> list[ast.expr]:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
         return [node.left, node.right]
     word = _word(node.func) if isinstance(node, ast.Call) else None
-    if isinstance(node, ast.Call) and (word in _LOW or not _LOW.isdisjoint(module.aliases.get(word or "", ()))):
+    if isinstance(node, ast.Call) and any(map(is_low, (word or "", *module.aliases.get(word or "", ())))):
         receiver = [node.func.value] if isinstance(node.func, ast.Attribute) else []
         return [*receiver, *node.args]
     return []

@@ -11,6 +11,7 @@ from ...protocol import surface
 from ...protocol.events import Thing
 from ...protocol.words import Words
 from ..interpreter.conditions import either
+from ..interpreter.dtypes import is_low
 from ..interpreter.expressions import Expressions, undo
 from ..interpreter.microbatches import PIECES
 from ..interpreter.values import (
@@ -84,6 +85,19 @@ class Losses(Expressions):
         if made.in_region and not made.autocast:
             self._mark_region(made)
         return made
+
+    def low_result(self, op: str, operands: list[Value]) -> Tensor:
+        """What an op gives that autocast runs in low precision, on some devices at least."""
+        tensors = [tensor for value in operands for tensor in tensors_of(value)]
+        made = self._computed(tensors) if tensors else self._foreign_tensor(None)
+        made.matmul = is_low(op, self._region_device())
+        if made.matmul and self.in_region():
+            self._mark_region(made)
+        return made
+
+    def _region_device(self) -> str:
+        """The type of device of the innermost region, "" where there is none, or it is not known."""
+        return next((region.device for region in reversed(self.state.open) if region.device != "null"), "")
 
     def _foreign_tensor(self, value: Value | None) -> Tensor:
         """A loss of which only the name is known."""
@@ -196,7 +210,7 @@ class Losses(Expressions):
             made.pieces = True
         elif name in ("masked_fill", "masked_fill_", "fill_", "index_fill", "index_fill_"):
             self._fill(name, args[-1] if args else keywords.get("value"), tensor, node)
-        elif name in ("bmm", "matmul", "mm", "baddbmm", "__matmul__"):
+        elif is_low(name, self._region_device()):
             made.matmul = True
         if name in LINEAR and not args:
             made.divisors, made.factors = tensor.divisors, tensor.factors
@@ -338,6 +352,8 @@ class Losses(Expressions):
         if isinstance(left, Grad) or isinstance(right, Grad):
             return left if isinstance(left, Grad) else right
         parts = [*tensors_of(left), *tensors_of(right)]
+        if op == "@" and not parts:
+            return self.low_result("matmul", [left, right])
         if not parts:
             return None
         made = self._computed(parts)

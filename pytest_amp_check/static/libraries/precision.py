@@ -40,6 +40,8 @@ from ..interpreter.dtypes import (
     Fact,
     Precise,
     State,
+    is_low,
+    is_low_method,
     joined,
     op_of_module,
     outcome,
@@ -80,7 +82,6 @@ _ADDING = frozenset(("addmm_", "baddbmm_", "addbmm_", "addmv_"))
 _WITH_OUT = frozenset(("mm", "matmul", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv"))
 #: Give one number where they are not told over what to reduce.
 _REDUCTIONS = frozenset("mean sum max min amax amin std var norm prod median logsumexp".split())
-_MATMULS = frozenset(("matmul", "mm", "bmm", "einsum", "baddbmm", "__matmul__"))
 _BOUNDED = frozenset("sigmoid softmax tanh normalize sin cos hardsigmoid erf cosine_similarity".split())
 
 
@@ -420,7 +421,7 @@ class Precision:
                 return Fact("int")
             if func.attr in _DTYPES_OF or func.attr in ("to", "type", "type_as"):
                 return self._cast(func.attr, receiver, args, node)
-            if func.attr in _MATMULS:
+            if is_low_method(func.attr):
                 return self._op(func.attr, [receiver, *args], keywords, node, node.args, method=True)
             return self._other(node, args, keywords)
         args, keywords = self._arguments(node)
@@ -524,7 +525,7 @@ class Precision:
             return Fact("bool")
         if op in _ADDING or "out" in keywords:
             return self._product_written(op, first, args, keywords, node)
-        if op in _MATMULS:
+        if is_low(op, self.state().device):
             return self._matmul(op, [fact for fact in args if fact.dtype != NUMBER], node)
         return self._elementwise(op, first, args, keywords, node, rest)
 

@@ -12,6 +12,7 @@ from ...protocol.events import Symbol
 from ...protocol.words import Words, chain
 from ..interpreter.classes import BOUND
 from ..interpreter.conditions import Formula
+from ..interpreter.dtypes import low_function
 from ..interpreter.expressions import IMPURE
 from ..interpreter.functions import has_stars
 from ..interpreter.microbatches import PIECES
@@ -108,6 +109,9 @@ class TorchCalls(Distributed):
             if handler is not None:
                 made: Value = handler(self, entry, args, keywords, node)
                 return made
+        op = low_function(name)
+        if op:
+            return self.low_result(op, [*args, *keywords.values()])
         if name.startswith("builtins."):
             return self._builtin(name.removeprefix("builtins."), args, keywords, node)
         if name in REMAINDERS and len(args) == 2 and not any(tensors_of(value) for value in args):
@@ -552,14 +556,6 @@ class TorchCalls(Distributed):
         self._fill(entry.name.rpartition(".")[2], value, made, node)
         return made
 
-    def _matmul(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
-        tensors = [t for v in [*args, *keywords.values()] for t in tensors_of(v)]
-        made = self._computed(tensors) if tensors else self._foreign_tensor(None)
-        made.matmul = True
-        if self.in_region():
-            self._mark_region(made)
-        return made
-
     def _wrap_module(self, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         inner = first_of(args, keywords, entry.parameters[0])
         thing = inner.thing if isinstance(inner, (Ref, Instance)) else None
@@ -660,7 +656,6 @@ _ROLES: dict[str, Callable[..., Value]] = {
     surface.SAVE: TorchCalls._save,
     surface.LOAD: TorchCalls._load,
     surface.FILL: TorchCalls._fill_function,
-    surface.MATMUL: TorchCalls._matmul,
     surface.WRAP_MODULE: TorchCalls._wrap_module,
     surface.COMPILE: TorchCalls._wrap_module,
     surface.SCRIPT: TorchCalls._script,
