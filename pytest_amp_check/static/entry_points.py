@@ -5,55 +5,112 @@ from __future__ import annotations
 import ast
 
 from ..protocol import events as e
-from ..protocol.events import Node, Program, Site, Thing
-from .interpreter.calls import Reader
-from .interpreter.interpreter import FILE_BUDGET
+from ..protocol.events import Node, Program, Site
+from .interpreter import calls, classes, contexts, expressions, functions, statements, unknown
+from .interpreter.classes import decorations, inherited, instance_of, method_of
+from .interpreter.functions import bind_unknown, run
+from .interpreter.imports import globals_of
+from .interpreter.interpreter import Handlers, Interpreter
 from .interpreter.state import Loop
 from .interpreter.values import ClassValue, Frame, Instance
+from .libraries import (
+    apex,
+    autograd_functions,
+    checkpoints,
+    deepspeed,
+    distributed,
+    frameworks,
+    gradients,
+    ignite,
+    lightning,
+    losses,
+    modules,
+    optimizers,
+    overhead,
+    precision,
+    regions,
+    scalers,
+    torch_calls,
+    unknown_methods,
+)
 from .project.module import Class, Function, Module
 from .project.project import Project
+
+#: Statements read in one file before the functions that are left are left out, which is said.
+FILE_BUDGET = 100_000
 
 #: What was read on its own, by path and line, with the functions that were read where it called them.
 Reached = dict[tuple[str, int], set[tuple[str, int]]]
 
 
-def read_module(module: Module, program: Program, tree: Project) -> Reached:
+LIBRARIES = (
+    # The interpreter's own parts are handlers like those of any library.
+    expressions,
+    statements,
+    contexts,
+    unknown,
+    functions,
+    classes,
+    calls,
+    losses,
+    gradients,
+    checkpoints,
+    optimizers,
+    scalers,
+    regions,
+    autograd_functions,
+    modules,
+    frameworks,
+    apex,
+    deepspeed,
+    ignite,
+    lightning,
+    distributed,
+    overhead,
+    precision,
+    torch_calls,
+    unknown_methods,
+)
+HANDLERS = Handlers()
+for _library in LIBRARIES:
+    _library.register(HANDLERS)
+
+
+def read_module(module: Module, program: Program, project: Project) -> Reached:
     """Add to a program everything that one file does, with what it calls in others."""
-    things: dict[object, Thing] = {}
-    reader = Reader(module, program, things, tree)
-    reader._enumerated = {}
-    reader._derived, reader._trainers = {}, {}
+    at = Interpreter(HANDLERS, module, program, {}, project)
     try:
-        return _read_all(reader)
+        return _read_all(at)
     finally:
-        reader.release()
+        at.release()
 
 
-def _read_all(reader: Reader) -> Reached:
-    module, program = reader.module, reader.program
+def _read_all(at: Interpreter) -> Reached:
+    module, program = at.module, at.program
     reached: Reached = {}
-    reader.read(module.tree.body)
-    reader.bound = True
-    reader.custom_functions()
-    _close(reader, (module.path, 0), reached)
-    for function, cls in _alone(reader):
-        if function.node in reader.roots_reached:
+    at.read(module.tree.body)
+    at.bound = True
+    for told in at.handlers.file_read:
+        told(at)
+    _close(at, (module.path, 0), reached)
+    for function, cls in _alone(at):
+        if function.node in at.roots_reached:
             continue
-        if reader.total + reader.spent > FILE_BUDGET:
+        if at.total + at.spent > FILE_BUDGET:
             node = function.node
             program.facts["unread"] = Site(module.path, node.lineno, node.col_offset, function=function.qualified_name)
             break
         # What a class inherits stands for the class: no line of another file, and none that is called here.
         entry = (module.path, function.node.lineno if cls is function.cls or cls is None else -cls.node.lineno)
-        _read_function(reader, function, cls)
+        _read_function(at, function, cls)
         reached.setdefault(entry, set())
-        _close(reader, entry, reached)
+        _close(at, entry, reached)
     return reached
 
 
-def _alone(reader: Reader) -> list[tuple[Function, Class | None]]:
+def _alone(at: Interpreter) -> list[tuple[Function, Class | None]]:
     """The functions of a file that may make a mistake by themselves, with the class whose method each is."""
-    module = reader.module
+    module = at.module
     found: list[tuple[Function, Class | None]] = [
         (function, function.cls)
         for function in module.functions.values()
@@ -61,73 +118,77 @@ def _alone(reader: Reader) -> list[tuple[Function, Class | None]]:
     ]
     # What a class inherits from another file may call what it defines in this one.
     for cls in module.classes.values():
-        if isinstance(reader.globals.vars.get(cls.name), ClassValue):
-            inherited = [(method, cls) for method in reader.inherited(cls) if method.strong]
-            module.trains = module.trains or bool(inherited)
-            found += inherited
+        if isinstance(at.globals.vars.get(cls.name), ClassValue):
+            methods = [(method, cls) for method in inherited(at, cls) if method.strong]
+            module.trains = module.trains or bool(methods)
+            found += methods
     return found
 
 
-def _close(reader: Reader, entry: tuple[str, int], reached: Reached) -> None:
-    last = reader.module.tree.body[-1] if reader.module.tree.body else reader.module.tree
-    reader.emit(e.END, last)
-    for event in reader.precision.close().values():
-        reader.draft.nodes.append(Node(event))
-    reader.finish()
-    reader.graph.entry = entry
-    reader.program.graphs.append(reader.graph)
-    reached.setdefault(entry, set()).update(reader.reached)
+def _close(at: Interpreter, entry: tuple[str, int], reached: Reached) -> None:
+    last = at.module.tree.body[-1] if at.module.tree.body else at.module.tree
+    at.emit(e.END, last)
+    for event in at.found.values():
+        at.draft.nodes.append(Node(event))
+    at.found = {}
+    at.finish()
+    at.graph.entry = entry
+    at.program.graphs.append(at.graph)
+    reached.setdefault(entry, set()).update(at.reached)
 
 
-def _read_function(reader: Reader, function: Function, cls: Class | None) -> None:
+def _read_function(at: Interpreter, function: Function, cls: Class | None) -> None:
     """Read a function that nobody calls here, with nothing known of its arguments."""
-    reader.begin(function.qualified_name)
-    reader.roots_reached.add(function.node)
-    receiver = _instance(reader, function, cls) if cls is not None else None
-    defined = reader.defined.get(function.node)
-    frame = Frame(function, defined.frame if defined is not None else reader.home(function.module), None)
+    at.begin(function.qualified_name)
+    at.roots_reached.add(function.node)
+    receiver = _instance(at, function, cls) if cls is not None else None
+    defined = at.defined.get(function.node)
+    frame = Frame(function, defined.frame if defined is not None else globals_of(at, function.module), None)
     frame.receiver, frame.cls = receiver, function.cls
     static = "staticmethod" in function.decorator_names()
     parameters = function.parameters()
     if receiver is not None and parameters and not static:
         frame.vars[parameters[0].arg] = receiver
-    turn = Loop(-len(reader.program.graphs) - 2, 0)
-    reader.state.loops.append(turn)
-    reader.bind_unknown(frame, function)
-    wrappers = defined.wrappers if defined is not None else reader.decorations(function)
-    head = reader.node()
-    reader.link(reader.state.cur, head)
-    reader.draft.heads.append((head, turn.key))
-    reader.state.cur = head
-    heap = dict(reader.state.heap)
-    reader.enter_root(function)
-    reader.leave_root(function, reader.run(frame, function, wrappers, function.node))
-    returned = reader.state.cur
+    turn = Loop(-len(at.program.graphs) - 2, 0)
+    at.state.loops.append(turn)
+    bind_unknown(at, frame, function)
+    wrappers = defined.wrappers if defined is not None else decorations(at, function)
+    head = at.node()
+    at.link(at.state.cur, head)
+    at.draft.heads.append((head, turn.key))
+    at.state.cur = head
+    heap = dict(at.state.heap)
+    for told in at.handlers.root_entered:
+        told(at, function)
+    value = run(at, frame, function, wrappers, function.node)
+    for left in at.handlers.root_left:
+        left(at, function, value)
+    returned = at.state.cur
     # Whoever calls it may call it again: what it leaves in an open accumulation window is still there then.
-    reader.emit(e.AGAIN, function.node)
-    reader.link(reader.state.cur, head)
-    reader.state.cur = returned
+    at.emit(e.AGAIN, function.node)
+    at.link(at.state.cur, head)
+    at.state.cur = returned
     if function.name != "__init__" or cls is None:
         # What it leaves in the objects that it makes or is given is its own.
-        reader.state.heap = heap
+        at.state.heap = heap
 
 
-def _instance(reader: Reader, function: Function, cls: Class) -> Instance:
+def _instance(at: Interpreter, function: Function, cls: Class) -> Instance:
     """An object of the class, as its constructor leaves it; what was done to its optimizers since is unknown."""
-    fresh = ("root", id(cls.node)) not in reader.instances
-    made = reader.instance_of(cls, ("root", id(cls.node)), cls.name, None)
-    init = reader.method_of(cls, "__init__")
+    fresh = ("root", id(cls.node)) not in at.instances
+    made = instance_of(at, cls, ("root", id(cls.node)), cls.name, None)
+    init = method_of(at, cls, "__init__")
     if init is not None and init is not function and fresh:
-        frame = Frame(init, reader.home(init.module), None)
+        frame = Frame(init, globals_of(at, init.module), None)
         frame.receiver, frame.cls = made, init.cls
         parameters = init.parameters()
         if parameters:
             frame.vars[parameters[0].arg] = made
-        reader.bind_unknown(frame, init)
+        bind_unknown(at, frame, init)
         # Its events are those of the constructor, read once.
-        reader.unrecorded(lambda: _run(reader, frame, init))
+        at.unrecorded(lambda: _run(at, frame, init))
     return made
 
 
-def _run(reader: Reader, frame: Frame, function: Function) -> None:
-    reader.run(frame, function, (), function.node)
+def _run(at: Interpreter, frame: Frame, function: Function) -> None:
+    run(at, frame, function, (), function.node)

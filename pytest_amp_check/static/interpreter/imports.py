@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import os
-from abc import abstractmethod
 from collections.abc import Callable
-from collections.abc import Sequence as Items
 
+from ...protocol import surface
 from ..project.module import Imported, Module
 from ..project.project import is_spoken_for
 from ..project.syntax import walk
@@ -23,127 +22,143 @@ BUILTINS = frozenset(
 LISTED = 8
 
 
-class Modules(Interpreter):
-    """Looks names up, through imports into other files of the tree."""
+def look_up(at: Interpreter, name: str) -> Value | None:
+    """The value of a name where the reader is, None where it has none."""
+    frame = at.state.frame
+    while True:
+        value = frame.vars.get(name)
+        if value is not None:
+            return _loaded(at, frame, name) if isinstance(value, ImportedValue) else value
+        if frame.parent is None:
+            break
+        frame = frame.parent
+    home = globals_of(at, at.state.frame.module)
+    return _global_value(at, home, name)
 
-    @abstractmethod
-    def read(self, statements: Items[ast.stmt]) -> None: ...
 
-    def look_up(self, name: str) -> Value | None:
-        """The value of a name where the reader is, None where it has none."""
-        frame = self.state.frame
-        while True:
-            value = frame.vars.get(name)
+def _global_value(at: Interpreter, home: Frame, name: str) -> Value | None:
+    """The value that a module gives a name. Another file's statements are read once their names are asked for."""
+    if name not in home.vars and home is not at.globals:
+        _bind_global(at, home, name)
+    value = home.vars.get(name)
+    if isinstance(value, ImportedValue):
+        return _loaded(at, home, name)
+    if value is None and home.module.stars and name not in BUILTINS:
+        for star in home.module.stars:
+            value = _from_module(at, star._replace(name=name), home.module)
             if value is not None:
-                return self._loaded(frame, name) if isinstance(value, ImportedValue) else value
-            if frame.parent is None:
+                home.vars[name] = value
                 break
-            frame = frame.parent
-        home = self.home(self.state.frame.module)
-        return self.global_value(home, name)
+    return value
 
-    def global_value(self, home: Frame, name: str) -> Value | None:
-        """The value that a module gives a name. Another file's statements are read once their names are asked for."""
-        if name not in home.vars and home is not self.globals:
-            self._bind_global(home, name)
-        value = home.vars.get(name)
-        if isinstance(value, ImportedValue):
-            return self._loaded(home, name)
-        if value is None and home.module.stars and name not in BUILTINS:
-            for star in home.module.stars:
-                value = self._from_module(star._replace(name=name), home.module)
-                if value is not None:
-                    home.vars[name] = value
-                    break
-        return value
 
-    def at_home(self, module: Module, act: Callable[[], Value | None]) -> Value | None:
-        """What is found among the globals of a module."""
-        outer, self.state.frame = self.state.frame, self.home(module)
-        value = act()
-        self.state.frame = outer
-        return value
+def at_home(at: Interpreter, module: Module, act: Callable[[], Value | None]) -> Value | None:
+    """What is found among the globals of a module."""
+    outer, at.state.frame = at.state.frame, globals_of(at, module)
+    value = act()
+    at.state.frame = outer
+    return value
 
-    def home(self, module: Module) -> Frame:
-        """The globals of a file."""
-        if module is self.module:
-            return self.globals
-        made = self.homes.get(module.path)
-        if made is None:
-            made = self.homes[module.path] = Frame(None, None, None, module)
-        return made
 
-    def _bind_global(self, home: Frame, name: str) -> None:
-        """Read the statements of another file that give a name its value: as they were read when it was imported."""
-        key = (home.module.path, name)
-        statements = home.module.bindings.get(name)
-        if statements is None or key in self.binding:
-            return
-        if any(_lists_imports(statement, home.module) for statement in statements):
-            home.vars[name] = self.opaque(("global", *key), name)
-            return
-        self.binding.add(key)
-        active, self.active = self.active, []
+def globals_of(at: Interpreter, module: Module) -> Frame:
+    """The globals of a file."""
+    if module is at.module:
+        return at.globals
+    made = at.homes.get(module.path)
+    if made is None:
+        made = at.homes[module.path] = Frame(None, None, None, module)
+    return made
 
-        def act() -> None:
-            self.state.frame, self.state.guarded, self.state.trying = home, 0, 0
-            self.state.path, self.state.loops, self.state.open, self.state.unwind = [], [], [], []
-            self.state.maybe_open = self.state.no_grad = 0
-            self.read(statements)
 
-        self.unrecorded(act)
-        self.active = active
-        value = home.vars.get(name)
-        if isinstance(value, Const) and isinstance(value.value, (bool, int, float)):
-            # A setting: people change these, and other files may have.
-            home.vars[name] = self.opaque(("global", *key), name)
-        self.binding.discard(key)
+def _bind_global(at: Interpreter, home: Frame, name: str) -> None:
+    """Read the statements of another file that give a name its value: as they were read when it was imported."""
+    key = (home.module.path, name)
+    statements = home.module.bindings.get(name)
+    if statements is None or key in at.binding:
+        return
+    if any(_lists_imports(statement, home.module) for statement in statements):
+        home.vars[name] = at.opaque(("global", *key), name)
+        return
+    at.binding.add(key)
+    active, at.active = at.active, []
 
-    def imported(self, origin: Imported) -> Value:
-        """What an import gives a name to, not looked at before somebody asks."""
-        shim = self.state.shims + self.state.trying > 0
-        if not is_spoken_for(origin) and self.tree.leads(origin, self.state.frame.module.path):
-            return ImportedValue(origin, shim=shim)
-        return _named(origin, shim=shim)
+    def act() -> None:
+        at.state.frame, at.state.guarded, at.state.trying = home, 0, 0
+        at.state.path, at.state.loops, at.state.open, at.state.unwind = [], [], [], []
+        at.state.maybe_open = at.state.no_grad = 0
+        at.read(statements)
 
-    def _loaded(self, frame: Frame, name: str) -> Value:
-        """The value of an imported name, kept for the next time."""
-        value = frame.vars[name]
-        if isinstance(value, ImportedValue):
-            # While it is looked for, it is what it would be if it were not found.
-            frame.vars[name] = _named(value.origin, shim=value.shim)
-            found = self._from_module(value.origin, frame.module) if self.module.trains else None
-            if found is not None:
-                frame.vars[name] = found
-        return frame.vars[name]
+    at.unrecorded(act)
+    at.active = active
+    value = home.vars.get(name)
+    if isinstance(value, Const) and isinstance(value.value, (bool, int, float)):
+        # A setting: people change these, and other files may have.
+        home.vars[name] = at.opaque(("global", *key), name)
+    at.binding.discard(key)
 
-    def _from_module(self, origin: Imported, importer: Module) -> Value | None:
-        """What an import in a file leads to, None where that is not in the tree, or of no use."""
-        path = self.tree.find(origin.module, importer.path, origin.level)
-        if path is None:
-            return None
-        found = self._module_at(path, _dotted(origin._replace(name="")), origin.name)
-        return found if found is None or not origin.name else self.member(found, origin.name)
 
-    def _module_at(self, path: str, dotted: str, name: str = "") -> ModuleValue | None:
-        """The module at a path; None where it, and what it has by a name from other files, can be of no use."""
-        if not path.endswith(".py"):
-            return ModuleValue(path, None, dotted)
-        useful = self.tree.helps(path) or (name and self.tree.hands_on(path, name))
-        module = self.tree.module(path) if useful else None
-        return ModuleValue(path, module, dotted) if module is not None else None
+def imported(at: Interpreter, origin: Imported) -> Value:
+    """What an import gives a name to, not looked at before somebody asks."""
+    shim = at.state.shims + at.state.trying > 0
+    if not is_spoken_for(origin) and at.tree.leads(origin, at.state.frame.module.path):
+        return ImportedValue(origin, shim=shim)
+    return _named(origin, shim=shim)
 
-    def member(self, value: ModuleValue, name: str) -> Value | None:
-        """A name in a module, or a module in a package."""
-        if value.module is not None:
-            found = self.global_value(self.home(value.module), name)
-            if found is not None:
-                return found
-        last = os.path.basename(value.path)
-        if last.endswith(".py") and last != "__init__.py":
-            return None
-        path = self.tree.find(name, value.path if last == "__init__.py" else os.path.join(value.path, "__init__.py"), 1)
-        return self._module_at(path, f"{value.name}.{name}") if path is not None else None
+
+def _loaded(at: Interpreter, frame: Frame, name: str) -> Value:
+    """The value of an imported name, kept for the next time."""
+    value = frame.vars[name]
+    if isinstance(value, ImportedValue):
+        # While it is looked for, it is what it would be if it were not found.
+        frame.vars[name] = _named(value.origin, shim=value.shim)
+        found = _from_module(at, value.origin, frame.module) if at.module.trains else None
+        if found is not None:
+            frame.vars[name] = found
+    return frame.vars[name]
+
+
+def _from_module(at: Interpreter, origin: Imported, importer: Module) -> Value | None:
+    """What an import in a file leads to, None where that is not in the tree, or of no use."""
+    path = at.tree.find(origin.module, importer.path, origin.level)
+    if path is None:
+        return None
+    found = _module_at(at, path, _dotted(origin._replace(name="")), origin.name)
+    return found if found is None or not origin.name else member(at, found, origin.name)
+
+
+def _module_at(at: Interpreter, path: str, dotted: str, name: str = "") -> ModuleValue | None:
+    """The module at a path; None where it, and what it has by a name from other files, can be of no use."""
+    if not path.endswith(".py"):
+        return ModuleValue(path, None, dotted)
+    useful = at.tree.helps(path) or (name and at.tree.hands_on(path, name))
+    module = at.tree.module(path) if useful else None
+    return ModuleValue(path, module, dotted) if module is not None else None
+
+
+def member(at: Interpreter, value: ModuleValue, name: str) -> Value | None:
+    """A name in a module, or a module in a package."""
+    if value.module is not None:
+        found = _global_value(at, globals_of(at, value.module), name)
+        if found is not None:
+            return found
+    last = os.path.basename(value.path)
+    if last.endswith(".py") and last != "__init__.py":
+        return None
+    path = at.tree.find(name, value.path if last == "__init__.py" else os.path.join(value.path, "__init__.py"), 1)
+    return _module_at(at, path, f"{value.name}.{name}") if path is not None else None
+
+
+def dotted_name(at: Interpreter, node: ast.AST) -> str | None:
+    """The dotted name that an annotation or a base class stands for."""
+    if isinstance(node, ast.Name):
+        value = look_up(at, node.id)
+        if isinstance(value, Named):
+            return value.name
+        return surface.BARE.get(node.id) if value is None else None
+    if isinstance(node, ast.Attribute):
+        head = dotted_name(at, node.value)
+        return f"{head}.{node.attr}" if head else None
+    return None
 
 
 def _lists_imports(statement: ast.stmt, module: Module) -> bool:

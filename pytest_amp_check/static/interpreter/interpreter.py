@@ -1,79 +1,118 @@
-"""The abstract machine: the graph under construction, the frames of functions, how values meet after a fork."""
+"""The interpreter: what is known of the file being read, the graph under construction, and who handles what.
+
+It knows no library, no statement and no expression: these are handled by the functions that it is given, which know it.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Items
 
 from ...protocol import events as e
 from ...protocol.events import Event, Graph, Node, Program, Site, Thing
 from ..project.module import Class, Function, Module
 from ..project.project import Project
-from .conditions import Formula, Tests, both, either, literals, negate, weight
-from .dtypes import Precise, known_of_both
+from .conditions import Formula, Tests, literals, weight
 from .state import Draft, Mark, State
-from .values import (
-    EMPTY,
-    BoundMethod,
-    Choice,
-    ClassValue,
-    Const,
-    Divisor,
-    Engine,
-    Frame,
-    FunctionValue,
-    GradMode,
-    Heap,
-    HelperContext,
-    Instance,
-    Mapping,
-    Named,
-    NoSync,
-    NullContext,
-    Opaque,
-    Params,
-    Partial,
-    Ref,
-    Saver,
-    ScaledLoss,
-    ScaleValue,
-    Sequence,
-    StackContext,
-    StateDict,
-    Tensor,
-    Truth,
-    Value,
-    Vars,
-    merge_params,
-)
+from .values import EMPTY, Frame, FunctionValue, Instance, Opaque, Value, Vars
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeVar
 
-#: Calls within calls that are followed; deeper ones are taken as unknown.
-DEPTH = 8
-#: Statements read in one graph before calls are no longer followed.
-BUDGET = 12_000
-#: Statements read in one file before the functions that are left are left out, which is said.
-FILE_BUDGET = 100_000
+    Notes = TypeVar("Notes")
 
-#: Those of them in other files, in one graph and in all, before calls into these are no longer followed.
-FOREIGN_BUDGET = 2_000
-ALL_FOREIGN = 8_000
-#: The part of these that is there for functions which make no mistake by themselves, nor write a checkpoint.
-PART = 0.3
-
-#: Objects within objects that are looked into for what they hold.
-HOLDERS = 4
 #: Tests that a formula may speak of.
 LONG = 24
 
+Keywords = dict[str, Value]
+
+
+class Context:
+    """What a value does as the context of a ``with`` block: this is one that does nothing."""
+
+    def enter(self, at: Interpreter, value: Any, node: ast.AST) -> None:
+        """What entering it does."""
+
+    def exit(self, at: Interpreter, value: Any, node: ast.AST, depth: int) -> None:
+        """What leaving it does to the graph: only ``depth`` regions stay open."""
+
+    def close(self, at: Interpreter, value: Any) -> None:
+        """What is no longer around once it is left."""
+
+    def entered(self, at: Interpreter, value: Any, node: ast.expr) -> Value:
+        """What ``as`` gives a name to."""
+        made = at.fresh(node, "entered")
+        made.divided = isinstance(value, Opaque) and value.divided
+        return made
+
+
+class Handlers:
+    """Who handles what: functions that are given the interpreter, by the kind of syntax or of value.
+
+    Where a list of functions is asked, the first that has an answer gives it. Those that are told of something are
+    told in the order in which they were registered.
+    """
+
+    def __init__(self) -> None:
+        self.expressions: dict[type[ast.AST], Callable[[Interpreter, Any], Value]] = {}
+        self.statements: dict[type[ast.AST], Callable[[Interpreter, Any], None]] = {}
+        #: What a value of a kind does where it is called, asked for a method or for an attribute, and in a ``with``; ""
+        #: is every other kind.
+        self.calls: dict[str, Callable[[Interpreter, Any, list[Value], Keywords, ast.AST], Value]] = {}
+        self.methods: dict[str, Callable[[Interpreter, Any, str, list[Value], Keywords, ast.AST], Value]] = {}
+        self.attributes: dict[str, Callable[[Interpreter, Any, str, ast.AST], Value | None]] = {}
+        self.contexts: dict[str, Context] = {}
+        #: A ``with`` block around a value of a kind that is read in a way of its own.
+        self.blocks: dict[str, Callable[[Interpreter, Any, ast.With | ast.AsyncWith, int], None]] = {}
+        #: A value of a kind is an operand or is formatted; it is the target of an augmented assignment; one of its
+        #: attributes is assigned to, which it may leave to others.
+        self.operands: dict[str, Callable[[Interpreter, Any, ast.AST], object]] = {}
+        self.augmented: dict[str, Callable[[Interpreter, Any, Value, ast.AST], None]] = {}
+        self.written: dict[str, Callable[[Interpreter, Any, str, Value, ast.Attribute], bool]] = {}
+        #: What an operator makes of two values.
+        self.operators: list[Callable[[Interpreter, str, Value, Value, ast.AST], Value | None]] = []
+        #: What a value of which nothing is known is by its use, by role; what a parameter is by its annotation.
+        self.recognised: dict[str, Callable[[Interpreter, str, Opaque, str, ast.AST], Value]] = {}
+        self.annotations: list[Callable[[Interpreter, str, Opaque, ast.arg], Value | None]] = []
+        #: What calling a class makes that has a role; methods of classes and objects that no class of the project has.
+        self.constructors: dict[str, Callable[[Interpreter, Class, list[Value], Keywords, ast.AST], Value | None]] = {}
+        self.class_methods: list[Callable[[Interpreter, Any, str, list[Value]], Value | None]] = []
+        self.inherited_methods: list[
+            Callable[[Interpreter, Instance, str, list[Value], Keywords, ast.AST], Value | None]
+        ] = []
+        self.inherited_attributes: list[Callable[[Interpreter, Instance, str, ast.AST], Value | None]] = []
+        #: Told of each statement of functions that low precision may spoil, of an expression that is a statement, of a
+        #: function that is followed, and of an average that is left to the learning rate.
+        self.statement_read: list[Callable[[Interpreter, ast.stmt], None]] = []
+        self.expression_read: list[Callable[[Interpreter, ast.expr], None]] = []
+        self.followed: list[Callable[[Interpreter, Frame, FunctionValue, ast.AST], None]] = []
+        self.rate_divided: list[Callable[[Interpreter, Any], None]] = []
+        #: What a function does that plays a role in the table of torch, or in that of the frameworks.
+        self.roles: dict[str, Callable[[Interpreter, Any, list[Value], Keywords, ast.AST], Value]] = {}
+        self.framework_roles: dict[str, Callable[[Interpreter, Any, Keywords, ast.AST], Value]] = {}
+        #: Told of a module that runs forward, of a loss that runs backward, and of the norm that a clip gives.
+        self.forward_run: list[Callable[[Interpreter, Thing, ast.AST], None]] = []
+        self.backward_run: list[Callable[[Interpreter, Any, ast.AST], None]] = []
+        self.clipped: list[Callable[[Interpreter, Value | None, Opaque], None]] = []
+        #: Steps an optimizer in a way of its own, if it does.
+        self.optimizer_steps: list[Callable[[Interpreter, Any, ast.AST, dict[str, object]], bool]] = []
+        #: Told of a function that nobody calls, before and after it is read; of a whole file, once its body is read.
+        self.root_entered: list[Callable[[Interpreter, Function], None]] = []
+        self.root_left: list[Callable[[Interpreter, Function, Value], None]] = []
+        self.file_read: list[Callable[[Interpreter], None]] = []
+        #: Told of what code that cannot be read is given, until one has dealt with it.
+        self.handed: list[Callable[[Interpreter, Value, list[Value], ast.AST], bool]] = []
+
 
 class Interpreter:
-    """State shared by everything that reads one graph."""
+    """Reads one file: everything that handles a part of it is given this."""
 
-    def __init__(self, module: Module, program: Program, things: dict[object, Thing], tree: Project) -> None:
+    def __init__(
+        self, handlers: Handlers, module: Module, program: Program, things: dict[object, Thing], tree: Project
+    ) -> None:
+        self.handlers = handlers
         self.module = module
         self.program = program
         self.things = things
@@ -109,6 +148,11 @@ class Interpreter:
         #: Places in the heap in the order in which they were written: what two ways on may differ in.
         self.written: list[tuple[int, str]] = []
         self.tests = Tests()
+        #: What handlers take note of: in this graph, and in the file.
+        self._of_graph: dict[Any, Any] = {}
+        self._of_file: dict[Any, Any] = {}
+        #: Events that belong to no place in the graph that is read, by place and kind: they are added once it is whole.
+        self.found: dict[tuple[object, ...], Event] = {}
         self.begin("<module>")
 
     def begin(self, name: str) -> None:
@@ -119,6 +163,7 @@ class Interpreter:
         self.draft = Draft(self.graph.nodes)
         self.draft.nodes.append(Node())
         self.state = State(self.globals, self.state.heap)
+        self._of_graph = {}
         #: Statements read: in the whole file before this graph, and in it.
         self.total += self.spent
         self.all_abroad += self.abroad
@@ -171,6 +216,56 @@ class Interpreter:
         roots, reached = set(self.roots_reached), set(self.reached)
         self.discarded(act)
         self.roots_reached, self.reached = roots, reached
+
+    # Who handles what.
+
+    def evaluate(self, node: ast.expr) -> Value:
+        """The value of an expression."""
+        handler = self.handlers.expressions.get(type(node))
+        if handler is not None:
+            return handler(self, node)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self.evaluate(child)
+        return self.fresh(node)
+
+    def read(self, statements: Items[ast.stmt]) -> None:
+        """Read a block; stops where its end cannot be reached."""
+        state = self.state
+        base, shims = len(state.path), state.shims
+        handlers = self.handlers.statements
+        for statement in statements:
+            if state.cur is None:
+                break
+            self.spent += 1
+            if state.frame.module is not self.module:
+                self.abroad += 1
+            handler = handlers.get(type(statement))
+            if handler is not None:
+                if (state.frame.function or state.frame.module).fragile:
+                    for told in self.handlers.statement_read:
+                        told(self, statement)
+                handler(self, statement)
+        del state.path[base:]
+        state.shims = shims
+
+    def call_value(self, func: Value, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
+        """What a call of a value gives."""
+        handlers = self.handlers.calls
+        return (handlers.get(func.kind) or handlers[""])(self, func, args, keywords, node)
+
+    def method(self, receiver: Value, name: str, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
+        """What a call of a method gives."""
+        handlers = self.handlers.methods
+        return (handlers.get(receiver.kind) or handlers[""])(self, receiver, name, args, keywords, node)
+
+    def of_graph(self, kind: Callable[[], Notes]) -> Notes:
+        """The notes of a kind that were taken in this graph."""
+        return _noted(self._of_graph, kind)
+
+    def of_file(self, kind: Callable[[], Notes]) -> Notes:
+        """The notes of a kind that were taken in this file."""
+        return _noted(self._of_file, kind)
 
     # Places.
 
@@ -265,183 +360,6 @@ class Interpreter:
             self.link(place, here)
         return here
 
-    def lower(self, formula: Formula) -> tuple[int | None, int | None]:
-        """Fork on a condition: the places where it is true and where it is false."""
-        if self.state.cur is None:
-            return None, None
-        if isinstance(formula, bool):
-            return (self.state.cur, None) if formula else (None, self.state.cur)
-        word = formula[0]
-        yes: int | None
-        no: int | None
-        if word == "test":
-            answered, denied = self.node(), self.node()
-            self.link(self.state.cur, answered, formula[1], True)
-            self.link(self.state.cur, denied, formula[1], False)
-            return answered, denied
-        if word == "not":
-            no, yes = self.lower(formula[1])
-            return yes, no
-        # Short circuit: an "and" goes on while its parts are true, an "or" while they are false.
-        ends: list[int | None] = []
-        for part in formula[1:]:
-            yes, no = self.lower(part)
-            ends.append(no if word == "and" else yes)
-            self.state.cur = yes if word == "and" else no
-            if self.state.cur is None:
-                break
-        through = self.state.cur
-        short = self.join(ends)
-        return (through, short) if word == "and" else (short, through)
-
-    def fork(self, formula: Formula, then: Callable[[], None], otherwise: Callable[[], None]) -> tuple[bool, bool]:
-        """Read two ways on, each with its own variables, and let them meet; says which of them come to an end."""
-        formula = self.short(formula)
-        if isinstance(formula, bool):
-            (then if formula else otherwise)()
-            return (self.state.cur is not None, False) if formula else (False, self.state.cur is not None)
-        mark = self.mark()
-        yes, no = self.lower(formula)
-        before_vars, before_heap, before = self.state.frame.vars, self.state.heap, len(self.written)
-        self.state.frame.vars, self.state.heap, self.state.cur = dict(before_vars), dict(before_heap), yes
-        self.state.path.append(formula)
-        then()
-        self.state.path.pop()
-        after_yes = (self.state.cur, self.state.frame.vars, self.state.heap)
-        self.state.frame.vars, self.state.heap, self.state.cur = dict(before_vars), dict(before_heap), no
-        self.state.path.append(negate(formula))
-        otherwise()
-        self.state.path.pop()
-        after_no = (self.state.cur, self.state.frame.vars, self.state.heap)
-        self.meet(formula, after_yes, after_no, before)
-        if after_yes[0] is not None and after_no[0] is not None:
-            self.forget(mark)
-        return after_yes[0] is not None, after_no[0] is not None
-
-    def meet(
-        self, formula: Formula, yes: tuple[int | None, Vars, Heap], no: tuple[int | None, Vars, Heap], before: int
-    ) -> None:
-        if yes[0] is None:
-            self.state.cur, self.state.frame.vars, self.state.heap = no
-        elif no[0] is None:
-            self.state.cur, self.state.frame.vars, self.state.heap = yes
-        else:
-            self.state.cur = self.join((yes[0], no[0]))
-            self.state.frame.vars = self.meet_maps(formula, yes[1], no[1], yes[1])
-            self.state.heap = self.meet_maps(formula, yes[2], no[2], dict.fromkeys(self.written[before:]))
-
-    def meet_maps(
-        self, formula: Formula, yes: dict[Any, Value], no: dict[Any, Value], keys: Iterable[Any]
-    ) -> dict[Any, Value]:
-        """What two maps come to where their ways meet; they differ in some keys at most."""
-        met = dict(no)
-        for key in keys:
-            value, other = yes.get(key), no.get(key)
-            if other is None:
-                if value is not None:
-                    met[key] = value
-            elif value is not None and other is not value:
-                met[key] = self.unite(formula, value, other, str(key))
-        return met
-
-    def unite(self, formula: Formula, a: Value, b: Value, name: str) -> Value:
-        """The value that is ``a`` where the formula is true and ``b`` where it is not."""
-        if a is b or (isinstance(a, Const) and isinstance(b, Const) and a.value is b.value):
-            return a
-        if isinstance(a, Precise) or isinstance(b, Precise):
-            return known_of_both(a, b)
-        if isinstance(formula, bool):
-            return a if formula else b
-        if _is_truth(a) and _is_truth(b):
-            met = either(both(formula, _formula(a)), both(negate(formula), _formula(b)))
-            return Truth(self.short(met), a.loops | b.loops)
-        if isinstance(a, Engine) or isinstance(b, Engine):
-            if isinstance(a, Engine) and isinstance(b, Engine) and a.framework == b.framework:
-                return a if a.thing is b.thing else self.same_engine(formula, a, b)
-        elif (
-            isinstance(a, Ref)
-            and isinstance(b, Ref)
-            and a.role == b.role
-            and a.role in ("scaler", "optimizer", "module")
-        ):
-            if a.thing is b.thing:
-                return a
-            enabled = either(both(formula, a.enabled), both(negate(formula), b.enabled))
-            return Ref(self.same_thing(a.thing, b.thing), self.short(enabled))
-        if isinstance(a, Named) and isinstance(b, Named):
-            return self._either_name(formula, a, b)
-        if isinstance(a, Params) and isinstance(b, Params) and a.one == b.one:
-            merged = merge_params([a, b])
-            merged.one = a.one
-            return merged
-        if isinstance(a, Tensor) and isinstance(b, Tensor) and (a.scaler, a.uneven) == (b.scaler, b.uneven):
-            tensor = Tensor.merge([a, b])
-            tensor.divided = a.divided or b.divided
-            tensor.divisors = self._divisors_of_either(formula, a, b)
-            return tensor
-        if isinstance(a, Sequence) and isinstance(b, Sequence) and len(a.items) == len(b.items):
-            pairs = zip(a.items, b.items, strict=True)
-            items = [self.unite(formula, x, y, f"{name}[{i}]") for i, (x, y) in enumerate(pairs)]
-            both_ways = Sequence(items, open=a.open or b.open)
-            both_ways.pieces = a.pieces or b.pieces
-            return both_ways
-        if _matters(a) or _matters(b):
-            options = [(self.short(both(formula, f)), v) for f, v in _options(a)]
-            options += [(self.short(both(negate(formula), f)), v) for f, v in _options(b)]
-            options = [(f, v) for f, v in options if f is not False]
-            if len(options) <= 8:
-                return Choice(options)
-        met_opaque = self.opaque(("met", name, self.graph.name, len(self.draft.nodes)), name, a.loops | b.loops)
-        met_opaque.divided = a.divided or b.divided
-        sides = [side for side in (a, b) if isinstance(side, Opaque)]
-        met_opaque.parameter = len(sides) == 2 and all(side.parameter for side in sides)
-        met_opaque.compares = any(side.compares for side in sides)
-        met_opaque.graded = any(side.graded for side in sides)
-        met_opaque.readings = tuple(dict.fromkeys(reading for side in sides for reading in side.readings))
-        if isinstance(a, Opaque) and isinstance(b, Opaque):
-            met_opaque.divisors = self._divisors_of_either(formula, a, b)
-        return met_opaque
-
-    def _either_name(self, formula: Formula, a: Named, b: Named) -> Named:
-        """The first of two names; of two dtypes it keeps which it is when."""
-        first, second = a.dtypes, b.dtypes
-        if first == second or not first or not second:
-            return a
-        met = Named(a.name)
-        met.shim = a.shim
-        for dtypes, here in ((first, formula), (second, negate(formula))):
-            for dtype, condition in dtypes.items():
-                met.ways[dtype] = self.short(either(met.ways.get(dtype, False), both(here, condition)))
-        return met
-
-    def _divisors_of_either(self, formula: Formula, a: Tensor | Opaque, b: Tensor | Opaque) -> frozenset[Divisor]:
-        """What a loss was divided by on both ways, or on the one that a test of that very number leads to."""
-        known = a.divisors & b.divisors
-        if known == a.divisors == b.divisors:
-            return known
-        asked = {key for key, _ in literals(formula)}
-        questions = [self.tests.question(key) for key in asked] if len(asked) == 1 else []
-        return known | {d for d in a.divisors ^ b.divisors if any(_mentions(question, d.key) for question in questions)}
-
-    def same_engine(self, formula: Formula, a: Engine, b: Engine) -> Engine:
-        """The one engine that stands for either of two of one framework."""
-        enabled = either(both(formula, a.enabled), both(negate(formula), b.enabled))
-        steps = a.steps if _same_number(a.steps, b.steps) else self.opaque(("steps", a.thing.key, b.thing.key), "")
-        precision = self.unite(formula, a.precision, b.precision, "precision")
-        thing = self.same_thing(a.thing, b.thing)
-        return Engine(a.framework, thing, enabled, a.source, precision, steps, a.optimizer)
-
-    def same_thing(self, a: Thing, b: Thing) -> Thing:
-        """The one thing that stands for either of two, made on the two arms of a fork."""
-        thing = self.thing(("either", a.key, b.key), a.role, a.name, a.site)
-        owns = a.facts.get("owns"), b.facts.get("owns")
-        thing.facts.update({**b.facts, **a.facts})
-        thing.facts["owns"] = None if None in owns else owns[0] | owns[1]  # type: ignore[operator]
-        if a.role == "optimizer" and a.site is not None:
-            # Made anew on one of the arms, as far as is known.
-            self.emit_at(e.OPTIMIZER_NEW, a.site, thing.key, found=True)
-        return thing
-
     # Objects.
 
     def store(self, key: int, name: str, value: Value) -> None:
@@ -454,33 +372,6 @@ class Interpreter:
         """What an object holds here, by name."""
         names = self.fields.get(key, ())
         return [(name, value) for name in names if (value := self.state.heap.get((key, name))) is not None]
-
-    def held(self, values: Iterable[Value]) -> list[Thing]:
-        """The scalers and optimizers that values are or hold."""
-        things: dict[int, Thing] = {}
-        seen: set[int] = set()
-        for value in values:
-            self._hold(value, things, seen, 0)
-        return list(things.values())
-
-    def _hold(self, value: Value, things: dict[int, Thing], seen: set[int], depth: int) -> None:
-        if isinstance(value, Ref):
-            if value.role in ("scaler", "optimizer"):
-                things[value.thing.key] = value.thing
-            return
-        inner: Iterable[Value] = ()
-        if isinstance(value, Sequence):
-            inner = value.items
-        elif isinstance(value, Mapping):
-            inner = value.items.values()
-        elif isinstance(value, Choice):
-            inner = [option for _, option in value.options]
-        elif isinstance(value, Instance) and value.key not in seen:
-            seen.add(value.key)
-            inner = [item for _, item in self.attributes(value.key)]
-        if depth < HOLDERS:
-            for item in inner:
-                self._hold(item, things, seen, depth + 1)
 
     # Things and unknown values.
 
@@ -534,132 +425,9 @@ class Interpreter:
             return formula
         return self.ask(("long", formula), "", self.turning())
 
-    def truth(self, value: Value, text: object = "", node: ast.AST | None = None) -> Formula:
-        """The condition under which a value is true."""
-        if isinstance(value, Const):
-            return bool(value.value)
-        if isinstance(value, Truth):
-            return value.formula
-        if isinstance(value, Choice):
-            return self.short(either(*(both(f, self.truth(v, text, node)) for f, v in value.options)))
-        if isinstance(value, Ref) and value.source is not None:
-            value = value.source
-        if isinstance(value, Opaque):
-            formula = self.ask(("true", value.key), text or value.words, value.loops, node)
-            if not isinstance(formula, bool):
-                test = self.graph.tests[formula[1]]
-                test.counts = test.counts or value.counter
-                test.flag = test.flag or value.argument
-                for reading in value.readings if test.of_gradients is not None else ():
-                    owners = reading.facts.get("owners")
-                    test.of_gradients = None if owners is None else (test.of_gradients or frozenset()).union(owners)
-                    if owners is None:
-                        break
-                if not test.implies and ("none", value.key) in self.tests.keys:
-                    self._imply(value)
-            return formula
-        if isinstance(value, Tensor):
-            return self.ask(("true", self.number(value)), text, value.loops | self.turning(), node)
-        if isinstance(value, Sequence):
-            return (
-                True
-                if value.items
-                else self.ask(("true", self.number(value)), text, self.turning(), node)
-                if value.open
-                else False
-            )
-        return True
 
-    def is_none(self, value: Value, text: object = "", node: ast.AST | None = None) -> Formula:
-        """The condition under which a value is None."""
-        if isinstance(value, Const):
-            return value.value is None
-        if isinstance(value, Choice):
-            return self.short(either(*(both(f, self.is_none(v, text, node)) for f, v in value.options)))
-        if isinstance(value, Ref) and value.source is not None:
-            value = value.source
-        if isinstance(value, Opaque):
-            formula = self.ask(("none", value.key), _IsNone(text or value.words), value.loops, node)
-            if ("true", value.key) in self.tests.keys:
-                self._imply(value)
-            return formula
-        return False
-
-    def _imply(self, value: Opaque) -> None:
-        """What is true is not None, and None is not true."""
-        true = self.graph.tests[self.tests.keys["true", value.key]]
-        none = self.graph.tests[self.tests.keys["none", value.key]]
-        if not true.implies:
-            true.implies.append((True, none.key, False))
-            none.implies.append((True, true.key, False))
-
-
-class _IsNone:
-    """The words of a question for None."""
-
-    __slots__ = ("_of",)
-
-    def __init__(self, of: object) -> None:
-        self._of = of
-
-    def __str__(self) -> str:
-        return f"{self._of} is None"
-
-
-def _is_truth(value: Value) -> bool:
-    return isinstance(value, Truth) or (isinstance(value, Const) and isinstance(value.value, bool))
-
-
-def _formula(value: Value) -> Formula:
-    if isinstance(value, Truth):
-        return value.formula
-    assert isinstance(value, Const)
-    return bool(value.value)
-
-
-def _same_number(a: Value | None, b: Value | None) -> bool:
-    return a is b or (isinstance(a, Const) and isinstance(b, Const) and a.value == b.value)
-
-
-def _mentions(question: object, key: object) -> bool:
-    """Whether a question is about the value of a key."""
-    if question == key or question == repr(key):
-        return True
-    return isinstance(question, tuple) and any(_mentions(part, key) for part in question[1:])
-
-
-def _matters(value: Value) -> bool:
-    """Whether the protocol cares which of two values it is."""
-    if isinstance(value, Const):
-        return value.value is None or isinstance(value.value, (str, bool))
-    if isinstance(value, Tensor):
-        return value.scaler >= 0
-    return isinstance(
-        value,
-        (
-            Ref,
-            Instance,
-            FunctionValue,
-            ClassValue,
-            NullContext,
-            HelperContext,
-            StackContext,
-            Partial,
-            BoundMethod,
-            Choice,
-            ScaledLoss,
-            ScaleValue,
-            Saver,
-            Params,
-            StateDict,
-            Mapping,
-            Sequence,
-            GradMode,
-            Named,
-            NoSync,
-        ),
-    )
-
-
-def _options(value: Value) -> list[tuple[Formula, Value]]:
-    return value.options if isinstance(value, Choice) else [(True, value)]
+def _noted(held: dict[Any, Any], kind: Callable[[], Notes]) -> Notes:
+    made: Notes | None = held.get(kind)
+    if made is None:
+        made = held[kind] = kind()
+    return made

@@ -30,6 +30,11 @@ class Value:
 
     __slots__ = ("divided", "loops", "pieces")
 
+    #: By what the handlers of calls, methods, attributes and contexts know it.
+    kind: str = ""
+    #: Whether the protocol cares which of two values it is.
+    matters: bool = False
+
     def __init__(self, loops: frozenset[int] = EMPTY) -> None:
         self.loops = loops
         self.divided = False
@@ -39,11 +44,17 @@ class Value:
 class Const(Value):
     """A Python constant."""
 
+    kind = "constant"
+
     __slots__ = ("value",)
 
     def __init__(self, value: object) -> None:
         super().__init__()
         self.value = value
+
+    @property
+    def matters(self) -> bool:  # type: ignore[override]
+        return self.value is None or isinstance(self.value, (str, bool))
 
 
 class Opaque(Value):
@@ -60,6 +71,8 @@ class Opaque(Value):
     ``factors`` the identities of what it was multiplied by. ``schedules`` is the key of the optimizer whose learning
     rate it moves, -1 if it is no scheduler.
     """
+
+    kind = "unknown"
 
     __slots__ = (
         "_base",
@@ -128,6 +141,9 @@ class Named(Value):
     dtypes, ``ways`` holds them by name, each with its condition.
     """
 
+    kind = "named"
+    matters = True
+
     __slots__ = ("name", "shim", "ways")
 
     def __init__(self, name: str) -> None:
@@ -148,6 +164,8 @@ class Named(Value):
 class ImportedValue(Value):
     """What an import gives a name to, not looked at yet; ``shim`` as in :class:`Named`."""
 
+    kind = "imported"
+
     __slots__ = ("origin", "shim")
 
     def __init__(self, origin: Imported, *, shim: bool) -> None:
@@ -158,6 +176,8 @@ class ImportedValue(Value):
 
 class ModuleValue(Value):
     """A module of the project at an absolute ``path``, or a package without a file of its own."""
+
+    kind = "project module"
 
     __slots__ = ("module", "name", "path")
 
@@ -175,10 +195,13 @@ class Ref(Value):
     thing was recognised in by its use; such a thing may also be None.
     """
 
-    __slots__ = ("enabled", "source", "thing")
+    matters = True
+
+    __slots__ = ("enabled", "kind", "source", "thing")
 
     def __init__(self, thing: Thing, enabled: Formula = True, source: Opaque | None = None) -> None:
         super().__init__()
+        self.kind = thing.role
         self.thing = thing
         self.enabled = enabled
         self.source = source
@@ -209,29 +232,11 @@ class Engine(Ref):
         optimizer: Value | None = None,
     ) -> None:
         super().__init__(thing, enabled, source)
+        self.kind = "engine"
         self.framework = framework
         self.precision = precision or NONE
         self.steps = steps
         self.optimizer = optimizer
-
-
-class ScaledLoss(Value):
-    """``apex.amp.scale_loss(...)``: a context that gives a scaled loss, and unscales the gradients where it ends."""
-
-    __slots__ = ("delayed", "engine", "loss", "optimizers")
-
-    def __init__(self, engine: Engine, loss: Value, optimizers: Value, delayed: Formula) -> None:
-        super().__init__()
-        self.engine = engine
-        self.loss = loss
-        self.optimizers = optimizers
-        self.delayed = delayed
-
-
-class Saver(Value):
-    """A handler that saves the states of the objects in a dict that it is called with."""
-
-    __slots__ = ()
 
 
 class Divisor(NamedTuple):
@@ -244,6 +249,9 @@ class Divisor(NamedTuple):
 
 class FunctionValue(Value):
     """A function or method of the project with what it is bound to."""
+
+    kind = "function"
+    matters = True
 
     __slots__ = ("frame", "function", "receiver", "wrappers")
 
@@ -264,6 +272,9 @@ class FunctionValue(Value):
 class ClassValue(Value):
     """A class of the project."""
 
+    kind = "class"
+    matters = True
+
     __slots__ = ("cls", "frame")
 
     def __init__(self, cls: Class, frame: Frame | None) -> None:
@@ -275,17 +286,22 @@ class ClassValue(Value):
 class Instance(Value):
     """An object of a class of the project; its attributes live in the machine's heap under ``key``."""
 
-    __slots__ = ("cls", "key", "thing")
+    matters = True
+
+    __slots__ = ("cls", "key", "kind", "thing")
 
     def __init__(self, cls: Class, key: int, thing: Thing | None = None) -> None:
         super().__init__()
         self.cls = cls
         self.key = key
         self.thing = thing
+        self.kind = "instance" if thing is None else "module instance"
 
 
 class SuperValue(Value):
     """``super()`` in a method: attributes come from the bases of ``cls``."""
+
+    kind = "super"
 
     __slots__ = ("cls", "receiver")
 
@@ -317,6 +333,8 @@ class Tensor(Value):
     uneven      it is a sum of which one part holds a loss scale and another none, or another scaler's
     vague       it is a part of what code that cannot be read gave, of which nobody knows how it was reduced
     """
+
+    kind = "tensor"
 
     __slots__ = (
         "autocast",
@@ -361,6 +379,10 @@ class Tensor(Value):
         self.vague = False
         self.uneven = False
         self.ran: frozenset[int] = frozenset()
+
+    @property
+    def matters(self) -> bool:  # type: ignore[override]
+        return self.scaler >= 0
 
     def copy(self) -> Tensor:
         made = Tensor(self.loops)
@@ -408,6 +430,9 @@ class Params(Value):
     ``one`` says that it is a single parameter, ``groups`` that it is ``optimizer.param_groups`` or one of them.
     """
 
+    kind = "parameters"
+    matters = True
+
     __slots__ = ("groups", "modules", "one", "optimizers")
 
     def __init__(
@@ -428,6 +453,8 @@ class Params(Value):
 class Grad(Value):
     """``p.grad`` of parameters."""
 
+    kind = "gradients"
+
     __slots__ = ("params", "unscaled")
 
     def __init__(self, params: Params, *, unscaled: bool = False) -> None:
@@ -439,6 +466,9 @@ class Grad(Value):
 class ScaleValue(Value):
     """A number that is the loss scale, or its inverse."""
 
+    kind = "scale"
+    matters = True
+
     __slots__ = ("inverse", "scaler")
 
     def __init__(self, scaler: int, *, inverse: bool = False) -> None:
@@ -449,6 +479,9 @@ class ScaleValue(Value):
 
 class StateDict(Value):
     """``x.state_dict()``, taken by the call ``node`` at a place."""
+
+    kind = "state"
+    matters = True
 
     __slots__ = ("node", "of", "site")
 
@@ -462,6 +495,9 @@ class StateDict(Value):
 class Sequence(Value):
     """A list or tuple whose items are known."""
 
+    kind = "sequence"
+    matters = True
+
     __slots__ = ("items", "open")
 
     def __init__(self, items: list[Value], *, open: bool = False) -> None:
@@ -473,6 +509,9 @@ class Sequence(Value):
 class Mapping(Value):
     """A dict whose items are known; ``open`` where it may hold more."""
 
+    kind = "mapping"
+    matters = True
+
     __slots__ = ("items", "open")
 
     def __init__(self, items: Items[Any, Value], *, open: bool = False) -> None:
@@ -483,6 +522,9 @@ class Mapping(Value):
 
 class Partial(Value):
     """``functools.partial(f, ...)``, or a lambda-like delay of a call."""
+
+    kind = "partial"
+    matters = True
 
     __slots__ = ("args", "func", "keywords")
 
@@ -496,6 +538,9 @@ class Partial(Value):
 class BoundMethod(Value):
     """A method of a thing or a tensor, taken to be called later: ``step = optimizer.step``."""
 
+    kind = "bound method"
+    matters = True
+
     __slots__ = ("name", "receiver")
 
     def __init__(self, receiver: Value, name: str) -> None:
@@ -504,25 +549,11 @@ class BoundMethod(Value):
         self.name = name
 
 
-class ThreadValue(Value):
-    """A thread, and the function that it will run."""
-
-    __slots__ = ("args", "target")
-
-    def __init__(self, target: Value | None, args: list[Value]) -> None:
-        super().__init__()
-        self.target = target
-        self.args = args
-
-
-class Pool(Value):
-    """A pool of threads."""
-
-    __slots__ = ()
-
-
 class NullContext(Value):
     """A context that does nothing to autocast."""
+
+    kind = "null context"
+    matters = True
 
     __slots__ = ()
 
@@ -530,11 +561,17 @@ class NullContext(Value):
 class GradMode(Value):
     """``torch.no_grad()`` and its like."""
 
+    kind = "grad mode"
+    matters = True
+
     __slots__ = ()
 
 
 class NoSync(Value):
     """``model.no_sync()`` of a module whose gradients are averaged over processes."""
+
+    kind = "no sync"
+    matters = True
 
     __slots__ = ()
 
@@ -545,6 +582,9 @@ class StackContext(Value):
     ``depth`` and ``opened`` count the regions that were open when it was entered, ``apart`` the contexts in which
     gradients stay apart.
     """
+
+    kind = "stack"
+    matters = True
 
     __slots__ = ("apart", "depth", "opened")
 
@@ -557,6 +597,9 @@ class StackContext(Value):
 
 class HelperContext(Value):
     """A call of a ``@contextmanager`` function: its body runs around the body of the ``with``."""
+
+    kind = "helper"
+    matters = True
 
     __slots__ = ("args", "func", "keywords", "node")
 
@@ -571,6 +614,8 @@ class HelperContext(Value):
 class Truth(Value):
     """The value of a condition."""
 
+    kind = "truth"
+
     __slots__ = ("formula",)
 
     def __init__(self, formula: Formula, loops: frozenset[int] = EMPTY) -> None:
@@ -580,6 +625,9 @@ class Truth(Value):
 
 class Choice(Value):
     """One of several values, each under its condition; the conditions exclude one another."""
+
+    kind = "choice"
+    matters = True
 
     __slots__ = ("options",)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ast
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 
 from ...protocol import events as e
 from ...protocol import surface
 from ...protocol.named import NamedTuple
 from ...protocol.words import chain
+from ..interpreter.classes import method_of, role_of
 from ..interpreter.dtypes import is_low
-from ..interpreter.functions import Functions
-from ..interpreter.values import Named, Opaque, Ref, Value
+from ..interpreter.imports import dotted_name, globals_of
+from ..interpreter.interpreter import Handlers, Interpreter
+from ..interpreter.tensors import computed, foreign_tensor, in_region
+from ..interpreter.values import ClassValue, Opaque, Ref, Value, tensors_of
 from ..project.module import Class, Function, Module
 from ..project.syntax import walk
 
@@ -41,145 +43,131 @@ class Flaw(NamedTuple):
     mixed: frozenset[int] | None = None
 
 
-class CustomFunctions(Functions):
-    """Reads Functions of the project."""
+def custom_functions(at: Interpreter) -> None:
+    """Tell of the Functions of this file that break by themselves, and of those that its modules give weights."""
+    if "Function" not in at.module.identifiers:
+        return
+    own = [cls for cls in at.module.classes.values() if role_of(at, cls) == surface.AUTOGRAD_FUNCTION]
+    flaws = {cls.name: (cls, flaw) for cls in own if (flaw := _flaw(at, cls)) is not None}
+    weighed = {name for name, (_, flaw) in flaws.items() if flaw.mixed is not None}
+    given = dict(_given_weights(at, weighed)) if weighed and "autocast" in at.module.identifiers else {}
+    for name, (cls, flaw) in flaws.items():
+        if flaw.mixed is None or flaw.mixed & given.get(name, frozenset()):
+            _tell(at, cls, flaw, inside=False)
 
-    @abstractmethod
-    def method_of(self, cls: Class, name: str, *, after: Class | None = None) -> Function | None: ...
 
-    @abstractmethod
-    def _role_of(self, cls: Class, seen: int = 0) -> str | None: ...
+def _applied(at: Interpreter, cls: Class, args: list[Value]) -> None:
+    """A Function is applied where a region may be open."""
+    if not in_region(at) or at.state.no_grad:
+        return
+    flaw = _flaw(at, cls)
+    if flaw is not None and flaw.mixed is not None:
+        full = {place for place, value in enumerate(args) if _is_float32(at, value)}
+        if flaw.mixed & full:
+            _tell(at, cls, flaw, inside=True)
 
-    def custom_functions(self) -> None:
-        """Tell of the Functions of this file that break by themselves, and of those that its modules give weights."""
-        if "Function" not in self.module.identifiers:
-            return
-        own = [cls for cls in self.module.classes.values() if self._role_of(cls) == surface.AUTOGRAD_FUNCTION]
-        flaws = {cls.name: (cls, flaw) for cls in own if (flaw := self._flaw(cls)) is not None}
-        weighed = {name for name, (_, flaw) in flaws.items() if flaw.mixed is not None}
-        given = dict(self._given_weights(weighed)) if weighed and "autocast" in self.module.identifiers else {}
-        for name, (cls, flaw) in flaws.items():
-            if flaw.mixed is None or flaw.mixed & given.get(name, frozenset()):
-                self._tell(cls, flaw, inside=False)
 
-    def applied(self, cls: Class, args: list[Value]) -> None:
-        """A Function is applied where a region may be open."""
-        if not self.in_region() or self.state.no_grad:
-            return
-        flaw = self._flaw(cls)
-        if flaw is not None and flaw.mixed is not None:
-            full = {place for place, value in enumerate(args) if self._is_float32(value)}
-            if flaw.mixed & full:
-                self._tell(cls, flaw, inside=True)
+def _tell(at: Interpreter, cls: Class, flaw: Flaw, *, inside: bool) -> None:
+    outer, at.state.frame = at.state.frame, globals_of(at, flaw.method.module)
+    site = at.site(flaw.method.node)
+    at.state.frame = outer
+    names = {"function": cls.name}
+    at.emit_at(e.CUSTOM_FUNCTION, site, None, how=flaw.how, applied=flaw.mixed is not None, inside=inside, names=names)
 
-    def _tell(self, cls: Class, flaw: Flaw, *, inside: bool) -> None:
-        outer, self.state.frame = self.state.frame, self.home(flaw.method.module)
-        site = self.site(flaw.method.node)
-        self.state.frame = outer
-        names = {"function": cls.name}
-        self.emit_at(
-            e.CUSTOM_FUNCTION, site, None, how=flaw.how, applied=flaw.mixed is not None, inside=inside, names=names
-        )
 
-    def _flaw(self, cls: Class) -> Flaw | None:
-        """What a Function lacks, if it lacks anything and does not care for dtypes itself."""
-        forward, backward = self.method_of(cls, "forward"), self.method_of(cls, "backward")
-        if forward is None or backward is None or self.method_of(cls, "setup_context") is not None:
+def _flaw(at: Interpreter, cls: Class) -> Flaw | None:
+    """What a Function lacks, if it lacks anything and does not care for dtypes itself."""
+    forward, backward = method_of(at, cls, "forward"), method_of(at, cls, "backward")
+    if forward is None or backward is None or method_of(at, cls, "setup_context") is not None:
+        return None
+    fwd, bwd = _devices(at, forward), _devices(at, backward)
+    if fwd is None or bwd is None:
+        return None
+    if bwd and not fwd:
+        return Flaw("backward-alone", backward)
+    if fwd and bwd:
+        known = len(fwd) == len(bwd) == 1 and "" not in (*fwd, *bwd)
+        return Flaw("devices", backward) if known and fwd != bwd else None
+    if _speaks_of_dtypes(forward) or _speaks_of_dtypes(backward):
+        return None
+    mixed = _mixed_inputs(forward, backward)
+    return Flaw("forward-alone" if fwd else "undecorated", backward if fwd else forward, mixed) if mixed else None
+
+
+def _devices(at: Interpreter, method: Function) -> list[str] | None:
+    """The device types of ``custom_fwd`` and ``custom_bwd`` on a method, "" for one that is not in view.
+
+    None where a decorator is not known, or makes the inputs float32.
+    """
+    found: list[str] = []
+    for decorator in method.decorators:
+        called = decorator if isinstance(decorator, ast.Call) else None
+        target = called.func if called is not None else decorator
+        named = _named_at(at, method, target)
+        last = named.rpartition(".")[2]
+        if last in _NEUTRAL:
+            continue
+        if last not in ("custom_fwd", "custom_bwd"):
             return None
-        fwd, bwd = self._devices(forward), self._devices(backward)
-        if fwd is None or bwd is None:
+        keywords = {k.arg: k.value for k in called.keywords} if called is not None else {}
+        if "cast_inputs" in keywords:
             return None
-        if bwd and not fwd:
-            return Flaw("backward-alone", backward)
-        if fwd and bwd:
-            known = len(fwd) == len(bwd) == 1 and "" not in (*fwd, *bwd)
-            return Flaw("devices", backward) if known and fwd != bwd else None
-        if _speaks_of_dtypes(forward) or _speaks_of_dtypes(backward):
-            return None
-        mixed = _mixed_inputs(forward, backward)
-        return Flaw("forward-alone" if fwd else "undecorated", backward if fwd else forward, mixed) if mixed else None
-
-    def _devices(self, method: Function) -> list[str] | None:
-        """The device types of ``custom_fwd`` and ``custom_bwd`` on a method, "" for one that is not in view.
-
-        None where a decorator is not known, or makes the inputs float32.
-        """
-        found: list[str] = []
-        for decorator in method.decorators:
-            called = decorator if isinstance(decorator, ast.Call) else None
-            target = called.func if called is not None else decorator
-            named = self._named_at(method, target)
-            last = named.rpartition(".")[2]
-            if last in _NEUTRAL:
-                continue
-            if last not in ("custom_fwd", "custom_bwd"):
-                return None
-            keywords = {k.arg: k.value for k in called.keywords} if called is not None else {}
-            if "cast_inputs" in keywords:
-                return None
-            device = keywords.get("device_type")
-            old = named in ("torch.cuda.amp.custom_fwd", "torch.cuda.amp.custom_bwd")
-            known = isinstance(device, ast.Constant) and isinstance(device.value, str)
-            found.append("cuda" if old else str(device.value).partition(":")[0] if known else "")  # type: ignore[union-attr]
-        return found
-
-    def _given_weights(self, names: set[str]) -> Iterator[tuple[str, frozenset[int]]]:
-        """Functions that methods of modules apply to parameters of the module, with the places of these."""
-        for method in self.module.functions.values():
-            owner = method.cls
-            if owner is None or method.name == "__init__":
-                continue
-            if any("autocast" in (chain(d) or "") for d in _targets(method.decorators)):
-                continue
-            for node in walk(method.node):
-                called = chain(node.func) if isinstance(node, ast.Call) else None
-                name, _, last = (called or "").rpartition(".")
-                if last == "apply" and name in names and isinstance(node, ast.Call):
-                    places = {i for i, arg in enumerate(node.args) if self._is_weight(arg, method, owner)}
-                    if places and not _speaks_of_dtypes(method):
-                        yield name, frozenset(places)
-
-    def _named_at(self, method: Function, node: ast.expr) -> str:
-        """The name of torch that an expression in a method stands for, or the text of it."""
-        outer, self.state.frame = self.state.frame, self.home(method.module)
-        named = self._dotted(node)
-        self.state.frame = outer
-        return surface.canonical(named) if named else chain(node) or ""
-
-    def _is_weight(self, argument: ast.expr, method: Function, owner: Class) -> bool:
-        """Whether an argument is an attribute to which the class assigns a parameter of float32."""
-        parameters = method.parameters()
-        if not (isinstance(argument, ast.Attribute) and isinstance(argument.value, ast.Name) and parameters):
-            return False
-        if argument.value.id != parameters[0].arg:
-            return False
-        values = [value for _, value in owner.assigned.get(argument.attr, ())]
-        return bool(values) and all(self._is_parameter(value, method) for value in values)
-
-    def _is_parameter(self, value: ast.expr, method: Function) -> bool:
-        """Whether an expression makes a parameter of float32."""
-        if not isinstance(value, ast.Call) or not self._named_at(method, value.func).endswith("Parameter"):
-            return False
-        made = {self._named_at(method, n.func).rpartition(".")[2] for n in walk(value) if isinstance(n, ast.Call)}
-        return bool(made & _FACTORIES) and not any(_speaks_of_dtype(node) for node in walk(value))
-
-    def _is_float32(self, value: Value) -> bool:
-        """Whether a value is known to be a tensor of float32."""
-        if isinstance(value, Ref):
-            return bool(value.thing.facts.get("parameter"))
-        return isinstance(value, Opaque) and value.full
+        device = keywords.get("device_type")
+        old = named in ("torch.cuda.amp.custom_fwd", "torch.cuda.amp.custom_bwd")
+        known = isinstance(device, ast.Constant) and isinstance(device.value, str)
+        found.append("cuda" if old else str(device.value).partition(":")[0] if known else "")  # type: ignore[union-attr]
+    return found
 
 
-def makes_float32(name: str, args: list[Value], keywords: dict[str, Value]) -> bool:
-    """Whether a function of torch is known to give a tensor of float32."""
-    if (
-        not name.startswith("torch.")
-        or name.removeprefix("torch.") not in _FACTORIES
-        or "dtype" in keywords
-        or "**" in keywords
-    ):
+def _given_weights(at: Interpreter, names: set[str]) -> Iterator[tuple[str, frozenset[int]]]:
+    """Functions that methods of modules apply to parameters of the module, with the places of these."""
+    for method in at.module.functions.values():
+        owner = method.cls
+        if owner is None or method.name == "__init__":
+            continue
+        if any("autocast" in (chain(d) or "") for d in _targets(method.decorators)):
+            continue
+        for node in walk(method.node):
+            called = chain(node.func) if isinstance(node, ast.Call) else None
+            name, _, last = (called or "").rpartition(".")
+            if last == "apply" and name in names and isinstance(node, ast.Call):
+                places = {i for i, arg in enumerate(node.args) if _is_weight(at, arg, method, owner)}
+                if places and not _speaks_of_dtypes(method):
+                    yield name, frozenset(places)
+
+
+def _named_at(at: Interpreter, method: Function, node: ast.expr) -> str:
+    """The name of torch that an expression in a method stands for, or the text of it."""
+    outer, at.state.frame = at.state.frame, globals_of(at, method.module)
+    named = dotted_name(at, node)
+    at.state.frame = outer
+    return surface.canonical(named) if named else chain(node) or ""
+
+
+def _is_weight(at: Interpreter, argument: ast.expr, method: Function, owner: Class) -> bool:
+    """Whether an argument is an attribute to which the class assigns a parameter of float32."""
+    parameters = method.parameters()
+    if not (isinstance(argument, ast.Attribute) and isinstance(argument.value, ast.Name) and parameters):
         return False
-    return not any(isinstance(value, Named) for value in args)
+    if argument.value.id != parameters[0].arg:
+        return False
+    values = [value for _, value in owner.assigned.get(argument.attr, ())]
+    return bool(values) and all(_is_parameter(at, value, method) for value in values)
+
+
+def _is_parameter(at: Interpreter, value: ast.expr, method: Function) -> bool:
+    """Whether an expression makes a parameter of float32."""
+    if not isinstance(value, ast.Call) or not _named_at(at, method, value.func).endswith("Parameter"):
+        return False
+    made = {_named_at(at, method, n.func).rpartition(".")[2] for n in walk(value) if isinstance(n, ast.Call)}
+    return bool(made & _FACTORIES) and not any(_speaks_of_dtype(node) for node in walk(value))
+
+
+def _is_float32(at: Interpreter, value: Value) -> bool:
+    """Whether a value is known to be a tensor of float32."""
+    if isinstance(value, Ref):
+        return bool(value.thing.facts.get("parameter"))
+    return isinstance(value, Opaque) and value.full
 
 
 def _targets(decorators: Iterable[ast.expr]) -> Iterator[ast.expr]:
@@ -269,3 +257,20 @@ def _saved(forward: Function, backward: Function) -> dict[str, str]:
         elif isinstance(target, ast.Name) and source in known:
             known[target.id] = known[source]
     return known
+
+
+def _class_method(at: Interpreter, receiver: ClassValue, name: str, args: list[Value]) -> Value | None:
+    """What applying a Function gives."""
+    if name != "apply" or role_of(at, receiver.cls) != surface.AUTOGRAD_FUNCTION:
+        return None
+    tensors = [t for value in args for t in tensors_of(value)]
+    made = computed(at, tensors) if tensors else foreign_tensor(at, None)
+    backward = method_of(at, receiver.cls, "backward")
+    made.custom = backward is not None and "custom_bwd" not in backward.decorator_names()
+    _applied(at, receiver.cls, args)
+    return made
+
+
+def register(handlers: Handlers) -> None:
+    handlers.class_methods.append(_class_method)
+    handlers.file_read.append(custom_functions)

@@ -6,8 +6,13 @@ import ast
 import re
 from collections.abc import Callable
 
+from ...protocol import events as e
+from ...protocol import surface
 from ...protocol.words import Words
+from ..interpreter.interpreter import Handlers, Interpreter
+from ..interpreter.unknown import TELLING, compares, holds_scaler
 from ..interpreter.values import (
+    NONE,
     Choice,
     Instance,
     Mapping,
@@ -19,6 +24,7 @@ from ..interpreter.values import (
     Value,
     options_of,
 )
+from ..interpreter.wording import wording
 
 #: Containers within containers that are looked into.
 DEPTH = 5
@@ -149,6 +155,92 @@ def _said(owner: Ref, node: ast.AST) -> str:
     return str(Words(taken.value))
 
 
-def as_mapping(value: Instance, attributes: Attributes) -> Mapping:
-    """The attributes of an object as a dict; of one that is no record there may be more."""
-    return Mapping(dict(attributes(value.key)), open=not value.cls.is_record())
+def saved(at: Interpreter, value: Value, node: ast.AST, *, objects: bool = False) -> None:
+    contents = Contents(at.attributes)
+    contents.look(value)
+    place = contents.place if not contents.whole_scalers else None
+    at.emit_at(
+        e.SAVE,
+        place.site if place is not None else at.site(node),
+        None,
+        optimizers=tuple(contents.optimizers),
+        owners=tuple(contents.owners),
+        scalers=tuple(contents.scalers),
+        whole_scalers=tuple(contents.whole_scalers),
+        open=contents.open,
+        optimizer_entries=frozenset(contents.optimizer_entries),
+        scaler_entries=frozenset(contents.scaler_entries),
+        objects=objects,
+        names={"call": wording(node)},
+    )
+
+
+def may_save(at: Interpreter, given: list[Value], node: ast.AST) -> None:
+    """A dict with the states of an optimizer and of more, given to code that cannot be read, is a checkpoint.
+
+    Unless that code is given a scaler too, whose state it may add.
+    """
+    inner = [v for value in given if isinstance(value, Sequence) for v in value.items]
+    mappings = [value for value in (*given, *inner) if isinstance(value, Mapping)]
+    states = [value for value in given if isinstance(value, StateDict)]
+    if not (mappings or states):
+        return
+    if holds_scaler(at, given):
+        for value in mappings:
+            value.open = True
+        return
+    holders: list[Value] = [*mappings, Sequence(list(states))]
+    for holder in holders:
+        contents = Contents(at.attributes)
+        contents.look(holder)
+        # Live objects are given for their states to be taken, or loaded, by whoever gets them.
+        taken = contents.optimizers and contents.place is not None
+        if taken and (contents.modules or (contents.others and isinstance(holder, Mapping))):
+            saved(at, holder, node)
+
+
+def states_taken(at: Interpreter, name: str, given: list[Value], node: ast.AST) -> Value | None:
+    """The state of an optimizer, or of a module and its optimizers, where a function of torch takes it."""
+    if name == STATES_FUNCTION and len(given) > 1:
+        return Sequence([state_of(at, given[0], node), state_of(at, given[1], node)])
+    place = STATE_FUNCTIONS.get(name)
+    return state_of(at, given[place], node) if place is not None and len(given) > place else None
+
+
+def _save(at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+    value = first_of(args, keywords, "obj")
+    if value is not None:
+        saved(at, value, node)
+    return NONE
+
+
+def state_of(at: Interpreter, of: Value, node: ast.AST) -> StateDict:
+    return StateDict(of, node, at.site(node))
+
+
+def loads_unknown(at: Interpreter, owner: object, state: Value | None, node: ast.AST) -> None:
+    """Something that is not known loads a state: a scaler may, unless what it loads goes by another name."""
+    _, name = entry_in(state)
+    if name is None or speaks_of_scaling(f"{owner} {name}"):
+        at.emit(e.SCALER_LOAD, node, None, entry=None)
+
+
+def entry_in(state: Value | None) -> tuple[int, str | None]:
+    """Which unknown value a state was taken from, and under which name."""
+    return (state.entry if isinstance(state, Opaque) else None) or (-1, None)
+
+
+def first_of(args: list[Value], keywords: dict[str, Value], name: str) -> Value | None:
+    return args[0] if args else keywords.get(name)
+
+
+def _handed(at: Interpreter, func: Value, given: list[Value], node: ast.AST) -> bool:
+    last = func.text.rpartition(".")[2] if isinstance(func, Opaque) else ""
+    if last not in TELLING and not compares(last):
+        may_save(at, given, node)
+    return False
+
+
+def register(handlers: Handlers) -> None:
+    handlers.roles[surface.SAVE] = _save
+    handlers.handed.append(_handed)

@@ -9,11 +9,17 @@ from ...protocol import frameworks
 from ...protocol.finding import ERROR, INFO, WARNING
 from ...protocol.frameworks import FRAMEWORKS
 from ...protocol.words import Words
+from ..interpreter.classes import bases_of
 from ..interpreter.conditions import Formula
+from ..interpreter.imports import dotted_name
+from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.values import NONE, Engine, Instance, Mapping, Params, Ref, Value
+from ..interpreter.wording import wording
 from ..project.module import Class, Function, Module
 from ..project.syntax import walk
-from .ignite import Ignite
+from .frameworks import describe, divided_twice, engine_method, optimizers_in, used_engine
+from .gradients import clip
+from .losses import as_loss
 
 #: Methods that a Trainer runs under autocast.
 STEPS = frozenset({"training_step", "validation_step", "test_step", "predict_step"})
@@ -63,92 +69,107 @@ class Trainers:
         return keys, {str(Words(node)) for node in given if not isinstance(node, ast.Constant)}
 
 
-class Lightning(Ignite):
-    """Reads what LightningModules do, and subclasses of the Trainer of transformers."""
+class Known(dict[str, Trainers]):
+    """The trainers of files, by path."""
 
-    _derived: dict[tuple[ast.AST, str], bool]
-    _trainers: dict[str, Trainers]
 
-    def derives(self, cls: Class, name: str) -> bool:
-        """Whether a class derives from one of a framework."""
-        known = self._derived.get((cls.node, name))
-        if known is None:
-            named = (self._dotted(base) for owner in self._bases(cls) for base in owner.bases)
-            known = any(frameworks.canonical(text) == name for text in named if text)
-            self._derived[cls.node, name] = known
-        return known
+class Lineages(dict[tuple[ast.AST, str], bool]):
+    """Whether classes derive from one of a framework, by its name."""
 
-    def trainers_of(self, module: Module) -> Trainers:
-        found = self._trainers.get(module.path)
-        if found is None:
-            found = self._trainers[module.path] = Trainers(module)
-        return found
 
-    # Roots.
+def _derives(at: Interpreter, cls: Class, name: str) -> bool:
+    """Whether a class derives from one of a framework."""
+    known_of = at.of_file(Lineages)
+    known = known_of.get((cls.node, name))
+    if known is None:
+        named = (dotted_name(at, base) for owner in bases_of(at, cls) for base in owner.bases)
+        known = any(frameworks.canonical(text) == name for text in named if text)
+        known_of[cls.node, name] = known
+    return known
 
-    def enter_root(self, function: Function) -> None:
-        """Before a function that nobody calls here: a Trainer may run it under autocast."""
-        if function.name in STEPS and self._is_lightning(function.cls):
-            self.state.ambient = self.trainers_of(function.module).trains_in(frameworks.MIXED)
 
-    def leave_root(self, function: Function, value: Value) -> None:
-        """After it: what ``training_step`` returns is divided by the Trainer, and runs backward."""
-        if function.name != "training_step" or not self._is_lightning(function.cls) or self._is_manual(function.cls):
-            return
-        loss = self.as_loss(value.items.get("loss", NONE) if isinstance(value, Mapping) else value)
-        keys, texts = self.trainers_of(function.module).divisions()
-        own = {text for d in loss.divisors if (text := str(d.words)).endswith(frameworks.TRAINER_STEPS)}
-        self.divided_twice(loss, keys, texts | own, FRAMEWORKS["lightning"].title, "in automatic optimization")
+def _trainers_of(at: Interpreter, module: Module) -> Trainers:
+    known = at.of_file(Known)
+    found = known.get(module.path)
+    if found is None:
+        found = known[module.path] = Trainers(module)
+    return found
 
-    def _is_lightning(self, cls: Class | None) -> bool:
-        return cls is not None and self.derives(cls, frameworks.LIGHTNING_MODULE)
 
-    def _is_manual(self, cls: Class | None) -> bool:
-        """Whether some method of a class takes optimization in its own hands."""
-        owners = self._bases(cls) if cls is not None else []
-        return any("automatic_optimization" in owner.assigned for owner in owners)
+def _enter_root(at: Interpreter, function: Function) -> None:
+    """Before a function that nobody calls here: a Trainer may run it under autocast."""
+    if function.name in STEPS and _is_lightning(at, function.cls):
+        at.state.ambient = _trainers_of(at, function.module).trains_in(frameworks.MIXED)
 
-    # Methods.
 
-    def _instance_method(
-        self, receiver: Instance, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
-    ) -> Value:
-        own = (receiver.key, name) in self.state.heap or self.method_of(receiver.cls, name) is not None
-        if not own and self._is_lightning(receiver.cls):
-            if name in HARMLESS:
-                return self.fresh(node, name)
-            if name == "manual_backward":
-                return self.engine_method(self._manual(receiver, node), name, args, keywords, node)
-            if name == "optimizers":
-                return self._optimizers(receiver, node)
-            if name == "clip_gradients":
-                owners = self._optimizers_in(args[:1])
-                params = Params(None, frozenset(owners)) if owners else None
-                limit = keywords.get("gradient_clip_val")
-                return self._clip(params, args[1:] or ([limit] if limit is not None else []), {}, node)
-        return super()._instance_method(receiver, name, args, keywords, node)
+def _leave_root(at: Interpreter, function: Function, value: Value) -> None:
+    """After it: what ``training_step`` returns is divided by the Trainer, and runs backward."""
+    if function.name != "training_step" or not _is_lightning(at, function.cls) or _is_manual(at, function.cls):
+        return
+    loss = as_loss(at, value.items.get("loss", NONE) if isinstance(value, Mapping) else value)
+    keys, texts = _trainers_of(at, function.module).divisions()
+    own = {text for d in loss.divisors if (text := str(d.words)).endswith(frameworks.TRAINER_STEPS)}
+    divided_twice(at, loss, keys, texts | own, FRAMEWORKS["lightning"].title, "in automatic optimization")
 
-    def _instance_attribute(self, receiver: Instance, name: str, node: ast.AST) -> Value:
-        value = super()._instance_attribute(receiver, name, node)
-        if name == "accelerator" and self.derives(receiver.cls, frameworks.HUGGING_FACE_TRAINER):
-            unknown = self.opaque(("attribute of", receiver.key, name), self.words(node))
-            return self.used_engine("accelerate", unknown, "self.accelerator", node) if value is unknown else value
-        return value
 
-    def _manual(self, receiver: Instance, node: ast.AST) -> Engine:
-        """What scales the losses of a LightningModule that optimizes by hand."""
-        thing = self.thing(("lightning", receiver.cls.node), "scaler", "self", self.site(node))
-        doubt = self.trainers_of(receiver.cls.module).trains_in(frameworks.FLOAT16_MIXED)
-        if doubt == INFO and not self.program.facts.get("lightning16"):
-            doubt = None
-        enabled: Formula = doubt is not None
-        if doubt in (WARNING, INFO):
-            enabled = self.ask(("precision", thing.key), "the Trainer's precision is '16-mixed'", frozenset(), node)
-        self._describe(thing, "lightning", doubt or "")
-        return Engine("lightning", thing, enabled)
+def _is_lightning(at: Interpreter, cls: Class | None) -> bool:
+    return cls is not None and _derives(at, cls, frameworks.LIGHTNING_MODULE)
 
-    def _optimizers(self, receiver: Instance, node: ast.AST) -> Value:
-        """The one optimizer that ``self.optimizers()`` gives, or what stands for several."""
-        thing = self.thing(("optimizers of", receiver.cls.node), "optimizer", "", self.site(node))
-        self.emit(e.OPTIMIZER_NEW, node, thing.key, found=True)
-        return Ref(thing)
+
+def _is_manual(at: Interpreter, cls: Class | None) -> bool:
+    """Whether some method of a class takes optimization in its own hands."""
+    owners = bases_of(at, cls) if cls is not None else []
+    return any("automatic_optimization" in owner.assigned for owner in owners)
+
+
+def _inherited_method(
+    at: Interpreter, receiver: Instance, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+) -> Value | None:
+    if not _is_lightning(at, receiver.cls):
+        return None
+    if name in HARMLESS:
+        return at.fresh(node, name)
+    if name == "manual_backward":
+        return engine_method(at, _manual(at, receiver, node), name, args, keywords, node)
+    if name == "optimizers":
+        return _optimizers(at, receiver, node)
+    if name == "clip_gradients":
+        owners = optimizers_in(at, args[:1])
+        params = Params(None, frozenset(owners)) if owners else None
+        limit = keywords.get("gradient_clip_val")
+        return clip(at, params, args[1:] or ([limit] if limit is not None else []), {}, node)
+    return None
+
+
+def _inherited_attribute(at: Interpreter, receiver: Instance, name: str, node: ast.AST) -> Value | None:
+    if name != "accelerator" or not _derives(at, receiver.cls, frameworks.HUGGING_FACE_TRAINER):
+        return None
+    unknown = at.opaque(("attribute of", receiver.key, name), wording(node))
+    return used_engine(at, "accelerate", unknown, "self.accelerator", node)
+
+
+def _manual(at: Interpreter, receiver: Instance, node: ast.AST) -> Engine:
+    """What scales the losses of a LightningModule that optimizes by hand."""
+    thing = at.thing(("lightning", receiver.cls.node), "scaler", "self", at.site(node))
+    doubt = _trainers_of(at, receiver.cls.module).trains_in(frameworks.FLOAT16_MIXED)
+    if doubt == INFO and not at.program.facts.get("lightning16"):
+        doubt = None
+    enabled: Formula = doubt is not None
+    if doubt in (WARNING, INFO):
+        enabled = at.ask(("precision", thing.key), "the Trainer's precision is '16-mixed'", frozenset(), node)
+    describe(thing, "lightning", doubt or "")
+    return Engine("lightning", thing, enabled)
+
+
+def _optimizers(at: Interpreter, receiver: Instance, node: ast.AST) -> Value:
+    """The one optimizer that ``self.optimizers()`` gives, or what stands for several."""
+    thing = at.thing(("optimizers of", receiver.cls.node), "optimizer", "", at.site(node))
+    at.emit(e.OPTIMIZER_NEW, node, thing.key, found=True)
+    return Ref(thing)
+
+
+def register(handlers: Handlers) -> None:
+    handlers.root_entered.append(_enter_root)
+    handlers.root_left.append(_leave_root)
+    handlers.inherited_methods.append(_inherited_method)
+    handlers.inherited_attributes.append(_inherited_attribute)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from ...protocol import events as e
 from ...protocol import surface
-from ...protocol.events import Event
+from ...protocol.events import Event, Graph
 from ...protocol.words import Words, chain
 from ..interpreter.dtypes import (
     A_NUMBER,
@@ -47,6 +47,8 @@ from ..interpreter.dtypes import (
     outcome,
     promoted,
 )
+from ..interpreter.imports import look_up
+from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.values import Const, FunctionValue, Instance, Named, Ref, Value
 from ..project.syntax import alike, children, walk
 
@@ -54,14 +56,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..interpreter.expressions import Expressions
     from ..interpreter.values import Frame
 
 #: Follows the name of a variable where its dtype is kept beside its value.
 MARK = ":dtype"
-
-#: Events by place and kind.
-Found = dict[tuple[object, ...], Event]
 
 #: Constructors whose tensors are float32 unless a dtype is given.
 _FLOATING = frozenset("zeros ones empty rand randn full normal linspace logspace eye FloatTensor".split())
@@ -88,12 +86,10 @@ _BOUNDED = frozenset("sigmoid softmax tanh normalize sin cos hardsigmoid erf cos
 class Precision:
     """Reads what statements do to dtypes, for one file."""
 
-    def __init__(self, reader: Expressions) -> None:
-        self.reader = reader
-        #: What was found, by place and kind; it is added to the graph that is read once that is whole.
-        self.found: Found = {}
+    def __init__(self, at: Interpreter) -> None:
+        self.at = at
         #: Whether a region was entered in this graph.
-        self._awake = False
+        self._awake: Graph | None = None
         self._told: set[tuple[object, ...]] = set()
         #: The registrations of buffers whose values are being looked at.
         self._registering: set[ast.Call] = set()
@@ -104,9 +100,10 @@ class Precision:
 
     def read(self, statement: ast.stmt) -> None:
         """Read a statement, before the reader does."""
-        self._awake = self._awake or bool(self.reader.state.open)
+        if self.at.state.open:
+            self._awake = self.at.graph
         made = isinstance(statement, ast.Assign) and isinstance(statement.value, (ast.Call, ast.Constant))
-        if not (made or self._awake) and _CASTS.isdisjoint(self.reader.state.frame.module.identifiers):
+        if not (made or self._awake is self.at.graph) and _CASTS.isdisjoint(self.at.state.frame.module.identifiers):
             # Nothing is low yet: of interest are the tensors and numbers that a region may find.
             return
         if isinstance(statement, ast.Assign):
@@ -133,24 +130,13 @@ class Precision:
                 if item.optional_vars is not None:
                     self._assign(item.optional_vars, NOTHING, None)
 
-    def close(self) -> Found:
-        """What was found since the last graph was closed."""
-        found, self.found = self.found, {}
-        self._awake = False
-        return found
-
-    def reopen(self, found: Found) -> None:
-        """Go back to what was found before, and leave out what has been since."""
-        self.found = found
-        self._awake = True
-
-    def bind(self, frame: Frame, parameters: list[ast.arg], node: ast.AST, *, bound: bool) -> None:
+    def bind(self, frame: Frame, func: FunctionValue, node: ast.AST) -> None:
         """Tell a function that is followed what is known of the tensors that it is given."""
         given = self._given.pop(id(node), None)
         if given is None:
             return
         facts, keywords = given
-        names = [parameter.arg for parameter in parameters][1 if bound else 0 :]
+        names = [parameter.arg for parameter in func.function.parameters()][0 if func.receiver is None else 1 :]
         for name, fact in [*zip(names, facts, strict=False), *keywords.items()]:
             if fact.dtype:
                 frame.vars[name + MARK] = Precise(fact, frozenset())
@@ -174,10 +160,10 @@ class Precision:
                 self._keep(name, fact)
 
     def _keep(self, name: str, fact: Fact) -> None:
-        self.reader.state.frame.vars[name + MARK] = Precise(fact, self.reader.turning())
+        self.at.state.frame.vars[name + MARK] = Precise(fact, self.at.turning())
 
     def _known(self, name: str) -> Precise | None:
-        frame: Frame | None = self.reader.state.frame
+        frame: Frame | None = self.at.state.frame
         while frame is not None:
             value = frame.vars.get(name + MARK)
             if isinstance(value, Precise):
@@ -204,8 +190,8 @@ class Precision:
         if isinstance(node.op, ast.Add):
             self._summed(node.target, node.value, value, node, in_place=True)
         if name is not None:
-            made = known.loops if known is not None else self.reader.turning()
-            self.reader.state.frame.vars[name + MARK] = Precise(after, made)
+            made = known.loops if known is not None else self.at.turning()
+            self.at.state.frame.vars[name + MARK] = Precise(after, made)
 
     # Running sums.
 
@@ -238,14 +224,12 @@ class Precision:
         """
         name = chain(target)
         known = self._known(name) if name is not None else None
-        if known is None or not self.reader.state.loops:
+        if known is None or not self.at.state.loops:
             return
         before = known.fact
         if before.dtype != NUMBER and not (before.low and ZEROS in before.traits):
             return
-        since = {
-            loop.key for loop in self.reader.state.loops if loop.key not in known.loops and not _is_short(loop.node)
-        }
+        since = {loop.key for loop in self.at.state.loops if loop.key not in known.loops and not _is_short(loop.node)}
         names = [chain(part) for part in walk(added) if isinstance(part, (ast.Name, ast.Attribute))]
         facts = [fact for part in names if part is not None and (fact := self._known(part)) is not None]
         if name in names or not any(since & fact.loops for fact in facts):
@@ -279,15 +263,15 @@ class Precision:
 
     def state(self) -> State:
         """The autocast state at the place being read."""
-        reader = self.reader
-        if reader.state.open:
-            region = reader.state.open[-1]
+        at = self.at
+        if at.state.open:
+            region = at.state.open[-1]
             if region.enabled is False:
                 return State("off")
             if region.dtype in ("float32", "float64"):
                 return State()
             return State("on", region.device.partition(":")[0], region.dtype if region.dtype in _DTYPES else HALF)
-        return State() if reader.state.maybe_open else State("out")
+        return State() if at.state.maybe_open else State("out")
 
     @staticmethod
     def _is_outside(fact: Fact, state: State) -> bool:
@@ -302,7 +286,7 @@ class Precision:
         known = self._known(node.id)
         if known is not None:
             return self._here(known.fact)
-        value = self.reader.look_up(node.id)
+        value = look_up(self.at, node.id)
         return A_NUMBER if isinstance(value, Const) and isinstance(value.value, (int, float)) else NOTHING
 
     def _attribute(self, node: ast.Attribute) -> Fact:
@@ -317,9 +301,9 @@ class Precision:
 
     def _buffer(self, name: str) -> Fact:
         """What is known of a buffer that the class of the method being read registers: whether it holds positions."""
-        cls = self.reader.state.frame.cls
+        cls = self.at.state.frame.cls
         init = cls.methods.get("__init__") if cls is not None else None
-        if init is None or "register_buffer" not in self.reader.state.frame.module.identifiers:
+        if init is None or "register_buffer" not in self.at.state.frame.module.identifiers:
             return NOTHING
         for node in walk(init.node):
             if isinstance(node, ast.Call) and (chain(node.func) or "").endswith(".register_buffer"):
@@ -447,7 +431,7 @@ class Precision:
         if isinstance(func, ast.Name):
             if self._known(func.id) is not None:
                 return None
-            value = self.reader.look_up(func.id)
+            value = look_up(self.at, func.id)
             if value is None:
                 return surface.BARE.get(func.id)
             return value.name if isinstance(value, Named) else None
@@ -459,7 +443,7 @@ class Precision:
     def _value(self, node: ast.expr) -> Value:
         """What the reader makes of an expression."""
         values: list[Value] = []
-        self.reader.unrecorded(lambda: values.append(self.reader.evaluate(node)))
+        self.at.unrecorded(lambda: values.append(self.at.evaluate(node)))
         return values[0]
 
     def _other(self, node: ast.Call, args: list[Fact], keywords: dict[str, Fact]) -> Fact:
@@ -671,7 +655,7 @@ class Precision:
             return Fact(args[0].dtype if args else "", zeros)
         if name == "arange":
             return Fact("int", positions if not self._is_short(node) else frozenset())
-        module = self.reader.state.frame.module
+        module = self.at.state.frame.module
         if "set_default_dtype" in module.identifiers or name in ("tensor", "as_tensor"):
             return NOTHING
         return Fact("float32", zeros)
@@ -762,16 +746,16 @@ class Precision:
 
     def _emit(self, kind: str, node: object, fact: Fact, **facts: Any) -> None:
         """Take note of what low precision does at a place, once."""
-        if not isinstance(node, ast.AST) or self.reader.state.cur is None:
+        if not isinstance(node, ast.AST) or self.at.state.cur is None:
             return
-        reader = self.reader
-        key = (kind, reader.state.frame.module.path, node.lineno, node.col_offset, facts.get("how"))  # type: ignore[attr-defined]
+        at = self.at
+        key = (kind, at.state.frame.module.path, node.lineno, node.col_offset, facts.get("how"))  # type: ignore[attr-defined]
         if key in self._told:
             return
         self._told.add(key)
         names = facts.pop("names", {"call": Words(node, 60)})
         facts.update(dtype=fact.dtype, guessed=GUESS in fact.traits)
-        self.found[key] = Event(kind, reader.site(node), None, None, facts, names)
+        self.at.found[key] = Event(kind, at.site(node), None, None, facts, names)
 
 
 def _made(node: ast.expr, function: ast.AST) -> ast.expr:
@@ -826,3 +810,28 @@ _HANDLERS: dict[type[ast.expr], Callable[..., Fact]] = {
     ast.UnaryOp: Precision._unary,
     ast.Call: Precision._call,
 }
+
+
+def precision_of(at: Interpreter) -> Precision:
+    """What reads the dtypes of the file that the interpreter reads."""
+    notes = at.of_file(_Readers)
+    if not notes:
+        notes.append(Precision(at))
+    return notes[0]
+
+
+class _Readers(list[Precision]):
+    """The one reader of dtypes of a file."""
+
+
+def _read_statement(at: Interpreter, statement: ast.stmt) -> None:
+    precision_of(at).read(statement)
+
+
+def _bind(at: Interpreter, frame: Frame, func: FunctionValue, node: ast.AST) -> None:
+    precision_of(at).bind(frame, func, node)
+
+
+def register(handlers: Handlers) -> None:
+    handlers.statement_read.append(_read_statement)
+    handlers.followed.append(_bind)
