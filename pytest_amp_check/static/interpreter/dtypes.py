@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ...protocol import optable
 from ...protocol.named import NamedTuple
-from .values import Value
 
 #: A dtype that is float16 or bfloat16: a region's that is chosen at run time.
 HALF = "half"
@@ -35,12 +34,18 @@ ZEROS = "zeros"  # made of zeros, as a sum begins
 class Fact(NamedTuple):
     """What is known of a value: its dtype, "" where it is not known, and traits.
 
-    ``place`` is the syntax node that made it what a trait says, ``number`` the number that it is.
+    ``place`` is the syntax node that made it what a trait says; ``made`` are the loops in whose turns it was assigned.
     """
 
     dtype: str = ""
     traits: frozenset[str] = frozenset()
     place: object = None
+    made: frozenset[int] = frozenset()
+
+    @property
+    def part(self) -> Fact:
+        """What is known of a part of it."""
+        return self.only(REGION, GUESS, LEFT) if self.traits else self
 
     @property
     def low(self) -> bool:
@@ -62,29 +67,13 @@ NOTHING = Fact()
 A_NUMBER = Fact(NUMBER)
 
 
-class Precise(Value):
-    """What is known of the tensor that a variable holds. ``loops`` are those in whose turns it was assigned."""
-
-    __slots__ = ("fact",)
-
-    def __init__(self, fact: Fact, loops: frozenset[int]) -> None:
-        super().__init__(loops)
-        self.fact = fact
-
-
 def joined(a: Fact, b: Fact) -> Fact:
     """What is known where two ways meet."""
     if a == b:
         return a
     dtype = a.dtype if a.dtype == b.dtype else HALF if a.low and b.low else ""
-    return Fact(dtype, a.traits & b.traits | (a.traits | b.traits) & {GUESS}, a.place if a.place is b.place else None)
-
-
-def known_of_both(a: Value | None, b: Value | None) -> Precise:
-    """The same of variables; one that is not known on one way is not known after it."""
-    first, second = (v.fact if isinstance(v, Precise) else NOTHING for v in (a, b))
-    loops = [v.loops for v in (a, b) if v is not None]
-    return Precise(joined(first, second), frozenset().union(*loops))
+    traits = a.traits & b.traits | (a.traits | b.traits) & {GUESS}
+    return Fact(dtype, traits, a.place if a.place is b.place else None, a.made | b.made)
 
 
 class State(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import reduce
 
 from ...protocol import events as e
 from ...protocol import surface
@@ -10,6 +11,7 @@ from ...protocol.words import Words, chain
 from ..project.syntax import walk
 from .conditions import Formula, both, either, literals, negate
 from .counters import asked, compute, equal, ordered
+from .dtypes import NOTHING, joined
 from .forks import fork, join_values
 from .identity import divide, identity, multiply, readings_of, structural
 from .imports import BUILTINS, look_up
@@ -303,11 +305,13 @@ def element_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
             return Params(value.modules, value.optimizers, groups=True)
         return Params(value.modules, value.optimizers, one=True)
     if isinstance(value, (Tensor, Grad)):
-        return value
+        return value.knowing(value.fact.part)
     if isinstance(value, Sequence) and value.items and not isinstance(value.items[0], Const):
         parts = [part for part in value.items if isinstance(part, Tensor)]
         if len(parts) == len(value.items):
-            return Tensor.merge(parts)
+            merged = Tensor.merge(parts)
+            merged.fact = reduce(joined, [part.fact for part in parts])
+            return merged
         if len(value.items) == 1:
             return value.items[0]
     if isinstance(value, Opaque) and value.iterates == "enumerate":
@@ -321,7 +325,7 @@ def element_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
     if isinstance(value, Opaque) and value.iterates == "range":
         made.counter = made.index = True
         made.first = value.first
-    return made
+    return made.knowing(value.fact.part)
 
 
 def _lambda(at: Interpreter, node: ast.Lambda) -> Value:
@@ -495,7 +499,9 @@ def augment(at: Interpreter, node: ast.AugAssign) -> None:
         if isinstance(owner, Params) and owner.groups and isinstance(option, Const) and option.value == "lr":
             for told in at.handlers.rate_divided:
                 told(at, owner)
-    assign(at, target, value)
+    at.values[target] = left
+    value = at.annotated(ast.AugAssign, node, value)
+    assign(at, target, value, anew=False)
 
 
 def condition(at: Interpreter, node: ast.expr) -> Formula:
@@ -553,14 +559,17 @@ def _compared(
     return negate(formula) if op == "not in" else formula
 
 
-def assign(at: Interpreter, target: ast.expr, value: Value) -> None:
+def assign(at: Interpreter, target: ast.expr, value: Value, *, anew: bool = True) -> None:
+    """Give a target a value, which is made ``anew`` in each turn of the loops around, or goes on from the last turn."""
+    if anew and value.fact is not NOTHING:
+        value = value.knowing(value.fact._replace(made=at.turning()))
     if isinstance(target, ast.Name):
         name_it(at, value, target.id)
         at.state.frame.vars[target.id] = value
     elif isinstance(target, (ast.Tuple, ast.List)):
-        _unpack(at, target, value)
+        _unpack(at, target, value, anew=anew)
     elif isinstance(target, ast.Starred):
-        assign(at, target.value, value)
+        assign(at, target.value, value, anew=anew)
     elif isinstance(target, ast.Attribute):
         _assign_attribute(at, target, value)
     elif isinstance(target, ast.Subscript):
@@ -579,27 +588,29 @@ def name_it(at: Interpreter, value: Value, name: str) -> None:
             name_it(at, option, name)
 
 
-def _unpack(at: Interpreter, target: ast.Tuple | ast.List, value: Value) -> None:
+def _unpack(at: Interpreter, target: ast.Tuple | ast.List, value: Value, *, anew: bool) -> None:
     if isinstance(value, Sequence) and not value.open and len(value.items) == len(target.elts):
         for element, item in zip(target.elts, value.items, strict=True):
-            assign(at, element, item)
+            assign(at, element, item, anew=anew)
         return
     if isinstance(value, Sequence) and len(value.items) == 1 and isinstance(value.items[0], Tensor):
         # A comprehension: each of its items is like the one.
         for element in target.elts:
-            assign(at, element, value.items[0].copy())
+            assign(at, element, value.items[0].copy(), anew=anew)
         return
     for i, element in enumerate(target.elts):
         part: Value
         if isinstance(value, Tensor) and not is_stepped(at, element):
             part = value.copy()
             part.vague = not value.is_loss
+            part.fact = value.fact.part
         elif isinstance(value, (Params, Grad)):
             part = value if isinstance(element, ast.Name) else at.fresh(element)
         else:
             part = structural(at, "part", (value,), _text(element), i)
             part.loops |= at.turning()
-        assign(at, element, part)
+            part = part.knowing(value.fact.part)
+        assign(at, element, part, anew=anew)
 
 
 def _assign_attribute(at: Interpreter, target: ast.Attribute, value: Value) -> None:
@@ -653,6 +664,8 @@ def _assign_item(at: Interpreter, target: ast.Subscript, value: Value) -> None:
     if isinstance(receiver, Mapping):
         receiver.items[index.value if isinstance(index, Const) else ("?", id(target.slice))] = value
         name_it(at, value, str(_text(target)))
+    for told in at.handlers.item_written:
+        told(at, target, value)
 
 
 def _slice(at: Interpreter, node: ast.Slice) -> Value:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from ...protocol import events as e
 from ...protocol.events import Thing
 from .conditions import Formula, both, either, literals, negate
-from .dtypes import Precise, known_of_both
+from .dtypes import NOTHING, joined
 from .interpreter import Interpreter
 from .values import (
     NONE,
@@ -126,10 +126,16 @@ def join_values(at: Interpreter, formula: Formula, a: Value, b: Value, name: str
     """The value that is ``a`` where the formula is true and ``b`` where it is not."""
     if a is b or (isinstance(a, Const) and isinstance(b, Const) and a.value is b.value):
         return a
-    if isinstance(a, Precise) or isinstance(b, Precise):
-        return known_of_both(a, b)
     if isinstance(formula, bool):
         return a if formula else b
+    if isinstance(a, Opaque) and isinstance(b, Opaque) and a.key == b.key:
+        return a.knowing(joined(a.fact, b.fact))
+    met = _joined(at, formula, a, b, name)
+    return met if a.fact is NOTHING and b.fact is NOTHING else met.knowing(joined(a.fact, b.fact))
+
+
+def _joined(at: Interpreter, formula: Formula, a: Value, b: Value, name: str) -> Value:
+    """The same of two values that differ, without what is known of their dtypes."""
     if _is_truth(a) and _is_truth(b):
         met = either(both(formula, _formula(a)), both(negate(formula), _formula(b)))
         return Truth(at.short(met), a.loops | b.loops)

@@ -69,8 +69,6 @@ def follow(
     _reach(at, function)
     frame = Frame(function, func.frame, at.site(node))
     _bind(at, frame, function, args, keywords, node)
-    for told in at.handlers.followed:
-        told(at, frame, func, node)
     frame.unwind_base = len(at.state.unwind)
     frame.path_base = len(at.state.path)
     frame.on_yield = on_yield

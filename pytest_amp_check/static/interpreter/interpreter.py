@@ -83,11 +83,14 @@ class Handlers:
             Callable[[Interpreter, Instance, str, list[Value], Keywords, ast.AST], Value | None]
         ] = []
         self.inherited_attributes: list[Callable[[Interpreter, Instance, str, ast.AST], Value | None]] = []
-        #: Told of each statement of functions that low precision may spoil, of an expression that is a statement, of a
-        #: function that is followed, and of an average that is left to the learning rate.
-        self.statement_read: list[Callable[[Interpreter, ast.stmt], None]] = []
+        #: What is known of the dtype of what an expression of a kind gives, whose parts were evaluated just before.
+        self.annotations_of: dict[type[ast.AST], Callable[[Interpreter, Any, Value], Value]] = {}
+        #: Told of a statement that assigns, before it does, with the value of each of its targets as they are; of an
+        #: item that is assigned to; of an expression that is a statement, and of an average that is left to the
+        #: learning rate.
+        self.assigned: list[Callable[[Interpreter, ast.Assign], None]] = []
+        self.item_written: list[Callable[[Interpreter, ast.Subscript, Value], None]] = []
         self.expression_read: list[Callable[[Interpreter, ast.expr], None]] = []
-        self.followed: list[Callable[[Interpreter, Frame, FunctionValue, ast.AST], None]] = []
         self.rate_divided: list[Callable[[Interpreter, Any], None]] = []
         #: What a function does that plays a role in the table of torch, or in that of the frameworks.
         self.roles: dict[str, Callable[[Interpreter, Any, list[Value], Keywords, ast.AST], Value]] = {}
@@ -151,6 +154,8 @@ class Interpreter:
         #: What handlers take note of: in this graph, and in the file.
         self._of_graph: dict[Any, Any] = {}
         self._of_file: dict[Any, Any] = {}
+        #: What the expressions of a file that low precision may spoil were evaluated to when they last were.
+        self.values: dict[ast.AST, Value] = {}
         #: Events that belong to no place in the graph that is read, by place and kind: they are added once it is whole.
         self.found: dict[tuple[object, ...], Event] = {}
         self.begin("<module>")
@@ -221,13 +226,26 @@ class Interpreter:
 
     def evaluate(self, node: ast.expr) -> Value:
         """The value of an expression."""
-        handler = self.handlers.expressions.get(type(node))
+        kind = type(node)
+        handler = self.handlers.expressions.get(kind)
         if handler is not None:
-            return handler(self, node)
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.expr):
-                self.evaluate(child)
-        return self.fresh(node)
+            value = handler(self, node)
+        else:
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, ast.expr):
+                    self.evaluate(child)
+            value = self.fresh(node)
+        return self.annotated(kind, node, value)
+
+    def annotated(self, kind: type[ast.AST], node: ast.AST, value: Value) -> Value:
+        """The value of an expression with what is known of its dtype, in code where that may matter."""
+        if not (self.module.fragile or self.state.frame.module.fragile):
+            return value
+        annotate = self.handlers.annotations_of.get(kind)
+        if annotate is not None:
+            value = annotate(self, node, value)
+        self.values[node] = value
+        return value
 
     def read(self, statements: Items[ast.stmt]) -> None:
         """Read a block; stops where its end cannot be reached."""
@@ -242,9 +260,6 @@ class Interpreter:
                 self.abroad += 1
             handler = handlers.get(type(statement))
             if handler is not None:
-                if (state.frame.function or state.frame.module).fragile:
-                    for told in self.handlers.statement_read:
-                        told(self, statement)
                 handler(self, statement)
         del state.path[base:]
         state.shims = shims

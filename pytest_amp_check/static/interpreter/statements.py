@@ -66,6 +66,8 @@ def _expression(at: Interpreter, node: ast.Expr) -> None:
 
 def _assign(at: Interpreter, node: ast.Assign) -> None:
     value = at.evaluate(node.value)
+    for told in at.handlers.assigned:
+        told(at, node)
     for target in node.targets:
         if isinstance(value, Tensor) and is_stepped(at, target):
             # A method of a module makes optimizers, too.
@@ -375,7 +377,11 @@ def _for(at: Interpreter, node: ast.For | ast.AsyncFor) -> None:
         and not selects(node.body, node.target)
         and _draws_anew(at, node)
     )
-    _loop(at, node, lambda: assign(at, node.target, element_of(at, iterable, node.iter)), None, pieces=pieces)
+
+    def bind() -> None:
+        assign(at, node.target, element_of(at, iterable, node.iter), anew=False)
+
+    _loop(at, node, bind, None, pieces=pieces)
 
 
 def _binds_object(at: Interpreter, target: ast.expr) -> bool:
@@ -577,6 +583,7 @@ def _carried(at: Interpreter, value: Value, after: Value | None, name: str, key:
             made.first = value.value
         elif isinstance(value, Opaque) and value.counter and value.first is not None:
             made.first = value.first + value.offset
+        made.fact = value.fact
         return made
     return value
 

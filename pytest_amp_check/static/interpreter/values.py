@@ -10,6 +10,7 @@ from ...protocol.events import Event, Site, Thing
 from ...protocol.named import NamedTuple
 from ...protocol.surface import DTYPES, canonical
 from .conditions import Formula
+from .dtypes import A_NUMBER, NOTHING, Fact, joined
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,11 +35,17 @@ class Value:
     kind: str = ""
     #: Whether the protocol cares which of two values it is.
     matters: bool = False
+    #: What is known of its dtype, as that of a tensor.
+    fact: Fact = NOTHING
 
     def __init__(self, loops: frozenset[int] = EMPTY) -> None:
         self.loops = loops
         self.divided = False
         self.pieces = False
+
+    def knowing(self, fact: Fact) -> Value:
+        """The same value, of which this is known; itself where nothing can be."""
+        return self
 
 
 class Const(Value):
@@ -46,15 +53,31 @@ class Const(Value):
 
     kind = "constant"
 
-    __slots__ = ("value",)
+    __slots__ = (
+        "fact",
+        "value",
+    )
 
     def __init__(self, value: object) -> None:
         super().__init__()
         self.value = value
+        self.fact = A_NUMBER if type(value) in (int, float) else NOTHING
 
     @property
     def matters(self) -> bool:  # type: ignore[override]
         return self.value is None or isinstance(self.value, (str, bool))
+
+    def copy(self) -> Const:
+        made = Const(self.value)
+        made.loops, made.divided, made.pieces = self.loops, self.divided, self.pieces
+        return made
+
+    def knowing(self, fact: Fact) -> Const:
+        if fact == self.fact:
+            return self
+        made = self.copy()
+        made.fact = fact
+        return made
 
 
 class Opaque(Value):
@@ -82,6 +105,7 @@ class Opaque(Value):
         "counter",
         "divisors",
         "entry",
+        "fact",
         "factors",
         "first",
         "full",
@@ -100,6 +124,7 @@ class Opaque(Value):
     def __init__(self, key: int, words: object, loops: frozenset[int] = EMPTY, *, parameter: bool = False) -> None:
         super().__init__(loops)
         self.key = key
+        self.fact = NOTHING
         self.words = words
         self.iterates = ""
         self.parameter = self.argument = parameter
@@ -132,6 +157,21 @@ class Opaque(Value):
     def text(self) -> str:
         """The user's own words for it."""
         return str(self.words)
+
+    def copy(self) -> Opaque:
+        """The same unknown value, as whatever asks about it finds."""
+        made = Opaque(self.key, self.words, self.loops)
+        made.divided, made.pieces = self.divided, self.pieces
+        for name in Opaque.__slots__:
+            setattr(made, name, getattr(self, name))
+        return made
+
+    def knowing(self, fact: Fact) -> Opaque:
+        if fact == self.fact:
+            return self
+        made = self.copy()
+        made.fact = fact
+        return made
 
 
 class Named(Value):
@@ -343,6 +383,7 @@ class Tensor(Value):
         "device",
         "divisors",
         "dtypes",
+        "fact",
         "factors",
         "forward",
         "in_region",
@@ -361,6 +402,7 @@ class Tensor(Value):
     def __init__(self, loops: frozenset[int] = EMPTY) -> None:
         super().__init__(loops)
         self.scaler = -1
+        self.fact = NOTHING
         self.deps: frozenset[int] | None = frozenset()
         self.autocast = ""
         self.in_region = False
@@ -395,6 +437,7 @@ class Tensor(Value):
     def merge(parts: list[Tensor]) -> Tensor:
         """A tensor computed from others."""
         made = parts[0].copy()
+        made.fact = NOTHING
         for part in parts[1:]:
             made.loops |= part.loops
             made.scaler = max(made.scaler, part.scaler)
@@ -421,6 +464,13 @@ class Tensor(Value):
                     if "unknown" in (made.autocast, part.autocast)
                     else "in"
                 )
+        return made
+
+    def knowing(self, fact: Fact) -> Tensor:
+        if fact == self.fact:
+            return self
+        made = self.copy()
+        made.fact = fact
         return made
 
 
@@ -616,11 +666,27 @@ class Truth(Value):
 
     kind = "truth"
 
-    __slots__ = ("formula",)
+    __slots__ = (
+        "fact",
+        "formula",
+    )
 
     def __init__(self, formula: Formula, loops: frozenset[int] = EMPTY) -> None:
         super().__init__(loops)
         self.formula = formula
+        self.fact = NOTHING
+
+    def copy(self) -> Truth:
+        made = Truth(self.formula, self.loops)
+        made.divided, made.pieces = self.divided, self.pieces
+        return made
+
+    def knowing(self, fact: Fact) -> Truth:
+        if fact == self.fact:
+            return self
+        made = self.copy()
+        made.fact = fact
+        return made
 
 
 class Choice(Value):
@@ -634,6 +700,13 @@ class Choice(Value):
     def __init__(self, options: list[tuple[Formula, Value]]) -> None:
         super().__init__()
         self.options = options
+
+    @property
+    def fact(self) -> Fact:  # type: ignore[override]
+        met = self.options[0][1].fact
+        for _, option in self.options[1:]:
+            met = joined(met, option.fact)
+        return met
 
 
 NONE = Const(None)

@@ -50,7 +50,7 @@ ELEMENTWISE = frozenset(
 
 def forward(
     at: Interpreter, thing: Thing, args: list[Value], keywords: dict[str, Value], node: ast.AST, read: bool
-) -> Value:
+) -> Tensor:
     """The value of a module's forward."""
     hand_off(at, [*args, *keywords.values()], node)
     cached = not (thing.facts.get("compiled") or thing.facts.get("low"))
@@ -87,7 +87,9 @@ def _call_object(
         return made
     telling = compares or bool(method.words & LOSSES) or (method.fragile and in_region(at))
     casts = "autocast" in method.words and not (at.state.open or at.state.maybe_open or at.state.no_grad)
-    if not (telling or casts):
+    here = at.state.frame.function or at.state.frame.module
+    spoilt = here.fragile and in_region(at)
+    if not (telling or casts or spoilt):
         return made
     outcome: list[Value] = []
     inner = FunctionValue(method, globals_of(at, method.module), receiver)
@@ -100,7 +102,7 @@ def _call_object(
     casting.append(thing)
     at.previewed(act)
     casting.pop()
-    return _reduced_as(outcome[0], made) if telling and isinstance(made, Tensor) else made
+    return _reduced_as(outcome[0], made) if telling else _known_as(outcome[0], made)
 
 
 def module_method(
@@ -266,6 +268,16 @@ def _compressed(
     return Named(min(surface.FP16_HOOKS))
 
 
+def _known_as(outcome: Value, made: Tensor) -> Value:
+    """What a module gives, with what reading its forward has shown of the dtypes."""
+    if not isinstance(outcome, Sequence) or outcome.open or len(outcome.items) < 2:
+        return made.knowing(outcome.fact)
+    parts = [made.copy() for _ in outcome.items]
+    for part, item in zip(parts, outcome.items, strict=True):
+        part.vague, part.fact = True, item.fact
+    return Sequence(list(parts))
+
+
 def _reduced_as(outcome: Value, made: Tensor) -> Value:
     """What a module gives, in the shape and with the reductions that reading its forward has shown."""
     if isinstance(outcome, Choice):
@@ -275,6 +287,7 @@ def _reduced_as(outcome: Value, made: Tensor) -> Value:
     if isinstance(outcome, Mapping) and not outcome.open:
         return Mapping({key: _reduced_as(item, made) for key, item in outcome.items.items()})
     part = made.copy()
+    part.fact = outcome.fact
     if isinstance(outcome, Tensor):
         part.divided, part.is_loss, part.vague = outcome.divided, outcome.is_loss, outcome.vague
     elif isinstance(outcome, Opaque):
