@@ -90,8 +90,8 @@ def _read_all(at: Interpreter) -> Reached:
     reached: Reached = {}
     at.read(module.tree.body)
     at.bound = True
-    for told in at.handlers.file_read:
-        told(at)
+    for listener in at.handlers.file_read:
+        listener(at)
     _close(at, (module.path, 0), reached)
     for function, cls in _alone(at):
         if function.node in at.roots_reached:
@@ -158,8 +158,8 @@ def _read_function(at: Interpreter, function: Function, cls: Class | None) -> No
     at.draft.heads.append((head, turn.key))
     at.state.cur = head
     heap = dict(at.state.heap)
-    for told in at.handlers.root_entered:
-        told(at, function)
+    for listener in at.handlers.root_entered:
+        listener(at, function)
     value = run(at, frame, function, wrappers, function.node)
     for left in at.handlers.root_left:
         left(at, function, value)

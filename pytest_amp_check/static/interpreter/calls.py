@@ -9,14 +9,16 @@ from .contexts import enter, entered_value
 from .expressions import attribute, item
 from .forks import on_each
 from .functions import follow
-from .interpreter import Handlers, Interpreter, Keywords
+from .interpreter import Handlers, Interpreter
 from .values import (
     NONE,
+    Args,
     BoundMethod,
     Choice,
     Const,
     FunctionValue,
     HelperContext,
+    Keywords,
     Mapping,
     ModuleValue,
     Named,
@@ -46,14 +48,14 @@ def _call_value_at(at: Interpreter, callee: Value, node: ast.Call) -> Value:
 
 
 def arguments(at: Interpreter, node: ast.Call) -> tuple[list[Value], dict[str, Value]]:
-    args: list[Value] = []
+    args: Args = []
     for arg in node.args:
         value = at.evaluate(arg)
         if isinstance(arg, ast.Starred) and isinstance(value, Sequence) and not value.open:
             args.extend(value.items)
         else:
             args.append(value)
-    keywords: dict[str, Value] = {}
+    keywords: Keywords = {}
     for keyword in node.keywords:
         value = at.evaluate(keyword.value)
         if keyword.arg is not None:
@@ -65,31 +67,31 @@ def arguments(at: Interpreter, node: ast.Call) -> tuple[list[Value], dict[str, V
     return args, keywords
 
 
-def _call_each(at: Interpreter, func: Choice, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
+def _call_each(at: Interpreter, func: Choice, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     return on_each(at, func, lambda each: at.call_value(each, args, keywords, node))
 
 
-def _call_partial(at: Interpreter, func: Partial, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
+def _call_partial(at: Interpreter, func: Partial, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     return at.call_value(func.func, [*func.args, *args], {**func.keywords, **keywords}, node)
 
 
-def _call_bound(at: Interpreter, func: BoundMethod, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
+def _call_bound(at: Interpreter, func: BoundMethod, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     return on_each(at, func.receiver, lambda each: at.method(each, func.name, args, keywords, node))
 
 
-def _call_function(at: Interpreter, func: FunctionValue, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
+def _call_function(at: Interpreter, func: FunctionValue, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     if func.function.manager:
         return HelperContext(func, args, keywords, node)
     return follow(at, func, args, keywords, node)
 
 
-def _call_decorator(at: Interpreter, func: Value, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
+def _call_decorator(at: Interpreter, func: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """A context that is called again is the same context."""
     return func
 
 
 def _function_method(
-    at: Interpreter, receiver: FunctionValue, name: str, args: list[Value], keywords: Keywords, node: ast.AST
+    at: Interpreter, receiver: FunctionValue, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     if name == "__call__":
         return at.call_value(receiver, args, keywords, node)
@@ -97,7 +99,7 @@ def _function_method(
 
 
 def _stack_method(
-    at: Interpreter, receiver: StackContext, name: str, args: list[Value], keywords: Keywords, node: ast.AST
+    at: Interpreter, receiver: StackContext, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     if name == "enter_context" and args:
         enter(at, args[0], node)
@@ -106,13 +108,13 @@ def _stack_method(
 
 
 def _state_method(
-    at: Interpreter, receiver: StateDict, name: str, args: list[Value], keywords: Keywords, node: ast.AST
+    at: Interpreter, receiver: StateDict, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     return receiver
 
 
 def _mapping_method(
-    at: Interpreter, receiver: Mapping, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    at: Interpreter, receiver: Mapping, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     if name == "update":
         for value in (*args, Mapping(keywords, open="**" in keywords)):
@@ -140,7 +142,7 @@ def _mapping_method(
 
 
 def _sequence_method(
-    at: Interpreter, receiver: Sequence, name: str, args: list[Value], keywords: Keywords, node: ast.AST
+    at: Interpreter, receiver: Sequence, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     if name == "append" and args:
         receiver.items.append(args[0])

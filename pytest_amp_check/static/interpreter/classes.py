@@ -13,10 +13,11 @@ from .expressions import attribute
 from .forks import join_values, on_each
 from .functions import bind_unknown, follow, is_static
 from .imports import at_home, globals_of, look_up, member
-from .interpreter import Handlers, Interpreter, Keywords
+from .interpreter import Handlers, Interpreter
 from .unknown import lend, unknown
 from .values import (
     NONE,
+    Args,
     BoundMethod,
     Choice,
     ClassValue,
@@ -25,6 +26,7 @@ from .values import (
     FunctionValue,
     HelperContext,
     Instance,
+    Keywords,
     Mapping,
     ModuleValue,
     Named,
@@ -138,9 +140,7 @@ def reads_forward(at: Interpreter, cls: Class) -> bool:
     return method_of(at, cls, "forward") is not None and "autocast" not in words
 
 
-def _construct(
-    at: Interpreter, func: ClassValue, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _construct(at: Interpreter, func: ClassValue, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     cls = func.cls
     role = role_of(at, cls)
     construct = at.handlers.constructors.get(role or "")
@@ -156,7 +156,7 @@ def _construct(
     return made
 
 
-def _fields(at: Interpreter, cls: Class, made: Instance, args: list[Value], keywords: dict[str, Value]) -> None:
+def _fields(at: Interpreter, cls: Class, made: Instance, args: Args, keywords: Keywords) -> None:
     """The attributes of a dataclass, from the order in which it declares them."""
     names = [s.target.id for s in cls.node.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)]
     for name, value in zip(names, args, strict=False):
@@ -286,12 +286,7 @@ def _as_assigned(at: Interpreter, receiver: Instance, method: Function, expressi
 
 
 def call_method(
-    at: Interpreter,
-    receiver: Value,
-    name: str,
-    args: list[Value],
-    node: ast.AST,
-    keywords: dict[str, Value] | None = None,
+    at: Interpreter, receiver: Value, name: str, args: Args, node: ast.AST, keywords: Keywords | None = None
 ) -> Value:
     if isinstance(receiver, Instance):
         method = method_of(at, receiver.cls, name)
@@ -305,7 +300,7 @@ def call_method(
 
 
 def _instance_method(
-    at: Interpreter, receiver: Instance, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    at: Interpreter, receiver: Instance, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     stored = at.state.heap.get((receiver.key, name))
     if stored is not None:
@@ -337,7 +332,7 @@ def _instance_method(
 
 
 def _class_method(
-    at: Interpreter, receiver: ClassValue, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    at: Interpreter, receiver: ClassValue, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     for ask in at.handlers.class_methods:
         found = ask(at, receiver, name, args)
@@ -351,12 +346,12 @@ def _class_method(
     return at.call_value(FunctionValue(method, receiver.frame), args, keywords, node)
 
 
-def _call_object(at: Interpreter, func: Instance, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
+def _call_object(at: Interpreter, func: Instance, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     return call_method(at, func, "__call__", args, node, keywords)
 
 
 def _super_method(
-    at: Interpreter, receiver: SuperValue, name: str, args: list[Value], keywords: Keywords, node: ast.AST
+    at: Interpreter, receiver: SuperValue, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     found = _super_attribute(at, receiver, name, node)
     if isinstance(found, FunctionValue):

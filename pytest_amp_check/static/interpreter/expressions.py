@@ -497,8 +497,8 @@ def augment(at: Interpreter, node: ast.AugAssign) -> None:
     if value.divided and isinstance(target, ast.Subscript):
         owner, option = at.evaluate(target.value), at.evaluate(target.slice)
         if isinstance(owner, Params) and owner.groups and isinstance(option, Const) and option.value == "lr":
-            for told in at.handlers.rate_divided:
-                told(at, owner)
+            for listener in at.handlers.rate_divided:
+                listener(at, owner)
     at.values[target] = left
     value = at.annotated(ast.AugAssign, node, value)
     assign(at, target, value, anew=False)
@@ -664,8 +664,8 @@ def _assign_item(at: Interpreter, target: ast.Subscript, value: Value) -> None:
     if isinstance(receiver, Mapping):
         receiver.items[index.value if isinstance(index, Const) else ("?", id(target.slice))] = value
         name_it(at, value, str(_text(target)))
-    for told in at.handlers.item_written:
-        told(at, target, value)
+    for listener in at.handlers.item_written:
+        listener(at, target, value)
 
 
 def _slice(at: Interpreter, node: ast.Slice) -> Value:

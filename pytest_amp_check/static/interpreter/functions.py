@@ -17,7 +17,20 @@ from .imports import dotted_name
 from .interpreter import Handlers, Interpreter
 from .tensors import in_region
 from .unknown import unknown
-from .values import NONE, Frame, FunctionValue, GradMode, HelperContext, Mapping, Opaque, Ref, Sequence, Value
+from .values import (
+    NONE,
+    Args,
+    Frame,
+    FunctionValue,
+    GradMode,
+    HelperContext,
+    Keywords,
+    Mapping,
+    Opaque,
+    Ref,
+    Sequence,
+    Value,
+)
 
 #: Calls within calls that are followed; deeper ones are taken as unknown.
 DEPTH = 8
@@ -36,8 +49,8 @@ SHORT, SHORTEST = 4, 2
 def follow(
     at: Interpreter,
     func: FunctionValue,
-    args: list[Value],
-    keywords: dict[str, Value],
+    args: Args,
+    keywords: Keywords,
     node: ast.AST,
     on_yield: Callable[[Value], None] | None = None,
     *,
@@ -187,9 +200,7 @@ def _recursion(at: Interpreter, func: FunctionValue, node: ast.AST) -> None:
     at.state.depth = depth
 
 
-def _bind(
-    at: Interpreter, frame: Frame, function: Function, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> None:
+def _bind(at: Interpreter, frame: Frame, function: Function, args: Args, keywords: Keywords, node: ast.AST) -> None:
     """Bind arguments to parameters; what is not given takes its default."""
     spec = function.node.args
     names = function.parameters()

@@ -15,7 +15,7 @@ from ..project.module import Class, Function, Module
 from ..project.project import Project
 from .conditions import Formula, Tests, literals, weight
 from .state import Draft, Mark, State
-from .values import EMPTY, Frame, FunctionValue, Instance, Opaque, Value, Vars
+from .values import EMPTY, Args, Frame, FunctionValue, Instance, Keywords, Opaque, Value, Vars
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 #: Tests that a formula may speak of.
 LONG = 24
-
-Keywords = dict[str, Value]
 
 
 class Context:
@@ -51,8 +49,8 @@ class Context:
 class Handlers:
     """Who handles what: functions that are given the interpreter, by the kind of syntax or of value.
 
-    Where a list of functions is asked, the first that has an answer gives it. Those that are told of something are
-    told in the order in which they were registered.
+    Where a list of functions is asked, the first that has an answer gives it. Those that are listener of something are
+    listener in the order in which they were registered.
     """
 
     def __init__(self) -> None:
@@ -60,8 +58,8 @@ class Handlers:
         self.statements: dict[type[ast.AST], Callable[[Interpreter, Any], None]] = {}
         #: What a value of a kind does where it is called, asked for a method or for an attribute, and in a ``with``; ""
         #: is every other kind.
-        self.calls: dict[str, Callable[[Interpreter, Any, list[Value], Keywords, ast.AST], Value]] = {}
-        self.methods: dict[str, Callable[[Interpreter, Any, str, list[Value], Keywords, ast.AST], Value]] = {}
+        self.calls: dict[str, Callable[[Interpreter, Any, Args, Keywords, ast.AST], Value]] = {}
+        self.methods: dict[str, Callable[[Interpreter, Any, str, Args, Keywords, ast.AST], Value]] = {}
         self.attributes: dict[str, Callable[[Interpreter, Any, str, ast.AST], Value | None]] = {}
         self.contexts: dict[str, Context] = {}
         #: A ``with`` block around a value of a kind that is read in a way of its own.
@@ -77,11 +75,9 @@ class Handlers:
         self.recognised: dict[str, Callable[[Interpreter, str, Opaque, str, ast.AST], Value]] = {}
         self.annotations: list[Callable[[Interpreter, str, Opaque, ast.arg], Value | None]] = []
         #: What calling a class makes that has a role; methods of classes and objects that no class of the project has.
-        self.constructors: dict[str, Callable[[Interpreter, Class, list[Value], Keywords, ast.AST], Value | None]] = {}
+        self.constructors: dict[str, Callable[[Interpreter, Class, Args, Keywords, ast.AST], Value | None]] = {}
         self.class_methods: list[Callable[[Interpreter, Any, str, list[Value]], Value | None]] = []
-        self.inherited_methods: list[
-            Callable[[Interpreter, Instance, str, list[Value], Keywords, ast.AST], Value | None]
-        ] = []
+        self.inherited_methods: list[Callable[[Interpreter, Instance, str, Args, Keywords, ast.AST], Value | None]] = []
         self.inherited_attributes: list[Callable[[Interpreter, Instance, str, ast.AST], Value | None]] = []
         #: What is known of the dtype of what an expression of a kind gives, whose parts were evaluated just before.
         self.annotations_of: dict[type[ast.AST], Callable[[Interpreter, Any, Value], Value]] = {}
@@ -93,7 +89,7 @@ class Handlers:
         self.expression_read: list[Callable[[Interpreter, ast.expr], None]] = []
         self.rate_divided: list[Callable[[Interpreter, Any], None]] = []
         #: What a function does that plays a role in the table of torch, or in that of the frameworks.
-        self.roles: dict[str, Callable[[Interpreter, Any, list[Value], Keywords, ast.AST], Value]] = {}
+        self.roles: dict[str, Callable[[Interpreter, Any, Args, Keywords, ast.AST], Value]] = {}
         self.framework_roles: dict[str, Callable[[Interpreter, Any, Keywords, ast.AST], Value]] = {}
         #: Told of a module that runs forward, of a loss that runs backward, and of the norm that a clip gives.
         self.forward_run: list[Callable[[Interpreter, Thing, ast.AST], None]] = []
@@ -264,12 +260,12 @@ class Interpreter:
         del state.path[base:]
         state.shims = shims
 
-    def call_value(self, func: Value, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
+    def call_value(self, func: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
         """What a call of a value gives."""
         handlers = self.handlers.calls
         return (handlers.get(func.kind) or handlers[""])(self, func, args, keywords, node)
 
-    def method(self, receiver: Value, name: str, args: list[Value], keywords: Keywords, node: ast.AST) -> Value:
+    def method(self, receiver: Value, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
         """What a call of a method gives."""
         handlers = self.handlers.methods
         return (handlers.get(receiver.kind) or handlers[""])(self, receiver, name, args, keywords, node)

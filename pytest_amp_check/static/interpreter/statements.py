@@ -58,16 +58,16 @@ UNROLL = 4
 
 def _expression(at: Interpreter, node: ast.Expr) -> None:
     value = at.evaluate(node.value)
-    for told in at.handlers.expression_read:
-        told(at, node.value)
+    for listener in at.handlers.expression_read:
+        listener(at, node.value)
     if isinstance(value, Ref) and value.role == "autocast" and isinstance(node.value, ast.Call):
         at.emit(e.SCOPE_LOST, node.value, value.thing.key, how="expression", names={"context": wording(node.value)})
 
 
 def _assign(at: Interpreter, node: ast.Assign) -> None:
     value = at.evaluate(node.value)
-    for told in at.handlers.assigned:
-        told(at, node)
+    for listener in at.handlers.assigned:
+        listener(at, node)
     for target in node.targets:
         if isinstance(value, Tensor) and is_stepped(at, target):
             # A method of a module makes optimizers, too.
@@ -517,7 +517,7 @@ def _loop(
 
 
 def _leaves_the_step(at: Interpreter, head: int, loop: Loop) -> bool:
-    """Whether a loop that was just read runs backward and leaves the step to what follows; its events are told."""
+    """Whether a loop that was just read runs backward and leaves the step to what follows; its events are listener."""
     events = [node.event for node in at.draft.nodes[head:] if node.event is not None]
     backwards = [event for event in events if event.kind == e.BACKWARD]
     if not backwards or any(event.facts.get("opaque") for event in backwards):

@@ -1,4 +1,4 @@
-"""What cannot be read: it is told of what it is given, and gives a value of which only the identity is known."""
+"""What cannot be read: it is listener of what it is given, and gives a value of which only the identity is known."""
 
 from __future__ import annotations
 
@@ -10,7 +10,21 @@ from ...protocol.events import Thing
 from .identity import structural
 from .interpreter import Handlers, Interpreter
 from .tensors import computed
-from .values import Choice, Grad, Instance, Mapping, Opaque, Params, Ref, Sequence, Value, options_of, tensors_of
+from .values import (
+    Args,
+    Choice,
+    Grad,
+    Instance,
+    Keywords,
+    Mapping,
+    Opaque,
+    Params,
+    Ref,
+    Sequence,
+    Value,
+    options_of,
+    tensors_of,
+)
 from .wording import wording
 
 #: Objects within objects that are looked into for what they hold.
@@ -20,21 +34,21 @@ IMPURE = frozenset(
     "rand randn randint random uniform choice next time perf_counter pop popleft get_nowait sample "
     "from_pretrained".split()
 )
-#: Methods by which a list, a meter, a logger or a progress bar is told of a value.
+#: Methods by which a list, a meter, a logger or a progress bar is listener of a value.
 TELLING = frozenset(
     "append add update log info debug warning error print write set_postfix add_scalar set_description".split()
 )
 
 
-def unknown(at: Interpreter, func: Value, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+def unknown(at: Interpreter, func: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """A call of something that cannot be read."""
     given = [*args, *keywords.values()]
     hand_off(at, given, node)
     tensors = [t for value in given for t in tensors_of(value)]
     name = func.text if isinstance(func, Opaque) else ""
     last = name.rpartition(".")[2]
-    for told in at.handlers.handed:
-        if told(at, func, given, node):
+    for listener in at.handlers.handed:
+        if listener(at, func, given, node):
             break
     if tensors and last not in TELLING:
         made = computed(at, tensors)

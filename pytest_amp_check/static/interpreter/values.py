@@ -578,7 +578,7 @@ class Partial(Value):
 
     __slots__ = ("args", "func", "keywords")
 
-    def __init__(self, func: Value, args: list[Value], keywords: dict[str, Value]) -> None:
+    def __init__(self, func: Value, args: Args, keywords: Keywords) -> None:
         super().__init__()
         self.func = func
         self.args = args
@@ -653,7 +653,7 @@ class HelperContext(Value):
 
     __slots__ = ("args", "func", "keywords", "node")
 
-    def __init__(self, func: FunctionValue, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> None:
+    def __init__(self, func: FunctionValue, args: Args, keywords: Keywords, node: ast.AST) -> None:
         super().__init__()
         self.func = func
         self.args = args
@@ -712,6 +712,9 @@ class Choice(Value):
 NONE = Const(None)
 
 Vars = dict[str, Value]
+#: Arguments of a call, those with names by their names: "**" stands for what is unpacked and not known.
+Args = list[Value]
+Keywords = dict[str, Value]
 Heap = dict[tuple[int, str], Value]
 #: Where a jump leaves a loop, or goes on to its next turn, with what variables and objects hold there.
 Jump = tuple[int, Vars, Heap]

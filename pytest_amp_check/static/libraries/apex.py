@@ -10,7 +10,7 @@ from ..interpreter.conditions import Formula
 from ..interpreter.forks import fork
 from ..interpreter.interpreter import Context, Handlers, Interpreter
 from ..interpreter.truth import truth
-from ..interpreter.values import NONE, Const, Engine, Instance, Opaque, Params, Ref, Sequence, Value
+from ..interpreter.values import NONE, Const, Engine, Instance, Keywords, Opaque, Params, Ref, Sequence, Value
 from .frameworks import describe, optimizers_in
 from .losses import as_loss
 
@@ -37,7 +37,7 @@ def _apex(at: Interpreter, node: ast.AST) -> Engine:
     return Engine("apex", thing)
 
 
-def _initialized(at: Interpreter, entry: surface.Entry, bound: dict[str, Value], node: ast.AST) -> Value:
+def _initialized(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.AST) -> Value:
     models, optimizers = bound.get("models"), bound.get("optimizers")
     level, masters = bound.get("opt_level"), bound.get("master_weights")
     copies = isinstance(level, Const) and level.value == "O2"
@@ -50,13 +50,13 @@ def _initialized(at: Interpreter, entry: surface.Entry, bound: dict[str, Value],
     return models if optimizers is None else Sequence([models, optimizers])
 
 
-def _scaled_loss(at: Interpreter, entry: surface.Entry, bound: dict[str, Value], node: ast.AST) -> Value:
+def _scaled_loss(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.AST) -> Value:
     delay = bound.get("delay_unscale")
     delayed: Formula = False if delay is None else truth(at, delay, "", node)
     return ScaledLoss(_apex(at, node), bound.get("loss", NONE), bound.get("optimizers", NONE), delayed)
 
 
-def _master_params(at: Interpreter, entry: surface.Entry, bound: dict[str, Value], node: ast.AST) -> Value:
+def _master_params(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.AST) -> Value:
     optimizer = bound.get("optimizer")
     key = optimizer.thing.key if isinstance(optimizer, Ref) and optimizer.role == "optimizer" else None
     return Params(None, None if key is None else frozenset((key,)))

@@ -9,11 +9,11 @@ from ...protocol import surface
 from ...protocol.events import Symbol
 from ...protocol.words import Words
 from ..interpreter.interpreter import Interpreter
-from ..interpreter.values import Const, Named, Ref, Value
+from ..interpreter.values import Args, Const, Keywords, Named, Ref, Value
 
 
 def bound_arguments(
-    at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value]
+    at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords
 ) -> tuple[dict[str, Value], int]:
     """Arguments bound to an entry's parameters, and how many did not bind."""
     bound = dict(zip(entry.parameters, args, strict=False))

@@ -14,7 +14,7 @@ from ..interpreter.dtypes import is_low
 from ..interpreter.imports import dotted_name, globals_of
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.tensors import computed, foreign_tensor, in_region
-from ..interpreter.values import ClassValue, Opaque, Ref, Value, tensors_of
+from ..interpreter.values import Args, ClassValue, Opaque, Ref, Value, tensors_of
 from ..project.module import Class, Function, Module
 from ..project.syntax import walk
 
@@ -56,7 +56,7 @@ def custom_functions(at: Interpreter) -> None:
             _tell(at, cls, flaw, inside=False)
 
 
-def _applied(at: Interpreter, cls: Class, args: list[Value]) -> None:
+def _applied(at: Interpreter, cls: Class, args: Args) -> None:
     """A Function is applied where a region may be open."""
     if not in_region(at) or at.state.no_grad:
         return
@@ -259,7 +259,7 @@ def _saved(forward: Function, backward: Function) -> dict[str, str]:
     return known
 
 
-def _class_method(at: Interpreter, receiver: ClassValue, name: str, args: list[Value]) -> Value | None:
+def _class_method(at: Interpreter, receiver: ClassValue, name: str, args: Args) -> Value | None:
     """What applying a Function gives."""
     if name != "apply" or role_of(at, receiver.cls) != surface.AUTOGRAD_FUNCTION:
         return None

@@ -14,8 +14,10 @@ from ..interpreter.tensors import computed
 from ..interpreter.truth import truth
 from ..interpreter.values import (
     NONE,
+    Args,
     Const,
     Instance,
+    Keywords,
     Mapping,
     Params,
     Ref,
@@ -37,7 +39,7 @@ from .losses import is_uneven
 PASS_THROUGH = frozenset("list tuple set sorted reversed iter filter chain next".split())
 
 
-def builtin(at: Interpreter, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+def builtin(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     first = args[0] if args else NONE
     if name == "super":
         frame = at.state.frame
@@ -120,7 +122,7 @@ def _isinstance(at: Interpreter, value: Value, node: ast.AST) -> Value:
     return Truth(at.ask(("isinstance", identity(at, value), named or id(node)), wording(node), value.loops, node))
 
 
-def _has(args: list[Value]) -> bool:
+def _has(args: Args) -> bool:
     """Whether a thing is known to have an attribute."""
     if len(args) != 2 or not isinstance(args[0], Ref) or not isinstance(args[1], Const):
         return False

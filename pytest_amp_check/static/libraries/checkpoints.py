@@ -13,8 +13,10 @@ from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.unknown import TELLING, compares, holds_scaler
 from ..interpreter.values import (
     NONE,
+    Args,
     Choice,
     Instance,
+    Keywords,
     Mapping,
     Opaque,
     Ref,
@@ -207,7 +209,7 @@ def states_taken(at: Interpreter, name: str, given: list[Value], node: ast.AST) 
     return state_of(at, given[place], node) if place is not None and len(given) > place else None
 
 
-def _save(at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+def _save(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     value = first_of(args, keywords, "obj")
     if value is not None:
         saved(at, value, node)
@@ -230,7 +232,7 @@ def entry_in(state: Value | None) -> tuple[int, str | None]:
     return (state.entry if isinstance(state, Opaque) else None) or (-1, None)
 
 
-def first_of(args: list[Value], keywords: dict[str, Value], name: str) -> Value | None:
+def first_of(args: Args, keywords: Keywords, name: str) -> Value | None:
     return args[0] if args else keywords.get(name)
 
 

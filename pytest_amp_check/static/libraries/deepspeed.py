@@ -7,13 +7,13 @@ import ast
 from ...protocol import frameworks, surface
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.unknown import hand_off
-from ..interpreter.values import Const, Instance, Ref, Sequence, Value
+from ..interpreter.values import Args, Const, Instance, Keywords, Ref, Sequence, Value
 from .frameworks import divided_by, unknown_steps
 from .losses import as_loss
 from .modules import module_method
 
 
-def _initialized(at: Interpreter, entry: surface.Entry, bound: dict[str, Value], node: ast.AST) -> Value:
+def _initialized(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.AST) -> Value:
     hand_off(at, list(bound.values()), node)
     model = bound.get("model")
     thing = model.thing if isinstance(model, (Ref, Instance)) else None
@@ -25,7 +25,7 @@ def _initialized(at: Interpreter, entry: surface.Entry, bound: dict[str, Value],
 
 
 def _engine_method(
-    at: Interpreter, receiver: Ref | Instance, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    at: Interpreter, receiver: Ref | Instance, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     thing = receiver.thing
     assert thing is not None

@@ -17,9 +17,11 @@ from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.tensors import in_region
 from ..interpreter.unknown import hand_off
 from ..interpreter.values import (
+    Args,
     Const,
     FunctionValue,
     Instance,
+    Keywords,
     NullContext,
     Ref,
     Sequence,
@@ -46,7 +48,7 @@ class ThreadValue(Value):
 
     __slots__ = ("args", "target")
 
-    def __init__(self, target: Value | None, args: list[Value]) -> None:
+    def __init__(self, target: Value | None, args: Args) -> None:
         super().__init__()
         self.target = target
         self.args = args
@@ -60,9 +62,7 @@ class Pool(Value):
     __slots__ = ()
 
 
-def _capture(
-    at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _capture(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """A module is traced, or its kernels are captured."""
     how = entry.facts["how"]
     bound = {**dict(zip(entry.parameters, args, strict=False)), **keywords}
@@ -78,9 +78,7 @@ def _capture(
     return NullContext() if how == "graph" else wrap_module(at, entry, args, keywords, node)
 
 
-def _thread(
-    at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _thread(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     _hand_over(at, [*args, *keywords.values()], node)
     bound = {**dict(zip(entry.parameters, args, strict=False)), **keywords}
     given = bound.get("args")
@@ -93,17 +91,12 @@ def _hand_over(at: Interpreter, given: list[Value], node: ast.AST) -> None:
     may_save(at, given, node)
 
 
-def _pool(at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+def _pool(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     return Pool()
 
 
 def thread_method(
-    at: Interpreter,
-    receiver: ThreadValue | Pool,
-    name: str,
-    args: list[Value],
-    keywords: dict[str, Value],
-    node: ast.AST,
+    at: Interpreter, receiver: ThreadValue | Pool, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     """What a thread, or a pool of threads, is asked to do."""
     _hand_over(at, [*args, *keywords.values()], node)
@@ -115,7 +108,7 @@ def thread_method(
     return at.fresh(node, name)
 
 
-def _elsewhere(at: Interpreter, target: Value | None, args: list[Value], node: ast.AST) -> None:
+def _elsewhere(at: Interpreter, target: Value | None, args: Args, node: ast.AST) -> None:
     """A function of the project is run by another thread: the regions around this place are not around it."""
     if not isinstance(target, FunctionValue) or not in_region(at):
         return

@@ -20,10 +20,12 @@ from ..interpreter.truth import truth
 from ..interpreter.unknown import hand_off, unknown
 from ..interpreter.values import (
     NONE,
+    Args,
     BoundMethod,
     Choice,
     Const,
     Engine,
+    Keywords,
     NullContext,
     Opaque,
     Ref,
@@ -46,9 +48,7 @@ class Engines(dict[int, Engine]):
     """The engines that a graph has used, by the keys of their things."""
 
 
-def framework_call(
-    at: Interpreter, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value | None:
+def framework_call(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
     """The value of a call of a framework's name, or None where the name is not known."""
     entry = frameworks.lookup(name)
     if entry is None:
@@ -60,7 +60,7 @@ def framework_call(
     return first_of(args, keywords, entry.parameters[0]) or at.fresh(node, name)
 
 
-def _new_engine(at: Interpreter, framework: str, bound: dict[str, Value], node: ast.AST) -> Engine:
+def _new_engine(at: Interpreter, framework: str, bound: Keywords, node: ast.AST) -> Engine:
     known = FRAMEWORKS[framework]
     thing = at.thing(("scaler", at.place_key(node)), "scaler", "", at.site(node))
     given = bound.get(known.precision)
@@ -94,7 +94,7 @@ def _precision(at: Interpreter, given: Value | None, framework: str, node: ast.A
     if not values:
         return NONE, True, ""
     if given is None or (isinstance(given, Const) and given.value is None):
-        # Of one program, all engines that are not told otherwise share what they are told outside of it.
+        # Of one program, all engines that are not listener otherwise share what they are listener outside of it.
         unknown = at.opaque(("precision", framework), FRAMEWORKS[framework].precision)
         return unknown, is_equal(at, unknown, values[0], node), INFO
     options = [v for _, v in given.options] if isinstance(given, Choice) else [given]
@@ -120,9 +120,7 @@ def annotated_engine(at: Interpreter, named: str, value: Opaque, parameter: ast.
     return used_engine(at, str(entry.facts["framework"]), value, parameter.arg, parameter)
 
 
-def engine_method(
-    at: Interpreter, engine: Engine, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def engine_method(at: Interpreter, engine: Engine, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     at.of_graph(Engines).setdefault(engine.thing.key, engine)
     does = FRAMEWORKS[engine.framework].methods.get(name)
     given = [*args, *keywords.values()]
@@ -161,9 +159,7 @@ def engine_method(
     return unknown(at, func, args, keywords, node)
 
 
-def engine_called(
-    at: Interpreter, engine: Engine, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def engine_called(at: Interpreter, engine: Engine, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """A scaler of timm, called: scale, backward, and where it is the time, unscale, clip, step and update."""
     if engine.framework != "timm":
         return unknown(at, engine, args, keywords, node)
@@ -361,7 +357,7 @@ def _region(at: Interpreter, engine: Engine, node: ast.AST) -> Value:
     return Ref(thing, enabled)
 
 
-def _engine_entry(at: Interpreter, entry: surface.Entry, bound: dict[str, Value], node: ast.AST) -> Value:
+def _engine_entry(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.AST) -> Value:
     return _new_engine(at, str(entry.facts["framework"]), bound, node)
 
 

@@ -12,9 +12,11 @@ from ..interpreter.identity import structural
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.values import (
     NONE,
+    Args,
     Const,
     FunctionValue,
     Grad,
+    Keywords,
     Named,
     Params,
     ScaleValue,
@@ -46,9 +48,7 @@ def rate_divided(at: Interpreter, params: Params) -> None:
         at.program.things[key].facts["divided"] = True
 
 
-def _params_method(
-    at: Interpreter, params: Params, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _params_method(at: Interpreter, params: Params, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     if name in HOOKS:
         if name != "register_hook" or not _only_looks(args[0] if args else NONE):
             rate_divided(at, params)
@@ -69,9 +69,7 @@ def _params_attribute(at: Interpreter, receiver: Params, name: str, node: ast.AS
     return structural(at, "attribute", (receiver,), name, name)
 
 
-def _grad_method(
-    at: Interpreter, grad: Grad, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _grad_method(at: Interpreter, grad: Grad, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     owners = owners_of(at, grad.params)
     names = {"call": wording(node), "params": receiver_words(node), **_owner_name(at, owners)}
     if name in ("zero_", "detach_"):
@@ -160,7 +158,7 @@ def grad_used(at: Interpreter, grad: Grad, node: ast.AST) -> Event | None:
     )
 
 
-def clip(at: Interpreter, params: Value | None, rest: list[Value], bound: dict[str, Value], node: ast.AST) -> Value:
+def clip(at: Interpreter, params: Value | None, rest: list[Value], bound: Keywords, node: ast.AST) -> Value:
     norm = at.fresh(node, "norm")
     limit = bound.get("max_norm") or bound.get("clip_value") or (rest[0] if rest else None)
     if _mentions_scale(limit):
@@ -180,8 +178,8 @@ def clip(at: Interpreter, params: Value | None, rest: list[Value], bound: dict[s
     )
     if clipping is not None:
         norm.readings = (clipping,)
-    for told in at.handlers.clipped:
-        told(at, params, norm)
+    for listener in at.handlers.clipped:
+        listener(at, params, norm)
     return norm
 
 

@@ -10,7 +10,19 @@ from ..interpreter.classes import call_method, method_of
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.truth import truth
 from ..interpreter.unknown import hand_off
-from ..interpreter.values import NONE, Choice, Const, Instance, Mapping, Opaque, Ref, Sequence, Value, options_of
+from ..interpreter.values import (
+    NONE,
+    Choice,
+    Const,
+    Instance,
+    Keywords,
+    Mapping,
+    Opaque,
+    Ref,
+    Sequence,
+    Value,
+    options_of,
+)
 from .checkpoints import saved, state_of
 from .optimizers import optimizer_of
 
@@ -24,12 +36,12 @@ class Saver(Value):
     __slots__ = ()
 
 
-def _handler(at: Interpreter, entry: surface.Entry, bound: dict[str, Value], node: ast.AST) -> Value:
+def _handler(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.AST) -> Value:
     hand_off(at, list(bound.values()), node)
     return Saver()
 
 
-def _saves(at: Interpreter, entry: surface.Entry, bound: dict[str, Value], node: ast.AST) -> Value:
+def _saves(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.AST) -> Value:
     objects = bound.pop("to_save", None)
     hand_off(at, list(bound.values()), node)
     if objects is not None:
@@ -67,8 +79,8 @@ def _states_of(at: Interpreter, value: Value, node: ast.AST) -> Value:
     return state_of(at, value, node) if isinstance(value, (Ref, Instance)) else value
 
 
-def _trainer(at: Interpreter, entry: surface.Entry, bound: dict[str, Value], node: ast.AST) -> Value:
-    """A trainer, with the scaler that it makes where it is told to."""
+def _trainer(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.AST) -> Value:
+    """A trainer, with the scaler that it makes where it is listener to."""
     hand_off(at, list(bound.values()), node)
     trainer = at.fresh(node, "trainer")
     wanted = bound.get("scaler", NONE)
@@ -84,7 +96,7 @@ def _trainer(at: Interpreter, entry: surface.Entry, bound: dict[str, Value], nod
 
 
 def _own_scaler(at: Interpreter, trainer: Opaque, wanted: Value, node: ast.AST) -> Ref:
-    """The scaler that a trainer makes if it is told to, and keeps in its state."""
+    """The scaler that a trainer makes if it is listener to, and keeps in its state."""
     thing = at.thing(("scaler", at.place_key(node)), "scaler", "", at.site(node))
     thing.facts["enabled"] = truth(at, wanted, "", node)
     state = at.fresh(node, "state")

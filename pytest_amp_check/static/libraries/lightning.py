@@ -13,7 +13,7 @@ from ..interpreter.classes import bases_of
 from ..interpreter.conditions import Formula
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import Handlers, Interpreter
-from ..interpreter.values import NONE, Engine, Instance, Mapping, Params, Ref, Value
+from ..interpreter.values import NONE, Args, Engine, Instance, Keywords, Mapping, Params, Ref, Value
 from ..interpreter.wording import wording
 from ..project.module import Class, Function, Module
 from ..project.syntax import walk
@@ -123,7 +123,7 @@ def _is_manual(at: Interpreter, cls: Class | None) -> bool:
 
 
 def _inherited_method(
-    at: Interpreter, receiver: Instance, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    at: Interpreter, receiver: Instance, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value | None:
     if not _is_lightning(at, receiver.cls):
         return None

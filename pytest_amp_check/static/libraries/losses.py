@@ -20,10 +20,12 @@ from ..interpreter.tensors import computed, foreign_tensor, in_region, low_resul
 from ..interpreter.unknown import is_graded
 from ..interpreter.values import (
     NONE,
+    Args,
     BoundMethod,
     Choice,
     Const,
     Grad,
+    Keywords,
     Named,
     Params,
     Ref,
@@ -48,9 +50,7 @@ _SPARES = frozenset(
 LINEAR = frozenset("mean sum float double clone squeeze".split())
 
 
-def loss(
-    at: Interpreter, facts: dict[str, object], args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def loss(at: Interpreter, facts: dict[str, object], args: Args, keywords: Keywords, node: ast.AST) -> Value:
     parts = [t for value in [*args, *keywords.values()] for t in tensors_of(value)]
     low, promotes = "", facts.get("promotes")
     first = next(iter(tensors_of(args[0])), None) if args else None
@@ -87,9 +87,7 @@ def loss(
     return made
 
 
-def _tensor_method(
-    at: Interpreter, tensor: Tensor, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _tensor_method(at: Interpreter, tensor: Tensor, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     if name == "backward":
         backward(at, tensor, node, first_given(args, keywords))
         return NONE
@@ -141,8 +139,8 @@ def backward(at: Interpreter, tensor: Tensor, node: ast.AST, gradient: Value | N
                 names["scaler"] = Words(inner.func.value)
     if tensor.penalty is not None:
         penalty(at, tensor, node)
-    for told in at.handlers.backward_run:
-        told(at, tensor, node)
+    for listener in at.handlers.backward_run:
+        listener(at, tensor, node)
     scaler = tensor.scaler if tensor.scaler >= 0 else None
     replicated = averaged_over(at, tensor)
     if replicated is not None:
@@ -334,7 +332,7 @@ def is_uneven(parts: Iterable[Tensor]) -> bool:
     return False
 
 
-def first_given(args: list[Value], keywords: dict[str, Value]) -> Value | None:
+def first_given(args: Args, keywords: Keywords) -> Value | None:
     """The gradient that a backward is given, if it is given one."""
     given = args[0] if args else keywords.get("gradient", keywords.get("grad_tensors"))
     return None if isinstance(given, Const) else given
@@ -376,7 +374,7 @@ def _tensor_attribute(at: Interpreter, receiver: Tensor, name: str, node: ast.AS
     return made
 
 
-def _call_loss(at: Interpreter, func: Ref, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+def _call_loss(at: Interpreter, func: Ref, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     return loss(at, func.thing.facts, args, keywords, node)
 
 

@@ -16,11 +16,13 @@ from ..interpreter.tensors import in_region, mark_region
 from ..interpreter.unknown import hand_off, unknown
 from ..interpreter.values import (
     NONE,
+    Args,
     BoundMethod,
     Choice,
     Const,
     FunctionValue,
     Instance,
+    Keywords,
     Mapping,
     Named,
     NoSync,
@@ -48,16 +50,14 @@ ELEMENTWISE = frozenset(
 )
 
 
-def forward(
-    at: Interpreter, thing: Thing, args: list[Value], keywords: dict[str, Value], node: ast.AST, read: bool
-) -> Tensor:
+def forward(at: Interpreter, thing: Thing, args: Args, keywords: Keywords, node: ast.AST, read: bool) -> Tensor:
     """The value of a module's forward."""
     hand_off(at, [*args, *keywords.values()], node)
     cached = not (thing.facts.get("compiled") or thing.facts.get("low"))
     made = Tensor(at.turning())
     made.forward = at.emit(e.FORWARD, node, thing.key, cached=cached, names={"module": wording(node)})
-    for told in at.handlers.forward_run:
-        told(at, thing, node)
+    for listener in at.handlers.forward_run:
+        listener(at, thing, node)
     parts = [t for value in [*args, *keywords.values()] for t in tensors_of(value)]
     deps: frozenset[int] | None = frozenset((thing.key,))
     made.ran = at.turning()
@@ -73,9 +73,7 @@ def forward(
     return made
 
 
-def _call_object(
-    at: Interpreter, receiver: Instance, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _call_object(at: Interpreter, receiver: Instance, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """The value of a call of a module whose class is in view: with what its forward does to a loss."""
     thing = receiver.thing
     assert thing is not None
@@ -106,7 +104,7 @@ def _call_object(
 
 
 def module_method(
-    at: Interpreter, receiver: Ref | Instance, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    at: Interpreter, receiver: Ref | Instance, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     thing = receiver.thing
     assert thing is not None
@@ -184,7 +182,7 @@ def _cast(at: Interpreter, thing: Thing, dtype: str, node: ast.AST) -> None:
     )
 
 
-def torch_module(at: Interpreter, name: str, args: list[Value], node: ast.AST) -> Value:
+def torch_module(at: Interpreter, name: str, args: Args, node: ast.AST) -> Value:
     parts = [v for v in args if isinstance(v, (Ref, Instance))]
     thing = at.thing(("module", at.place_key(node)), "module", "", at.site(node))
     thing.facts["read"] = all(bool(is_read(p)) for p in parts)
@@ -197,9 +195,7 @@ def torch_module(at: Interpreter, name: str, args: list[Value], node: ast.AST) -
     return Ref(thing)
 
 
-def wrap_module(
-    at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def wrap_module(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     inner = first_of(args, keywords, entry.parameters[0])
     thing = inner.thing if isinstance(inner, (Ref, Instance)) else None
     if thing is None and isinstance(inner, Opaque):
@@ -216,9 +212,7 @@ def wrap_module(
     return inner if inner is not None else at.fresh(node, "wrapped")
 
 
-def mark_wrapped(
-    at: Interpreter, thing: Thing, entry: surface.Entry, args: list[Value], keywords: dict[str, Value]
-) -> None:
+def mark_wrapped(at: Interpreter, thing: Thing, entry: surface.Entry, args: Args, keywords: Keywords) -> None:
     """Remember what a module is wrapped in, and under which tests."""
     wraps = entry.facts.get("wraps")
     if wraps is None:
@@ -229,9 +223,7 @@ def mark_wrapped(
     thing.facts.setdefault("wrapped", {}).setdefault(wraps, frozenset(at.guards()))
 
 
-def _script(
-    at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _script(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     inner = args[0] if args else NONE
     decorated = isinstance(inner, FunctionValue) and any(
         isinstance(w, Ref) and w.role == "autocast" for w in inner.wrappers
@@ -251,9 +243,7 @@ def comm_hook(at: Interpreter, module: Thing | None, hook: Value | None, node: a
         at.emit(e.COMM_HOOK, node, key, names={"call": wording(node)})
 
 
-def _register_hook(
-    at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _register_hook(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     bound = {**dict(zip(entry.parameters, args, strict=False)), **keywords}
     model = bound.get("model")
     thing = model.thing if isinstance(model, (Ref, Instance)) else None
@@ -261,9 +251,7 @@ def _register_hook(
     return at.fresh(node, "hook")
 
 
-def _compressed(
-    at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _compressed(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """A hook that is wrapped so that its gradients are cast to float16."""
     return Named(min(surface.FP16_HOOKS))
 
@@ -315,7 +303,7 @@ def _has_dimensions(node: ast.Call) -> bool:
     )
 
 
-def _call_module(at: Interpreter, func: Ref, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+def _call_module(at: Interpreter, func: Ref, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     return forward(at, func.thing, args, keywords, node, bool(func.thing.facts.get("read")))
 
 

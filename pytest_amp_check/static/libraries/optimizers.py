@@ -15,11 +15,13 @@ from ..interpreter.identity import structural
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.values import (
     NONE,
+    Args,
     BoundMethod,
     Choice,
     Const,
     FunctionValue,
     Instance,
+    Keywords,
     Mapping,
     Opaque,
     Params,
@@ -78,7 +80,7 @@ def _wrapped_optimizer(at: Interpreter, wrapper: Instance) -> Thing | None:
 
 
 def _optimizer_method(
-    at: Interpreter, optimizer: Ref, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    at: Interpreter, optimizer: Ref, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     key = optimizer.thing.key
     names: dict[str, object] = {"optimizer": receiver_words(node), "call": wording(node)}
@@ -125,9 +127,7 @@ def new_optimizer(at: Interpreter, params: Value | None, node: ast.AST, callable
     return Ref(thing)
 
 
-def _entry_optimizer(
-    at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _entry_optimizer(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     bound, _ = bound_arguments(at, entry, args, keywords)
     made = new_optimizer(at, bound.get("params"), node, entry.name)
     rate = bound.get("lr")
@@ -143,9 +143,7 @@ def _items(value: Value | None) -> list[Value]:
     return value.items if isinstance(value, Sequence) else []
 
 
-def _subclass_optimizer(
-    at: Interpreter, cls: Class, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _subclass_optimizer(at: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """An optimizer of the project's own, whose methods may do more than torch's."""
     made = new_optimizer(at, args[0] if args else keywords.get("params"), node, cls.name)
     if cls.methods.keys() & {"step", "zero_grad"}:

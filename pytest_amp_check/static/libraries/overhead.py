@@ -9,7 +9,7 @@ from ...protocol.events import Site, Thing
 from ..interpreter.imports import look_up
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.state import Loop
-from ..interpreter.values import Const, Opaque, Tensor, Value
+from ..interpreter.values import Args, Const, Keywords, Opaque, Tensor
 from ..interpreter.wording import wording
 from ..project.module import stored_names
 from ..project.syntax import walk
@@ -142,7 +142,7 @@ def _logged(at: Interpreter, call: ast.expr) -> None:
 
 
 def _nothing_else(at: Interpreter, call: ast.Call, read: list[ast.AST]) -> bool:
-    """Whether a call is told of loss scales and of counters alone: another number may be copied anyway."""
+    """Whether a call is given loss scales and counters alone: another number may be copied anyway."""
     inside = {id(part) for node in (*read, call.func) for part in walk(node)}
     for part in walk(call):
         if isinstance(part, ast.Call) and part is not call and id(part) not in inside:
@@ -154,7 +154,7 @@ def _nothing_else(at: Interpreter, call: ast.Call, read: list[ast.AST]) -> bool:
     return True
 
 
-def keeps_zeros(at: Interpreter, args: list[Value], keywords: dict[str, Value]) -> dict[str, Any]:
+def keeps_zeros(at: Interpreter, args: Args, keywords: Keywords) -> dict[str, Any]:
     """The facts of a ``zero_grad`` that writes zeros where it could let go of the gradients."""
     given = args[0] if args else keywords.get("set_to_none")
     off = isinstance(given, Const) and given.value is False

@@ -67,7 +67,7 @@ _WRITES = {
 _ADDING = frozenset(("addmm_", "baddbmm_", "addbmm_", "addmv_"))
 #: Matmuls whose ``out=`` must have the dtype of what they compute.
 _WITH_OUT = frozenset(("mm", "matmul", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv"))
-#: Give one number where they are not told over what to reduce.
+#: Give one number where they are not given over what to reduce.
 _REDUCTIONS = frozenset("mean sum max min amax amin std var norm prod median logsumexp".split())
 _BOUNDED = frozenset("sigmoid softmax tanh normalize sin cos hardsigmoid erf cosine_similarity".split())
 _DTYPES = frozenset(("float16", "bfloat16"))
@@ -83,8 +83,8 @@ _METHOD_OPERATORS: dict[str, ast.operator] = {
 }
 
 
-class _Told(set[tuple[object, ...]]):
-    """What was told of in a file, by place and kind."""
+class _Reported(set[tuple[object, ...]]):
+    """What was found in a file, by place and kind."""
 
 
 class _Registering(set[ast.Call]):
@@ -241,7 +241,7 @@ def _annotated_call(at: Interpreter, node: ast.Call, value: Value) -> Value:
 
 
 def _called(at: Interpreter, node: ast.Call) -> Fact | None:
-    """What a call makes of what it is given; None where what was called has told."""
+    """What a call makes of what it is given; None where what was called has shown it."""
     func = node.func
     dotted = _dotted(at, func)
     if dotted is None and isinstance(func, ast.Attribute):
@@ -606,9 +606,9 @@ def _epsilon(at: Interpreter, fact: Fact, node: ast.expr, place: ast.AST, *, div
     number = _number(at, node)
     if number is not None and 0 < number < 1:
         names = {"sum": Words(place), "epsilon": Words(node)}
-        told = _emit(at, e.EPSILON, place, fact, value=number, how="added", divides=divides, names=names)
-        if told is not None and divides:
-            told.facts["divides"] = True
+        event = _emit(at, e.EPSILON, place, fact, value=number, how="added", divides=divides, names=names)
+        if event is not None and divides:
+            event.facts["divides"] = True
 
 
 def _clamped(at: Interpreter, op: str, fact: Fact, node: ast.Call, rest: list[ast.expr]) -> None:
@@ -699,9 +699,9 @@ def _emit(at: Interpreter, kind: str, node: object, fact: Fact, **facts: Any) ->
     if not isinstance(node, (ast.expr, ast.stmt)) or at.state.cur is None or not here.fragile:
         return None
     key = (kind, at.state.frame.module.path, node.lineno, node.col_offset, facts.get("how"))
-    told = at.of_file(_Told)
-    if key not in told:
-        told.add(key)
+    reported = at.of_file(_Reported)
+    if key not in reported:
+        reported.add(key)
         names = facts.pop("names", {"call": Words(node, 60)})
         facts.update(dtype=fact.dtype, guessed=GUESS in fact.traits)
         at.found[key] = Event(kind, at.site(node), None, None, facts, names)

@@ -14,15 +14,13 @@ from ..interpreter.imports import dotted_name, look_up
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.truth import truth
 from ..interpreter.unknown import unknown
-from ..interpreter.values import Const, FunctionValue, Named, Ref, Value
+from ..interpreter.values import Args, Const, FunctionValue, Keywords, Named, Ref, Value
 from ..interpreter.wording import wording
 from ..project.module import Class
 from .arguments import bound_arguments, plain, words_of
 
 
-def new_autocast(
-    at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def new_autocast(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and look_up(at, node.func.id) is None:
         entry = _meant(at, entry, args, keywords)
     bound, excess = bound_arguments(at, entry, args, keywords)
@@ -57,7 +55,7 @@ def new_autocast(
     return Ref(thing, enabled)
 
 
-def _meant(at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value]) -> surface.Entry:
+def _meant(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords) -> surface.Entry:
     """The autocast that a bare name stands for where no import says so: without a device type it is CUDA's own."""
     first = args[0] if args else keywords.get("device_type")
     if first is None or (isinstance(first, Const) and isinstance(first.value, bool)):
@@ -65,9 +63,7 @@ def _meant(at: Interpreter, entry: surface.Entry, args: list[Value], keywords: d
     return entry
 
 
-def _autocast_method(
-    at: Interpreter, context: Ref, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _autocast_method(at: Interpreter, context: Ref, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     if name == "__enter__":
         enter(at, context, node)
     elif name == "__exit__":
@@ -77,7 +73,7 @@ def _autocast_method(
     return at.fresh(node, name)
 
 
-def _call_autocast(at: Interpreter, func: Ref, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+def _call_autocast(at: Interpreter, func: Ref, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """A region that is called with a function decorates it."""
     if args and isinstance(args[0], FunctionValue):
         inner = args[0]
@@ -85,9 +81,7 @@ def _call_autocast(at: Interpreter, func: Ref, args: list[Value], keywords: dict
     return unknown(at, func, args, keywords, node)
 
 
-def _subclass_autocast(
-    at: Interpreter, cls: Class, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value | None:
+def _subclass_autocast(at: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
     """A region of the project's own, which is torch's where it has no way of its own to be entered."""
     if cls.methods.keys() & {"__init__", "__enter__", "__exit__"}:
         return None

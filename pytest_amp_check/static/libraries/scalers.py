@@ -18,10 +18,12 @@ from ..interpreter.truth import truth
 from ..interpreter.unknown import unknown
 from ..interpreter.values import (
     NONE,
+    Args,
     BoundMethod,
     Choice,
     Const,
     FunctionValue,
+    Keywords,
     Ref,
     ScaleValue,
     Sequence,
@@ -39,9 +41,7 @@ from .overhead import Costs
 from .sharding import sharded
 
 
-def _scaler_method(
-    at: Interpreter, scaler: Ref, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _scaler_method(at: Interpreter, scaler: Ref, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     own = own_method(at, scaler, name)
     if own is not None:
         return follow(at, own, args, keywords, node)
@@ -80,7 +80,7 @@ def _scaler_method(
     return join_values(at, scaler.enabled, results[0], results[1], "scaled")
 
 
-def _disabled_scaler(at: Interpreter, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+def _disabled_scaler(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """A disabled scaler: ``scale`` gives back its argument, ``step`` steps the optimizer, the rest does nothing."""
     target = first_of(args, keywords, "outputs" if name == "scale" else "optimizer")
     if name == "scale" and target is not None:
@@ -92,9 +92,7 @@ def _disabled_scaler(at: Interpreter, name: str, args: list[Value], keywords: di
     return NONE
 
 
-def _enabled_scaler(
-    at: Interpreter, scaler: Ref, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _enabled_scaler(at: Interpreter, scaler: Ref, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     key = scaler.thing.key
     words = {"scaler": receiver_words(node), "call": wording(node)}
     if name == "scale":
@@ -124,7 +122,7 @@ def _enabled_scaler(
     return at.fresh(node, name)
 
 
-def _takes_closure(args: list[Value], keywords: dict[str, Value]) -> bool:
+def _takes_closure(args: Args, keywords: Keywords) -> bool:
     closure = args[1] if len(args) > 1 else keywords.get("closure")
     return closure is not None and isinstance(closure, FunctionValue)
 
@@ -159,9 +157,7 @@ def scaled_value(at: Interpreter, scaler: Ref, value: Value | None, node: ast.AS
     return made
 
 
-def _new_scaler(
-    at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _new_scaler(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     bound, excess = bound_arguments(at, entry, args, keywords)
     enabled: Formula = True
     if "enabled" in bound:
@@ -186,9 +182,7 @@ def _new_scaler(
     return Ref(thing, enabled)
 
 
-def _subclass_scaler(
-    at: Interpreter, cls: Class, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _subclass_scaler(at: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """A GradScaler of the project's own: its methods are read, and those that it does not have are torch's."""
     thing = at.thing(("scaler", at.place_key(node)), "scaler", "", at.site(node))
     thing.facts.update(constructed=True, callable=cls.name, cls=cls)
@@ -218,7 +212,7 @@ def scaler_attribute(at: Interpreter, receiver: Ref, name: str, node: ast.AST) -
     return None
 
 
-def _call_scaler(at: Interpreter, func: Ref, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+def _call_scaler(at: Interpreter, func: Ref, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     own = own_method(at, func, "__call__")
     if own is not None:
         return follow(at, own, args, keywords, node)

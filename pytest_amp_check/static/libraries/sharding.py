@@ -31,7 +31,7 @@ def sharded(at: Interpreter, keys: frozenset[int] | None, aware: Callable[[], bo
 
 
 def _told_whole(at: Interpreter, guards: frozenset[tuple[int, bool]]) -> bool:
-    """Whether a test has told that a module is not wrapped in FSDP."""
+    """Whether a test has shown that a module is not wrapped in FSDP."""
     for key, truth in guards:
         question = at.tests.question(key)
         if not truth and isinstance(question, tuple) and question[0] == "isinstance":

@@ -18,10 +18,12 @@ from ..interpreter.tensors import computed, foreign_tensor, low_result
 from ..interpreter.unknown import IMPURE, compares, hand_off, hands_on_divided, is_graded, refs
 from ..interpreter.values import (
     NONE,
+    Args,
     Choice,
     Const,
     GradMode,
     Instance,
+    Keywords,
     Named,
     NullContext,
     Opaque,
@@ -72,7 +74,7 @@ NAMESPACES = frozenset({"types.SimpleNamespace", "argparse.Namespace"})
 ENDINGS = frozenset({"sys.exit", "os._exit", "builtins.exit", "builtins.quit"})
 
 
-def _call_named(at: Interpreter, func: Named, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+def _call_named(at: Interpreter, func: Named, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     made_by_framework = framework_call(at, func.name, args, keywords, node)
     if made_by_framework is not None:
         return made_by_framework
@@ -180,9 +182,7 @@ def _deprecated(at: Interpreter, name: str, node: ast.AST) -> None:
     at.emit(e.DEPRECATED, node, old=name, new=surface.DEPRECATED[name], names={"call": name})
 
 
-def _entry_clip(
-    at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _entry_clip(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     bound, _ = bound_arguments(at, entry, args, keywords)
     rest = [bound[name] for name in entry.parameters[1:] if name in bound]
     params = bound.get("parameters")
@@ -193,17 +193,13 @@ def _entry_clip(
     return norm
 
 
-def _entry_norm(
-    at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _entry_norm(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     for grad in grads_of(args[0]) if args else []:
         return read_grad(at, grad, node, "norm")
     return at.fresh(node, "norm")
 
 
-def _loss_module(
-    at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _loss_module(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     thing = at.thing(("loss", at.place_key(node)), "loss", "", at.site(node))
     reduction = keywords.get("reduction")
     thing.facts.update(entry.facts)
@@ -216,17 +212,13 @@ def _loss_module(
     return Ref(thing)
 
 
-def _loss_function(
-    at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _loss_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     bound, _ = bound_arguments(at, entry, args, keywords)
     order = [bound.pop(name) for name in entry.parameters if name in bound]
     return loss(at, entry.facts, order, bound, node)
 
 
-def _backward_function(
-    at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _backward_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     value = first_of(args, keywords, "tensors")
     if isinstance(value, Choice):
         return on_each(at, value, lambda v: _backward_function(at, entry, [v, *args[1:]], keywords, node))
@@ -236,9 +228,7 @@ def _backward_function(
     return NONE
 
 
-def _grad_function(
-    at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _grad_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     bound, _ = bound_arguments(at, entry, args, keywords)
     outputs = bound.get("outputs")
     tensors = tensors_of(outputs) if outputs is not None else []
@@ -257,34 +247,26 @@ def _grad_function(
     return made
 
 
-def _null(at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+def _null(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     return NullContext()
 
 
-def _exit_stack(
-    at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _exit_stack(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     return StackContext()
 
 
-def _context(
-    at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _context(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     if entry.facts.get("grad"):
         return NullContext()
     return GradMode()
 
 
-def _cache_clear(
-    at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _cache_clear(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     at.emit(e.AUTOCAST_CACHE_CLEAR, node)
     return NONE
 
 
-def _fill_function(
-    at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _fill_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     bound, _ = bound_arguments(at, entry, args, keywords)
     tensors = [t for v in bound.values() for t in tensors_of(v)]
     made = computed(at, tensors) if tensors else foreign_tensor(at, None)
@@ -295,24 +277,20 @@ def _fill_function(
     return made
 
 
-def _device(
-    at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _device(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     thing = at.thing(("device", at.place_key(node)), "device", "", at.site(node))
     return Ref(thing)
 
 
-def _partial(
-    at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _partial(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     return Partial(args[0], args[1:], keywords) if args else at.fresh(node)
 
 
-def _load(at: Interpreter, entry: surface.Entry, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+def _load(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     return at.fresh(node, "loaded")
 
 
-def makes_float32(name: str, args: list[Value], keywords: dict[str, Value]) -> bool:
+def makes_float32(name: str, args: Args, keywords: Keywords) -> bool:
     """Whether a function of torch is known to give a tensor of float32."""
     if (
         not name.startswith("torch.")

@@ -12,15 +12,13 @@ from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.microbatches import PIECES
 from ..interpreter.tensors import foreign_tensor, low_result
 from ..interpreter.unknown import hand_off, refs, unknown
-from ..interpreter.values import NONE, NoSync, Opaque, Params, Value
+from ..interpreter.values import NONE, Args, Keywords, NoSync, Opaque, Params, Value
 from ..interpreter.wording import receiver_words, wording
 from .checkpoints import first_of, loads_unknown, state_of
 from .losses import all_optimizers, backward, fill, first_given
 
 
-def _opaque_method(
-    at: Interpreter, receiver: Value, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
-) -> Value:
+def _opaque_method(at: Interpreter, receiver: Value, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     given = [*args, *keywords.values()]
     text = receiver_words(node)
     key = identity(at, receiver)
