@@ -16,6 +16,7 @@ from .interpreter.values import ClassValue, Frame, Instance
 from .libraries import (
     apex,
     autograd_functions,
+    builtin_calls,
     checkpoints,
     deepspeed,
     distributed,
@@ -68,6 +69,7 @@ LIBRARIES = (
     distributed,
     overhead,
     precision,
+    builtin_calls,
     torch_calls,
     unknown_methods,
 )

@@ -49,8 +49,8 @@ class Context:
 class Handlers:
     """Who handles what: functions that are given the interpreter, by the kind of syntax or of value.
 
-    Where a list of functions is asked, the first that has an answer gives it. Those that are listener of something are
-    listener in the order in which they were registered.
+    Where a list of functions is asked, the first that has an answer gives it. Those that listen hear of something in
+    the order in which they were registered.
     """
 
     def __init__(self) -> None:
@@ -81,27 +81,29 @@ class Handlers:
         self.inherited_attributes: list[Callable[[Interpreter, Instance, str, ast.AST], Value | None]] = []
         #: What is known of the dtype of what an expression of a kind gives, whose parts were evaluated just before.
         self.annotations_of: dict[type[ast.AST], Callable[[Interpreter, Any, Value], Value]] = {}
-        #: Told of a statement that assigns, before it does, with the value of each of its targets as they are; of an
+        #: Hear of a statement that assigns, before it does, with the value of each of its targets as they are; of an
         #: item that is assigned to; of an expression that is a statement, and of an average that is left to the
         #: learning rate.
         self.assigned: list[Callable[[Interpreter, ast.Assign], None]] = []
         self.item_written: list[Callable[[Interpreter, ast.Subscript, Value], None]] = []
         self.expression_read: list[Callable[[Interpreter, ast.expr], None]] = []
         self.rate_divided: list[Callable[[Interpreter, Any], None]] = []
+        #: What a function does, by its dotted name: None where it does what its arguments alone tell.
+        self.functions: dict[str, Callable[[Interpreter, Args, Keywords, ast.AST], Value | None]] = {}
         #: What a function does that plays a role in the table of torch, or in that of the frameworks.
         self.roles: dict[str, Callable[[Interpreter, Any, Args, Keywords, ast.AST], Value]] = {}
         self.framework_roles: dict[str, Callable[[Interpreter, Any, Keywords, ast.AST], Value]] = {}
-        #: Told of a module that runs forward, of a loss that runs backward, and of the norm that a clip gives.
+        #: Hear of a module that runs forward, of a loss that runs backward, and of the norm that a clip gives.
         self.forward_run: list[Callable[[Interpreter, Thing, ast.AST], None]] = []
         self.backward_run: list[Callable[[Interpreter, Any, ast.AST], None]] = []
         self.clipped: list[Callable[[Interpreter, Value | None, Opaque], None]] = []
         #: Steps an optimizer in a way of its own, if it does.
         self.optimizer_steps: list[Callable[[Interpreter, Any, ast.AST, dict[str, object]], bool]] = []
-        #: Told of a function that nobody calls, before and after it is read; of a whole file, once its body is read.
+        #: Hear of a function that nobody calls, before and after it is read; of a whole file, once its body is read.
         self.root_entered: list[Callable[[Interpreter, Function], None]] = []
         self.root_left: list[Callable[[Interpreter, Function, Value], None]] = []
         self.file_read: list[Callable[[Interpreter], None]] = []
-        #: Told of what code that cannot be read is given, until one has dealt with it.
+        #: Hear of what code that cannot be read is given, until one has dealt with it.
         self.handed: list[Callable[[Interpreter, Value, list[Value], ast.AST], bool]] = []
 
 

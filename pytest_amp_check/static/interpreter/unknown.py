@@ -1,4 +1,4 @@
-"""What cannot be read: it is listener of what it is given, and gives a value of which only the identity is known."""
+"""What cannot be read: listeners hear of what it is given, and it gives a value of which only the identity is known."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IMPURE = frozenset(
     "rand randn randint random uniform choice next time perf_counter pop popleft get_nowait sample "
     "from_pretrained".split()
 )
-#: Methods by which a list, a meter, a logger or a progress bar is listener of a value.
+#: Methods by which a list, a meter, a logger or a progress bar is given a value.
 TELLING = frozenset(
     "append add update log info debug warning error print write set_postfix add_scalar set_description".split()
 )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 
 from ...protocol import surface
 from ..interpreter.classes import BOUND, as_mapping
 from ..interpreter.expressions import Enumerated, attribute, element_of, operate
 from ..interpreter.identity import identity, structural
 from ..interpreter.imports import dotted_name
-from ..interpreter.interpreter import Interpreter
+from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.tensors import computed
 from ..interpreter.truth import truth
 from ..interpreter.values import (
@@ -19,10 +20,12 @@ from ..interpreter.values import (
     Instance,
     Keywords,
     Mapping,
+    Opaque,
     Params,
     Ref,
     Sequence,
     SuperValue,
+    Tensor,
     Truth,
     Value,
     grads_of,
@@ -35,86 +38,126 @@ from .checkpoints import first_of
 from .gradients import grad_used
 from .losses import is_uneven
 
-#: Builtins that give back an iterable over what they are given.
-PASS_THROUGH = frozenset("list tuple set sorted reversed iter filter chain next".split())
+
+def _super(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    frame = at.state.frame
+    if frame.cls is not None and frame.receiver is not None:
+        return SuperValue(frame.cls, frame.receiver)
+    return at.fresh(node, "super()")
 
 
-def builtin(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+def _range(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    made = _counting(at, "range", args, args[0] if len(args) > 1 else Const(0))
+    made.pieces = _takes_pieces(args)
+    return made
+
+
+def _enumerate(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     first = args[0] if args else NONE
-    if name == "super":
-        frame = at.state.frame
-        if frame.cls is not None and frame.receiver is not None:
-            return SuperValue(frame.cls, frame.receiver)
-        return at.fresh(node, "super()")
-    if name in ("range", "enumerate"):
-        made = structural(at, "call", tuple(args), name, name)
-        made.loops |= at.turning()
-        start: Value = args[0] if name == "range" and len(args) > 1 else Const(0)
-        made.pieces = _takes_pieces(args) if name == "range" else first.pieces
-        if name == "enumerate":
-            start = first_of(args[1:], keywords, "start") or Const(0)
-            at.of_file(Enumerated)[made.key] = first
-        made.iterates = name
-        made.first = start.value if isinstance(start, Const) and isinstance(start.value, int) else None
-        return made
-    if name == "zip":
-        place = node.args[0] if isinstance(node, ast.Call) and node.args else ast.Constant(0)
-        zipped = Sequence([Sequence([element_of(at, a, place) for a in args])], open=True)
-        zipped.pieces = any(a.pieces for a in args)
-        return zipped
-    if name == "divmod" and len(args) == 2:
-        return Sequence([operate(at, "//", args[0], args[1], node), operate(at, "%", args[0], args[1], node)])
-    if name == "float" and isinstance(first, Const) and isinstance(first.value, (str, int, float)):
-        try:
-            return Const(float(first.value))
-        except ValueError:
-            return at.fresh(node, name)
-    if name == "bool":
-        return Truth(truth(at, first, "", node))
-    if name == "isinstance":
-        return _isinstance(at, first, node)
-    if name == "getattr" and len(args) >= 2 and isinstance(args[1], Const) and isinstance(args[1].value, str):
-        return attribute(at, first, args[1].value, node)
-    if name == "hasattr" and _has(args):
-        return Const(True)
-    if name == "dict":
-        made_mapping = Mapping({})
-        for value in (*args, Mapping(keywords, open="**" in keywords)):
-            merge_into(made_mapping, value)
-        return made_mapping
-    if name == "vars" and isinstance(first, Instance):
-        return as_mapping(at, first)
-    if name in ("filter", "map"):
-        return args[1] if len(args) > 1 else first
-    if name in ("sum", "max", "min"):
-        tensors = tensors_of(first)
-        if tensors:
-            made_sum = computed(at, tensors)
-            made_sum.uneven = made_sum.uneven or (name == "sum" and is_uneven(tensors))
-            return made_sum
-    if name in PASS_THROUGH:
-        params = [v for v in args if isinstance(v, Params)]
-        if params:
-            return merge_params(params)
-        if len(args) == 1:
-            return first
-        if name == "chain":
-            return (
-                computed(at, [t for v in args for t in tensors_of(v)])
-                if any(tensors_of(v) for v in args)
-                else at.fresh(node)
-            )
-    if name in ("float", "int", "str", "len", "print", "format", "repr"):
-        for value in args:
-            for grad in grads_of(value):
-                grad_used(at, grad, node)
-        if name == "len":
-            return structural(at, "call", tuple(args), wording(node), name)
-        return structural(at, "call", tuple(args), name, name)
-    return structural(at, "call", tuple(args), wording(node), name)
+    made = _counting(at, "enumerate", args, first_of(args[1:], keywords, "start") or Const(0))
+    made.pieces = first.pieces
+    at.of_file(Enumerated)[made.key] = first
+    return made
 
 
-def _isinstance(at: Interpreter, value: Value, node: ast.AST) -> Value:
+def _counting(at: Interpreter, name: str, args: Args, start: Value) -> Opaque:
+    """What counts the turns of a loop, from a number on."""
+    made = structural(at, "call", tuple(args), name, name)
+    made.loops |= at.turning()
+    made.iterates = name
+    made.first = start.value if isinstance(start, Const) and isinstance(start.value, int) else None
+    return made
+
+
+def _zip(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    place = node.args[0] if isinstance(node, ast.Call) and node.args else ast.Constant(0)
+    zipped = Sequence([Sequence([element_of(at, a, place) for a in args])], open=True)
+    zipped.pieces = any(a.pieces for a in args)
+    return zipped
+
+
+def _divmod(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    return Sequence([operate(at, op, args[0], args[1], node) for op in ("//", "%")]) if len(args) == 2 else None
+
+
+def _float(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    first = args[0] if args else NONE
+    if not isinstance(first, Const) or not isinstance(first.value, (str, int, float)):
+        return _shown(at, "float", args, node)
+    try:
+        return Const(float(first.value))
+    except ValueError:
+        return at.fresh(node, "float")
+
+
+def _bool(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    return Truth(truth(at, args[0] if args else NONE, "", node))
+
+
+def _getattr(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    if len(args) >= 2 and isinstance(args[1], Const) and isinstance(args[1].value, str):
+        return attribute(at, args[0], args[1].value, node)
+    return None
+
+
+def _hasattr(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    return Const(True) if _has(args) else None
+
+
+def _dict(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    made = Mapping({})
+    for value in (*args, Mapping(keywords, open="**" in keywords)):
+        merge_into(made, value)
+    return made
+
+
+def _vars(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    return as_mapping(at, args[0]) if args and isinstance(args[0], Instance) else None
+
+
+def _last_of_two(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """What goes over what it is given last, with a function before it."""
+    return args[1] if len(args) > 1 else args[0] if args else NONE
+
+
+def _sum(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    made = _largest(at, args, keywords, node)
+    if isinstance(made, Tensor):
+        made.uneven = made.uneven or is_uneven(tensors_of(args[0]))
+    return made
+
+
+def _largest(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    tensors = tensors_of(args[0]) if args else []
+    return computed(at, tensors) if tensors else None
+
+
+def iterated(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    """What goes over what it is given."""
+    params = [v for v in args if isinstance(v, Params)]
+    if params:
+        return merge_params(params)
+    return args[0] if len(args) == 1 else None
+
+
+def chained(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    known = iterated(at, args, keywords, node)
+    if known is not None:
+        return known
+    tensors = [t for v in args for t in tensors_of(v)]
+    return computed(at, tensors) if tensors else at.fresh(node)
+
+
+def _shown(at: Interpreter, name: str, args: Args, node: ast.AST) -> Value:
+    """What makes a number or a text of gradients has read them."""
+    for value in args:
+        for grad in grads_of(value):
+            grad_used(at, grad, node)
+    return structural(at, "call", tuple(args), wording(node) if name == "len" else name, name)
+
+
+def _isinstance(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    value = args[0] if args else NONE
     named = dotted_name(at, node.args[1]) if isinstance(node, ast.Call) and len(node.args) == 2 else None
     role = surface.BASES.get(surface.canonical(named)) if named else None
     if isinstance(value, Ref) and value.source is None and role in ("scaler", "optimizer", "module"):
@@ -135,3 +178,35 @@ def _takes_pieces(bounds: list[Value]) -> bool:
         return False
     step = bounds[2]
     return not isinstance(step, Const) or (isinstance(step.value, int) and step.value > 1)
+
+
+def register(handlers: Handlers) -> None:
+    functions: dict[str, Callable[[Interpreter, Args, Keywords, ast.AST], Value | None]] = {
+        "super": _super,
+        "range": _range,
+        "enumerate": _enumerate,
+        "zip": _zip,
+        "divmod": _divmod,
+        "float": _float,
+        "bool": _bool,
+        "isinstance": _isinstance,
+        "getattr": _getattr,
+        "hasattr": _hasattr,
+        "dict": _dict,
+        "vars": _vars,
+        "filter": _last_of_two,
+        "map": _last_of_two,
+        "sum": _sum,
+        "max": _largest,
+        "min": _largest,
+        "chain": chained,
+        **dict.fromkeys(("list", "tuple", "set", "sorted", "reversed", "iter", "next"), iterated),
+    }
+    for name in ("int", "str", "len", "print", "format", "repr"):
+        functions[name] = _shows(name)
+    handlers.functions.update({f"builtins.{name}": function for name, function in functions.items()})
+    handlers.functions["collections.OrderedDict"] = _dict
+
+
+def _shows(name: str) -> Callable[[Interpreter, Args, Keywords, ast.AST], Value]:
+    return lambda at, args, keywords, node: _shown(at, name, args, node)

@@ -94,7 +94,7 @@ def _precision(at: Interpreter, given: Value | None, framework: str, node: ast.A
     if not values:
         return NONE, True, ""
     if given is None or (isinstance(given, Const) and given.value is None):
-        # Of one program, all engines that are not listener otherwise share what they are listener outside of it.
+        # Of one program, all engines that are not given another share what is set outside of it.
         unknown = at.opaque(("precision", framework), FRAMEWORKS[framework].precision)
         return unknown, is_equal(at, unknown, values[0], node), INFO
     options = [v for _, v in given.options] if isinstance(given, Choice) else [given]

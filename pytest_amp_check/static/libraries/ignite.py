@@ -80,7 +80,7 @@ def _states_of(at: Interpreter, value: Value, node: ast.AST) -> Value:
 
 
 def _trainer(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.AST) -> Value:
-    """A trainer, with the scaler that it makes where it is listener to."""
+    """A trainer, with the scaler that it makes where it is asked to."""
     hand_off(at, list(bound.values()), node)
     trainer = at.fresh(node, "trainer")
     wanted = bound.get("scaler", NONE)
@@ -96,7 +96,7 @@ def _trainer(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.A
 
 
 def _own_scaler(at: Interpreter, trainer: Opaque, wanted: Value, node: ast.AST) -> Ref:
-    """The scaler that a trainer makes if it is listener to, and keeps in its state."""
+    """The scaler that a trainer makes if it is asked to, and keeps in its state."""
     thing = at.thing(("scaler", at.place_key(node)), "scaler", "", at.site(node))
     thing.facts["enabled"] = truth(at, wanted, "", node)
     state = at.fresh(node, "state")

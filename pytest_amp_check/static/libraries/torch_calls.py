@@ -39,7 +39,7 @@ from ..interpreter.values import (
 from ..interpreter.wording import wording
 from .arguments import bound_arguments
 from .autograd_functions import _FACTORIES
-from .builtin_calls import builtin
+from .builtin_calls import chained, iterated
 from .checkpoints import FIELD_FUNCTIONS, WRITERS, first_of, may_save, states_taken
 from .frameworks import framework_call
 from .gradients import clip, grad_written, read_grad
@@ -62,16 +62,12 @@ HARMLESS = (
     "sys.",
     "random.",
 )
-#: Other names of ``dict``.
-DICTS = frozenset({"collections.OrderedDict"})
 #: Functions that are a ``%``.
 REMAINDERS = frozenset("math.fmod operator.mod numpy.mod numpy.remainder numpy.fmod torch.remainder torch.fmod".split())
+#: Functions after which a loss may have been divided, or summed rather than averaged.
+DIVIDING = frozenset({"torch.div", "torch.true_divide", "torch.sum"})
 #: Functions on many gradients at once, and what they do to each.
 FOREACH = {"torch._foreach_div_": "/", "torch._foreach_mul_": "*"}
-#: Objects that only hold what they are given.
-NAMESPACES = frozenset({"types.SimpleNamespace", "argparse.Namespace"})
-#: Calls that end the program.
-ENDINGS = frozenset({"sys.exit", "os._exit", "builtins.exit", "builtins.quit"})
 
 
 def _call_named(at: Interpreter, func: Named, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -90,83 +86,120 @@ def _call_named(at: Interpreter, func: Named, args: Args, keywords: Keywords, no
     op = low_function(name)
     if op:
         return low_result(at, op, [*args, *keywords.values()])
+    function = at.handlers.functions.get(name)
+    known = function(at, args, keywords, node) if function is not None else None
+    if known is not None:
+        return known
     if name.startswith("builtins."):
-        return builtin(at, name.removeprefix("builtins."), args, keywords, node)
+        return structural(at, "call", tuple(args), wording(node), name.removeprefix("builtins."))
     if name in REMAINDERS and len(args) == 2 and not any(tensors_of(value) for value in args):
         return operate(at, "%", args[0], args[1], node)
-    if name == "itertools.islice":
-        pieces = structural(at, "call", tuple(args), wording(node), name)
-        pieces.pieces = True
-        return pieces
     if name.startswith("itertools."):
-        return builtin(at, "chain" if name.endswith("chain") else "iter", args, keywords, node)
+        iterate = chained if name.endswith("chain") else iterated
+        return iterate(at, args, keywords, node) or structural(at, "call", tuple(args), wording(node), "iter")
+    if name.startswith("torch.optim.lr_scheduler."):
+        return _scheduler(at, args, keywords, node)
     if name.startswith("torch.nn.") and name.rpartition(".")[2][:1].isupper() and name.count(".") <= 3:
         return torch_module(at, name, args, node)
+    return _outside(at, name, args, keywords, node)
+
+
+def _outside(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """A call of a function of which only the name is known: what it is given may change, or be saved."""
     given = [*args, *keywords.values()]
-    if name in DICTS:
-        return builtin(at, "dict", args, keywords, node)
-    if name in FIELD_FUNCTIONS and args and isinstance(args[0], Instance):
-        return as_mapping(at, args[0])
     states = states_taken(at, name, given, node)
     if states is not None:
         return states
-    if name in ENDINGS:
-        at.draft.happened += 1
-        at.state.cur = None
-        return NONE
-    if name in NAMESPACES and not args:
-        space = at.fresh(node, name)
-        for attribute, value in keywords.items():
-            at.store(space.key, attribute, value)
-        return space
-    if name.startswith("torch.optim.lr_scheduler."):
-        scheduler = at.fresh(node, "scheduler")
-        target = first_of(args, keywords, "optimizer")
-        if isinstance(target, Ref) and target.role == "optimizer":
-            scheduler.schedules = target.thing.key
-        return scheduler
-    if not name.startswith(HARMLESS):
+    harmless = name.startswith(HARMLESS)
+    if not harmless:
         hand_off(at, given, node)
-    if (not name.startswith(HARMLESS) or name.startswith(WRITERS)) and not compares(name):
+    if (not harmless or name.startswith(WRITERS)) and not compares(name):
         may_save(at, given, node)
     if _averages(name) and not any(isinstance(value, Tensor) for value in given):
         at.emit(e.GRAD_AVERAGE, node)
     tensors = [t for value in given for t in tensors_of(value)]
     if tensors:
-        made_tensor = computed(at, tensors)
-        if name in ("torch.div", "torch.true_divide"):
-            made_tensor.divided = True
-        if name == "torch.sum":
-            made_tensor.divided = True
-        if name == "torch.mean":
-            made_tensor.vague = False
-        made_tensor.opaque = made_tensor.opaque or is_graded(given)
-        made_tensor.pieces = name.rpartition(".")[2] in PIECES
-        if not name.startswith("torch."):
-            made_tensor.deps = None
-            made_tensor.module_read = False
-        return made_tensor
-    if any(isinstance(v, Params) for v in given) and not name.startswith(HARMLESS):
+        return _of_tensors(at, name, tensors, given)
+    if any(isinstance(v, Params) for v in given) and not harmless:
         hand_off(at, refs(at, _owners_of(at, given)), node)
+    of_gradients = _of_gradients(at, name, args, given, node)
+    return of_gradients or _of_unknown(at, name, args, keywords, node)
+
+
+def _of_tensors(at: Interpreter, name: str, tensors: list[Tensor], given: list[Value]) -> Tensor:
+    made = computed(at, tensors)
+    if name in DIVIDING:
+        made.divided = True
+    if name == "torch.mean":
+        made.vague = False
+    made.opaque = made.opaque or is_graded(given)
+    made.pieces = name.rpartition(".")[2] in PIECES
+    if not name.startswith("torch."):
+        made.deps = None
+        made.module_read = False
+    return made
+
+
+def _of_gradients(at: Interpreter, name: str, args: Args, given: list[Value], node: ast.AST) -> Value | None:
+    """What a function makes of gradients that it is given: it edits or reads them."""
     for value in given:
         for grad in grads_of(value):
             if name in FOREACH and len(args) > 1:
-                result = operate(at, FOREACH[name], grad, args[1], node)
-                grad_written(at, grad, result, node)
+                grad_written(at, grad, operate(at, FOREACH[name], grad, args[1], node), node)
                 return NONE
             if not name.startswith("torch.distributed.") and not name.endswith(".sign"):
                 return read_grad(at, grad, node, name)
+    return None
+
+
+def _of_unknown(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    given = [*args, *keywords.values()]
     if makes_float32(name, args, keywords):
-        made_full = at.fresh(node, name)
-        made_full.full = True
-        return made_full
+        made = at.fresh(node, name)
+        made.full = True
+        return made
     if name.rpartition(".")[2] in IMPURE:
         return at.fresh(node, name)
-    made_opaque = structural(at, "call", tuple(given), wording(node), name, tuple(keywords))
-    made_opaque.pieces = name.rpartition(".")[2] in PIECES
-    made_opaque.divided = name in ("torch.sum", "torch.div", "torch.true_divide") or hands_on_divided(given)
-    made_opaque.compares = name == "torch.mean"
-    return made_opaque
+    made = structural(at, "call", tuple(given), wording(node), name, tuple(keywords))
+    made.pieces = name.rpartition(".")[2] in PIECES
+    made.divided = name in DIVIDING or hands_on_divided(given)
+    made.compares = name == "torch.mean"
+    return made
+
+
+def _islice(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    made = structural(at, "call", tuple(args), wording(node), "itertools.islice")
+    made.pieces = True
+    return made
+
+
+def _fields(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    return as_mapping(at, args[0]) if args and isinstance(args[0], Instance) else None
+
+
+def _ending(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """A call that ends the program."""
+    at.draft.happened += 1
+    at.state.cur = None
+    return NONE
+
+
+def _namespace(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    """An object that only holds what it is given."""
+    if args:
+        return None
+    space = at.fresh(node, "namespace")
+    for attribute, value in keywords.items():
+        at.store(space.key, attribute, value)
+    return space
+
+
+def _scheduler(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    scheduler = at.fresh(node, "scheduler")
+    target = first_of(args, keywords, "optimizer")
+    if isinstance(target, Ref) and target.role == "optimizer":
+        scheduler.schedules = target.thing.key
+    return scheduler
 
 
 def _owners_of(at: Interpreter, given: list[Value]) -> tuple[int, ...]:
@@ -310,6 +343,14 @@ def _averages(name: str) -> bool:
 
 def register(handlers: Handlers) -> None:
     handlers.calls["named"] = _call_named
+    handlers.functions.update(
+        {
+            "itertools.islice": _islice,
+            **dict.fromkeys(FIELD_FUNCTIONS, _fields),
+            **dict.fromkeys(("sys.exit", "os._exit", "builtins.exit", "builtins.quit"), _ending),
+            **dict.fromkeys(("types.SimpleNamespace", "argparse.Namespace"), _namespace),
+        }
+    )
     handlers.roles.update(
         {
             surface.CLIP: _entry_clip,
