@@ -86,19 +86,19 @@ def warm(ours: list[str], pairs: int, tree: str, ruff: list[str]) -> None:
 #: Looks at the files of a tree, and parses and indexes those that a check would read.
 FLOOR = """
 import ast, gc, sys, warnings
-from pytest_amp_check.static import documents, looks, sources
-from pytest_amp_check.static.project import Module
+from pytest_amp_check.static.sources import prefilter, programs, source_files
+from pytest_amp_check.static.project.module import Module
 gc.disable()
 warnings.simplefilter("ignore")
 read = 0
-for path in sources.find([sys.argv[1]], ()):
+for path in source_files.find([sys.argv[1]], ()):
     try:
-        if not looks.look(path, named=False, digest=False).speaks or not path.endswith(".py"):
+        if not prefilter.examine(path, named=False, digest=False).speaks or not path.endswith(".py"):
             continue
-        text = documents.decode(path, sources.load(path))
+        text = programs.decode(path, source_files.load(path))
         Module(path, text, ast.parse(text))
         read += 1
-    except (sources.Unreadable, SyntaxError, ValueError):
+    except (source_files.Unreadable, SyntaxError, ValueError):
         continue
 print(read)
 """

@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_amp_check.faces.cli import main
-from pytest_amp_check.static import engine, looks
+from pytest_amp_check.static import engine
 from pytest_amp_check.static.engine import Settings, check_paths
+from pytest_amp_check.static.sources import prefilter
 
 HELPER = "def clip(model):\n    import torch\n    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
 UNSCALING = (
@@ -91,7 +92,7 @@ def same(root: Path, cache: str, settings: Settings | None = None) -> str:
 def opened(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> set[str]:
     """Names of the files that are analysed, or looked at for the first time, while something is done."""
     found: set[str] = set()
-    analyse, look = engine.analyse, looks.look
+    analyse, look = engine.analyse, prefilter.examine
 
     def analysing(text: str, path: str, *rest: Any, **more: Any) -> Any:
         found.add(os.path.basename(path))
@@ -103,7 +104,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> set[st
 
     with monkeypatch.context() as patch:
         patch.setattr(engine, "analyse", analysing)
-        patch.setattr(looks, "look", looking)
+        patch.setattr(prefilter, "examine", looking)
         act()
     return found
 

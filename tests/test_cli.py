@@ -311,7 +311,8 @@ def test_a_plain_check_imports_nothing_heavy() -> None:
     program = (
         "import sys; from pytest_amp_check.faces.cli import main; code = main(['check', 'train.py']);"
         "heavy = {'torch', 'libcst', 'rich', 'pytest', 'json', 'tomllib', 'tomli', 'pathlib', 'dataclasses', 'typing'};"
-        "own = {f'pytest_amp_check.static.{name}' for name in ('cache', 'cells', 'markdown', 'migrate', 'notebooks')};"
+        "names = ('cache', 'fixes.notebook_json', 'fixes.deprecations', 'sources.markdown', 'sources.notebooks');"
+        "own = {f'pytest_amp_check.static.{name}' for name in names};"
         "print(code, sorted((heavy | own) & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -22,8 +22,8 @@ from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.rule import RUNTIME
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.static import documents, sources
 from pytest_amp_check.static.engine import Settings
+from pytest_amp_check.static.sources import programs, source_files
 
 ROOT = Path(__file__).resolve().parent.parent
 pytest_plugins = ["pytester"]
@@ -208,7 +208,7 @@ def test_what_a_magic_runs_is_read_where_it_stands(magic: str) -> None:
     ],
 )
 def test_python_that_looks_like_a_magic_is_python(python: str) -> None:
-    (block,) = documents.blocks("x.ipynb", notebook("!ls\n" + python))
+    (block,) = programs.blocks("x.ipynb", notebook("!ls\n" + python))
     assert (block.text, block.broken) == ("\n" + python, None)
     lines = python.count("\n")
     assert found(notebook(SETUP, f"!ls\n{python}{LOOP}")) == {(2, 1 + lines + CLIP, "AMP201")}
@@ -398,14 +398,14 @@ def picture(size: int) -> dict[str, Any]:
 
 def test_what_cells_put_out_does_not_count_against_the_size(tmp_path: Path) -> None:
     path = tmp_path / "train.ipynb"
-    path.write_text(notebook(SETUP, code(LOOP, outputs=[picture(sources.LARGEST + 1)])))
+    path.write_text(notebook(SETUP, code(LOOP, outputs=[picture(source_files.LARGEST + 1)])))
     assert [(f.cell, f.line, f.code) for f in check_paths([str(tmp_path)]).findings] == [(2, CLIP, "AMP201")]
 
 
 @pytest.mark.parametrize("name", ["train.ipynb", "train.md"])
 def test_too_much_code_is_said(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     text = notebook(SETUP, LOOP) if name == "train.ipynb" else f"```python\n{SETUP}{LOOP}```\n"
-    monkeypatch.setattr(sources, "LARGEST", 100)
+    monkeypatch.setattr(source_files, "LARGEST", 100)
     assert [f.code for f in check_source(text, name)] == ["AMP903"]
 
 
@@ -829,7 +829,7 @@ def test_a_notebook_on_standard_input(tmp_path: Path) -> None:
 
 
 def test_cells_without_a_notebook_have_no_lines() -> None:
-    assert documents.cells("{nope") == {}
+    assert programs.cells("{nope") == {}
 
 
 # pytest --amp-check.

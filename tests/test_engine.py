@@ -398,7 +398,7 @@ def second(model, optimizer, scaler, loss):
     scaler.update()
 """
     assert [f.line for f in check_source(source) if f.code == "AMP201"] == [5, 10]
-    monkeypatch.setattr("pytest_amp_check.static.roots.FILE_BUDGET", 5)
+    monkeypatch.setattr("pytest_amp_check.static.entry_points.FILE_BUDGET", 5)
     cut = check_source(source)
     assert [f.line for f in cut if f.code == "AMP201"] == [5]
     (left_out,) = (f for f in cut if f.code == "AMP903")

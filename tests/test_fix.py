@@ -26,13 +26,14 @@ from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.fix import Edit
 from pytest_amp_check.protocol.rule import Rule
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.static import edits, engine, fix
-from pytest_amp_check.static.anew import Anew
+from pytest_amp_check.static import engine
 from pytest_amp_check.static.engine import Settings
-from pytest_amp_check.static.fix import Outcome
-from pytest_amp_check.static.fixes import FIXERS
-from pytest_amp_check.static.layout import Layout, Unfit
-from pytest_amp_check.static.manuscript import Manuscript
+from pytest_amp_check.static.fixes import apply, edits
+from pytest_amp_check.static.fixes.apply import Outcome
+from pytest_amp_check.static.fixes.edited_file import EditedFile
+from pytest_amp_check.static.fixes.fixers import FIXERS
+from pytest_amp_check.static.fixes.layout import Layout, Unfit
+from pytest_amp_check.static.fixes.rebuilt import Rebuilt
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 FIXED = {code: rule for code, rule in RULES.items() if rule.applicability}
@@ -58,15 +59,15 @@ every_fix = pytest.mark.parametrize("rule", FIXED.values(), ids=FIXED)
 
 def mended(source: str | bytes, path: str = "train.py", *, only: str = "", unsafe: bool = True) -> Outcome:
     """A file by itself, fixed; what is found is what the default rules find, or one of them."""
-    manuscript = Manuscript.of(path, source if isinstance(source, bytes) else source.encode())
+    document = EditedFile.of(path, source if isinstance(source, bytes) else source.encode())
     settings = Settings(select=frozenset([only])) if only and only != "AMP902" else Settings()
-    tree = engine.alone(manuscript.text, path)
-    found = engine.check_again(manuscript.text, path, settings, tree)
-    return fix.mend(manuscript, found, settings, tree, unsafe=unsafe)
+    tree = engine.alone(document.text, path)
+    found = engine.check_again(document.text, path, settings, tree)
+    return apply.mend(document, found, settings, tree, unsafe=unsafe)
 
 
 def after(source: str, *, only: str = "", unsafe: bool = True) -> str:
-    return mended(source, only=only, unsafe=unsafe).manuscript.raw
+    return mended(source, only=only, unsafe=unsafe).document.raw
 
 
 def codes(source: str) -> list[str]:
@@ -124,11 +125,11 @@ def test_the_bad_example_becomes_the_good_one(rule: Rule) -> None:
             assert old in expected
             expected = expected.replace(old, new)
     outcome = mended(bad)
-    assert outcome.manuscript.raw == expected
+    assert outcome.document.raw == expected
     assert outcome.refused == []
-    ast.parse(outcome.manuscript.raw)
+    ast.parse(outcome.document.raw)
     if rule.code not in ("AMP105", "AMP106", "AMP507"):
-        assert codes(outcome.manuscript.raw) == []
+        assert codes(outcome.document.raw) == []
 
 
 #: The lines in which something is left for people to say, of those that the source has and those that a run finds.
@@ -153,7 +154,7 @@ def test_what_is_not_the_good_example_runs_and_has_nothing_wrong(
         with emulate_cuda():
             runpy.run_path(str(script), run_name="__main__")
 
-    fixed = mended(unmarked(RULES[code].bad)).manuscript.raw
+    fixed = mended(unmarked(RULES[code].bad)).document.raw
     script = tmp_path / "train.py"
     script.write_text(fixed)
     monkeypatch.chdir(tmp_path)
@@ -168,7 +169,7 @@ def test_what_is_not_the_good_example_runs_and_has_nothing_wrong(
 
 @every_fix
 def test_a_second_fix_changes_nothing(rule: Rule) -> None:
-    once = mended(rule.bad).manuscript.raw
+    once = mended(rule.bad).document.raw
     again = mended(once)
     assert not again.changed
     assert again.refused == []
@@ -238,7 +239,7 @@ def test_two_clips_need_one_unscale() -> None:
     clips = clip.format("model.weight") + clip.format("model.bias")
     source = HEAD + LOOP + END.replace("    scaler.step", clips + "    scaler.step")
     outcome = mended(source)
-    assert outcome.manuscript.raw == source.replace(clips, "    scaler.unscale_(optimizer)\n" + clips)
+    assert outcome.document.raw == source.replace(clips, "    scaler.unscale_(optimizer)\n" + clips)
     assert outcome.refused == []
 
 
@@ -810,7 +811,7 @@ def test_arguments_mean_what_they_meant(data: st.DataObject) -> None:
     module = data.draw(st.sampled_from(["from torch.cuda.amp import {0}", "import torch.cuda.amp as amp"]))
     written = call if "from" in module else f"amp.{call}"
     source = f"import torch\n{module.format(name)}\nmade = {written}\n"
-    found = mended(source, only="AMP901").manuscript.raw
+    found = mended(source, only="AMP901").document.raw
     assert codes(found).count("AMP901") == 0
     assert "torch.cuda.amp" not in found
     shown = found.partition("made = ")[2].replace("amp.", "").replace("torch.float16", '"float16"')
@@ -976,7 +977,7 @@ GOOD = RULES["AMP201"].good
     ids=["crlf", "cr", "mark", "latin-1", "tabs", "no-end", "unicode", "columns", "mixed"],
 )
 def test_bytes_that_are_not_concerned_stay(before: bytes, expected: bytes) -> None:
-    assert mended(before).manuscript.data() == expected
+    assert mended(before).document.data() == expected
 
 
 def notebook(*cells: object, **more: object) -> str:
@@ -998,8 +999,8 @@ def test_a_notebook_keeps_everything_else(shape: Any) -> None:
         shape("%matplotlib inline\n" + imports), shape("!ls\n" + rest.replace(CLIP, UNSCALE + CLIP))
     ).replace('"cells": [', '"cells": [\n  ' + json.dumps(markdown, ensure_ascii=False) + ",", 1)
     outcome = mended(first.replace("\n", "\r\n").encode(), "train.ipynb")
-    assert outcome.manuscript.data().decode() == expected.replace("\n", "\r\n")
-    assert fix.difference(outcome).startswith("--- train.ipynb:cell 3\n+++ train.ipynb:cell 3\n@@ ")
+    assert outcome.document.data().decode() == expected.replace("\n", "\r\n")
+    assert apply.difference(outcome).startswith("--- train.ipynb:cell 3\n+++ train.ipynb:cell 3\n@@ ")
 
 
 def test_a_fix_of_two_cells() -> None:
@@ -1009,7 +1010,7 @@ def test_a_fix_of_two_cells() -> None:
     # What stands behind a magic is not rewritten, and an import is moved for all or for none.
     assert not mended(source, "train.ipynb").changed
     source = notebook(["from torch.cuda.amp import GradScaler"], ["scaler = GradScaler()\n", "again = GradScaler(2.0)"])
-    found = json.loads(mended(source, "train.ipynb").manuscript.raw)
+    found = json.loads(mended(source, "train.ipynb").document.raw)
     assert [cell["source"] for cell in found["cells"]] == [
         ["from torch.amp import GradScaler"],
         ['scaler = GradScaler("cuda")\n', 'again = GradScaler("cuda", 2.0)'],
@@ -1043,7 +1044,7 @@ def test_several_fixes_in_one_file() -> None:
     )
     assert sorted(codes(source)) == ["AMP103", "AMP201", "AMP206", "AMP301", "AMP401", "AMP901"]
     outcome = mended(source)
-    assert codes(outcome.manuscript.raw) == []
+    assert codes(outcome.document.raw) == []
     assert sum(outcome.fixed.values()) == 6
     assert codes(after(source, unsafe=False)) == ["AMP301"]
 
@@ -1052,7 +1053,7 @@ def test_several_fixes_in_one_file() -> None:
 
 
 def replace_fixer(monkeypatch: pytest.MonkeyPatch, code: str, made: Any) -> None:
-    monkeypatch.setattr(f"pytest_amp_check.static.{FIXERS[code]}", made)
+    monkeypatch.setattr(f"pytest_amp_check.static.fixes.{FIXERS[code]}", made)
 
 
 def broken(content: str) -> Any:
@@ -1083,7 +1084,7 @@ def test_the_others_are_made_where_one_is_wrong(monkeypatch: pytest.MonkeyPatch)
     source = BAD.replace("    scaler.update()\n", "")
     assert codes(source) == ["AMP201", "AMP206"]
     outcome = mended(source)
-    assert outcome.manuscript.raw == GOOD.replace("    scaler.update()\n", "")
+    assert outcome.document.raw == GOOD.replace("    scaler.update()\n", "")
     assert [said.partition("not made: ")[2] for said in outcome.refused] == ["the result could not be read"]
 
 
@@ -1104,7 +1105,7 @@ def test_edits_that_overlap_wait_for_each_other(monkeypatch: pytest.MonkeyPatch)
     replace_fixer(monkeypatch, "AMP201", both)
     replace_fixer(monkeypatch, "AMP206", second)
     outcome = mended(source)
-    assert outcome.manuscript.raw == GOOD.replace("    scaler.update()\n", "")
+    assert outcome.document.raw == GOOD.replace("    scaler.update()\n", "")
     assert outcome.refused == [
         f"train.py:{row}: the fix of AMP206 was not made: its edits overlap those of another fix"
     ]
@@ -1548,7 +1549,7 @@ def test_what_is_offered_is_made_or_said_to_be_refused(*, unsafe: bool) -> None:
     seen: Counter[str] = Counter()
     for source in sources:
         found = engine.check_source(source, "train.py")
-        fix.offer(found, {"train.py": source.encode()})
+        apply.offer(found, {"train.py": source.encode()})
         kinds = ("safe", "unsafe") if unsafe else ("safe",)
         offered = Counter(each.code for each in found if each.fix is not None and each.fix.applicability in kinds)
         outcome = mended(source, unsafe=unsafe)
@@ -1570,7 +1571,7 @@ def anew(before: str, **changes: Any) -> str:
     assert isinstance(statement, ast.Assign)
     node = statement.value
     assert isinstance(node, (ast.Call, ast.Dict))
-    changed = edits.apply(text, [Anew(layout, node, **changes).edit()])
+    changed = edits.apply(text, [Rebuilt(layout, node, **changes).edit()])
     return changed.removeprefix("x = (\n").removesuffix("\n)\n")
 
 

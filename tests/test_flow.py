@@ -2231,6 +2231,108 @@ def test_names_of_cases_are_unique() -> None:
     assert sorted(set(names)) == sorted(names)
 
 
+# What is written to raise, however its body is left.
+
+#: The body of a ``with`` that expects an error, which leaves a function, a turn or a loop, or stands in a generator.
+RAISING = {
+    "return": """
+        def refuse(values):
+            with pytest.raises(ValueError):
+                {wrong}
+                return values[0]
+            clip()
+
+        refuse([1, 2])
+        """,
+    "return-in-finally": """
+        def refuse(values):
+            try:
+                with pytest.raises(ValueError), torch.no_grad():
+                    if values:
+                        return {wrong}
+            finally:
+                print("done")
+            clip()
+
+        refuse([1, 2])
+        """,
+    "break": """
+        for value in range(1000):
+            with pytest.raises(ValueError):
+                {wrong}
+                break
+        clip()
+        """,
+    "continue": """
+        for value in range(1000):
+            with pytest.raises(ValueError):
+                if value:
+                    continue
+                {wrong}
+            clip()
+        """,
+    "return-in-a-method": """
+        class Suite(unittest.TestCase):
+            def test_it(self):
+                with self.assertRaises(RuntimeError):
+                    return {wrong}
+                clip()
+        """,
+    "return-through-a-manager": """
+        @contextmanager
+        def expecting(kind):
+            with pytest.raises(kind):
+                yield
+
+        def refuse():
+            with expecting(ValueError):
+                return {wrong}
+            clip()
+
+        refuse()
+        """,
+    "nested": """
+        def refuse(values):
+            for value in values:
+                with pytest.raises(ValueError):
+                    with pytest.raises(TypeError):
+                        {wrong}
+                        break
+                    return None
+            clip()
+
+        refuse([1, 2])
+        """,
+}
+
+
+@pytest.mark.parametrize("name", RAISING)
+def test_what_is_written_to_raise_may_be_left_in_any_way(name: str) -> None:
+    clip = """
+        import pytest, unittest
+
+        def misuse():
+            MISUSE
+
+        scaler = GradScaler("cuda")
+
+        def clip():
+            for x, y in loader:
+                optimizer.zero_grad()
+                with autocast("cuda"):
+                    loss = criterion(model(x), y)
+                scaler.scale(loss).backward()
+                clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+                scaler.step(optimizer)
+                scaler.update()
+        """
+    source = HEAD + dedent(clip) + dedent(RAISING[name]).replace("{wrong}", "misuse()")
+    # More than happens before it.
+    source = source.replace("MISUSE", "; ".join(["scaler.unscale_(optimizer)"] * 40))
+    findings = check_source(source, "train.py")
+    assert places(findings) == marks(source), shown(findings)
+
+
 # Conditions of any length.
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp_check.static.helpers import Helpers
-from pytest_amp_check.static.sources import find, load
-from pytest_amp_check.static.tree import Tree
+from pytest_amp_check.static.project.exports import Exports
+from pytest_amp_check.static.project.project import Project
+from pytest_amp_check.static.sources.source_files import find, load
 
 
 def write(root: Path, files: dict[str, str]) -> None:
@@ -21,9 +21,9 @@ def write(root: Path, files: dict[str, str]) -> None:
 
 def ask(root: Path, name: str, of: str = "lib.py") -> bool:
     """Whether a name of a file may matter to one that imports it."""
-    tree = Tree()
+    tree = Project()
     tree.grow(find([str(root)], ()), [str(root)])
-    answer = Helpers(load).ask(str(root / of), name, tree.find)
+    answer = Exports(load).ask(str(root / of), name, tree.find)
     assert {Path(path) for path in answer.touched} >= {root / of}
     return answer.helps
 

@@ -49,6 +49,6 @@ def test_such_a_class(maker: object) -> None:
 
 
 def test_one_of_ours_goes_to_another_process() -> None:
-    from pytest_amp_check.static.project import Imported
+    from pytest_amp_check.static.project.module import Imported
 
     assert pickle.loads(pickle.dumps(Imported("torch", "amp", 0))) == Imported("torch", "amp", 0)  # noqa: S301 - our own

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pytest_amp_check.protocol.rule import RUNTIME
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.static.search import LOOKS, Code, imported
+from pytest_amp_check.static.sources.patterns import LOOKS, Code, imported
 
 
 def speaks(text: str) -> bool:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_amp_check.static import sources
-from pytest_amp_check.static.sources import InputError, Unreadable, decode, find, read
+from pytest_amp_check.static.sources import source_files
+from pytest_amp_check.static.sources.source_files import InputError, Unreadable, decode, find, read
 
 
 def tree(root: Path, *names: str) -> Path:
@@ -298,7 +298,7 @@ class TestDecode:
         assert caught.value.line == line
 
     def test_too_large(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sources, "LARGEST", 2_000_000)
+        monkeypatch.setattr(source_files, "LARGEST", 2_000_000)
         with pytest.raises(Unreadable, match="it has 3 MB, which is more than the 2 MB that are parsed"):
             decode(b" " * 3_000_000)
         assert decode(b" " * 2_000_000)

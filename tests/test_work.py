@@ -12,7 +12,7 @@ from typing import IO
 
 import pytest
 
-from pytest_amp_check.static.work import EndedEarly, shared, spread
+from pytest_amp_check.static.processes import EndedEarly, shared, spread
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
 
@@ -93,7 +93,7 @@ def test_a_killed_process_is_one_sentence(tmp_path: Path) -> None:
 
 WAITING = """\
 import os, time
-from pytest_amp_check.static.work import spread
+from pytest_amp_check.static.processes import spread
 def act(item):
     os.write(1, b"%d\\n" % os.getpid())
     time.sleep(0.2)

@@ -213,11 +213,11 @@ def _check(given: Any) -> int:
         if stdin:
             # The source is what is asked for; what is left to say goes where it is in nobody's way.
             shown = sys.stderr
-            sys.stdout.buffer.write(outcomes[0].manuscript.data() if outcomes else data[name])
+            sys.stdout.buffer.write(outcomes[0].document.data() if outcomes else data[name])
             if outcomes:
-                source = outcomes[0].manuscript.text
+                source = outcomes[0].document.text
                 findings = engine.check_again(source, name, settings, tree)
-                sources, data = text.Sources({name: source}), {name: outcomes[0].manuscript.data()}
+                sources, data = text.Sources({name: source}), {name: outcomes[0].document.data()}
         elif outcomes:
             wrong, findings = fixing.make(outcomes, findings, tree, lambda: _checked(paths, settings, options).findings)
         counts = text.count(finding.severity for finding in findings)
@@ -239,16 +239,16 @@ def _check(given: Any) -> int:
 
 
 def _checked(paths: list[str], settings: Settings, options: table.Options) -> Report:
-    from ..static import engine, work
+    from ..static import engine, processes
 
     show, wipe = text.progress(sys.stderr)
     try:
         # A few files are read as soon as what is known of them.
         cache = table.cache(options) if any(map(os.path.isdir, paths)) else None
-        return engine.check_paths(paths, settings, show, jobs=options.jobs or work.processors(), cache=cache)
+        return engine.check_paths(paths, settings, show, jobs=options.jobs or processes.processors(), cache=cache)
     except engine.InputError as error:
         raise InputFailure(str(error)) from None
-    except work.EndedEarly:
+    except processes.EndedEarly:
         raise InputFailure(
             "one of the processes that read the files was killed, most likely because memory ran out: give --jobs 1,"
             " or fewer files at a time"
@@ -287,11 +287,11 @@ def _counted(findings: list[Finding]) -> list[dict[str, Any]]:
 
 
 def _standard_input(name: str, data: bytes) -> str:
-    from ..static import documents, sources
+    from ..static.sources import programs, source_files
 
     try:
-        return documents.decode(name, data)
-    except sources.Unreadable as error:
+        return programs.decode(name, data)
+    except source_files.Unreadable as error:
         raise InputFailure(f"standard input cannot be read: {error.reason}") from None
 
 

@@ -12,29 +12,30 @@ if TYPE_CHECKING:
 
     from ..protocol.finding import Finding
     from ..static.engine import Settings
-    from ..static.fix import Outcome
-    from ..static.tree import Tree
+    from ..static.fixes.apply import Outcome
+    from ..static.project.project import Project
 
 
-def offer(findings: Sequence[Finding], data: Mapping[str, bytes], tree: Tree, *, edits: bool) -> None:
+def offer(findings: Sequence[Finding], data: Mapping[str, bytes], tree: Project, *, edits: bool) -> None:
     """Say of each finding how it can be put right, where a rule has a fix; with ``edits``, in edits, too."""
     if any(_applicability(finding) for finding in findings):
-        from ..static import fix
+        from ..static.fixes import apply
 
-        fix.offer(findings, data, tree.files)
+        apply.offer(findings, data, tree.files)
         if edits:
-            for sentence in fix.write(findings):
+            for sentence in apply.write(findings):
                 warn(sentence)
 
 
 def mend(
-    findings: Sequence[Finding], data: Mapping[str, bytes], settings: Settings, tree: Tree, *, unsafe: bool
+    findings: Sequence[Finding], data: Mapping[str, bytes], settings: Settings, tree: Project, *, unsafe: bool
 ) -> list[Outcome]:
     """What becomes of each file that has a finding with a fix, nothing written yet; what is refused is said."""
     from ..protocol.fix import APPLICABILITIES, SAFE
-    from ..static import fix, sources
-    from ..static.manuscript import Manuscript
-    from ..static.surroundings import Surroundings
+    from ..static.fixes import apply
+    from ..static.fixes.edited_file import EditedFile
+    from ..static.project.surroundings import Surroundings
+    from ..static.sources import source_files
 
     by_path: dict[str, list[Finding]] = {}
     for finding in findings:
@@ -45,12 +46,12 @@ def mend(
     around = Surroundings([path for path in todo if path not in data], tree.files)
     for path, found in todo.items():
         try:
-            source = data[path] if path in data else sources.load(path)
-            manuscript = Manuscript.of(path, source, around)
-        except sources.Unreadable:
+            source = data[path] if path in data else source_files.load(path)
+            document = EditedFile.of(path, source, around)
+        except source_files.Unreadable:
             # That is a finding of its own.
             continue
-        outcome = fix.mend(manuscript, found, settings, tree, unsafe=unsafe)
+        outcome = apply.mend(document, found, settings, tree, unsafe=unsafe)
         for sentence in outcome.refused:
             warn(sentence)
         if outcome.changed:
@@ -59,17 +60,17 @@ def mend(
 
 
 def make(
-    outcomes: Sequence[Outcome], before: Sequence[Finding], tree: Tree, check: Callable[[], list[Finding]]
+    outcomes: Sequence[Outcome], before: Sequence[Finding], tree: Project, check: Callable[[], list[Finding]]
 ) -> tuple[list[str], list[Finding]]:
     """Write the files, check everything again, and take back what has done harm elsewhere.
 
     Why what could not be written could not, and what is found now.
     """
-    from ..static import fix
+    from ..static.fixes import apply
 
     wrong = _write(outcomes)
     after = check()
-    harmful = fix.harmful(before, after, outcomes, tree)
+    harmful = apply.harmful(before, after, outcomes, tree)
     if harmful:
         for outcome in harmful:
             warn(f"{outcome.path}: its fixes were taken back: they would lead to findings in what goes with it")
@@ -80,24 +81,24 @@ def make(
 
 def _write(outcomes: Iterable[Outcome]) -> list[str]:
     """Write every file that can be written; why, for those that cannot."""
-    from ..static import fix
+    from ..static.fixes import apply
 
     wrong: list[str] = []
     for outcome in outcomes:
         try:
-            fix.save(outcome)
-        except fix.Refused as error:
+            apply.save(outcome)
+        except apply.Refused as error:
             wrong.append(str(error))
     return wrong
 
 
 def show_difference(outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> None:
     """The diff on standard output, and on standard error how much it is, and what could not be read."""
-    from ..static import fix
+    from ..static.fixes import apply
 
     for outcome in outcomes:
         text.write(
-            [_coloured(line) for line in _lines(fix.difference(outcome))], sys.stdout, text.colour_wanted(sys.stdout)
+            [_coloured(line) for line in _lines(apply.difference(outcome))], sys.stdout, text.colour_wanted(sys.stdout)
         )
     for finding in findings:
         if finding.code == "AMP903":

@@ -43,7 +43,7 @@ def settle(
 
 def _ignored(path: str, settings: Settings) -> frozenset[str]:
     """Codes that the configuration ignores in a file."""
-    from ..static.sources import excluder
+    from ..static.sources.source_files import excluder
 
     real = os.path.realpath(path)
     matching = (c for p, c in settings.per_file_ignores if excluder((p,))(os.path.basename(real), real))

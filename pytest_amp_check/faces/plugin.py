@@ -184,7 +184,7 @@ class _Check:
         self, file_path: Path, parent: pytest.Collector
     ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
         nodes = yield
-        from ..static.sources import SUFFIXES
+        from ..static.sources.source_files import SUFFIXES
 
         if not file_path.name.endswith(SUFFIXES):
             return nodes
@@ -222,7 +222,7 @@ class _Check:
 
     def _excluded(self, path: Path) -> bool:
         if self.options.exclude and self.excluder is None:
-            from ..static.sources import excluder
+            from ..static.sources.source_files import excluder
 
             self.excluder = excluder(self.options.exclude)
         if self.excluder is None:
@@ -245,7 +245,7 @@ class _Check:
         if not self.options.paths or (arguments and all("::" in argument for argument in arguments)):
             # Who names single items wants those.
             return
-        from ..static.sources import find
+        from ..static.sources.source_files import find
 
         known = {os.path.realpath(item.path) for item in once.values()}
         for path in find(self.options.paths, self.options.exclude):

@@ -67,31 +67,31 @@ class Sources:
         """Where the JSON of a notebook holds a line of a cell: its own line, from 1, and its columns, from 0."""
         known = self._places.get(site.path)
         if known is None:
-            from ..static import cells
+            from ..static.fixes import notebook_json
 
-            known = self._places[site.path] = cells.places(self._text(site.path))
+            known = self._places[site.path] = notebook_json.places(self._text(site.path))
         return known.get((site.cell or 0, number), (1, 0, 0))
 
 
 def _parts(path: str, text: str) -> dict[int | None, list[str]]:
     """The lines of a file; of a notebook, those of each cell."""
     if path.lower().endswith(".ipynb"):
-        from ..static import documents
+        from ..static.sources import programs
 
-        return {number: _lines(source) for number, source in documents.cells(text).items()}
+        return {number: _lines(source) for number, source in programs.cells(text).items()}
     return {None: _lines(text)}
 
 
 def _read(path: str) -> str:
-    from ..static import documents, sources
+    from ..static.sources import programs, source_files
 
     try:
-        data = sources.load(path)
-    except sources.Unreadable:
+        data = source_files.load(path)
+    except source_files.Unreadable:
         return ""
     try:
-        return documents.decode(path, data)
-    except sources.Unreadable:
+        return programs.decode(path, data)
+    except source_files.Unreadable:
         return data.decode("utf-8", "replace")
 
 

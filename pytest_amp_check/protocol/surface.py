@@ -29,7 +29,6 @@ CACHE_CLEAR = "cache-clear"
 SAVE = "save"
 LOAD = "load"
 FILL = "fill"
-MATMUL = "matmul"  # an op that CUDA autocast runs in the low-precision dtype
 WRAP_MODULE = "wrap-module"  # gives back the module it is given
 COMPILE = "compile"
 SCRIPT = "script"
@@ -172,14 +171,6 @@ _OPTIMIZERS = (
     "ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax LBFGS Muon NAdam Optimizer RAdam RMSprop Rprop SGD SparseAdam"
 )
 _ENTRIES += [Entry(f"torch.optim.{name}", OPTIMIZER, ("params", "lr")) for name in _OPTIMIZERS.split()]
-
-#: Ops that autocast runs in the low-precision dtype on every device (RULEBOOK 3.1, 3.2).
-_LOW = "matmul mm bmm addmm baddbmm addbmm einsum linear conv1d conv2d conv3d"
-_LOW_FUNCTIONAL = (
-    "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention"
-)
-_ENTRIES += [Entry(f"torch.{name}", MATMUL) for name in _LOW.split()]
-_ENTRIES += [Entry(f"torch.nn.functional.{name}", MATMUL) for name in _LOW_FUNCTIONAL.split()]
 
 #: Functions that write a constant into a tensor: the parameter that holds it.
 for _name, _parameters in {

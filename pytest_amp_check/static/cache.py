@@ -16,17 +16,17 @@ import os
 import sys
 from time import time_ns
 
-from . import sources
-from .looks import Look
-from .readings import Answer, Reading, decode, encode, text, truth
-from .tree import package_top
+from .project.project import package_top
+from .results import Answer, Reading, decode, encode, text, truth
+from .sources import source_files
+from .sources.prefilter import Prefiltered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-    from .tree import Tree
+    from .project.project import Project
 
 #: Nanoseconds within which a file may change again without its times showing it.
 RACY = 2_000_000_000
@@ -61,10 +61,10 @@ class Cache:
         self._directory = os.path.abspath(directory)
         self._paths = [os.path.abspath(path) for path in paths]
         self._alone = not all(map(os.path.isdir, paths))
-        self._settings = sources.digest(settings.encode("utf-8", "backslashreplace"))
+        self._settings = source_files.digest(settings.encode("utf-8", "backslashreplace"))
         self._key = _key()
         name = "\0".join(self._paths).encode("utf-8", "surrogateescape")
-        self._path = os.path.join(self._directory, sources.digest(name) + SUFFIX)
+        self._path = os.path.join(self._directory, source_files.digest(name) + SUFFIX)
         #: Absolute path -> stat, digest and look, as they were, and as they are.
         self._old: dict[str, list[Any]] = {}
         self._new: dict[str, list[Any]] = {}
@@ -101,7 +101,7 @@ class Cache:
 
     # A first look at each file.
 
-    def look(self, path: str, *, named: bool) -> Look | None:
+    def look(self, path: str, *, named: bool) -> Prefiltered | None:
         """What was seen in a file that did not change since, without opening it; None where it is to be looked at."""
         absolute = os.path.abspath(path)
         self._written[absolute] = path
@@ -121,7 +121,7 @@ class Cache:
         self._new[absolute] = row
         return known
 
-    def saw(self, look: Look) -> None:
+    def saw(self, look: Prefiltered) -> None:
         """Know what was just seen in a file."""
         absolute = os.path.abspath(look.path)
         found = self._stats.get(absolute)
@@ -135,11 +135,11 @@ class Cache:
 
     # Which of what was read still holds.
 
-    def settle(self, tree: Tree) -> None:
+    def settle(self, tree: Project) -> None:
         """Find out what changed, once every file was seen."""
         tops = [(top, package_top(top)) for top in self._paths]
         listed = repr((tops, list(self._written))).encode("utf-8", "backslashreplace")
-        self._layout = sources.digest(listed)
+        self._layout = source_files.digest(listed)
         self.moved = self._alone or self._layout != self._led
         self._now = [tree.float16, tree.lightning16]
         new = self._new
@@ -166,11 +166,11 @@ class Cache:
 
     def _hashed(self, path: str, found: Stat) -> list[Any] | None:
         try:
-            return [self._trusted(found), sources.digest(sources.load(path))]
-        except sources.Unreadable:
+            return [self._trusted(found), source_files.digest(source_files.load(path))]
+        except source_files.Unreadable:
             return None
 
-    def readings(self, path: str, tree: Tree) -> list[Reading] | None:
+    def readings(self, path: str, tree: Project) -> list[Reading] | None:
         """What reading a file has shown, if reading it again would show the same."""
         absolute = os.path.abspath(path)
         entry = self._entries.get(absolute)
@@ -289,7 +289,7 @@ def _key() -> str:
     """What else decides what is found: this tool, as it is installed, and the Python that parses."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     # The version stands there.
-    said: list[object] = [sys.version_info[:3], sources.load(os.path.join(package, "__init__.py"))]
+    said: list[object] = [sys.version_info[:3], source_files.load(os.path.join(package, "__init__.py"))]
     folders = [os.path.join(package, "protocol"), os.path.join(package, "static")]
     while folders:
         with os.scandir(folders.pop()) as scan:
@@ -299,7 +299,7 @@ def _key() -> str:
                     said.append((entry.name, found.st_size, found.st_mtime_ns))
                 elif entry.is_dir() and entry.name not in _APART:
                     folders.append(entry.path)
-    return sources.digest(repr(said).encode("utf-8", "backslashreplace"))
+    return source_files.digest(repr(said).encode("utf-8", "backslashreplace"))
 
 
 def _stat(path: str) -> Stat | None:
@@ -314,7 +314,7 @@ def _digest(row: Any) -> Any:
     return row[1] if isinstance(row, list) and len(row) > 1 else None
 
 
-def _shown(look: Look) -> list[Any]:
+def _shown(look: Prefiltered) -> list[Any]:
     """A look as a list that JSON can hold."""
     flags = [look.speaks, look.autocast, look.float16, look.lightning16]
     names = [None if n is None else sorted(x.decode("latin-1") for x in n) for n in (look.classes, look.bases)]
@@ -322,9 +322,9 @@ def _shown(look: Look) -> list[Any]:
     return [look.size, *flags, *names, imports]
 
 
-def _seen(path: str, row: list[Any]) -> Look:
+def _seen(path: str, row: list[Any]) -> Prefiltered:
     _, digest, size, speaks, autocast, float16, lightning16, classes, bases, imports = row
-    look = Look(path, int(size), (truth(autocast), truth(float16), truth(lightning16)), speaks=truth(speaks))
+    look = Prefiltered(path, int(size), (truth(autocast), truth(float16), truth(lightning16)), speaks=truth(speaks))
     look.digest = text(digest)
     look.classes, look.bases, look.imports = _names(classes), _names(bases), _names(imports)
     return look
@@ -347,7 +347,7 @@ def _asked(answer: Answer) -> list[Any]:
     return [list(places), "|".join(said)]
 
 
-def _leads(asked: list[Any], tree: Tree) -> bool:
+def _leads(asked: list[Any], tree: Project) -> bool:
     """Whether every import still leads where it led."""
     places, said = asked
     for line in said.split("|") if said else ():

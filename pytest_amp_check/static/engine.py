@@ -14,20 +14,20 @@ from ..protocol.events import Event, Graph, Program, Site, Thing
 from ..protocol.finding import Finding, merge
 from ..protocol.rules import LABELS, RULES
 from ..protocol.suppress import Suppressions
-from . import documents, looks, sources
-from .documents import Block
-from .looks import Look
-from .readings import Answer, Reading
-from .sources import InputError
-from .tree import Tree
-from .work import shared, spread
+from .processes import shared, spread
+from .project.project import Project
+from .results import Answer, Reading
+from .sources import prefilter, programs, source_files
+from .sources.block import Block
+from .sources.prefilter import Prefiltered
+from .sources.source_files import InputError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeVar
 
     from .cache import Cache
-    from .roots import Reached
+    from .entry_points import Reached
 
     Result = TypeVar("Result")
 
@@ -69,7 +69,7 @@ class Report:
 
     __slots__ = ("files", "findings", "tree")
 
-    def __init__(self, findings: list[Finding], files: int, tree: Tree) -> None:
+    def __init__(self, findings: list[Finding], files: int, tree: Project) -> None:
         self.findings = findings
         self.files = files
         self.tree = tree
@@ -80,14 +80,14 @@ def check_source(text: str, filename: str = "<string>", settings: Settings | Non
     return check_again(text, filename, settings or Settings(), alone(text, filename))
 
 
-def alone(text: str, filename: str) -> Tree:
+def alone(text: str, filename: str) -> Project:
     """What is known of a source text that has no others beside it."""
-    tree = Tree()
-    tree.look(filename, documents.code(filename, text.encode("utf-8", "replace")))
+    tree = Project()
+    tree.look(filename, programs.code(filename, text.encode("utf-8", "replace")))
     return tree
 
 
-def check_again(text: str, filename: str, settings: Settings, tree: Tree) -> list[Finding]:
+def check_again(text: str, filename: str, settings: Settings, tree: Project) -> list[Finding]:
     """Findings in what a file holds, or would hold, among files of which the tree is known."""
     readings = uncollected(lambda: _read(text, filename, settings, tree).readings)
     return _settled(readings, [filename], settings, {filename: text})
@@ -104,8 +104,8 @@ def check_paths(
 
     A file that is named is parsed whatever it holds; one that was found below a directory, if it can hold a mistake.
     ``progress`` is told how many of how many files are done. ``cache`` is a directory that keeps what was found for the
-    next time. Raises :class:`InputError` for a path that is not there, and :class:`~.work.EndedEarly` where one of the
-    processes is killed.
+    next time. Raises :class:`InputError` for a path that is not there, and :class:`~.processes.EndedEarly` where one
+    of the processes is killed.
     """
     return uncollected(lambda: _report(paths, settings or Settings(), progress, jobs, cache))
 
@@ -128,16 +128,16 @@ def _report(
     jobs: int,
     cache: str | None,
 ) -> Report:
-    files = sources.find(paths, settings.exclude)
+    files = source_files.find(paths, settings.exclude)
     named = frozenset(paths)
     store: Cache | None = None
     if cache is not None:
         from .cache import Cache
 
         store = Cache(cache, paths, repr(settings))
-    tree = Tree()
+    tree = Project()
     findings: list[Finding] = []
-    seen: list[Look] = []
+    seen: list[Prefiltered] = []
     fresh = files
     if store is not None:
         fresh = []
@@ -160,7 +160,7 @@ def _report(
     tree.grow(files, paths)
     todo = _worth_reading(seen, named, tree)
     readings: list[Reading] = []
-    work: list[Look] = todo
+    work: list[Prefiltered] = todo
     if store is not None:
         store.settle(tree)
         work = []
@@ -178,7 +178,7 @@ def _report(
         progress(done, len(todo))
     if work:
         # Before processes start that would each do so.
-        from . import roots  # noqa: F401
+        from . import entry_points  # noqa: F401
     for answer in spread(_check, [look.path for look in work], jobs if enough else 1, (settings, tree)):
         readings += answer.readings
         if store is not None:
@@ -193,10 +193,10 @@ def _report(
     return Report(findings, len(files), tree)
 
 
-def _worth_reading(seen: list[Look], named: frozenset[str], tree: Tree) -> list[Look]:
+def _worth_reading(seen: list[Prefiltered], named: frozenset[str], tree: Project) -> list[Prefiltered]:
     """The files to read: what may hold a mistake, and what may do so together with one of these."""
-    todo: list[Look] = []
-    others: list[Look] = []
+    todo: list[Prefiltered] = []
+    others: list[Prefiltered] = []
     classes: set[bytes] = set()
     for look in seen:
         if look.speaks or look.path in named:
@@ -227,7 +227,7 @@ class _Looked:
     __slots__ = ("seen", "unreadable")
 
     def __init__(self) -> None:
-        self.seen: list[Look] = []
+        self.seen: list[Prefiltered] = []
         self.unreadable: list[tuple[str, int, str]] = []
 
 
@@ -238,35 +238,35 @@ def _look(paths: list[str]) -> _Looked:
     looked = _Looked()
     for path in paths:
         try:
-            looked.seen.append(looks.look(path, named=path in named, digest=digest))
-        except sources.Unreadable as error:
+            looked.seen.append(prefilter.examine(path, named=path in named, digest=digest))
+        except source_files.Unreadable as error:
             looked.unreadable.append((path, error.line, str(error)))
     return looked
 
 
 def _check(path: str) -> Answer:
     settings: Settings
-    tree: Tree
+    tree: Project
     settings, tree = shared()
     try:
-        text = documents.decode(path, sources.load(path))
-    except sources.Unreadable as error:
+        text = programs.decode(path, source_files.load(path))
+    except source_files.Unreadable as error:
         return Answer(path, [Reading(path, [_unreadable(path, error.line, str(error))], {})], lasting=False)
     return _read(text, path, settings, tree)
 
 
-def _read(text: str, path: str, settings: Settings, tree: Tree) -> Answer:
+def _read(text: str, path: str, settings: Settings, tree: Project) -> Answer:
     """What the programs of one file show. Those of a document are settled here: nothing calls what is in them."""
     tree.begin()
     try:
-        blocks = documents.blocks(path, text)
-    except sources.Unreadable as error:
+        blocks = programs.blocks(path, text)
+    except source_files.Unreadable as error:
         return Answer(path, [Reading(path, [_unreadable(path, error.line, str(error))], {})])
     answer = Answer(path, [])
     within, around = tree, False
-    if documents.is_markdown(path):
+    if programs.is_markdown(path):
         # What is shown is a part of something, and no part of this project's programs.
-        within, around = Tree(), True
+        within, around = Project(), True
         within.look(path, text.encode("utf-8", "replace"))
     elif len(blocks) > 1:
         # One may be entered by another.
@@ -348,8 +348,8 @@ def _settled(
         text = texts.get(path) if texts else None
         if text is None:
             try:
-                text = sources.decode(sources.load(path))
-            except sources.Unreadable:
+                text = source_files.decode(source_files.load(path))
+            except source_files.Unreadable:
                 text = ""
         settled.extend(_suppressed(findings, text, path, settings))
     settled = _replaceable(settled)
@@ -361,7 +361,7 @@ def _replaceable(findings: list[Finding]) -> list[Finding]:
     """Findings without those of deprecated names that the oldest torch a project asks for has nothing instead of."""
     if all(finding.code != "AMP901" for finding in findings):
         return findings
-    from .surroundings import Surroundings
+    from .project.surroundings import Surroundings
 
     around = Surroundings()
 
@@ -413,12 +413,12 @@ def _ignored(path: str, settings: Settings) -> frozenset[str]:
     if settings.per_file_ignores:
         real = os.path.realpath(path)
         for pattern, codes in settings.per_file_ignores:
-            if sources.excluder((pattern,))(os.path.basename(real), real):
+            if source_files.excluder((pattern,))(os.path.basename(real), real):
                 ignored |= codes
     return ignored
 
 
-def analyse(text: str, path: str, tree: Tree, *, around: bool = False) -> Reading:
+def analyse(text: str, path: str, tree: Project, *, around: bool = False) -> Reading:
     """All findings in one text, whatever is selected or suppressed; ``around`` says that it may stand in a region.
 
     Raises RecursionError or MemoryError for what is nested too deeply.
@@ -426,8 +426,9 @@ def analyse(text: str, path: str, tree: Tree, *, around: bool = False) -> Readin
     import ast
 
     from ..protocol.check import check
-    from .project import Module
-    from .roots import read_module
+    from .entry_points import read_module
+    from .project.module import Module
+    from .project.relevance import mark_relevant
 
     limit = sys.getrecursionlimit()
     ours = Suppressions.ours_in(text)
@@ -438,12 +439,12 @@ def analyse(text: str, path: str, tree: Tree, *, around: bool = False) -> Readin
             try:
                 parsed = ast.parse(text)
             except SyntaxError as error:
-                return Reading(path, [_unreadable(path, error.lineno or 1, sources.invalid(error))], {}, ours=ours)
+                return Reading(path, [_unreadable(path, error.lineno or 1, source_files.invalid(error))], {}, ours=ours)
             except ValueError as error:
                 return Reading(path, [_unreadable(path, 1, str(error))], {}, ours=ours)
         program = Program()
         module = Module(path, text, parsed)
-        module.link(tree.local_names(module, path))
+        mark_relevant(module, tree.local_names(module, path))
         own = around or any("autocast" in name for name in module.identifiers)
         program.facts["float16"] = tree.float16
         program.facts["lightning16"] = tree.lightning16

@@ -1,0 +1,196 @@
+"""Which code is read on its own: the module's body, and every function that nothing which was read calls."""
+
+from __future__ import annotations
+
+import ast
+
+from ..protocol import events as e
+from ..protocol.events import Node, Program, Site
+from .interpreter import calls, classes, contexts, expressions, functions, statements, unknown
+from .interpreter.classes import decorations, inherited, instance_of, method_of
+from .interpreter.functions import bind_unknown, run
+from .interpreter.imports import globals_of
+from .interpreter.interpreter import Handlers, Interpreter
+from .interpreter.state import Loop
+from .interpreter.values import ClassValue, Frame, Instance
+from .libraries import (
+    apex,
+    autograd_functions,
+    builtin_calls,
+    checkpoints,
+    deepspeed,
+    distributed,
+    frameworks,
+    gradients,
+    ignite,
+    lightning,
+    losses,
+    modules,
+    optimizers,
+    overhead,
+    precision,
+    regions,
+    scalers,
+    torch_calls,
+    unknown_methods,
+)
+from .project.module import Class, Function, Module
+from .project.project import Project
+
+#: Statements read in one file before the functions that are left are left out, which is said.
+FILE_BUDGET = 100_000
+
+#: What was read on its own, by path and line, with the functions that were read where it called them.
+Reached = dict[tuple[str, int], set[tuple[str, int]]]
+
+
+LIBRARIES = (
+    # The interpreter's own parts are handlers like those of any library.
+    expressions,
+    statements,
+    contexts,
+    unknown,
+    functions,
+    classes,
+    calls,
+    losses,
+    gradients,
+    checkpoints,
+    optimizers,
+    scalers,
+    regions,
+    autograd_functions,
+    modules,
+    frameworks,
+    apex,
+    deepspeed,
+    ignite,
+    lightning,
+    distributed,
+    overhead,
+    precision,
+    builtin_calls,
+    torch_calls,
+    unknown_methods,
+)
+HANDLERS = Handlers()
+for _library in LIBRARIES:
+    _library.register(HANDLERS)
+
+
+def read_module(module: Module, program: Program, project: Project) -> Reached:
+    """Add to a program everything that one file does, with what it calls in others."""
+    at = Interpreter(HANDLERS, module, program, {}, project)
+    try:
+        return _read_all(at)
+    finally:
+        at.release()
+
+
+def _read_all(at: Interpreter) -> Reached:
+    module, program = at.module, at.program
+    reached: Reached = {}
+    at.read(module.tree.body)
+    at.bound = True
+    for listener in at.handlers.file_read:
+        listener(at)
+    _close(at, (module.path, 0), reached)
+    for function, cls in _alone(at):
+        if function.node in at.roots_reached:
+            continue
+        if at.total + at.spent > FILE_BUDGET:
+            node = function.node
+            program.facts["unread"] = Site(module.path, node.lineno, node.col_offset, function=function.qualified_name)
+            break
+        # What a class inherits stands for the class: no line of another file, and none that is called here.
+        entry = (module.path, function.node.lineno if cls is function.cls or cls is None else -cls.node.lineno)
+        _read_function(at, function, cls)
+        reached.setdefault(entry, set())
+        _close(at, entry, reached)
+    return reached
+
+
+def _alone(at: Interpreter) -> list[tuple[Function, Class | None]]:
+    """The functions of a file that may make a mistake by themselves, with the class whose method each is."""
+    module = at.module
+    found: list[tuple[Function, Class | None]] = [
+        (function, function.cls)
+        for function in module.functions.values()
+        if function.strong and not isinstance(function.node, ast.Lambda) and function.node not in module.shims
+    ]
+    # What a class inherits from another file may call what it defines in this one.
+    for cls in module.classes.values():
+        if isinstance(at.globals.vars.get(cls.name), ClassValue):
+            methods = [(method, cls) for method in inherited(at, cls) if method.strong]
+            module.trains = module.trains or bool(methods)
+            found += methods
+    return found
+
+
+def _close(at: Interpreter, entry: tuple[str, int], reached: Reached) -> None:
+    last = at.module.tree.body[-1] if at.module.tree.body else at.module.tree
+    at.emit(e.END, last)
+    for event in at.found.values():
+        at.draft.nodes.append(Node(event))
+    at.found = {}
+    at.finish()
+    at.graph.entry = entry
+    at.program.graphs.append(at.graph)
+    reached.setdefault(entry, set()).update(at.reached)
+
+
+def _read_function(at: Interpreter, function: Function, cls: Class | None) -> None:
+    """Read a function that nobody calls here, with nothing known of its arguments."""
+    at.begin(function.qualified_name)
+    at.roots_reached.add(function.node)
+    receiver = _instance(at, function, cls) if cls is not None else None
+    defined = at.defined.get(function.node)
+    frame = Frame(function, defined.frame if defined is not None else globals_of(at, function.module), None)
+    frame.receiver, frame.cls = receiver, function.cls
+    static = "staticmethod" in function.decorator_names()
+    parameters = function.parameters()
+    if receiver is not None and parameters and not static:
+        frame.vars[parameters[0].arg] = receiver
+    turn = Loop(-len(at.program.graphs) - 2, 0)
+    at.state.loops.append(turn)
+    bind_unknown(at, frame, function)
+    wrappers = defined.wrappers if defined is not None else decorations(at, function)
+    head = at.node()
+    at.link(at.state.cur, head)
+    at.draft.heads.append((head, turn.key))
+    at.state.cur = head
+    heap = dict(at.state.heap)
+    for listener in at.handlers.root_entered:
+        listener(at, function)
+    value = run(at, frame, function, wrappers, function.node)
+    for left in at.handlers.root_left:
+        left(at, function, value)
+    returned = at.state.cur
+    # Whoever calls it may call it again: what it leaves in an open accumulation window is still there then.
+    at.emit(e.AGAIN, function.node)
+    at.link(at.state.cur, head)
+    at.state.cur = returned
+    if function.name != "__init__" or cls is None:
+        # What it leaves in the objects that it makes or is given is its own.
+        at.state.heap = heap
+
+
+def _instance(at: Interpreter, function: Function, cls: Class) -> Instance:
+    """An object of the class, as its constructor leaves it; what was done to its optimizers since is unknown."""
+    fresh = ("root", id(cls.node)) not in at.instances
+    made = instance_of(at, cls, ("root", id(cls.node)), cls.name, None)
+    init = method_of(at, cls, "__init__")
+    if init is not None and init is not function and fresh:
+        frame = Frame(init, globals_of(at, init.module), None)
+        frame.receiver, frame.cls = made, init.cls
+        parameters = init.parameters()
+        if parameters:
+            frame.vars[parameters[0].arg] = made
+        bind_unknown(at, frame, init)
+        # Its events are those of the constructor, read once.
+        at.unrecorded(lambda: _run(at, frame, init))
+    return made
+
+
+def _run(at: Interpreter, frame: Frame, function: Function) -> None:
+    run(at, frame, function, (), function.node)

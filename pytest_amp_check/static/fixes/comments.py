@@ -1,0 +1,34 @@
+"""Fixes of comments that are not needed any more."""
+
+from __future__ import annotations
+
+import re
+
+from ...protocol.finding import Finding
+from ...protocol.fix import Edit
+from .layout import Layout
+from .queries import Mended
+
+
+def remove_suppression(layout: Layout, finding: Finding) -> Mended:
+    """Takes out the words that silence nothing, and the comment where none is left."""
+    site = finding.site
+    row = layout.lines[site.line - 1]
+    said = row[site.column : site.end_column]
+    idle = {reason.partition(" ")[0].rstrip(",") for reason in finding.names.get("reason", "").split("; ")}
+    listed = re.search(r"\[([^\]]*)\]|:\s*([A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*)\s*$", said, re.IGNORECASE)
+    if listed is not None:
+        group = 1 if listed.group(1) is not None else 2
+        words = re.findall(r"[^,\s]+", listed.group(group))
+        kept = [word for word in words if word not in idle and word.upper() not in idle]
+        if kept:
+            start, end = site.column + listed.start(group), site.column + listed.end(group)
+            return "Remove what silences nothing", [Edit(site.line, start, site.line, end, ", ".join(kept))]
+    # What else stands behind a sign of its own stays.
+    other = re.search(r"\s#", row[site.end_column :])
+    if other is not None:
+        return "Remove this comment", [Edit(site.line, site.column, site.line, site.end_column + other.end() - 1, "")]
+    before = row[: site.column].rstrip()
+    if not before:
+        return "Remove this comment", [layout.without(site.line, site.line)]
+    return "Remove this comment", [Edit(site.line, len(before), site.line, len(row), "")]

@@ -1,0 +1,74 @@
+"""Applies edits to a text, and finds those that are in each other's way."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from ...protocol.fix import Edit
+
+_LINE_END = r"\r\n|\r|\n"
+
+
+def apply(text: str, edits: Iterable[Edit]) -> str:
+    """The text with the edits made, of which no two overlap. What is put in takes the line ends that are there."""
+    starts, ends = [0], []
+    for match in re.finditer(_LINE_END, text):
+        ends.append(match.group())
+        starts.append(match.end())
+    usual = ends[0] if ends else "\n"
+    pieces: list[str] = []
+    at = 0
+    for edit in sorted(edits, key=Edit.order):
+        start = starts[edit.line - 1] + edit.column if edit.line <= len(starts) else len(text)
+        end = starts[edit.end_line - 1] + edit.end_column if edit.end_line <= len(starts) else len(text)
+        near = ends[min(edit.line, len(ends)) - 1] if ends else usual
+        pieces += [text[at:start], edit.content.replace("\n", near)]
+        at = end
+    pieces.append(text[at:])
+    return "".join(pieces)
+
+
+def overlap(some: Iterable[Edit], others: Iterable[Edit]) -> bool:
+    """Whether two fixes change the same part of a text. What both do alike is no overlap of the two."""
+    others = list(others)
+    known = {edit.order() for edit in others}
+    for one in some:
+        if one.order() in known:
+            continue
+        for other in others:
+            if _start(one) == _start(other):
+                return True
+            first, second = (one, other) if _start(one) < _start(other) else (other, one)
+            if _end(first) > _start(second):
+                return True
+    return False
+
+
+def shrunk(line: int, column: int, old: str, new: str) -> Edit:
+    """The edit that makes ``new`` of ``old``, which stands at a place, without what both begin and end with."""
+    head = 0
+    while head < min(len(old), len(new)) and old[head] == new[head]:
+        head += 1
+    tail = 0
+    while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
+        tail += 1
+    start = position(line, column, old, head)
+    end = position(line, column, old, len(old) - tail)
+    return Edit(*start, *end, new[head : len(new) - tail])
+
+
+def position(line: int, column: int, text: str, offset: int) -> tuple[int, int]:
+    """Where the character at ``offset`` is of a text that stands at a line and column."""
+    starts = [0, *(match.end() for match in re.finditer(_LINE_END, text))]
+    row = bisect_right(starts, offset) - 1
+    return line + row, offset - starts[row] + (column if row == 0 else 0)
+
+
+def _start(edit: Edit) -> tuple[int, int, int]:
+    return edit.cell or 0, edit.line, edit.column
+
+
+def _end(edit: Edit) -> tuple[int, int, int]:
+    return edit.cell or 0, edit.end_line, edit.end_column

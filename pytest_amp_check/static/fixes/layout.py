@@ -1,0 +1,278 @@
+"""Where things stand in a program: statements in their blocks, expressions at the places that findings name."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from itertools import accumulate
+
+from ...protocol.events import Site
+from ...protocol.fix import Edit
+from ..project.surroundings import Surroundings
+from ..project.syntax import children, walk
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    Node = TypeVar("Node", bound=ast.expr)
+
+Span = tuple[int, int, int, int]
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+#: Where names and control flow are those of another function, or of a class.
+SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Lambda, ast.Module)
+
+
+class Unfit(Exception):
+    """There is no fix here that is certainly right."""
+
+
+class Layout:
+    """A program with its syntax tree. Raises what parsing it raises."""
+
+    def __init__(self, text: str, path: str = "", around: Surroundings | None = None) -> None:
+        self.text = text
+        self.path = path
+        self.surroundings = around or Surroundings()
+        self.lines = text.split("\n")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.tree = ast.parse(text)
+        #: What is asked of the whole program, by the name of the question.
+        self.known: dict[object, object] = {}
+        self._plain = text.isascii()
+        self._parents: dict[ast.AST, ast.AST] = {}
+        #: Expressions whose parents are known, by the line where they start.
+        self._starting: dict[int, list[ast.expr]] = {}
+        #: Whose parts are known to stand where.
+        self._entered: set[ast.AST] = set()
+        #: Where the lines end.
+        self._ends: list[int] = []
+
+    # From places to nodes and back.
+
+    def parent(self, node: ast.AST) -> ast.AST:
+        """What a node stands in. Contexts and operators are one object in all places."""
+        if node not in self._parents:
+            self._enter(self.tree)
+        return self._parents[node]
+
+    def _enter(self, node: ast.AST) -> None:
+        """Learn what everything in a node stands in."""
+        todo = [node]
+        for each in todo:
+            for child in children(each):
+                self._parents[child] = each
+                todo.append(child)
+        for each in todo:
+            if isinstance(each, ast.expr):
+                self._starting.setdefault(each.lineno, []).append(each)
+
+    def within(self, node: ast.AST) -> list[ast.AST]:
+        """A node and all below it, operators and contexts left out."""
+        found = self.known.get(node)
+        if not isinstance(found, list):
+            found = self.known[node] = walk(node)
+        return found
+
+    def _reach(self, line: int) -> None:
+        """Learn what everything stands in that is in the functions of a line, or in its statement outside of them."""
+        within: list[ast.Module | ast.ClassDef] = [self.tree]
+        for owner in within:
+            for child in children(owner):
+                self._parents[child] = owner
+                if isinstance(child, ast.stmt) and not _top(child) <= line <= (child.end_lineno or 0):
+                    continue
+                if isinstance(child, ast.ClassDef):
+                    within.append(child)
+                elif child not in self._entered:
+                    self._entered.add(child)
+                    self._enter(child)
+
+    def on(self, *words: str, test: str = "") -> list[ast.AST]:
+        """The nodes that have a part in a line that holds a word and matches a pattern, the outer ones first."""
+        found = self.known.get((words, test))
+        if not isinstance(found, list):
+            matches = re.compile(test).search
+            lines = {line for word in words for line in self._holding(word) if matches(self.lines[line - 1])}
+            found = self.known[words, test] = self._across(sorted(lines))
+        return found
+
+    def _holding(self, word: str) -> Iterator[int]:
+        """The numbers of the lines that hold a word."""
+        if not self._ends:
+            self._ends = list(accumulate(len(line) + 1 for line in self.lines))
+        at = self.text.find(word)
+        while at >= 0:
+            line = bisect_right(self._ends, at)
+            yield line + 1
+            at = self.text.find(word, self._ends[line])
+
+    def _across(self, lines: list[int]) -> list[ast.AST]:
+        found: list[ast.AST] = [self.tree]
+        for node in found:
+            for child in children(node):
+                last = getattr(child, "end_lineno", None)
+                if last is not None:
+                    at = bisect_left(lines, _top(child))
+                    if at == len(lines) or lines[at] > last:
+                        continue
+                found.append(child)
+        return found
+
+    def span(self, node: ast.expr | ast.stmt | ast.keyword) -> Span:
+        """First line and column and last line and column of a node, lines from 1, columns in characters from 0."""
+        end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
+        return (node.lineno, self._column(node.lineno, node.col_offset), end_line, self._column(end_line, end))
+
+    def _column(self, line: int, offset: int) -> int:
+        if self._plain:
+            return offset
+        return len(self.lines[line - 1].encode()[:offset].decode(errors="replace"))
+
+    def at(self, site: Site, kind: type[Node]) -> Node:
+        """The expression of a kind that a site names."""
+        if site.path != self.path:
+            raise Unfit
+        span = (site.line, site.column, site.end_line, site.end_column)
+        if site.line not in self._starting:
+            self._reach(site.line)
+        for node in self._starting.get(site.line, ()):
+            if isinstance(node, kind) and self.span(node) == span:
+                return node
+        raise Unfit
+
+    def source(self, node: ast.expr | ast.stmt) -> str:
+        """The text of a node, as it stands."""
+        span = self.span(node)
+        return self.between(span[:2], span[2:])
+
+    def between(self, start: tuple[int, int], end: tuple[int, int]) -> str:
+        """The text from one line and column to another."""
+        rows = self.lines[start[0] - 1 : end[0]]
+        rows[-1] = rows[-1][: end[1]]
+        rows[0] = rows[0][start[1] :]
+        return "\n".join(rows)
+
+    # What is around a node.
+
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """What a node stands in, the nearest first."""
+        while node is not self.tree:
+            node = self.parent(node)
+            yield node
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """The simple statement of its own lines that an expression is a part of."""
+        for each in (node, *self.around(node)):
+            if isinstance(each, ast.stmt):
+                if not isinstance(each, (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign)) or not self.alone(each):
+                    raise Unfit
+                return each
+            if isinstance(each, (*SCOPES, ast.comprehension, ast.IfExp)):
+                raise Unfit
+        raise Unfit
+
+    def scope(self, node: ast.AST) -> ast.AST:
+        """The function, class or module that a node stands in."""
+        return next(each for each in self.around(node) if isinstance(each, SCOPES))
+
+    def loop(self, node: ast.AST) -> ast.AST | None:
+        """The innermost loop of the same function that a node stands in."""
+        for each in self.around(node):
+            if isinstance(each, LOOPS):
+                return each
+            if isinstance(each, SCOPES):
+                return None
+        return None
+
+    def block(self, statement: ast.stmt) -> list[ast.stmt]:
+        """The statements among which one stands."""
+        parent = self.parent(statement)
+        for name in ("body", "orelse", "finalbody"):
+            found = getattr(parent, name, None)
+            if isinstance(found, list) and any(each is statement for each in found):
+                return found
+        raise Unfit
+
+    def blocks(self, node: ast.AST) -> Iterator[tuple[list[ast.stmt], ast.stmt]]:
+        """The blocks that a node stands in, up to its function's, each with the statement in it; the nearest first."""
+        for each in (node, *self.around(node)):
+            if isinstance(each, SCOPES) and each is not node:
+                return
+            if isinstance(each, ast.stmt):
+                yield self.block(each), each
+
+    def calls(self, node: ast.AST, name: str) -> list[ast.Call]:
+        """The calls of a method or function of that name in a node, in order, those of inner functions included."""
+        found = [
+            each
+            for each in (self.on(name) if node is self.tree else self.within(node))
+            if isinstance(each, ast.Call)
+            and name == (each.func.attr if isinstance(each.func, ast.Attribute) else getattr(each.func, "id", ""))
+        ]
+        return sorted(found, key=self.span)
+
+    # Lines.
+
+    def alone(self, statement: ast.stmt) -> bool:
+        """Whether a statement has its lines for itself."""
+        line, column, end_line, end_column = self.span(statement)
+        rest = self.lines[end_line - 1][end_column:].strip()
+        above = self.lines[line - 2] if line > 1 else ""
+        return not self.lines[line - 1][:column].strip() and (not rest or rest[0] == "#") and not above.endswith("\\")
+
+    def indent(self, statement: ast.stmt) -> str:
+        return self.lines[statement.lineno - 1][: self.span(statement)[1]]
+
+    def head(self, statement: ast.stmt) -> int:
+        """The first line of a statement, with its decorators and the comments right above it."""
+        first = _top(statement)
+        indent = self.indent(statement)
+        while first > 1 and self.lines[first - 2].startswith(indent + "#"):
+            first -= 1
+        return first
+
+    def before(self, statement: ast.stmt, row: str) -> Edit:
+        """Puts a row in before a statement, as far in as that."""
+        if not self.alone(statement):
+            raise Unfit
+        first = _top(statement)
+        content = "".join(f"{self.indent(statement)}{each}\n" for each in row.split("\n"))
+        return Edit(first, 0, first, 0, content)
+
+    def after(self, statement: ast.stmt, row: str) -> Edit:
+        """Puts a row in after a statement, as far in as that."""
+        if not self.alone(statement):
+            raise Unfit
+        last = statement.end_lineno or statement.lineno
+        end = len(self.lines[last - 1])
+        content = "".join(f"\n{self.indent(statement)}{each}" for each in row.split("\n"))
+        return Edit(last, end, last, end, content)
+
+    def without(self, first: int, last: int) -> Edit:
+        """Takes lines out."""
+        if last == len(self.lines):
+            return Edit(first, 0, last, len(self.lines[last - 1]), "")
+        return Edit(first, 0, last + 1, 0, "")
+
+    def strings(self, first: int, last: int) -> bool:
+        """Whether a string goes on from one of these lines to the next, so that they cannot be moved sideways."""
+        return any(
+            first <= node.lineno <= last and (node.end_lineno or node.lineno) > node.lineno
+            for statement in self.tree.body
+            if _top(statement) <= last and first <= (statement.end_lineno or 0)
+            for node in self.within(statement)
+            if isinstance(node, (ast.Constant, ast.JoinedStr))
+        )
+
+
+def _top(node: ast.AST) -> int:
+    """The first line of what has a place, or that of its first decorator."""
+    line: int = node.lineno  # type: ignore[attr-defined]
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min(line, decorators[0].lineno) if decorators else line

@@ -1,0 +1,100 @@
+"""The JSON of a notebook: where the source of each cell stands in it, and that source with edits made in it."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+
+from ...protocol.fix import Edit
+from ..sources import source_files
+from . import edits
+from .layout import Unfit
+
+_LEXEME = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+', re.DOTALL)
+
+
+def spans(raw: str) -> dict[int, tuple[int, int]]:
+    """Where the source of each cell of a notebook stands in its JSON, by the number of the cell."""
+    found: dict[int, tuple[int, int]] = {}
+    path: list[str | int] = []
+    starts: list[int] = []
+    key = ""
+    keyed = False  # whether the next value has a key, which has been read
+    for match in _LEXEME.finditer(raw):
+        lexeme = match.group()
+        if lexeme == ":":
+            keyed = True
+            continue
+        if lexeme == ",":
+            if path and isinstance(path[-1], int):
+                path[-1] += 1
+            keyed = False
+            continue
+        if lexeme in "]}":
+            path.pop()
+            start = starts.pop()
+            if _is_source(path):
+                found[int(path[1]) + 1] = (start, match.end())
+            continue
+        inside = bool(path) and isinstance(path[-1], str)
+        if inside and not keyed:
+            key = lexeme
+            path[-1] = key[1:-1]
+            continue
+        if lexeme in "[{":
+            starts.append(match.start())
+            path.append(0 if lexeme == "[" else "")
+        elif _is_source(path):
+            found[int(path[1]) + 1] = (match.start(), match.end())
+        keyed = False
+    return found
+
+
+def places(raw: str) -> dict[tuple[int, int], tuple[int, int, int]]:
+    """Where each line of each cell stands in the JSON: the line of the string that holds it, its start and its end.
+
+    Cells and lines count from 1, columns from 0.
+    """
+    import json
+
+    found: dict[tuple[int, int], tuple[int, int, int]] = {}
+    starts = [0, *(match.end() for match in re.finditer("\n", raw))]
+    for cell, (start, end) in spans(raw).items():
+        line = 1
+        for match in _LEXEME.finditer(raw, start, end):
+            if match.group()[0] != '"':
+                continue
+            row = bisect_right(starts, match.start())
+            place = (row, match.start() - starts[row - 1], match.end() - starts[row - 1])
+            breaks = source_files.newlines(json.loads(match.group(), strict=False)).count("\n")
+            for number in range(line, line + breaks + 1):
+                # Of a line that two strings share, the first holds its beginning.
+                found.setdefault((cell, number), place)
+            line += breaks
+            # What follows a line end begins in the next string.
+            if breaks and json.loads(match.group(), strict=False)[-1:] in "\r\n":
+                found.pop((cell, line))
+    return found
+
+
+def _is_source(path: list[str | int]) -> bool:
+    return len(path) == 3 and path[0] == "cells" and isinstance(path[1], int) and path[2] == "source"
+
+
+def edited(raw: str, made: list[Edit], *, ascii_only: bool) -> str:
+    """The JSON of a cell's source with edits made in it, laid out as it was."""
+    import json
+
+    value = json.loads(raw)
+    if isinstance(value, str):
+        return json.dumps(edits.apply(value, made), ensure_ascii=ascii_only)
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise Unfit
+    items = [match for match in _LEXEME.finditer(raw) if match.group()[0] == '"']
+    as_written = dict(zip(value, (match.group() for match in items), strict=True))
+    lines = edits.apply("".join(value), made).splitlines(keepends=True) if items else []
+    if not items or any(set(line) & set("\v\f\x1c\x1d\x1e\x85\u2028\u2029") for line in value):
+        raise Unfit
+    between = raw[items[0].end() : items[1].start()] if len(items) > 1 else "," + raw[1 : items[0].start()]
+    shown = [as_written.get(line) or json.dumps(line, ensure_ascii=ascii_only) for line in lines]
+    return raw[: items[0].start()] + between.join(shown) + raw[items[-1].end() :]

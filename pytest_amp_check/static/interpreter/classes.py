@@ -1,0 +1,400 @@
+"""Classes of the project: their objects, what these hold, and whose methods they have."""
+
+from __future__ import annotations
+
+import ast
+
+from ...protocol import events as e
+from ...protocol import surface
+from ...protocol.events import Site
+from ..project.module import Class, Function
+from .contexts import Itself
+from .expressions import attribute
+from .forks import join_values, on_each
+from .functions import bind_unknown, follow, is_static
+from .imports import at_home, globals_of, look_up, member
+from .interpreter import Handlers, Interpreter
+from .unknown import lend, unknown
+from .values import (
+    NONE,
+    Args,
+    BoundMethod,
+    Choice,
+    ClassValue,
+    Const,
+    Frame,
+    FunctionValue,
+    HelperContext,
+    Instance,
+    Keywords,
+    Mapping,
+    ModuleValue,
+    Named,
+    Opaque,
+    Ref,
+    SuperValue,
+    Value,
+)
+from .wording import wording
+
+#: Methods of things that may be taken without being called.
+BOUND = {
+    "scaler": surface.SCALER_METHODS,
+    "optimizer": frozenset({"step", "zero_grad", "state_dict", "load_state_dict"}),
+    "module": frozenset(
+        {"parameters", "zero_grad", "state_dict", "load_state_dict", "forward", "half", "bfloat16", "to"}
+    ),
+}
+
+
+def base_value(at: Interpreter, cls: Class, base: ast.expr) -> Value | None:
+    """The value of an expression that a class derives from."""
+    if isinstance(base, ast.Subscript):
+        base = base.value
+    value = look_up(at, base.id) if isinstance(base, ast.Name) and cls.module is at.state.frame.module else None
+    if value is None and isinstance(base, (ast.Name, ast.Attribute)):
+        value = at_home(at, cls.module, lambda: at.evaluate(base))
+    return value
+
+
+def role_of(at: Interpreter, cls: Class, seen: int = 0) -> str | None:
+    """The role that a class inherits from torch."""
+    if seen > 6:
+        return None
+    for base in cls.bases:
+        value = base_value(at, cls, base)
+        named = surface.canonical(value.name) if isinstance(value, Named) else None
+        if named:
+            role = surface.BASES.get(named)
+            if role:
+                return role
+            if named.startswith("torch.nn.") and named.rpartition(".")[2][:1].isupper():
+                return surface.MODULE
+        if isinstance(value, ClassValue) and value.cls is not cls:
+            role = role_of(at, value.cls, seen + 1)
+            if role:
+                return role
+    return None
+
+
+def bases_of(at: Interpreter, cls: Class) -> list[Class]:
+    """The classes of the project that a class derives from, itself first."""
+    known = at.lineages.get(cls)
+    if known is not None:
+        return known
+    chain: list[Class] = []
+    todo = [cls]
+    while todo and len(chain) < 12:
+        now = todo.pop(0)
+        if now in chain:
+            continue
+        chain.append(now)
+        for base in now.bases:
+            value = base_value(at, now, base)
+            if isinstance(value, ClassValue):
+                todo.append(value.cls)
+    # While names are being looked for, a base may not be found yet; in this file, it may not be bound yet.
+    if not at.binding and (at.bound or cls.module is not at.module):
+        at.lineages[cls] = chain
+    return chain
+
+
+def method_of(at: Interpreter, cls: Class, name: str, *, after: Class | None = None) -> Function | None:
+    chain = bases_of(at, cls)
+    if after is not None and after in chain:
+        chain = chain[chain.index(after) + 1 :]
+    for owner in chain:
+        found = owner.methods.get(name)
+        if found is not None:
+            return found
+    return None
+
+
+def inherited(at: Interpreter, cls: Class) -> list[Function]:
+    """The methods that a class has from classes of other files."""
+    methods: dict[str, Function] = {}
+    for owner in bases_of(at, cls):
+        for name, method in owner.methods.items():
+            methods.setdefault(name, method)
+    return [method for method in methods.values() if method.module is not at.module]
+
+
+def instance_of(at: Interpreter, cls: Class, key: object, name: str, site: Site | None) -> Instance:
+    """The object of a class that is made at a place."""
+    made = at.instances.get(key)
+    if made is None:
+        at.serial += 1
+        thing = None
+        if role_of(at, cls) == surface.MODULE:
+            thing = at.thing(("instance", key), "module", name, site)
+            thing.facts["read"] = reads_forward(at, cls)
+        made = at.instances[key] = Instance(cls, at.serial, thing)
+    return made
+
+
+def reads_forward(at: Interpreter, cls: Class) -> bool:
+    """Whether the forward of a module class is in view and enters no autocast."""
+    words: set[str] = set()
+    for owner in bases_of(at, cls):
+        words |= owner.words
+    return method_of(at, cls, "forward") is not None and "autocast" not in words
+
+
+def _construct(at: Interpreter, func: ClassValue, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    cls = func.cls
+    role = role_of(at, cls)
+    construct = at.handlers.constructors.get(role or "")
+    constructed = construct(at, cls, args, keywords, node) if construct is not None else None
+    if constructed is not None:
+        return constructed
+    made = instance_of(at, cls, (at.place_key(node), cls.name), "", at.site(node))
+    init = method_of(at, cls, "__init__")
+    if init is not None:
+        follow(at, FunctionValue(init, func.frame, made), args, keywords, node)
+    else:
+        _fields(at, cls, made, args, keywords)
+    return made
+
+
+def _fields(at: Interpreter, cls: Class, made: Instance, args: Args, keywords: Keywords) -> None:
+    """The attributes of a dataclass, from the order in which it declares them."""
+    names = [s.target.id for s in cls.node.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)]
+    for name, value in zip(names, args, strict=False):
+        at.store(made.key, name, value)
+    for name, value in keywords.items():
+        at.store(made.key, name, value)
+
+
+def own_method(at: Interpreter, receiver: Value, name: str) -> FunctionValue | None:
+    """A method that a class of the project gives a scaler, unless that method is what asks for it."""
+    cls = receiver.thing.facts.get("cls") if isinstance(receiver, Ref) else None
+    method = method_of(at, cls, name) if cls is not None else None
+    if method is None or method in at.active:
+        return None
+    return FunctionValue(method, globals_of(at, method.module), receiver, decorations(at, method))
+
+
+def _named_attribute(at: Interpreter, receiver: Named, name: str, node: ast.AST) -> Value:
+    made = Named(f"{receiver.name}.{name}")
+    made.shim = receiver.shim
+    return made
+
+
+def _member(at: Interpreter, receiver: ModuleValue, name: str, node: ast.AST) -> Value:
+    return member(at, receiver, name) or Named(f"{receiver.name}.{name}")
+
+
+def _attribute_of_each(at: Interpreter, receiver: Choice, name: str, node: ast.AST) -> Value:
+    return on_each(at, receiver, lambda each: attribute(at, each, name, node))
+
+
+def _class_attribute(at: Interpreter, receiver: ClassValue, name: str, node: ast.AST) -> Value | None:
+    if name not in receiver.cls.methods and _is_enum(at, receiver.cls):
+        return Const((receiver.cls.module.path, receiver.cls.name, name))
+    return BoundMethod(receiver, name) if name == "apply" else None
+
+
+def _is_enum(at: Interpreter, cls: Class) -> bool:
+    """Whether each name in a class stands for a value of its own."""
+    bases = [base_value(at, owner, base) for owner in bases_of(at, cls) for base in owner.bases]
+    return any(isinstance(base, Named) and base.name.startswith("enum.") for base in bases)
+
+
+def _super_attribute(at: Interpreter, receiver: SuperValue, name: str, node: ast.AST) -> Value:
+    method = method_of(at, receiver.cls, name, after=receiver.cls)
+    if method is not None:
+        return FunctionValue(method, globals_of(at, method.module), receiver.receiver)
+    if isinstance(receiver.receiver, Ref) and name in BOUND.get(receiver.receiver.role, ()):
+        return BoundMethod(receiver.receiver, name)
+    return at.opaque(("super", receiver.cls.name, name), f"super().{name}")
+
+
+def _instance_attribute(at: Interpreter, receiver: Instance, name: str, node: ast.AST) -> Value:
+    value = at.state.heap.get((receiver.key, name))
+    if name == "__dict__":
+        return as_mapping(at, receiver)
+    if value is not None:
+        if isinstance(value, Opaque) and name in receiver.cls.changed:
+            value.loops |= at.turning()
+        return value
+    method = method_of(at, receiver.cls, name)
+    if method is not None:
+        if "property" in method.decorator_names():
+            return follow(at, FunctionValue(method, globals_of(at, method.module), receiver), [], {}, node)
+        return FunctionValue(method, globals_of(at, method.module), receiver, decorations(at, method))
+    for owner in bases_of(at, receiver.cls):
+        shared = at.class_vars.get(owner.node, {}).get(name)
+        if shared is not None:
+            return shared
+    assigned = _assigned_elsewhere(at, receiver, name)
+    if assigned is not None:
+        at.store(receiver.key, name, assigned)
+        return assigned
+    if receiver.thing is not None and name in BOUND["module"]:
+        return BoundMethod(receiver, name)
+    for ask in at.handlers.inherited_attributes:
+        found = ask(at, receiver, name, node)
+        if found is not None:
+            return found
+    return at.opaque(("attribute of", receiver.key, name), wording(node))
+
+
+def decorations(at: Interpreter, method: Function) -> tuple[Value, ...]:
+    """Autocast and no_grad decorators of a method, as reading its class found them."""
+    held = (
+        at.class_vars.get(method.cls.node, {}).get(method.name)
+        if method.cls
+        else globals_of(at, method.module).vars.get(method.name)
+    )
+    return held.wrappers if isinstance(held, FunctionValue) and held.function is method else ()
+
+
+def _assigned_elsewhere(at: Interpreter, receiver: Instance, name: str) -> Value | None:
+    """The value that some method of the class gives an attribute, read as if that method had been called."""
+    places = [place for cls in bases_of(at, receiver.cls) for place in cls.assigned.get(name, ())]
+    maybe_none = any(isinstance(expression, ast.Constant) and expression.value is None for _, expression in places)
+    for method, expression in places:
+        # An attribute may be given what is computed from itself, or from one that is computed from it.
+        if (method in at.active and method.name != "__init__") or id(expression) in at.looked_up:
+            continue
+        at.looked_up.add(id(expression))
+        value = _as_assigned(at, receiver, method, expression)
+        at.looked_up.discard(id(expression))
+        if isinstance(value, Const) and value.value is None:
+            continue
+        if maybe_none and not isinstance(value, Opaque):
+            question = at.ask(("set", receiver.key, name), name, frozenset())
+            return join_values(at, question, value, NONE, name)
+        return value
+    return None
+
+
+def _as_assigned(at: Interpreter, receiver: Instance, method: Function, expression: ast.expr) -> Value:
+    outer, frame = at.state.frame, Frame(method, globals_of(at, method.module), None)
+    parameters = method.parameters()
+    if parameters:
+        frame.vars[parameters[0].arg] = receiver
+    frame.receiver, frame.cls = receiver, method.cls
+    values: list[Value] = []
+    at.state.frame = frame
+    at.active.append(method)
+    bind_unknown(at, frame, method)
+    at.unrecorded(lambda: values.append(at.evaluate(expression)))
+    at.active.pop()
+    at.state.frame = outer
+    return values[0]
+
+
+def call_method(
+    at: Interpreter, receiver: Value, name: str, args: Args, node: ast.AST, keywords: Keywords | None = None
+) -> Value:
+    if isinstance(receiver, Instance):
+        method = method_of(at, receiver.cls, name)
+        if method is not None:
+            func = FunctionValue(method, globals_of(at, method.module), receiver, decorations(at, method))
+            if method.manager:
+                return HelperContext(func, args, keywords or {}, node)
+            return follow(at, func, args, keywords or {}, node)
+        return NONE
+    return at.method(receiver, name, args, keywords or {}, node)
+
+
+def _instance_method(
+    at: Interpreter, receiver: Instance, name: str, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
+    stored = at.state.heap.get((receiver.key, name))
+    if stored is not None:
+        return at.call_value(stored, args, keywords, node)
+    method = method_of(at, receiver.cls, name)
+    if method is not None:
+        if receiver.thing is not None and name == "forward":
+            return at.call_value(receiver, args, keywords, node)
+        bound = FunctionValue(
+            method,
+            globals_of(at, method.module),
+            None if is_static(method) else receiver,
+            decorations(at, method),
+        )
+        return at.call_value(bound, args, keywords, node)
+    for ask in at.handlers.inherited_methods:
+        found = ask(at, receiver, name, args, keywords, node)
+        if found is not None:
+            return found
+    if receiver.thing is not None:
+        return at.handlers.methods["module"](at, receiver, name, args, keywords, node)
+    if name == "_asdict":
+        return as_mapping(at, receiver)
+    assigned = _assigned_elsewhere(at, receiver, name)
+    if assigned is not None:
+        return at.call_value(assigned, args, keywords, node)
+    lend(at, receiver, [*args, *keywords.values()])
+    return unknown(at, at.opaque(("attribute of", receiver.key, name), wording(node)), args, keywords, node)
+
+
+def _class_method(
+    at: Interpreter, receiver: ClassValue, name: str, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
+    for ask in at.handlers.class_methods:
+        found = ask(at, receiver, name, args)
+        if found is not None:
+            return found
+    method = method_of(at, receiver.cls, name)
+    if method is None:
+        return unknown(at, at.opaque(("class attribute", id(receiver.cls.node), name), name), args, keywords, node)
+    if "classmethod" in method.decorator_names():
+        args = [receiver, *args]
+    return at.call_value(FunctionValue(method, receiver.frame), args, keywords, node)
+
+
+def _call_object(at: Interpreter, func: Instance, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    return call_method(at, func, "__call__", args, node, keywords)
+
+
+def _super_method(
+    at: Interpreter, receiver: SuperValue, name: str, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
+    found = _super_attribute(at, receiver, name, node)
+    if isinstance(found, FunctionValue):
+        return follow(at, found, args, keywords, node)
+    if isinstance(found, BoundMethod):
+        return at.call_value(found, args, keywords, node)
+    lend(at, receiver.receiver, [*args, *keywords.values()])
+    return unknown(at, found, args, keywords, node)
+
+
+def as_mapping(at: Interpreter, value: Instance) -> Mapping:
+    """The attributes of an object as a dict; of one that is no record there may be more."""
+    return Mapping(dict(at.attributes(value.key)), open=not value.cls.is_record())
+
+
+class _Object(Itself):
+    """An object whose class says what entering and leaving it does."""
+
+    def enter(self, at: Interpreter, value: Instance, node: ast.AST) -> None:
+        call_method(at, value, "__enter__", [], node)
+
+    def exit(self, at: Interpreter, value: Instance, node: ast.AST, depth: int) -> None:
+        if at.state.cur is None:
+            return
+        call_method(at, value, "__exit__", [NONE, NONE, NONE], node)
+        if at.state.entered:
+            # What the object of a class has opened, it closes, in whatever way it finds its context again.
+            at.emit(e.AUTOCAST_EXIT, node, depth=depth)
+
+
+def register(handlers: Handlers) -> None:
+    handlers.calls.update({"class": _construct, "instance": _call_object})
+    handlers.methods.update({"super": _super_method, "class": _class_method})
+    handlers.attributes.update(
+        {
+            "named": _named_attribute,
+            "project module": _member,
+            "choice": _attribute_of_each,
+            "class": _class_attribute,
+            "super": _super_attribute,
+        }
+    )
+    for kind in ("instance", "module instance"):
+        handlers.methods[kind] = _instance_method
+        handlers.attributes[kind] = _instance_attribute
+        handlers.contexts[kind] = _Object()

@@ -1,0 +1,109 @@
+"""Conditions as formulas over tests: what makes the same question, asked twice, one question.
+
+A formula is True, False, ``("test", key)``, ``("not", f)``, ``("and", f, g, ...)`` or ``("or", f, g, ...)``.
+"""
+
+from __future__ import annotations
+
+from ...protocol.events import Site, Test
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+Formula = bool | tuple["Any", ...]
+
+
+def negate(formula: Formula) -> Formula:
+    """The formula that is true where this one is false."""
+    if isinstance(formula, bool):
+        return not formula
+    if formula[0] == "not":
+        inner: Formula = formula[1]
+        return inner
+    return ("not", formula)
+
+
+def both(*formulas: Formula) -> Formula:
+    """All of the formulas."""
+    return _join("and", formulas, neutral=True)
+
+
+def either(*formulas: Formula) -> Formula:
+    """At least one of the formulas."""
+    return _join("or", formulas, neutral=False)
+
+
+def _join(word: str, formulas: tuple[Formula, ...], *, neutral: bool) -> Formula:
+    parts: list[Formula] = []
+    for formula in formulas:
+        if isinstance(formula, bool):
+            if formula != neutral:
+                return not neutral
+        elif formula[0] == word:
+            parts.extend(part for part in formula[1:] if part not in parts)
+        elif formula not in parts:
+            parts.append(formula)
+    if not parts:
+        return neutral
+    if len(parts) == 1:
+        return parts[0]
+    if len(parts) <= 8 and any(negate(part) in parts for part in parts):
+        return not neutral
+    return (word, *parts)
+
+
+def literals(formula: Formula, truth: bool = True) -> list[tuple[int, bool]]:
+    """The tests of a formula with the truth that helps to make it ``truth``."""
+    if isinstance(formula, bool):
+        return []
+    if formula[0] == "test":
+        return [(formula[1], truth)]
+    if formula[0] == "not":
+        return literals(formula[1], not truth)
+    return [pair for part in formula[1:] for pair in literals(part, truth)]
+
+
+def weight(formula: Formula, limit: int) -> int:
+    """How many tests a formula speaks of, as far as ``limit``."""
+    if isinstance(formula, bool):
+        return 0
+    if formula[0] == "test":
+        return 1
+    total = 0
+    for part in formula[1:]:
+        total += weight(part, limit - total)
+        if total >= limit:
+            break
+    return total
+
+
+class Tests:
+    """The tests of one file, one for each question."""
+
+    def __init__(self) -> None:
+        self.asked: list[Test] = []
+        self.keys: dict[object, int] = {}
+        self.loops: list[frozenset[int]] = []
+        self._by_loop: dict[int, int] = {}
+
+    def test(self, question: object, text: object, site: Site | None, loops: frozenset[int]) -> Test:
+        """The test that asks ``question``; ``loops`` are those whose every turn may answer anew."""
+        key = self.keys.get(question)
+        if key is not None:
+            return self.asked[key]
+        made = Test(len(self.asked), text, site)
+        self.keys[question] = made.key
+        self.asked.append(made)
+        self.loops.append(loops)
+        for loop in loops:
+            self._by_loop[loop] = self._by_loop.get(loop, 0) | (1 << made.key)
+        return made
+
+    def question(self, key: int) -> object:
+        """What the test with a key asks."""
+        return next((question for question, known in self.keys.items() if known == key), None)
+
+    def forgotten_by(self, loop: int) -> int:
+        """The tests (as a bit set) whose answers a new turn of a loop makes unknown."""
+        return self._by_loop.get(loop, 0)

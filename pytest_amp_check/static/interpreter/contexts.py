@@ -1,0 +1,292 @@
+"""Contexts: what entering and leaving a with block does."""
+
+from __future__ import annotations
+
+import ast
+
+from ...protocol import events as e
+from .conditions import Formula, both, either, negate
+from .expressions import assign
+from .forks import branch
+from .interpreter import Context, Handlers, Interpreter
+from .state import Open
+from .statements import _own_nodes, holds_autocast, in_frame
+from .values import (
+    Choice,
+    GradMode,
+    HelperContext,
+    Instance,
+    NoSync,
+    Ref,
+    StackContext,
+    Value,
+)
+from .wording import wording
+
+
+def _with(at: Interpreter, node: ast.With | ast.AsyncWith) -> None:
+    with_items(at, node, 0)
+
+
+def with_items(at: Interpreter, node: ast.With | ast.AsyncWith, index: int) -> None:
+    if at.state.cur is None:
+        return
+    if index == len(node.items):
+        at.read(node.body)
+        return
+    item = node.items[index]
+    if _expects_error(item.context_expr):
+        # What is written to raise is no mistake.
+        found = dict(at.found)
+        at.discarded(lambda: at.read(node.body))
+        at.found = found
+        return
+    context = at.evaluate(item.context_expr)
+    if isinstance(context, Choice) and any(isinstance(v, HelperContext) for _, v in context.options):
+        context = next(v for _, v in context.options if isinstance(v, HelperContext))
+    block = at.handlers.blocks.get(context.kind)
+    if block is not None:
+        block(at, context, node, index)
+        return
+    depth, opened = at.state.depth, len(at.state.open)
+    enter(at, context, item.context_expr)
+    if item.optional_vars is not None:
+        assign(at, item.optional_vars, entered_value(at, context, item.context_expr))
+    frame = at.state.frame
+    base = len(at.state.unwind)
+    at.state.unwind = [
+        *at.state.unwind,
+        lambda: in_frame(at, frame, lambda: exit_context(at, context, item.context_expr, depth)),
+    ]
+    if holds_autocast(context):
+        _yields_inside(at, node, item.context_expr)
+    entered = at.state.entered
+    with_items(at, node, index + 1)
+    if isinstance(context, StackContext) and at.state.entered != entered:
+        _yields_inside(at, node, item.context_expr)
+    at.state.unwind = at.state.unwind[:base]
+    exit_context(at, context, item.context_expr, depth)
+    close_context(at, context)
+    if isinstance(context, Instance):
+        del at.state.open[opened:]
+    at.state.depth = depth
+
+
+def _yields_inside(at: Interpreter, node: ast.With | ast.AsyncWith, context: ast.expr) -> None:
+    function = at.state.frame.function
+    if function is None or at.state.frame.on_yield is not None:
+        return
+    if function.manager or any(n in ("asynccontextmanager", "fixture") for n in function.decorator_names()):
+        return
+    for inner in _own_nodes(node.body):
+        if isinstance(inner, (ast.Yield, ast.YieldFrom, ast.Await)):
+            at.emit(
+                e.SCOPE_LOST,
+                inner,
+                None,
+                how="yield",
+                names={"context": wording(context), "function": function.name},
+            )
+            return
+
+
+def enter(at: Interpreter, context: Value, node: ast.AST) -> None:
+    """What entering a context does."""
+    _handler(at, context).enter(at, context, node)
+
+
+def exit_context(at: Interpreter, context: Value, node: ast.AST, depth: int) -> None:
+    """What leaving a context does to the graph: only ``depth`` regions stay open."""
+    _handler(at, context).exit(at, context, node, depth)
+
+
+def close_context(at: Interpreter, context: Value) -> None:
+    """What is no longer around once a context is left."""
+    _handler(at, context).close(at, context)
+
+
+def entered_value(at: Interpreter, context: Value, node: ast.expr) -> Value:
+    """What ``as`` gives a name to."""
+    return _handler(at, context).entered(at, context, node)
+
+
+def _handler(at: Interpreter, context: Value) -> Context:
+    return at.handlers.contexts.get(context.kind, _PLAIN)
+
+
+_PLAIN = Context()
+
+
+class Itself(Context):
+    """A context that ``as`` gives a name to."""
+
+    def entered(self, at: Interpreter, value: Value, node: ast.expr) -> Value:
+        return value
+
+
+class _Autocast(Context):
+    def enter(self, at: Interpreter, value: Ref, node: ast.AST) -> None:
+        _enter_autocast(at, value, node)
+
+    def exit(self, at: Interpreter, value: Ref, node: ast.AST, depth: int) -> None:
+        at.emit(e.AUTOCAST_EXIT, node, depth=depth)
+
+    def close(self, at: Interpreter, value: Ref) -> None:
+        if at.state.open:
+            at.state.open.pop()
+
+
+class _Either(Context):
+    def enter(self, at: Interpreter, value: Choice, node: ast.AST) -> None:
+        if holds_autocast(value):
+            _enter_choice(at, value, node)
+        elif _keeps_apart(value):
+            at.state.apart.append(either(*(f for f, v in value.options if isinstance(v, NoSync))))
+
+    def exit(self, at: Interpreter, value: Choice, node: ast.AST, depth: int) -> None:
+        if holds_autocast(value):
+            at.emit(e.AUTOCAST_EXIT, node, depth=depth)
+
+    def close(self, at: Interpreter, value: Choice) -> None:
+        if holds_autocast(value):
+            if at.state.open:
+                at.state.open.pop()
+        elif _keeps_apart(value) and at.state.apart:
+            at.state.apart.pop()
+
+
+class _Apart(Context):
+    def enter(self, at: Interpreter, value: NoSync, node: ast.AST) -> None:
+        at.state.apart.append(True)
+
+    def close(self, at: Interpreter, value: NoSync) -> None:
+        if at.state.apart:
+            at.state.apart.pop()
+
+
+class _WithoutGradients(Context):
+    def enter(self, at: Interpreter, value: GradMode, node: ast.AST) -> None:
+        at.state.no_grad += 1
+
+    def close(self, at: Interpreter, value: GradMode) -> None:
+        at.state.no_grad -= 1
+
+
+class _Stack(Itself):
+    def enter(self, at: Interpreter, value: StackContext, node: ast.AST) -> None:
+        value.depth, value.opened, value.apart = at.state.depth, len(at.state.open), len(at.state.apart)
+
+    def exit(self, at: Interpreter, value: StackContext, node: ast.AST, depth: int) -> None:
+        at.emit(e.AUTOCAST_EXIT, node, depth=depth)
+
+    def close(self, at: Interpreter, value: StackContext) -> None:
+        del at.state.open[value.opened :]
+        del at.state.apart[value.apart :]
+
+
+class _Unknown(Context):
+    """What is not known may be a region."""
+
+    def enter(self, at: Interpreter, value: Value, node: ast.AST) -> None:
+        at.state.maybe_open += 1
+
+    def close(self, at: Interpreter, value: Value) -> None:
+        at.state.maybe_open -= 1
+
+
+def _enter_choice(at: Interpreter, context: Choice, node: ast.AST) -> None:
+    places: list[int | None] = []
+    start = at.state.cur
+    enabled: Formula = False
+    device, dtype = "", ""
+    for formula, value in context.options:
+        at.state.cur = start
+        if start is None:
+            break
+        yes, no = branch(at, formula)
+        at.state.cur = yes
+        at.state.path.append(formula)
+        if isinstance(value, Ref) and value.role == "autocast":
+            _enter_autocast(at, value, node, remember=False)
+            enabled = at.short(either(enabled, both(formula, value.enabled)))
+            device = device or str(value.thing.facts.get("device", ""))
+            known = str(value.thing.facts.get("dtype", "?"))
+            dtype = known if dtype in ("", known) else "?"
+        else:
+            at.emit(e.AUTOCAST_ENTER, node, None, null=True, enabled=False, device="", dtype="", cache=True)
+            at.state.entered += 1
+        at.state.path.pop()
+        places.append(at.state.cur)
+        start = no
+    at.state.cur = at.join(places)
+    at.state.depth += 1
+    at.state.open.append(Open(enabled, device, dtype))
+    _opened(at, at.state.open[-1], node)
+
+
+def _enter_autocast(at: Interpreter, context: Ref, node: ast.AST, *, remember: bool = True) -> None:
+    facts = context.thing.facts
+    device, dtype, cache = (
+        str(facts.get("device", "")),
+        str(facts.get("dtype", "?")),
+        bool(facts.get("cache", True)),
+    )
+    instance = context.thing.key if facts.get("stored") else None
+    names = {"context": wording(node)}
+
+    def enter(on: bool) -> None:
+        at.emit(e.AUTOCAST_ENTER, node, instance, enabled=on, device=device, dtype=dtype, cache=cache, names=names)
+
+    yes, no = branch(at, context.enabled)
+    places = []
+    for place, on in ((yes, True), (no, False)):
+        if place is not None:
+            at.state.cur = place
+            at.state.path.append(context.enabled if on else negate(context.enabled))
+            enter(on)
+            at.state.path.pop()
+            places.append(at.state.cur)
+    at.state.cur = at.join(places)
+    at.state.entered += 1
+    if remember:
+        at.state.depth += 1
+        at.state.open.append(Open(context.enabled, device, dtype, cache=cache))
+        _opened(at, at.state.open[-1], node)
+
+
+def _opened(at: Interpreter, region: Open, node: ast.AST) -> None:
+    """Remember where a region was entered."""
+    region.turns = tuple(loop.key for loop in at.state.loops)
+    region.site = at.site(node)
+    region.words = wording(node)
+
+
+def _keeps_apart(value: Value) -> bool:
+    """Whether gradients may not be averaged over processes in a context."""
+    if isinstance(value, Choice):
+        return any(isinstance(v, NoSync) for _, v in value.options)
+    return isinstance(value, NoSync)
+
+
+def _expects_error(context: ast.expr) -> bool:
+    """Whether a context is there for an exception: ``pytest.raises``, ``self.assertRaises``."""
+    func = context.func if isinstance(context, ast.Call) else context
+    name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+    return name == "raises" or name.startswith("assertRaises")
+
+
+def register(handlers: Handlers) -> None:
+    handlers.statements.update({ast.With: _with, ast.AsyncWith: _with})
+    unknown = _Unknown()
+    handlers.contexts.update(
+        {
+            "autocast": _Autocast(),
+            "choice": _Either(),
+            "no sync": _Apart(),
+            "grad mode": _WithoutGradients(),
+            "stack": _Stack(),
+            "tensor": Itself(),
+            "unknown": unknown,
+            "named": unknown,
+        }
+    )

@@ -1,0 +1,770 @@
+"""Expressions: what they evaluate to, and what conditions they ask. What a call does is left to :mod:`.calls`."""
+
+from __future__ import annotations
+
+import ast
+from functools import reduce
+
+from ...protocol import events as e
+from ...protocol import surface
+from ...protocol.words import Words, chain
+from ..project.syntax import walk
+from .conditions import Formula, both, either, literals, negate
+from .counters import asked, compute, equal, ordered
+from .dtypes import NOTHING, joined
+from .forks import fork, join_values
+from .identity import divide, identity, multiply, readings_of, structural
+from .imports import BUILTINS, look_up
+from .interpreter import Handlers, Interpreter
+from .microbatches import draws
+from .truth import is_none, truth
+from .values import (
+    NONE,
+    Choice,
+    Const,
+    FunctionValue,
+    Grad,
+    Instance,
+    Mapping,
+    Named,
+    Opaque,
+    Params,
+    Ref,
+    ScaleValue,
+    Sequence,
+    StateDict,
+    Tensor,
+    Truth,
+    Value,
+    merge_into,
+)
+from .wording import wording
+
+_OPERATORS: dict[type[ast.AST], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Pow: "**",
+    ast.MatMult: "@",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.In: "in",
+    ast.NotIn: "not in",
+    ast.Is: "is",
+    ast.IsNot: "is not",
+}
+#: Elements above which a literal is data, and not read.
+TABLE = 64
+#: Elements up to which a comprehension over scalers and optimizers is read one by one.
+FEW = 16
+
+
+def _constant(at: Interpreter, node: ast.Constant) -> Value:
+    return Const(node.value)
+
+
+def _name(at: Interpreter, node: ast.Name) -> Value:
+    value = look_up(at, node.id)
+    if value is None:
+        value = _unbound(at, node.id)
+    return _recognise(at, value, node)
+
+
+def _unbound(at: Interpreter, name: str) -> Value:
+    module = at.state.frame.module
+    if name in surface.BARE and name not in module.named:
+        return Named(surface.BARE[name])
+    if name in BUILTINS:
+        return Named(f"builtins.{name}")
+    return at.opaque(("global", module.path, name), name)
+
+
+def _recognise(at: Interpreter, value: Value, node: ast.expr) -> Value:
+    """An unknown value that this file uses as a scaler, an optimizer or a module is one."""
+    last = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    if last and last not in at.state.frame.module.used:
+        return value
+    if isinstance(value, Named) and not value.name.startswith(("torch.", "builtins.")):
+        value = _imported_object(at, value, node)
+    if not isinstance(value, Opaque):
+        return value
+    text = chain(node)
+    role = at.state.frame.module.uses.get(text) if text else None
+    if role is None or text is None:
+        return value
+    if role == "module" and (value.key, "parameters") in at.state.heap:
+        # Its parameters are what it was given under that name, not what a module has.
+        return value
+    maker = at.handlers.recognised.get(role)
+    if maker is not None:
+        return maker(at, role, value, text, node)
+    thing = at.thing(("used", value.key), role, text, at.site(node))
+    return Ref(thing, True, value)
+
+
+def _imported_object(at: Interpreter, value: Named, node: ast.expr) -> Value:
+    """What another file makes, where this one uses it as a scaler, an optimizer or a module."""
+    text = chain(node)
+    return at.opaque(("imported", value.name), text) if text and text in at.state.frame.module.uses else value
+
+
+def is_stepped(at: Interpreter, target: ast.expr) -> bool:
+    """Whether this file uses what is assigned as an optimizer."""
+    return at.state.frame.module.uses.get(chain(target) or "") == "optimizer"
+
+
+def found_optimizer(at: Interpreter, target: ast.expr, value: Opaque) -> None:
+    """An optimizer that code which cannot be read has made, or has found."""
+    made = _recognise(at, value, target)
+    if isinstance(made, Ref) and made.role == "optimizer":
+        at.emit(e.OPTIMIZER_NEW, target, made.thing.key, found=True)
+
+
+def _attribute(at: Interpreter, node: ast.Attribute) -> Value:
+    receiver = at.evaluate(node.value)
+    return _recognise(at, attribute(at, receiver, node.attr, node), node)
+
+
+def attribute(at: Interpreter, receiver: Value, name: str, node: ast.AST) -> Value:
+    """What an attribute of a value is."""
+    handler = at.handlers.attributes.get(receiver.kind)
+    found = handler(at, receiver, name, node) if handler is not None else None
+    if found is not None:
+        return found
+    key = identity(at, receiver)
+    stored = at.state.heap.get((key, name)) if isinstance(key, int) else None
+    if stored is not None:
+        return stored
+    text = wording(node) if isinstance(node, ast.expr) else name
+    made = structural(at, "attribute", (receiver,), text, name)
+    made.parameter = isinstance(receiver, Opaque) and receiver.parameter
+    made.graded = made.graded or name == "grad"
+    made.compares = isinstance(receiver, Opaque) and receiver.called
+    return made
+
+
+def _subscript(at: Interpreter, node: ast.Subscript) -> Value:
+    receiver = at.evaluate(node.value)
+    index = at.evaluate(node.slice)
+    return _recognise(at, item(at, receiver, index, node), node)
+
+
+def item(at: Interpreter, receiver: Value, index: Value, node: ast.AST) -> Value:
+    if isinstance(receiver, Tensor):
+        part = receiver.copy()
+        part.vague = not receiver.is_loss
+        return part
+    if isinstance(receiver, Params) and receiver.groups and _is_key(index):
+        return structural(at, "item", (receiver, index), _text(node) if isinstance(node, ast.expr) else "")
+    if isinstance(receiver, Params):
+        return Params(receiver.modules, receiver.optimizers, one=not receiver.groups, groups=False)
+    place = index.value if isinstance(index, Const) else None
+    if (
+        isinstance(receiver, Sequence)
+        and isinstance(place, int)
+        and -len(receiver.items) <= place < len(receiver.items)
+    ):
+        return receiver.items[place]
+    if isinstance(receiver, Mapping) and isinstance(index, Const):
+        found = receiver.items.get(index.value)
+        if found is not None:
+            return found
+    if isinstance(receiver, Sequence) and len(receiver.items) == 1:
+        return receiver.items[0]
+    text = _text(node) if isinstance(node, ast.expr) else ""
+    made = structural(at, "item", (receiver, index), text)
+    made.entry = entry_of(receiver, index)
+    return made
+
+
+def _sequence(at: Interpreter, node: ast.Tuple | ast.List | ast.Set) -> Value:
+    if len(node.elts) > TABLE:
+        return at.fresh(node, "table")
+    items = [at.evaluate(element) for element in node.elts]
+    return Sequence(items, open=any(isinstance(element, ast.Starred) for element in node.elts))
+
+
+def _starred(at: Interpreter, node: ast.Starred) -> Value:
+    return at.evaluate(node.value)
+
+
+def _dict(at: Interpreter, node: ast.Dict) -> Value:
+    if len(node.values) > TABLE:
+        return at.fresh(node, "table")
+    made = Mapping({})
+    for key, item in zip(node.keys, node.values, strict=True):
+        value = at.evaluate(item)
+        if key is None:
+            if isinstance(value, Mapping):
+                made.items.update(value.items)
+                made.open = made.open or value.open
+            else:
+                made.open = True
+        else:
+            known = at.evaluate(key)
+            made.items[known.value if isinstance(known, Const) else ("?", id(key))] = value
+    return made
+
+
+def _joined_string(at: Interpreter, node: ast.JoinedStr) -> Value:
+    for part in node.values:
+        if isinstance(part, ast.FormattedValue):
+            value = at.evaluate(part.value)
+            _use(at, value, part.value)
+    return at.fresh(node, "text")
+
+
+def _comprehension(at: Interpreter, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
+    """A comprehension is read as one turn of its loops."""
+    saved = dict(at.state.frame.vars)
+    items: list[Value] | None = None
+    pieces = False
+    for generator in node.generators:
+        iterable = at.evaluate(generator.iter)
+        items = _each_object(iterable) if len(node.generators) == 1 and not generator.ifs else None
+        if items is not None:
+            break
+        assign(at, generator.target, element_of(at, iterable, generator.iter))
+        for test in generator.ifs:
+            condition(at, test)
+        pieces = pieces or iterable.pieces or (_is_range(iterable) and draws((node.elt,)))
+    if items is not None:
+        elements = []
+        for item in items:
+            assign(at, node.generators[0].target, item)
+            elements.append(at.evaluate(node.elt))
+        at.state.frame.vars = saved
+        return Sequence(elements)
+    around = at.state.turns
+    at.state.turns = (*around, -1 - len(around))
+    element = at.evaluate(node.elt)
+    at.state.turns = around
+    at.state.frame.vars = saved
+    if isinstance(element, Params) and element.one:
+        return Params(element.modules, element.optimizers)
+    if isinstance(element, Grad):
+        return element
+    made = Sequence([element], open=True)
+    made.pieces = pieces
+    return made
+
+
+def _dict_comprehension(at: Interpreter, node: ast.DictComp) -> Value:
+    first = node.generators[0]
+    iterable = at.evaluate(first.iter)
+    items = _each_object(iterable) if len(node.generators) == 1 else None
+    if items is None and isinstance(iterable, StateDict):
+        # A copy, entry by entry.
+        return iterable
+    saved = dict(at.state.frame.vars)
+    made = Mapping({}, open=items is None)
+    for item in [None] if items is None else items:
+        if item is not None:
+            assign(at, first.target, item)
+            if any(condition(at, test) is False for test in first.ifs):
+                continue
+        else:
+            for generator in node.generators:
+                over = iterable if generator is first else at.evaluate(generator.iter)
+                assign(at, generator.target, element_of(at, over, generator.iter))
+        key, value = at.evaluate(node.key), at.evaluate(node.value)
+        made.items[key.value if isinstance(key, Const) else ("?", id(node.key))] = value
+    at.state.frame.vars = saved
+    return made
+
+
+def _each_object(iterable: Value) -> list[Value] | None:
+    """The items of a short sequence that holds scalers, optimizers or states: each is worth reading by itself."""
+    if not isinstance(iterable, Sequence) or iterable.open or len(iterable.items) > FEW:
+        return None
+    return iterable.items if any(_holds_state(item) for item in iterable.items) else None
+
+
+def each_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
+    """The one element that stands for all: the same in every loop over the same value."""
+    if isinstance(value, Params):
+        return element_of(at, value, node)
+    if isinstance(value, Sequence):
+        return value.items[0] if len(value.items) == 1 else element_of(at, value, node)
+    return structural(at, "each of", (value,), _text(node))
+
+
+def element_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
+    """What a loop over a value is given at each turn."""
+    if isinstance(value, Params):
+        if value.groups:
+            return Params(value.modules, value.optimizers, groups=True)
+        return Params(value.modules, value.optimizers, one=True)
+    if isinstance(value, (Tensor, Grad)):
+        return value.knowing(value.fact.part)
+    if isinstance(value, Sequence) and value.items and not isinstance(value.items[0], Const):
+        parts = [part for part in value.items if isinstance(part, Tensor)]
+        if len(parts) == len(value.items):
+            merged = Tensor.merge(parts)
+            merged.fact = reduce(joined, [part.fact for part in parts])
+            return merged
+        if len(value.items) == 1:
+            return value.items[0]
+    if isinstance(value, Opaque) and value.iterates == "enumerate":
+        index = at.fresh(node, "index")
+        index.counter = index.index = True
+        index.first = value.first
+        inner = at.of_file(Enumerated).get(value.key)
+        return Sequence([index, element_of(at, inner, node) if inner is not None else at.fresh(node, "element")])
+    made = at.fresh(node, "element")
+    made.graded = isinstance(value, Opaque) and value.graded
+    if isinstance(value, Opaque) and value.iterates == "range":
+        made.counter = made.index = True
+        made.first = value.first
+    return made.knowing(value.fact.part)
+
+
+def _lambda(at: Interpreter, node: ast.Lambda) -> Value:
+    at.captured.append(at.state.frame)
+    return FunctionValue(at.state.frame.module.functions[node], at.state.frame)
+
+
+def _walrus(at: Interpreter, node: ast.NamedExpr) -> Value:
+    value = at.evaluate(node.value)
+    assign(at, node.target, value)
+    return value
+
+
+def _await(at: Interpreter, node: ast.Await) -> Value:
+    return at.evaluate(node.value)
+
+
+def _yield(at: Interpreter, node: ast.Yield) -> Value:
+    value = at.evaluate(node.value) if node.value is not None else NONE
+    if any(loop.pieces and loop.frame is at.state.frame for loop in at.state.loops):
+        at.state.frame.yields_pieces = True
+    if at.state.frame.on_yield is not None:
+        at.state.frame.on_yield(value)
+    return at.fresh(node, "sent")
+
+
+def _if_expression(at: Interpreter, node: ast.IfExp) -> Value:
+    formula = condition(at, node.test)
+    values: list[Value] = [NONE, NONE]
+
+    def then() -> None:
+        values[0] = at.evaluate(node.body)
+
+    def otherwise() -> None:
+        values[1] = at.evaluate(node.orelse)
+
+    shim = is_version_guard(node.test)
+    at.state.shims += shim
+    fork(at, formula, then, otherwise)
+    at.state.shims -= shim
+    if isinstance(formula, bool):
+        return values[0] if formula else values[1]
+    return join_values(at, formula, values[0], values[1], "ifexp")
+
+
+def _bool_operation(at: Interpreter, node: ast.BoolOp) -> Value:
+    # "a or b" and "a and b" are used as conditions nearly always; as values where a side is None.
+    values = [at.evaluate(part) for part in node.values]
+    if len(values) == 2 and not all(isinstance(v, (Truth, Opaque)) for v in values):
+        first = truth(at, values[0], _text(node.values[0]))
+        if isinstance(node.op, ast.Or):
+            return join_values(at, first, values[0], values[1], f"or {node.lineno}:{node.col_offset}")
+    formulas = [truth(at, v, _text(n)) for v, n in zip(values, node.values, strict=True)]
+    combine = both if isinstance(node.op, ast.And) else either
+    loops: frozenset[int] = frozenset()
+    for value in values:
+        loops |= value.loops
+    return Truth(at.short(combine(*formulas)), loops)
+
+
+def _unary(at: Interpreter, node: ast.UnaryOp) -> Value:
+    if isinstance(node.op, ast.Not):
+        return Truth(negate(condition(at, node.operand)), at.turning())
+    value = at.evaluate(node.operand)
+    if isinstance(value, Const) and isinstance(node.op, ast.USub) and isinstance(value.value, (int, float)):
+        return Const(-value.value)
+    if isinstance(value, (Tensor, Grad)):
+        return value
+    made = structural(at, "unary", (value,), _text(node), type(node.op).__name__)
+    made.divided = value.divided
+    made.compares = isinstance(value, Opaque) and value.compares
+    return made
+
+
+def _compare(at: Interpreter, node: ast.Compare) -> Value:
+    formula = condition(at, node)
+    return Const(formula) if isinstance(formula, bool) else Truth(formula, at.turning())
+
+
+def _binary(at: Interpreter, node: ast.BinOp) -> Value:
+    left, right = at.evaluate(node.left), at.evaluate(node.right)
+    op = _OPERATORS.get(type(node.op), "?")
+    if op == "/" and isinstance(left, Grad) and readings_of(right):
+        # A gradient over its norm: the scale cancels.
+        undo(right)
+        return left
+    for side, child in ((left, node.left), (right, node.right)):
+        _use(at, side, child)
+    return operate(at, op, left, right, node)
+
+
+def _use(at: Interpreter, value: Value, node: ast.AST) -> None:
+    """A value is computed with, or is shown."""
+    handler = at.handlers.operands.get(value.kind)
+    if handler is not None:
+        handler(at, value, node)
+
+
+def operate(at: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Value:
+    if isinstance(left, Const) and isinstance(right, Const):
+        known = compute(op, left.value, right.value) or at.fresh(node)
+        known.divided = op == "/"
+        return known
+    if op in ("&", "|") and isinstance(left, Truth) and isinstance(right, Truth):
+        combine = both if op == "&" else either
+        return Truth(combine(left.formula, right.formula), left.loops | right.loops)
+    for operator in at.handlers.operators:
+        special = operator(at, op, left, right, node)
+        if special is not None:
+            return special
+    if isinstance(left, Sequence) and isinstance(right, Sequence) and op == "+":
+        return Sequence([*left.items, *right.items], open=left.open or right.open)
+    if op == "|" and (isinstance(left, Mapping) or isinstance(right, Mapping)):
+        merged = Mapping({})
+        for side in (left, right):
+            merge_into(merged, side)
+        return merged
+    if isinstance(left, Params) or isinstance(right, Params):
+        return left if isinstance(left, Params) else right
+    text = _text(node) if isinstance(node, ast.expr) else op
+    made = structural(at, "binary", (left, right), text, op)
+    counted = left if isinstance(left, Opaque) and left.counter else right
+    other = right if counted is left else left
+    if isinstance(counted, Opaque) and counted.counter:
+        made.counter = True
+        if op in ("+", "-") and isinstance(other, Const) and isinstance(other.value, int):
+            made.base = counted.base
+            made.offset = counted.offset + (other.value if op == "+" else -other.value)
+            made.first, made.index = counted.first, counted.index
+    if op == "%":
+        made.remainder = left, right
+    made.divided = made.divided or _averages(op, left, right)
+    if op in ("+", "-", "*", "/"):
+        made.compares = any(isinstance(side, Opaque) and side.compares for side in (left, right))
+    if op == "/" and isinstance(left, Opaque) and not made.divisors:
+        divide(at, made, left, right, node)
+    elif op == "*" and isinstance(left, Opaque):
+        multiply(at, made, left, right)
+    return made
+
+
+def augment(at: Interpreter, node: ast.AugAssign) -> None:
+    target = node.target
+    left = at.evaluate(_as_load(target))
+    right = at.evaluate(node.value)
+    op = _OPERATORS.get(type(node.op), "?")
+    written = at.handlers.augmented.get(left.kind)
+    if written is not None:
+        written(at, left, operate(at, op, left, right, node), node)
+        return
+    if isinstance(left, Opaque) and left.graded and op in ("/", "*"):
+        at.emit(e.GRAD_NORMALISE, node, None, None, owners=None)
+    if isinstance(left, Sequence) and op == "+":
+        left.items.extend(right.items if isinstance(right, Sequence) else [right])
+        return
+    if isinstance(left, Mapping) and op == "|":
+        merge_into(left, right)
+        return
+    value = operate(at, op, left, right, node)
+    # A number that an object holds is another one in the next call.
+    kept = isinstance(target, ast.Attribute) and isinstance(value, Const)
+    if (isinstance(value, Opaque) or kept) and isinstance(left, (Opaque, Const)) and op in ("+", "-"):
+        made = at.fresh(node, _text(target))
+        # A number that grows by a fixed step in a loop counts its turns, or what they hold.
+        by_one = isinstance(right, Const) and isinstance(right.value, int)
+        made.counter = bool(at.state.loops) and (by_one or (isinstance(left, Opaque) and left.counter))
+        made.divided, made.compares = value.divided, isinstance(value, Opaque) and value.compares
+        value = made
+    if value.divided and isinstance(target, ast.Subscript):
+        owner, option = at.evaluate(target.value), at.evaluate(target.slice)
+        if isinstance(owner, Params) and owner.groups and isinstance(option, Const) and option.value == "lr":
+            for listener in at.handlers.rate_divided:
+                listener(at, owner)
+    at.values[target] = left
+    value = at.annotated(ast.AugAssign, node, value)
+    assign(at, target, value, anew=False)
+
+
+def condition(at: Interpreter, node: ast.expr) -> Formula:
+    """The formula of a test."""
+    if isinstance(node, ast.BoolOp):
+        combine = both if isinstance(node.op, ast.And) else either
+        return combine(*(condition(at, part) for part in node.values))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return negate(condition(at, node.operand))
+    if isinstance(node, ast.Compare):
+        return _comparison(at, node)
+    value = at.evaluate(node)
+    return asked(at, value, node)
+
+
+def _comparison(at: Interpreter, node: ast.Compare) -> Formula:
+    values = [at.evaluate(node.left), *(at.evaluate(right) for right in node.comparators)]
+    nodes = [node.left, *node.comparators]
+    formulas = []
+    for i, op in enumerate(node.ops):
+        word = _OPERATORS.get(type(op), "?")
+        formula = _compared(at, word, values[i], values[i + 1], nodes[i], nodes[i + 1], node)
+        if isinstance(values[i], ScaleValue) or isinstance(values[i + 1], ScaleValue):
+            for key, _ in literals(formula):
+                at.graph.tests[key].of_scale = True
+        formulas.append(formula)
+    return both(*formulas)
+
+
+def _compared(
+    at: Interpreter, op: str, left: Value, right: Value, left_node: ast.expr, right_node: ast.expr, node: ast.Compare
+) -> Formula:
+    if op in ("is", "is not", "==", "!="):
+        negative = op in ("is not", "!=")
+        for value, other, side in ((left, right, left_node), (right, left, right_node)):
+            if not isinstance(other, Const) or isinstance(value, Const):
+                continue
+            if other.value is None:
+                formula = is_none(at, value, _text(side), node)
+                return negate(formula) if negative else formula
+            if isinstance(other.value, bool) and not isinstance(value, Choice):
+                # Asked of a flag, "is True" and "== True" are the flag itself.
+                formula = truth(at, value, _text(side), node)
+                return negate(formula) if negative == other.value else formula
+        formula = equal(at, left, right, node)
+        return negate(formula) if negative else formula
+    if isinstance(left, Const) and isinstance(right, Const):
+        known = compute(op, left.value, right.value)
+        if isinstance(known, Const):
+            return bool(known.value)
+    if op in ("<", "<=", ">", ">="):
+        return ordered(at, op, left, right, node)
+    question = (op.removeprefix("not "), identity(at, left), identity(at, right))
+    formula = at.ask(question, _text(node), left.loops | right.loops, node)
+    return negate(formula) if op == "not in" else formula
+
+
+def assign(at: Interpreter, target: ast.expr, value: Value, *, anew: bool = True) -> None:
+    """Give a target a value, which is made ``anew`` in each turn of the loops around, or goes on from the last turn."""
+    if anew and value.fact is not NOTHING:
+        value = value.knowing(value.fact._replace(made=at.turning()))
+    if isinstance(target, ast.Name):
+        name_it(at, value, target.id)
+        at.state.frame.vars[target.id] = value
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        _unpack(at, target, value, anew=anew)
+    elif isinstance(target, ast.Starred):
+        assign(at, target.value, value, anew=anew)
+    elif isinstance(target, ast.Attribute):
+        _assign_attribute(at, target, value)
+    elif isinstance(target, ast.Subscript):
+        _assign_item(at, target, value)
+
+
+def name_it(at: Interpreter, value: Value, name: str) -> None:
+    """A thing goes by the first name it is given; an autocast context that has a name may be entered again."""
+    if isinstance(value, Ref):
+        if not value.thing.name:
+            value.thing.name = name
+        if value.role == "autocast":
+            value.thing.facts["stored"] = True
+    elif isinstance(value, Choice):
+        for _, option in value.options:
+            name_it(at, option, name)
+
+
+def _unpack(at: Interpreter, target: ast.Tuple | ast.List, value: Value, *, anew: bool) -> None:
+    if isinstance(value, Sequence) and not value.open and len(value.items) == len(target.elts):
+        for element, item in zip(target.elts, value.items, strict=True):
+            assign(at, element, item, anew=anew)
+        return
+    if isinstance(value, Sequence) and len(value.items) == 1 and isinstance(value.items[0], Tensor):
+        # A comprehension: each of its items is like the one.
+        for element in target.elts:
+            assign(at, element, value.items[0].copy(), anew=anew)
+        return
+    for i, element in enumerate(target.elts):
+        part: Value
+        if isinstance(value, Tensor) and not is_stepped(at, element):
+            part = value.copy()
+            part.vague = not value.is_loss
+            part.fact = value.fact.part
+        elif isinstance(value, (Params, Grad)):
+            part = value if isinstance(element, ast.Name) else at.fresh(element)
+        else:
+            part = structural(at, "part", (value,), _text(element), i)
+            part.loops |= at.turning()
+            part = part.knowing(value.fact.part)
+        assign(at, element, part, anew=anew)
+
+
+def _assign_attribute(at: Interpreter, target: ast.Attribute, value: Value) -> None:
+    receiver = at.evaluate(target.value)
+    if isinstance(value, Ref):
+        # Other methods may do to it what this one leaves undone.
+        value.thing.facts["shared"] = True
+    written = at.handlers.written.get(receiver.kind)
+    if written is not None and written(at, receiver, target.attr, value, target):
+        return
+    if isinstance(receiver, Instance):
+        name_it(at, value, str(_text(target)))
+        _contain(receiver, value)
+        if isinstance(value, Const) and value.value is None and target.attr in receiver.cls.changed:
+            # Some other method gives it its value.
+            at.state.heap.pop((receiver.key, target.attr), None)
+            at.written.append((receiver.key, target.attr))
+        else:
+            at.store(receiver.key, target.attr, _stored(at, receiver, target.attr, value))
+        return
+    if target.attr == "grad" and value.divided:
+        at.emit(e.GRAD_NORMALISE, target, None, None, owners=None)
+    key = identity(at, receiver)
+    if isinstance(key, int):
+        name_it(at, value, str(_text(target)))
+        at.store(key, target.attr, value)
+
+
+def _contain(receiver: Instance, value: Value) -> None:
+    """A module that is an attribute of a module is part of it."""
+    inner = value.thing if isinstance(value, (Ref, Instance)) else None
+    if receiver.thing is not None and inner is not None and inner.role == "module":
+        receiver.thing.facts.setdefault("parts", set()).add(inner.key)
+
+
+def _stored(at: Interpreter, receiver: Instance, name: str, value: Value) -> Value:
+    """What an attribute holds: a number that other methods change too is not known by its first value."""
+    if not isinstance(value, Const) or isinstance(value.value, str):
+        return value
+    changed, counted = receiver.cls.changed, receiver.cls.counted
+    if name not in changed:
+        return value
+    made = at.opaque(("attribute of", receiver.key, name), name, at.turning())
+    made.counter = name in counted
+    return made
+
+
+def _assign_item(at: Interpreter, target: ast.Subscript, value: Value) -> None:
+    receiver = at.evaluate(target.value)
+    index = at.evaluate(target.slice)
+    if isinstance(receiver, Mapping):
+        receiver.items[index.value if isinstance(index, Const) else ("?", id(target.slice))] = value
+        name_it(at, value, str(_text(target)))
+    for listener in at.handlers.item_written:
+        listener(at, receiver, index, target, value)
+
+
+def _slice(at: Interpreter, node: ast.Slice) -> Value:
+    for part in (node.lower, node.upper, node.step):
+        if part is not None:
+            at.evaluate(part)
+    return at.fresh(node, "slice")
+
+
+def is_version_guard(test: ast.expr) -> bool:
+    """Whether a test asks what the torch that is installed has."""
+    for node in walk(test):
+        name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+        if "version" in name.lower() or name == "hasattr":
+            return True
+    return False
+
+
+def entry_of(receiver: Value, index: Value) -> tuple[int, str | None] | None:
+    """Which item of which unknown value an index leads to."""
+    if not isinstance(receiver, Opaque):
+        return None
+    return receiver.key, index.value if isinstance(index, Const) and isinstance(index.value, str) else None
+
+
+def _holds_state(value: Value) -> bool:
+    """Whether a value is a scaler, an optimizer or a state, or a pair with one."""
+    if isinstance(value, Sequence):
+        return any(_holds_state(item) for item in value.items)
+    return isinstance(value, StateDict) or (isinstance(value, Ref) and value.role in ("scaler", "optimizer"))
+
+
+def undo(value: Value) -> None:
+    """What was computed from scaled gradients is divided by the scale, or by its like: it was read as it should be."""
+    for event in readings_of(value):
+        event.facts["undone"] = True
+
+
+def _as_load(target: ast.expr) -> ast.expr:
+    """The target of an augmented assignment, as the expression that reads it."""
+    if isinstance(target, ast.Name):
+        return ast.copy_location(ast.Name(target.id, ast.Load()), target)
+    return target
+
+
+def _averages(op: str, left: Value, right: Value) -> bool:
+    """Whether a number may have been divided by how many there are of it."""
+    if op == "/":
+        return True
+    if op == "*":
+        return left.divided or right.divided
+    sides = [side for side in (left, right) if not isinstance(side, Const)]
+    return op in ("+", "-") and all(side.divided for side in sides)
+
+
+def _is_range(value: Value) -> bool:
+    return isinstance(value, Opaque) and value.iterates == "range"
+
+
+def _is_key(index: Value) -> bool:
+    """Whether a subscript of a parameter group asks for an option: its learning rate."""
+    return isinstance(index, Const) and isinstance(index.value, str) and index.value != "params"
+
+
+def _text(node: ast.AST) -> Words:
+    return Words(node, 80)
+
+
+class Enumerated(dict[int, Value]):
+    """What each ``enumerate(...)`` goes over, by the key of its value."""
+
+
+def register(handlers: Handlers) -> None:
+    handlers.expressions.update(
+        {
+            ast.Constant: _constant,
+            ast.Name: _name,
+            ast.Attribute: _attribute,
+            ast.Subscript: _subscript,
+            ast.Tuple: _sequence,
+            ast.List: _sequence,
+            ast.Set: _sequence,
+            ast.Starred: _starred,
+            ast.Dict: _dict,
+            ast.JoinedStr: _joined_string,
+            ast.ListComp: _comprehension,
+            ast.SetComp: _comprehension,
+            ast.GeneratorExp: _comprehension,
+            ast.DictComp: _dict_comprehension,
+            ast.Lambda: _lambda,
+            ast.NamedExpr: _walrus,
+            ast.Await: _await,
+            ast.Yield: _yield,
+            ast.YieldFrom: _await,
+            ast.IfExp: _if_expression,
+            ast.BoolOp: _bool_operation,
+            ast.UnaryOp: _unary,
+            ast.Compare: _compare,
+            ast.BinOp: _binary,
+            ast.Slice: _slice,
+        }
+    )

@@ -1,0 +1,291 @@
+"""Forks: two ways on with a state each, and what values come to where they meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ...protocol import events as e
+from ...protocol.events import Thing
+from .conditions import Formula, both, either, literals, negate
+from .dtypes import NOTHING, joined
+from .interpreter import Interpreter
+from .values import (
+    NONE,
+    Choice,
+    Const,
+    Divisor,
+    Engine,
+    Heap,
+    Named,
+    Opaque,
+    Params,
+    Ref,
+    Sequence,
+    Tensor,
+    Truth,
+    Value,
+    Vars,
+    merge_params,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def branch(at: Interpreter, formula: Formula) -> tuple[int | None, int | None]:
+    """Fork on a condition: the places where it is true and where it is false."""
+    if at.state.cur is None:
+        return None, None
+    if isinstance(formula, bool):
+        return (at.state.cur, None) if formula else (None, at.state.cur)
+    word = formula[0]
+    yes: int | None
+    no: int | None
+    if word == "test":
+        answered, denied = at.node(), at.node()
+        at.link(at.state.cur, answered, formula[1], True)
+        at.link(at.state.cur, denied, formula[1], False)
+        return answered, denied
+    if word == "not":
+        no, yes = branch(at, formula[1])
+        return yes, no
+    # Short circuit: an "and" goes on while its parts are true, an "or" while they are false.
+    ends: list[int | None] = []
+    for part in formula[1:]:
+        yes, no = branch(at, part)
+        ends.append(no if word == "and" else yes)
+        at.state.cur = yes if word == "and" else no
+        if at.state.cur is None:
+            break
+    through = at.state.cur
+    short = at.join(ends)
+    return (through, short) if word == "and" else (short, through)
+
+
+def fork(
+    at: Interpreter, formula: Formula, then: Callable[[], None], otherwise: Callable[[], None]
+) -> tuple[bool, bool]:
+    """Read two ways on, each with its own variables, and let them meet; says which of them come to an end."""
+    formula = at.short(formula)
+    if isinstance(formula, bool):
+        (then if formula else otherwise)()
+        return (at.state.cur is not None, False) if formula else (False, at.state.cur is not None)
+    mark = at.mark()
+    yes, no = branch(at, formula)
+    before_vars, before_heap, before = at.state.frame.vars, at.state.heap, len(at.written)
+    at.state.frame.vars, at.state.heap, at.state.cur = dict(before_vars), dict(before_heap), yes
+    at.state.path.append(formula)
+    then()
+    at.state.path.pop()
+    after_yes = (at.state.cur, at.state.frame.vars, at.state.heap)
+    at.state.frame.vars, at.state.heap, at.state.cur = dict(before_vars), dict(before_heap), no
+    at.state.path.append(negate(formula))
+    otherwise()
+    at.state.path.pop()
+    after_no = (at.state.cur, at.state.frame.vars, at.state.heap)
+    _meet(at, formula, after_yes, after_no, before)
+    if after_yes[0] is not None and after_no[0] is not None:
+        at.forget(mark)
+    return after_yes[0] is not None, after_no[0] is not None
+
+
+def _meet(
+    at: Interpreter,
+    formula: Formula,
+    yes: tuple[int | None, Vars, Heap],
+    no: tuple[int | None, Vars, Heap],
+    before: int,
+) -> None:
+    if yes[0] is None:
+        at.state.cur, at.state.frame.vars, at.state.heap = no
+    elif no[0] is None:
+        at.state.cur, at.state.frame.vars, at.state.heap = yes
+    else:
+        at.state.cur = at.join((yes[0], no[0]))
+        at.state.frame.vars = _meet_maps(at, formula, yes[1], no[1], yes[1])
+        at.state.heap = _meet_maps(at, formula, yes[2], no[2], dict.fromkeys(at.written[before:]))
+
+
+def _meet_maps(
+    at: Interpreter, formula: Formula, yes: dict[Any, Value], no: dict[Any, Value], keys: Iterable[Any]
+) -> dict[Any, Value]:
+    """What two maps come to where their ways meet; they differ in some keys at most."""
+    met = dict(no)
+    for key in keys:
+        value, other = yes.get(key), no.get(key)
+        if other is None:
+            if value is not None:
+                met[key] = value
+        elif value is not None and other is not value:
+            met[key] = join_values(at, formula, value, other, str(key))
+    return met
+
+
+def join_values(at: Interpreter, formula: Formula, a: Value, b: Value, name: str) -> Value:
+    """The value that is ``a`` where the formula is true and ``b`` where it is not."""
+    if a is b or (isinstance(a, Const) and isinstance(b, Const) and a.value is b.value):
+        return a
+    if isinstance(formula, bool):
+        return a if formula else b
+    if isinstance(a, Opaque) and isinstance(b, Opaque) and a.key == b.key:
+        return a.knowing(joined(a.fact, b.fact))
+    met = _joined(at, formula, a, b, name)
+    return met if a.fact is NOTHING and b.fact is NOTHING else met.knowing(joined(a.fact, b.fact))
+
+
+def _joined(at: Interpreter, formula: Formula, a: Value, b: Value, name: str) -> Value:
+    """The same of two values that differ, without what is known of their dtypes."""
+    if _is_truth(a) and _is_truth(b):
+        met = either(both(formula, _formula(a)), both(negate(formula), _formula(b)))
+        return Truth(at.short(met), a.loops | b.loops)
+    if isinstance(a, Engine) or isinstance(b, Engine):
+        if isinstance(a, Engine) and isinstance(b, Engine) and a.framework == b.framework:
+            return a if a.thing is b.thing else _same_engine(at, formula, a, b)
+    elif isinstance(a, Ref) and isinstance(b, Ref) and a.role == b.role and a.role in ("scaler", "optimizer", "module"):
+        if a.thing is b.thing:
+            return a
+        enabled = either(both(formula, a.enabled), both(negate(formula), b.enabled))
+        return Ref(_same_thing(at, a.thing, b.thing), at.short(enabled))
+    if isinstance(a, Named) and isinstance(b, Named):
+        return _either_name(at, formula, a, b)
+    if isinstance(a, Params) and isinstance(b, Params) and a.one == b.one:
+        merged = merge_params([a, b])
+        merged.one = a.one
+        return merged
+    if isinstance(a, Tensor) and isinstance(b, Tensor) and (a.scaler, a.uneven) == (b.scaler, b.uneven):
+        tensor = Tensor.merge([a, b])
+        tensor.divided = a.divided or b.divided
+        tensor.divisors = _divisors_of_either(at, formula, a, b)
+        return tensor
+    if isinstance(a, Sequence) and isinstance(b, Sequence) and len(a.items) == len(b.items):
+        pairs = zip(a.items, b.items, strict=True)
+        items = [join_values(at, formula, x, y, f"{name}[{i}]") for i, (x, y) in enumerate(pairs)]
+        both_ways = Sequence(items, open=a.open or b.open)
+        both_ways.pieces = a.pieces or b.pieces
+        return both_ways
+    if a.matters or b.matters:
+        options = [(at.short(both(formula, f)), v) for f, v in _options(a)]
+        options += [(at.short(both(negate(formula), f)), v) for f, v in _options(b)]
+        options = [(f, v) for f, v in options if f is not False]
+        if len(options) <= 8:
+            return Choice(options)
+    met_opaque = at.opaque(("met", name, at.graph.name, len(at.draft.nodes)), name, a.loops | b.loops)
+    met_opaque.divided = a.divided or b.divided
+    sides = [side for side in (a, b) if isinstance(side, Opaque)]
+    met_opaque.parameter = len(sides) == 2 and all(side.parameter for side in sides)
+    met_opaque.compares = any(side.compares for side in sides)
+    met_opaque.graded = any(side.graded for side in sides)
+    met_opaque.readings = tuple(dict.fromkeys(reading for side in sides for reading in side.readings))
+    if isinstance(a, Opaque) and isinstance(b, Opaque):
+        met_opaque.divisors = _divisors_of_either(at, formula, a, b)
+    return met_opaque
+
+
+def _either_name(at: Interpreter, formula: Formula, a: Named, b: Named) -> Named:
+    """The first of two names; of two dtypes it keeps which it is when."""
+    first, second = a.dtypes, b.dtypes
+    if first == second or not first or not second:
+        return a
+    met = Named(a.name)
+    met.shim = a.shim
+    for dtypes, here in ((first, formula), (second, negate(formula))):
+        for dtype, condition in dtypes.items():
+            met.ways[dtype] = at.short(either(met.ways.get(dtype, False), both(here, condition)))
+    return met
+
+
+def _divisors_of_either(
+    at: Interpreter, formula: Formula, a: Tensor | Opaque, b: Tensor | Opaque
+) -> frozenset[Divisor]:
+    """What a loss was divided by on both ways, or on the one that a test of that very number leads to."""
+    known = a.divisors & b.divisors
+    if known == a.divisors == b.divisors:
+        return known
+    asked = {key for key, _ in literals(formula)}
+    questions = [at.tests.question(key) for key in asked] if len(asked) == 1 else []
+    return known | {d for d in a.divisors ^ b.divisors if any(_mentions(question, d.key) for question in questions)}
+
+
+def _same_engine(at: Interpreter, formula: Formula, a: Engine, b: Engine) -> Engine:
+    """The one engine that stands for either of two of one framework."""
+    enabled = either(both(formula, a.enabled), both(negate(formula), b.enabled))
+    steps = a.steps if _same_number(a.steps, b.steps) else at.opaque(("steps", a.thing.key, b.thing.key), "")
+    precision = join_values(at, formula, a.precision, b.precision, "precision")
+    thing = _same_thing(at, a.thing, b.thing)
+    return Engine(a.framework, thing, enabled, a.source, precision, steps, a.optimizer)
+
+
+def _same_thing(at: Interpreter, a: Thing, b: Thing) -> Thing:
+    """The one thing that stands for either of two, made on the two arms of a fork."""
+    thing = at.thing(("either", a.key, b.key), a.role, a.name, a.site)
+    thing.facts.update({**b.facts, **a.facts})
+    if "owns" in thing.facts:
+        owns = a.facts.get("owns"), b.facts.get("owns")
+        thing.facts["owns"] = None if None in owns else owns[0] | owns[1]  # type: ignore[operator]
+    if a.role == "optimizer" and a.site is not None:
+        # Made anew on one of the arms, as far as is known.
+        at.emit_at(e.OPTIMIZER_NEW, a.site, thing.key, found=True)
+    return thing
+
+
+def on_each(at: Interpreter, value: Value, act: Callable[[Value], Value]) -> Value:
+    """Do what a call does on each of the values that its receiver may be; None can be no receiver."""
+    if not isinstance(value, Choice):
+        return act(value)
+    options = [(f, v) for f, v in value.options if not (isinstance(v, Const) and v.value is None)]
+    if not options:
+        return at.opaque(("of none", at.number(value)), "")
+    return _each(at, options, act, excluded=len(options) < len(value.options))
+
+
+def _each(
+    at: Interpreter, options: list[tuple[Formula, Value]], act: Callable[[Value], Value], *, excluded: bool
+) -> Value:
+    formula, value = options[0]
+    if len(options) == 1 and not excluded:
+        return act(value)
+    results: list[Value] = [NONE, NONE]
+
+    def then() -> None:
+        results[0] = act(value)
+
+    def otherwise() -> None:
+        if len(options) > 1:
+            results[1] = _each(at, options[1:], act, excluded=excluded)
+        else:
+            # Calling None raises: this way ends here.
+            at.state.cur = None
+
+    yes, no = fork(at, formula, then, otherwise)
+    if not no or isinstance(formula, bool):
+        return results[0]
+    if not yes:
+        return results[1]
+    return join_values(at, formula, results[0], results[1], "each")
+
+
+def _is_truth(value: Value) -> bool:
+    return isinstance(value, Truth) or (isinstance(value, Const) and isinstance(value.value, bool))
+
+
+def _formula(value: Value) -> Formula:
+    if isinstance(value, Truth):
+        return value.formula
+    assert isinstance(value, Const)
+    return bool(value.value)
+
+
+def _same_number(a: Value | None, b: Value | None) -> bool:
+    return a is b or (isinstance(a, Const) and isinstance(b, Const) and a.value == b.value)
+
+
+def _mentions(question: object, key: object) -> bool:
+    """Whether a question is about the value of a key."""
+    if question == key or question == repr(key):
+        return True
+    return isinstance(question, tuple) and any(_mentions(part, key) for part in question[1:])
+
+
+def _options(value: Value) -> list[tuple[Formula, Value]]:
+    return value.options if isinstance(value, Choice) else [(True, value)]

@@ -1,0 +1,64 @@
+"""Loops over the micro-batches of a window: what the text of a loop tells of the data that its turns see."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from ..project.module import stored_names
+from ..project.syntax import children, walk
+
+#: Calls that cut a batch into pieces.
+PIECES = frozenset({"chunk", "split", "tensor_split", "array_split", "islice", "batched"})
+
+
+def draws(nodes: Iterable[ast.AST]) -> bool:
+    """Whether something is taken from an iterator: ``next(it)``, ``it.next()``."""
+    for top in nodes:
+        for node in walk(top):
+            if not isinstance(node, ast.Call):
+                continue
+            func = node.func
+            if isinstance(func, ast.Name) and func.id == "next":
+                return True
+            if isinstance(func, ast.Attribute) and func.attr in ("next", "__next__"):
+                return True
+    return False
+
+
+def keeps_gradients(body: list[ast.stmt]) -> bool:
+    """Whether a turn looks at the gradients by itself, so that it may be about each turn's own."""
+    return any(isinstance(node, ast.Attribute) and node.attr == "grad" for top in body for node in walk(top))
+
+
+def selects(body: list[ast.stmt], target: ast.expr) -> bool:
+    """Whether the index of a loop picks what its turn works on: a time step, a view, a task."""
+    names = {node.id for node in walk(target) if isinstance(node, ast.Name)}
+    for top in body:
+        for node in walk(top):
+            if isinstance(node, ast.Subscript) and any(
+                isinstance(part, ast.Name) and part.id in names for part in walk(node.slice)
+            ):
+                return True
+    return False
+
+
+def loaded(body: list[ast.stmt]) -> set[str]:
+    """The names that a block reads and does not assign."""
+    assigned, _ = stored_names(body)
+    names = {node.id for top in body for node in walk(top) if isinstance(node, ast.Name)}
+    return names - assigned
+
+
+def stored_beside(outer: ast.For | ast.AsyncFor | ast.While, inner: ast.stmt) -> set[str]:
+    """The names that a turn of a loop assigns, those of a loop within it left out."""
+    names: set[str] = set()
+    stack: list[ast.AST] = [*outer.body, *([] if isinstance(outer, ast.While) else [outer.target])]
+    while stack:
+        node = stack.pop()
+        if node is inner:
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        stack.extend(children(node))
+    return names

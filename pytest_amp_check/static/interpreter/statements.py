@@ -1,0 +1,704 @@
+"""Statements: how control moves through a function, and what leaving a block undoes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from ...protocol import events as e
+from ...protocol.words import Words, chain
+from ..project.module import Imported, catches_import, stored_names
+from ..project.syntax import children, walk
+from .conditions import Formula, both, negate
+from .expressions import (
+    assign,
+    augment,
+    condition,
+    each_of,
+    element_of,
+    found_optimizer,
+    is_stepped,
+    is_version_guard,
+)
+from .forks import branch, fork, join_values
+from .identity import identity
+from .imports import imported, look_up
+from .interpreter import Handlers, Interpreter
+from .microbatches import draws, keeps_gradients, loaded, selects, stored_beside
+from .state import Loop
+from .values import (
+    NONE,
+    Choice,
+    ClassValue,
+    Const,
+    Frame,
+    FunctionValue,
+    GradMode,
+    Instance,
+    Mapping,
+    Named,
+    NullContext,
+    Opaque,
+    Params,
+    Ref,
+    Sequence,
+    Tensor,
+    Value,
+)
+from .wording import wording
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+TYPE_CHECKING = False
+#: Literal sequences up to this length are read item by item.
+UNROLL = 4
+
+
+def _expression(at: Interpreter, node: ast.Expr) -> None:
+    value = at.evaluate(node.value)
+    for listener in at.handlers.expression_read:
+        listener(at, node.value)
+    if isinstance(value, Ref) and value.role == "autocast" and isinstance(node.value, ast.Call):
+        at.emit(e.SCOPE_LOST, node.value, value.thing.key, how="expression", names={"context": wording(node.value)})
+
+
+def _assign(at: Interpreter, node: ast.Assign) -> None:
+    value = at.evaluate(node.value)
+    for listener in at.handlers.assigned:
+        listener(at, node)
+    for target in node.targets:
+        if isinstance(value, Tensor) and is_stepped(at, target):
+            # A method of a module makes optimizers, too.
+            value = at.fresh(node.value)
+        assign(at, target, value)
+        if isinstance(node.value, ast.Call) and isinstance(value, Opaque):
+            found_optimizer(at, target, value)
+
+
+def _ann_assign(at: Interpreter, node: ast.AnnAssign) -> None:
+    if node.value is not None:
+        assign(at, node.target, at.evaluate(node.value))
+
+
+def _aug_assign(at: Interpreter, node: ast.AugAssign) -> None:
+    augment(at, node)
+
+
+def _return(at: Interpreter, node: ast.Return) -> None:
+    value = at.evaluate(node.value) if node.value is not None else NONE
+    leave(at, at.state.frame.unwind_base)
+    if at.state.cur is not None:
+        here = at.state.path[at.state.frame.path_base :]
+        # Past some depth, which way a function returned is a question of its own.
+        condition = at.short(both(*here)) if len(here) <= 8 else at.ask(("return", id(node)), "", at.turning())
+        at.draft.leave(at.state.frame.returns, (at.state.cur, condition, value, at.state.heap))
+        at.draft.returned += 1
+    at.state.cur = None
+
+
+def _raise(at: Interpreter, node: ast.Raise) -> None:
+    for child in (node.exc, node.cause):
+        if child is not None:
+            at.evaluate(child)
+    if at.state.handlers and at.state.cur is not None:
+        here = at.node()
+        at.link(at.state.cur, here)
+        at.state.handlers[-1].append(here)
+    at.draft.happened += 1
+    at.state.cur = None
+
+
+def _break(at: Interpreter, node: ast.Break) -> None:
+    if at.state.loops:
+        loop = at.state.loops[-1]
+        leave(at, loop.unwind_base)
+        if at.state.cur is not None:
+            at.draft.leave(loop.breaks, (at.state.cur, at.state.frame.vars, at.state.heap))
+    at.draft.jumped += 1
+    at.state.cur = None
+
+
+def _continue(at: Interpreter, node: ast.Continue) -> None:
+    if at.state.loops:
+        loop = at.state.loops[-1]
+        leave(at, loop.unwind_base)
+        if at.state.cur is not None:
+            at.draft.leave(loop.continues, (at.state.cur, at.state.frame.vars, at.state.heap))
+    at.draft.jumped += 1
+    at.state.cur = None
+
+
+def leave(at: Interpreter, base: int) -> None:
+    """Do what leaving the open blocks above ``base`` does: exits of ``with``, ``finally`` blocks."""
+    saved = at.state.unwind
+    for i in range(len(saved) - 1, base - 1, -1):
+        if at.state.cur is None:
+            break
+        at.state.unwind = saved[:i]
+        saved[i]()
+    at.state.unwind = saved
+
+
+def _delete(at: Interpreter, node: ast.Delete) -> None:
+    for target in node.targets:
+        if isinstance(target, ast.Name):
+            at.state.frame.vars.pop(target.id, None)
+        elif isinstance(target, ast.Subscript):
+            holder, place = at.evaluate(target.value), at.evaluate(target.slice)
+            if isinstance(holder, Mapping) and isinstance(place, Const):
+                holder.items.pop(place.value, None)
+
+
+def _assert(at: Interpreter, node: ast.Assert) -> None:
+    formula = condition(at, node.test)
+    if not isinstance(formula, bool):
+        yes, _ = branch(at, formula)
+        at.state.cur = yes
+        at.state.path.append(formula)
+
+
+def _import(at: Interpreter, node: ast.Import) -> None:
+    for alias in node.names:
+        head = alias.name.partition(".")[0]
+        at.state.frame.vars[alias.asname or head] = imported(at, Imported(alias.name if alias.asname else head, "", 0))
+
+
+def _import_from(at: Interpreter, node: ast.ImportFrom) -> None:
+    for alias in node.names:
+        if alias.name != "*":
+            origin = Imported(node.module or "", alias.name, node.level)
+            at.state.frame.vars[alias.asname or alias.name] = imported(at, origin)
+
+
+def _function(at: Interpreter, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    function = at.state.frame.module.functions[node]
+    at.captured.append(at.state.frame)
+    value: Value = FunctionValue(function, at.state.frame.parent if at.state.frame.of_class else at.state.frame)
+    for decorator in reversed(node.decorator_list):
+        value = decorate(at, decorator, value, node)
+    at.state.frame.vars[node.name] = value
+    if isinstance(value, FunctionValue):
+        at.defined[node] = value
+
+
+def decorate(at: Interpreter, decorator: ast.expr, value: Value, node: ast.AST) -> Value:
+    """What a decorator makes of a function. One that is not understood is taken to change nothing."""
+    if isinstance(decorator, ast.Name) and decorator.id in ("staticmethod", "classmethod", "property"):
+        return value
+    applied = at.evaluate(decorator)
+    if isinstance(applied, Named):
+        at.call_value(applied, [], {}, decorator)
+        if applied.name in ("contextlib.contextmanager", "contextlib.asynccontextmanager") and isinstance(
+            value, FunctionValue
+        ):
+            value.function.manager = True
+    if not isinstance(value, FunctionValue):
+        return value
+    if isinstance(applied, (Ref, Choice)) and holds_autocast(applied):
+        function = value.function
+        if function.generator or isinstance(function.node, ast.AsyncFunctionDef):
+            words = wording(decorator)
+            key = applied.thing.key if isinstance(applied, Ref) else None
+            at.emit(e.SCOPE_LOST, decorator, key, how="generator", names={"context": words, "function": function.name})
+            return value
+        return FunctionValue(function, value.frame, value.receiver, (*value.wrappers, applied))
+    if isinstance(applied, GradMode):
+        return FunctionValue(value.function, value.frame, value.receiver, (*value.wrappers, applied))
+    if isinstance(applied, FunctionValue):
+        made = at.call_value(applied, [value], {}, node)
+        return made if isinstance(made, FunctionValue) else value
+    return value
+
+
+def _class(at: Interpreter, node: ast.ClassDef) -> None:
+    cls = at.state.frame.module.classes[node]
+    at.state.frame.vars[node.name] = ClassValue(cls, at.state.frame)
+    if not cls.words:
+        return
+    outer, frame = at.state.frame, Frame(at.state.frame.function, at.state.frame, at.state.frame.caller)
+    frame.of_class = True
+    at.captured.append(frame)
+    frame.path_base, frame.unwind_base = len(at.state.path), len(at.state.unwind)
+    at.state.frame = frame
+    at.read(node.body)
+    at.state.frame = outer
+    at.class_vars[node] = frame.vars
+
+
+def _if(at: Interpreter, node: ast.If) -> None:
+    if _is_main_guard(node.test):
+        at.read(node.body)
+        return
+    formula = condition(at, node.test)
+    shim = is_version_guard(node.test) or _asks_for_a_version(at, node.test)
+    at.state.shims += shim
+    yes, no = fork(at, formula, lambda: at.read(node.body), lambda: at.read(node.orelse))
+    at.state.shims -= shim
+    if not isinstance(formula, bool) and yes != no:
+        # One arm came to its end: what follows stands under the other's condition.
+        at.state.shims += shim
+        at.state.path.append(formula if yes else negate(formula))
+
+
+def _asks_for_a_version(at: Interpreter, test: ast.expr) -> bool:
+    """Whether a test asks for a version that was imported by another name."""
+    values = [look_up(at, part.id) for part in walk(test) if isinstance(part, ast.Name)]
+    return any(isinstance(value, Named) and "version" in value.name.lower() for value in values)
+
+
+def _match(at: Interpreter, node: ast.Match) -> None:
+    subject = at.evaluate(node.subject)
+    loops = subject.loops
+
+    def case(index: int) -> None:
+        if index == len(node.cases):
+            return
+        arm = node.cases[index]
+        for child in walk(arm.pattern):
+            name = getattr(child, "name", None) or getattr(child, "rest", None)
+            if isinstance(name, str):
+                at.state.frame.vars[name] = at.fresh(arm.pattern, name)
+        catch_all = isinstance(arm.pattern, ast.MatchAs) and arm.pattern.pattern is None and arm.guard is None
+        if catch_all:
+            formula: Formula = True
+        elif isinstance(arm.pattern, (ast.MatchValue, ast.MatchSingleton)):
+            formula = condition(at, _as_comparison(node.subject, arm.pattern))
+        else:
+            question = ("case", identity(at, subject), ast.dump(arm.pattern))
+            formula = at.ask(question, Words(arm.pattern), loops, arm.pattern)
+        if arm.guard is not None:
+            formula = both(formula, condition(at, arm.guard))
+        fork(at, formula, lambda: at.read(arm.body), lambda: case(index + 1))
+
+    case(0)
+
+
+def _try(at: Interpreter, node: ast.Try) -> None:
+    shim = any(catches_import(handler) for handler in node.handlers)
+    at.state.trying += shim
+    before_vars, before_heap, before_cur = dict(at.state.frame.vars), dict(at.state.heap), at.state.cur
+    raised: list[int] = [at.state.cur] if at.state.cur is not None else []
+    base = len(at.state.unwind)
+    if node.finalbody:
+        frame = at.state.frame
+        at.state.unwind = [*at.state.unwind, lambda: in_frame(at, frame, lambda: at.read(node.finalbody))]
+    at.state.handlers.append(raised)
+    at.state.guarded += bool(node.handlers)
+    depth, entered = at.state.depth, at.state.entered
+    at.read(node.body)
+    at.state.guarded -= bool(node.handlers)
+    at.state.handlers.pop()
+    if at.state.cur is not None:
+        at.read(node.orelse)
+    at.state.trying -= shim
+    at.state.shims += shim
+    ends = [(at.state.cur, at.state.frame.vars, at.state.heap)]
+    in_try = {**before_vars, **at.state.frame.vars}
+    for handler in node.handlers:
+        at.state.cur = at.join(_raising(at, raised))
+        if at.state.entered != entered:
+            at.emit(e.AUTOCAST_EXIT, handler, depth=depth)
+        at.state.frame.vars, at.state.heap = dict(in_try), dict(before_heap)
+        if handler.name:
+            at.state.frame.vars[handler.name] = at.fresh(handler, handler.name)
+        at.state.rescuing += 1
+        at.read(handler.body)
+        at.state.rescuing -= 1
+        ends.append((at.state.cur, at.state.frame.vars, at.state.heap))
+    at.state.unwind = at.state.unwind[:base]
+    at.state.shims -= shim
+    live = [end for end in ends if end[0] is not None]
+    if not live:
+        at.state.cur = None
+        if node.finalbody and before_cur is not None and raised and not node.handlers:
+            _only_raised(at, node, raised)
+        return
+    cur, variables, heap = live[0]
+    for other in live[1:]:
+        # Which way it went cannot be asked again; the body of the try is what the values are taken from.
+        cur = at.join((cur, other[0]))
+        variables = {**other[1], **variables}
+        heap = {**other[2], **heap}
+    at.state.cur, at.state.frame.vars, at.state.heap = cur, variables, heap
+    at.read(node.finalbody)
+
+
+def _raising(at: Interpreter, places: list[int]) -> list[int]:
+    """The places of a ``try`` after which something may raise: between step and update only what says so does."""
+    kept: list[int] = []
+    stepped: list[int] = []
+    for place in places:
+        event = at.draft.nodes[place].event
+        if event is not None and event.kind == e.UPDATE:
+            stepped.clear()
+        if event is not None and (stepped or event.kind == e.SCALER_STEP):
+            stepped.append(place)
+        else:
+            kept.append(place)
+    return kept + stepped
+
+
+def _only_raised(at: Interpreter, node: ast.Try, raised: list[int]) -> None:
+    at.state.cur = at.join(raised)
+    at.read(node.finalbody)
+    if at.state.handlers and at.state.cur is not None:
+        at.state.handlers[-1].append(at.state.cur)
+        # The place is needed yet: what leads to it cannot be left out of the graph.
+        at.draft.happened += 1
+    at.state.cur = None
+
+
+def in_frame(at: Interpreter, frame: Frame, act: Callable[[], None]) -> None:
+    saved = at.state.frame
+    at.state.frame = frame
+    act()
+    at.state.frame = saved
+
+
+def _for(at: Interpreter, node: ast.For | ast.AsyncFor) -> None:
+    iterable = at.evaluate(node.iter)
+    items = _few_items(iterable)
+    if items is None and (
+        _is_of_params(iterable)
+        or _is_of_things(iterable)
+        or _binds_object(at, node.target)
+        or _chooses_object(at, node)
+    ):
+        # What is done to every parameter, or to every optimizer, is done to the one that stands for them all.
+        items = [each_of(at, iterable, node.iter)]
+    if items is not None:
+        _unrolled(at, node, items)
+        return
+    pieces = iterable.pieces or (
+        isinstance(iterable, Opaque)
+        and iterable.iterates == "range"
+        and not selects(node.body, node.target)
+        and _draws_anew(at, node)
+    )
+
+    def bind() -> None:
+        assign(at, node.target, element_of(at, iterable, node.iter), anew=False)
+
+    _loop(at, node, bind, None, pieces=pieces)
+
+
+def _binds_object(at: Interpreter, target: ast.expr) -> bool:
+    return any(
+        isinstance(part, ast.Name) and at.state.frame.module.uses.get(part.id) in ("optimizer", "scaler")
+        for part in walk(target)
+    )
+
+
+def _chooses_object(at: Interpreter, node: ast.For | ast.AsyncFor) -> bool:
+    """Whether the variable of a loop picks an optimizer out of several, another one in each turn."""
+    if "optimizer" not in at.state.frame.module.uses.values() and "scaler" not in at.state.frame.module.uses.values():
+        return False
+    names = {part.id for part in walk(node.target) if isinstance(part, ast.Name)}
+    for inner in _own_nodes(node.body):
+        if isinstance(inner, ast.Assign) and isinstance(inner.value, ast.Subscript):
+            index = {part.id for part in walk(inner.value.slice) if isinstance(part, ast.Name)}
+            thing = any(
+                at.state.frame.module.uses.get(chain(target) or "") in ("optimizer", "scaler")
+                for target in inner.targets
+            )
+            if thing and index & names:
+                return True
+    return False
+
+
+def _unrolled(at: Interpreter, node: ast.For | ast.AsyncFor, items: list[Value]) -> None:
+    """A loop over a few known items: its body once for each."""
+    breaks: list[tuple[int, dict[str, Value], dict[tuple[int, str], Value]]] = []
+    for item in items:
+        if at.state.cur is None:
+            break
+        loop = Loop(-1, len(at.state.unwind))
+        at.state.loops.append(loop)
+        base = len(at.state.path)
+        assign(at, node.target, item)
+        at.read(node.body)
+        del at.state.path[base:]
+        at.state.loops.pop()
+        _gather(at, [*loop.continues])
+        breaks.extend(loop.breaks)
+    _gather(at, breaks)
+
+
+def _gather(at: Interpreter, ends: list[tuple[int, dict[str, Value], dict[tuple[int, str], Value]]]) -> None:
+    """Let other ways meet the one being read."""
+    for cur, variables, heap in ends:
+        if at.state.cur is None:
+            at.state.cur, at.state.frame.vars, at.state.heap = cur, variables, heap
+        else:
+            at.state.cur = at.join((at.state.cur, cur))
+            at.state.frame.vars = {**variables, **at.state.frame.vars}
+            at.state.heap = {**heap, **at.state.heap}
+
+
+def _while(at: Interpreter, node: ast.While) -> None:
+    _loop(at, node, lambda: None, node.test, pieces=any(loop.node for loop in at.state.loops) and draws(node.body))
+
+
+def _draws_anew(at: Interpreter, node: ast.For | ast.AsyncFor) -> bool:
+    """Whether each turn of a loop works on data that it draws itself, not on those of the turn around it."""
+    if draws(node.body):
+        return True
+    outer = at.state.loops[-1] if at.state.loops else None
+    if outer is None or outer.node is None or outer.frame is not at.state.frame:
+        return False
+    return not any(
+        _is_data(at.state.frame.vars.get(name)) for name in loaded(node.body) & stored_beside(outer.node, node)
+    )
+
+
+def _loop(
+    at: Interpreter,
+    node: ast.For | ast.AsyncFor | ast.While,
+    bind: Callable[[], None],
+    test: ast.expr | None,
+    *,
+    pieces: bool,
+) -> None:
+    if at.state.cur is None:
+        return
+    body, orelse = node.body, node.orelse
+    at.serial += 1
+    loop = Loop(at.serial, len(at.state.unwind))
+    loop.node, loop.frame = node, at.state.frame
+    loop.pieces = pieces and not keeps_gradients(body)
+    asked = len(at.tests.asked)
+    mark = at.mark()
+    _carry(at, body, loop, bind)
+    head = at.node()
+    asked_first = at.tests.test(("first turn", loop.key), "", None, frozenset())
+    asked_first.turn = True
+    first = asked_first.key
+    _turn(at, head, first, True)
+    at.draft.heads.append((head, loop.key))
+    before_vars, before_heap = at.state.frame.vars, at.state.heap
+    at.state.frame.vars, at.state.heap = dict(before_vars), dict(before_heap)
+    at.state.loops.append(loop)
+    base = len(at.state.path)
+    at.state.cur = head
+    past: int | None
+    if test is None:
+        # A loop over data that is empty teaches nothing: it is taken to turn at least once.
+        entry, past = at.node(), at.node()
+        at.link(head, entry)
+        at.link(head, past, first, False)
+        at.state.cur = entry
+    else:
+        at.state.cur, past = branch(at, condition(at, test))
+    bind()
+    at.read(body)
+    del at.state.path[base:]
+    _gather(at, loop.continues)
+    _turn(at, head, first, False)
+    open_ended = _leaves_the_step(at, head, loop)
+    after = (at.state.cur, at.state.frame.vars, at.state.heap)
+    at.state.loops.pop()
+    at.state.cur = past
+    counted = any(t.counts and loop.key in at.tests.loops[t.key] for t in at.tests.asked[asked:])
+    if counted and not open_ended and at.draft.happened != mark.happened:
+        at.emit(e.LOOP_EXIT, body[0])
+    if after[0] is not None:
+        at.state.frame.vars, at.state.heap = {**before_vars, **after[1]}, {**before_heap, **after[2]}
+    else:
+        at.state.frame.vars, at.state.heap = dict(before_vars), dict(before_heap)
+    # The loop's own jumps are settled; those of its else belong to a loop around it.
+    at.draft.jumped = mark.jumped
+    at.read(orelse)
+    _gather(at, loop.breaks)
+    if open_ended:
+        at.emit(e.LOOP_EXIT, body[0], complete=True)
+    at.forget(mark)
+
+
+def _leaves_the_step(at: Interpreter, head: int, loop: Loop) -> bool:
+    """Whether a loop that was just read runs backward and leaves the step to what follows; its events say so."""
+    events = [node.event for node in at.draft.nodes[head:] if node.event is not None]
+    backwards = [event for event in events if event.kind == e.BACKWARD]
+    if not backwards or any(event.facts.get("opaque") for event in backwards):
+        return False
+    if any(event.kind in (e.SCALER_STEP, e.STEP, e.HANDOFF) for event in events):
+        return False
+    for event in backwards:
+        if loop.pieces or "inside" not in event.facts:
+            event.facts["inside"] = e.MICRO if loop.pieces else e.LOOSE
+    for event in events:
+        if event.kind == e.LOOP_EXIT:
+            # The window that its loop stands in goes on.
+            event.facts["within"] = True
+    return True
+
+
+def _turn(at: Interpreter, head: int, first: int, truth: bool) -> None:
+    """Lead on to a turn of a loop, which is the first or is not."""
+    if at.state.cur is not None:
+        before = at.node()
+        at.link(at.state.cur, before)
+        at.draft.nodes[before].forgets |= 1 << first
+        at.link(before, head, first, truth)
+
+
+def _carry(at: Interpreter, body: list[ast.stmt], loop: Loop, bind: Callable[[], None]) -> None:
+    """Let go of what a turn of the loop changes and the next one finds.
+
+    A variable that holds a thing, or None, is worth a trial turn that shows what it holds after; others become
+    unknown.
+    """
+    names, attributes = stored_names(body)
+    carried = [name for name in names if name in at.state.frame.vars]
+    held = [key for key in at.state.heap if key[1] in attributes]
+    trial = any(_may_become_thing(at.state.frame.vars[name]) for name in carried)
+    trial = trial or any(_may_become_thing(at.state.heap[key]) for key in held)
+    if trial and at.spent < 4_000:
+        after_vars, after_heap = _trial(at, body, loop, bind)
+    else:
+        after_vars, after_heap = {}, {}
+    key = frozenset((loop.key,))
+    for name in carried:
+        value = at.state.frame.vars[name]
+        at.state.frame.vars[name] = _carried(at, value, after_vars.get(name), name, key)
+    for place in held:
+        at.store(*place, _carried(at, at.state.heap[place], after_heap.get(place), place[1], key))
+
+
+def _carried(at: Interpreter, value: Value, after: Value | None, name: str, key: frozenset[int]) -> Value:
+    if isinstance(value, (Tensor, Sequence)):
+        return value
+    if _may_become_thing(value):
+        if after is None or after is value or isinstance(after, Opaque):
+            return value
+        formula = at.ask(("first turn", *key), "", frozenset())
+        return join_values(at, formula, value, after, name)
+    if isinstance(value, (Const, Opaque)):
+        at.serial += 1
+        made = at.opaque(("carried", at.serial, name), name, key)
+        made.counter = isinstance(value, Const) and isinstance(value.value, int) and not isinstance(value.value, bool)
+        made.counter = made.counter or (isinstance(value, Opaque) and value.counter)
+        if made.counter and isinstance(value, Const) and isinstance(value.value, int):
+            made.first = value.value
+        elif isinstance(value, Opaque) and value.counter and value.first is not None:
+            made.first = value.first + value.offset
+        made.fact = value.fact
+        return made
+    return value
+
+
+def _trial(
+    at: Interpreter, body: list[ast.stmt], loop: Loop, bind: Callable[[], None]
+) -> tuple[dict[str, Value], dict[tuple[int, str], Value]]:
+    """Read a turn of a loop without keeping its events."""
+    after: list[Any] = []
+
+    def turn() -> None:
+        trial = Loop(loop.key, len(at.state.unwind))
+        at.state.loops.append(trial)
+        bind()
+        at.read(body)
+        _gather(at, trial.continues)
+        after.extend((at.state.frame.vars, at.state.heap))
+
+    at.discarded(turn)
+    return after[0], after[1]
+
+
+def holds_autocast(value: Value) -> bool:
+    if isinstance(value, Choice):
+        return any(holds_autocast(v) for _, v in value.options)
+    return isinstance(value, Ref) and value.role == "autocast"
+
+
+def _may_become_thing(value: Value) -> bool:
+    """Whether a variable that a loop assigns may hold something the protocol cares for."""
+    if isinstance(value, Const):
+        return value.value is None
+    return isinstance(value, (Ref, Choice, Instance, NullContext, Params, FunctionValue))
+
+
+def _few_items(value: Value) -> list[Value] | None:
+    if not isinstance(value, Sequence) or value.open or not 0 < len(value.items) <= UNROLL:
+        return None
+    worth = (Ref, Choice, Instance, Sequence, FunctionValue)
+    return value.items if any(isinstance(item, worth) for item in value.items) else None
+
+
+def _is_of_params(value: Value) -> bool:
+    if isinstance(value, Sequence) and value.items:
+        return all(_is_of_params(item) for item in value.items if not isinstance(item, Opaque)) and any(
+            _is_of_params(item) for item in value.items
+        )
+    return isinstance(value, Params)
+
+
+def _is_data(value: Value | None) -> bool:
+    """Whether a variable may hold what a model is trained on."""
+    if isinstance(value, Opaque):
+        return not value.counter
+    return isinstance(value, (Tensor, Sequence))
+
+
+def _is_of_things(value: Value) -> bool:
+    """Whether a sequence of unknown length holds one thing, as a comprehension leaves it, that stands for them all."""
+    if not isinstance(value, Sequence) or not value.open or len(value.items) != 1:
+        return False
+    (item,) = value.items
+    parts = item.items if isinstance(item, Sequence) and not item.open else [item]
+    return any(isinstance(part, Ref) and part.role in ("optimizer", "scaler") for part in parts)
+
+
+def _is_main_guard(test: ast.expr) -> bool:
+    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
+
+
+def _as_comparison(subject: ast.expr, pattern: ast.MatchValue | ast.MatchSingleton) -> ast.expr:
+    """The comparison that a case asks, so that it is the same question as an ``if``'s."""
+    value = pattern.value if isinstance(pattern, ast.MatchValue) else ast.Constant(pattern.value)
+    operator = ast.Eq() if isinstance(pattern, ast.MatchValue) else ast.Is()
+    comparison = ast.copy_location(ast.Compare(subject, [operator], [value]), pattern)
+    return ast.fix_missing_locations(comparison)
+
+
+def _own_nodes(statements: list[ast.stmt]) -> list[ast.AST]:
+    """The nodes of statements, without those of functions defined in them."""
+    found: list[ast.AST] = []
+    stack: list[ast.AST] = list(statements)
+    while stack:
+        node = stack.pop()
+        found.append(node)
+        inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+        stack.extend(child for child in children(node) if not isinstance(child, inner))
+    return found
+
+
+def register(handlers: Handlers) -> None:
+    handlers.statements.update(
+        {
+            ast.Expr: _expression,
+            ast.Assign: _assign,
+            ast.AnnAssign: _ann_assign,
+            ast.AugAssign: _aug_assign,
+            ast.Return: _return,
+            ast.Raise: _raise,
+            ast.Break: _break,
+            ast.Continue: _continue,
+            ast.Delete: _delete,
+            ast.Assert: _assert,
+            ast.Import: _import,
+            ast.ImportFrom: _import_from,
+            ast.FunctionDef: _function,
+            ast.AsyncFunctionDef: _function,
+            ast.ClassDef: _class,
+            ast.If: _if,
+            ast.Match: _match,
+            ast.Try: _try,
+            ast.For: _for,
+            ast.AsyncFor: _for,
+            ast.While: _while,
+        }
+    )
+    if hasattr(ast, "TryStar"):
+        handlers.statements[ast.TryStar] = _try

@@ -1,0 +1,66 @@
+"""Tensors: under which regions they are computed, and from what."""
+
+from __future__ import annotations
+
+from .dtypes import is_low
+from .interpreter import Interpreter
+from .values import Opaque, Tensor, Value, tensors_of
+
+
+def in_region(at: Interpreter) -> bool:
+    """Whether an autocast region may be enabled where this is read."""
+    return any(region.enabled is not False for region in at.state.open)
+
+
+def mark_region(at: Interpreter, made: Tensor) -> None:
+    """Record under which regions a tensor was computed."""
+    region = next((r for r in reversed(at.state.open) if r.device != "null"), None)
+    if region is not None and region.enabled is not False:
+        made.autocast = "in"
+        known = region.dtype if region.enabled is True and region.dtype else "?"
+        made.dtypes = made.dtypes | {known}
+        made.low = region.dtype or "?"
+    elif at.state.maybe_open:
+        made.autocast = "unknown"
+        made.dtypes = made.dtypes | {"?"}
+    elif region is None or not made.autocast:
+        made.autocast = "out"
+
+
+def computed(at: Interpreter, parts: list[Tensor]) -> Tensor:
+    made = Tensor.merge(parts)
+    made.divisors, made.factors = frozenset(), frozenset()
+    made.loops |= at.turning()
+    made.in_region = in_region(at)
+    if made.in_region and not made.autocast:
+        mark_region(at, made)
+    return made
+
+
+def low_result(at: Interpreter, op: str, operands: list[Value]) -> Tensor:
+    """What an op gives that autocast runs in low precision, on some devices at least."""
+    tensors = [tensor for value in operands for tensor in tensors_of(value)]
+    made = computed(at, tensors) if tensors else foreign_tensor(at, None)
+    made.matmul = is_low(op, region_device(at))
+    if made.matmul and in_region(at):
+        mark_region(at, made)
+    return made
+
+
+def region_device(at: Interpreter) -> str:
+    """The type of device of the innermost region, "" where there is none, or it is not known."""
+    return next((region.device for region in reversed(at.state.open) if region.device != "null"), "")
+
+
+def foreign_tensor(at: Interpreter, value: Value | None) -> Tensor:
+    """A loss of which only the name is known."""
+    made = Tensor(value.loops if value is not None else frozenset())
+    made.deps = None
+    made.opaque = isinstance(value, Opaque) and (value.parameter or value.graded)
+    made.vague = not (isinstance(value, Opaque) and value.compares)
+    made.divided = value is not None and value.divided
+    if isinstance(value, Opaque):
+        made.divisors, made.factors = value.divisors, value.factors
+    made.autocast = "unknown"
+    made.module_read = False
+    return made

@@ -1,0 +1,158 @@
+"""What cannot be read: listeners hear of what it is given, and it gives a value of which only the identity is known."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from ...protocol import events as e
+from ...protocol.events import Thing
+from .identity import structural
+from .interpreter import Handlers, Interpreter
+from .tensors import computed
+from .values import (
+    Args,
+    Choice,
+    Grad,
+    Instance,
+    Keywords,
+    Mapping,
+    Opaque,
+    Params,
+    Ref,
+    Sequence,
+    Value,
+    options_of,
+    tensors_of,
+)
+from .wording import wording
+
+#: Objects within objects that are looked into for what they hold.
+HOLDERS = 4
+#: Calls whose answer is another each time they are asked, a number or an object.
+IMPURE = frozenset(
+    "rand randn randint random uniform choice next time perf_counter pop popleft get_nowait sample "
+    "from_pretrained".split()
+)
+#: Methods by which a list, a meter, a logger or a progress bar is given a value.
+TELLING = frozenset(
+    "append add update log info debug warning error print write set_postfix add_scalar set_description".split()
+)
+
+
+def unknown(at: Interpreter, func: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """A call of something that cannot be read."""
+    given = [*args, *keywords.values()]
+    hand_off(at, given, node)
+    tensors = [t for value in given for t in tensors_of(value)]
+    name = func.text if isinstance(func, Opaque) else ""
+    last = name.rpartition(".")[2]
+    for listener in at.handlers.handed:
+        if listener(at, func, given, node):
+            break
+    if tensors and last not in TELLING:
+        made = computed(at, tensors)
+        made.deps = None
+        # A criterion is given targets, too: what is given a result of a model alone makes no loss of it.
+        if len(given) > 1 or tensors[0].forward is None:
+            made.divided = made.divided and any(t.is_loss for t in tensors)
+        if len(given) > 1:
+            made.vague = False
+        made.opaque = made.opaque or is_graded(given)
+        made.module_read = False
+        return made
+    if last in IMPURE:
+        return at.fresh(node, name)
+    made_opaque = structural(
+        at, "call", (func, *given), wording(node) if isinstance(node, ast.Call) else "", tuple(keywords)
+    )
+    if at.state.loops:
+        made_opaque.loops |= frozenset((at.state.loops[-1].key,))
+    made_opaque.called = True
+    made_opaque.divided = hands_on_divided(given)
+    made_opaque.compares = len(given) > 1 and any(isinstance(v, Opaque) and v.called for v in given)
+    return made_opaque
+
+
+def hand_off(at: Interpreter, given: list[Value], node: ast.AST) -> None:
+    """Tell the protocol that unknown code was given scalers or optimizers."""
+    for value in given:
+        if isinstance(value, Opaque):
+            at.program.facts.setdefault("handed", set()).add(value.key)
+    options = [v for value in given for v in options_of(value)]
+    direct = [value.thing for value in options if isinstance(value, Ref) and value.enabled is not False]
+    trainers = {t.role for t in direct} >= {"scaler", "optimizer"}
+    things = tuple(thing.key for thing in held(at, given))
+    if things:
+        at.emit(e.HANDOFF, node, things=things, trains=tuple(t.key for t in direct) if trainers else ())
+    if "no_sync" in at.module.identifiers and any(_has_gradients(value) for value in given):
+        at.emit(e.GRAD_AVERAGE, node)
+
+
+def held(at: Interpreter, values: Iterable[Value]) -> list[Thing]:
+    """The scalers and optimizers that values are or hold."""
+    things: dict[int, Thing] = {}
+    seen: set[int] = set()
+    for value in values:
+        _hold(at, value, things, seen, 0)
+    return list(things.values())
+
+
+def _hold(at: Interpreter, value: Value, things: dict[int, Thing], seen: set[int], depth: int) -> None:
+    if isinstance(value, Ref):
+        if value.role in ("scaler", "optimizer"):
+            things[value.thing.key] = value.thing
+        return
+    inner: Iterable[Value] = ()
+    if isinstance(value, Sequence):
+        inner = value.items
+    elif isinstance(value, Mapping):
+        inner = value.items.values()
+    elif isinstance(value, Choice):
+        inner = [option for _, option in value.options]
+    elif isinstance(value, Instance) and value.key not in seen:
+        seen.add(value.key)
+        inner = [item for _, item in at.attributes(value.key)]
+    if depth < HOLDERS:
+        for item in inner:
+            _hold(at, item, things, seen, depth + 1)
+
+
+def lend(at: Interpreter, receiver: Value, given: list[Value]) -> None:
+    """A dict that a method which cannot be read is given: with a scaler at hand it may add its state."""
+    if holds_scaler(at, [receiver]):
+        for value in given:
+            if isinstance(value, Mapping):
+                value.open = True
+
+
+def holds_scaler(at: Interpreter, values: list[Value]) -> bool:
+    return any(thing.role == "scaler" for thing in held(at, values))
+
+
+def refs(at: Interpreter, keys: tuple[int, ...]) -> list[Value]:
+    return [Ref(at.program.things[key]) for key in keys]
+
+
+def is_graded(values: Iterable[Value]) -> bool:
+    """Whether something is computed with the gradient of a tensor, which may hold the loss scale or not."""
+    return any(isinstance(value, Opaque) and value.graded for value in values)
+
+
+def hands_on_divided(given: list[Value]) -> bool:
+    """Whether what unknown code makes of its arguments may be a loss that was divided: it is given nothing else."""
+    return len(given) == 1 and isinstance(given[0], Opaque) and given[0].divided
+
+
+def compares(name: str) -> bool:
+    """Whether a function is one that tests compare with."""
+    return name.rpartition(".")[2].startswith(("assert", "Assert"))
+
+
+def _has_gradients(value: Value) -> bool:
+    """Whether whoever is given a value may average gradients over processes by hand."""
+    return isinstance(value, (Params, Grad)) or (isinstance(value, Ref) and value.role in ("module", "optimizer"))
+
+
+def register(handlers: Handlers) -> None:
+    handlers.calls[""] = unknown

@@ -1,0 +1,827 @@
+"""What an expression may stand for: the abstract values that the reader computes with."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from collections.abc import Mapping as Items
+
+from ...protocol.events import Event, Site, Thing
+from ...protocol.named import NamedTuple
+from ...protocol.surface import DTYPES, canonical
+from .conditions import Formula
+from .dtypes import A_NUMBER, NOTHING, Fact, joined
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..project.module import Class, Function, Imported, Module
+
+#: An empty set: most values have several, and each made anew would be an object of its own.
+EMPTY: frozenset[Any] = frozenset()
+
+
+class Value:
+    """An abstract value.
+
+    ``loops`` are the loops in which it is made anew on every turn; ``divided`` says that it came from a division, so
+    that what it is multiplied into may be an average; ``pieces`` that it holds the micro-batches of one window.
+    """
+
+    __slots__ = ("divided", "loops", "pieces")
+
+    #: By what the handlers of calls, methods, attributes and contexts know it.
+    kind: str = ""
+    #: Whether the protocol cares which of two values it is.
+    matters: bool = False
+    #: What is known of its dtype, as that of a tensor.
+    fact: Fact = NOTHING
+
+    def __init__(self, loops: frozenset[int] = EMPTY) -> None:
+        self.loops = loops
+        self.divided = False
+        self.pieces = False
+
+    def knowing(self, fact: Fact) -> Value:
+        """The same value, of which this is known; itself where nothing can be."""
+        return self
+
+
+class Const(Value):
+    """A Python constant."""
+
+    kind = "constant"
+
+    __slots__ = (
+        "fact",
+        "value",
+    )
+
+    def __init__(self, value: object) -> None:
+        super().__init__()
+        self.value = value
+        self.fact = A_NUMBER if type(value) in (int, float) else NOTHING
+
+    @property
+    def matters(self) -> bool:  # type: ignore[override]
+        return self.value is None or isinstance(self.value, (str, bool))
+
+    def copy(self) -> Const:
+        made = Const(self.value)
+        made.loops, made.divided, made.pieces = self.loops, self.divided, self.pieces
+        return made
+
+    def knowing(self, fact: Fact) -> Const:
+        if fact == self.fact:
+            return self
+        made = self.copy()
+        made.fact = fact
+        return made
+
+
+class Opaque(Value):
+    """A value of which only its identity is known: equal expressions over equal values are the same Opaque.
+
+    ``parameter`` says that it came in from outside the code that is read, ``argument`` that it did so itself, and
+    is no part of what did. ``counter`` marks a number that a loop counts, with ``first`` its first value where that
+    is known; ``offset`` is what was added to it; ``index`` says that the loop itself hands it out. ``remainder``
+    holds the two sides of a ``%``. ``readings`` are the events that read the gradients from which it was computed;
+    ``iterates`` is "range" or "enumerate" for those. ``called`` says that a call gave it, ``compares`` that such a
+    call was given what another one gave, as a criterion is; ``graded`` that it was computed from the gradient of a
+    tensor. ``entry`` is the key of the unknown value that it is an item of, and the name of the item where that is
+    known. ``full`` says that it is a tensor of float32, made here. ``divisors`` is what it was divided by,
+    ``factors`` the identities of what it was multiplied by. ``schedules`` is the key of the optimizer whose learning
+    rate it moves, -1 if it is no scheduler.
+    """
+
+    kind = "unknown"
+
+    __slots__ = (
+        "_base",
+        "argument",
+        "called",
+        "compares",
+        "counter",
+        "divisors",
+        "entry",
+        "fact",
+        "factors",
+        "first",
+        "full",
+        "graded",
+        "index",
+        "iterates",
+        "key",
+        "offset",
+        "parameter",
+        "readings",
+        "remainder",
+        "schedules",
+        "words",
+    )
+
+    def __init__(self, key: int, words: object, loops: frozenset[int] = EMPTY, *, parameter: bool = False) -> None:
+        super().__init__(loops)
+        self.key = key
+        self.fact = NOTHING
+        self.words = words
+        self.iterates = ""
+        self.parameter = self.argument = parameter
+        self.counter = False
+        self.first: int | None = None
+        self.index = False
+        self.offset = 0
+        self._base: Opaque | None = None
+        self.remainder: tuple[Value, Value] | None = None
+        self.called = False
+        self.compares = False
+        self.full = False
+        self.graded = False
+        self.readings: tuple[Event, ...] = ()
+        self.entry: tuple[int, str | None] | None = None
+        self.divisors: frozenset[Divisor] = EMPTY
+        self.factors: frozenset[object] = EMPTY
+        self.schedules = -1
+
+    @property
+    def base(self) -> Opaque:
+        """What :attr:`offset` was added to: itself, where nothing was."""
+        return self._base or self
+
+    @base.setter
+    def base(self, value: Opaque) -> None:
+        self._base = value
+
+    @property
+    def text(self) -> str:
+        """The user's own words for it."""
+        return str(self.words)
+
+    def copy(self) -> Opaque:
+        """The same unknown value, as whatever asks about it finds."""
+        made = Opaque(self.key, self.words, self.loops)
+        made.divided, made.pieces = self.divided, self.pieces
+        for name in Opaque.__slots__:
+            setattr(made, name, getattr(self, name))
+        return made
+
+    def knowing(self, fact: Fact) -> Opaque:
+        if fact == self.fact:
+            return self
+        made = self.copy()
+        made.fact = fact
+        return made
+
+
+class Named(Value):
+    """Something reachable by a dotted name outside the project: ``torch.float16``, ``os.environ``.
+
+    ``shim`` says that it was imported where an older or newer torch is provided for. Where it is the first of several
+    dtypes, ``ways`` holds them by name, each with its condition.
+    """
+
+    kind = "named"
+    matters = True
+
+    __slots__ = ("name", "shim", "ways")
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.shim = False
+        self.ways: dict[str, Formula] = {}
+
+    @property
+    def dtypes(self) -> dict[str, Formula]:
+        """The dtypes that it may be, each with its condition: none, where it is no dtype."""
+        if self.ways:
+            return self.ways
+        dtype = DTYPES.get(canonical(self.name))
+        return {} if dtype is None else {dtype: True}
+
+
+class ImportedValue(Value):
+    """What an import gives a name to, not looked at yet; ``shim`` as in :class:`Named`."""
+
+    kind = "imported"
+
+    __slots__ = ("origin", "shim")
+
+    def __init__(self, origin: Imported, *, shim: bool) -> None:
+        super().__init__()
+        self.origin = origin
+        self.shim = shim
+
+
+class ModuleValue(Value):
+    """A module of the project at an absolute ``path``, or a package without a file of its own."""
+
+    kind = "project module"
+
+    __slots__ = ("module", "name", "path")
+
+    def __init__(self, path: str, module: Module | None, name: str) -> None:
+        super().__init__()
+        self.path = path
+        self.module = module
+        self.name = name
+
+
+class Ref(Value):
+    """A thing of the protocol: a scaler, an optimizer, a module, an autocast context, a loss function.
+
+    ``enabled`` is the condition under which a scaler or an autocast is enabled. ``source`` is the opaque value that the
+    thing was recognised in by its use; such a thing may also be None.
+    """
+
+    matters = True
+
+    __slots__ = ("enabled", "kind", "source", "thing")
+
+    def __init__(self, thing: Thing, enabled: Formula = True, source: Opaque | None = None) -> None:
+        super().__init__()
+        self.kind = thing.role
+        self.thing = thing
+        self.enabled = enabled
+        self.source = source
+
+    @property
+    def role(self) -> str:
+        return self.thing.role
+
+
+class Engine(Ref):
+    """The object through which a framework scales, unscales and steps; its thing is the scaler that it holds.
+
+    ``framework`` is its key in the table, ``enabled`` the condition under which it scales, ``precision`` the value that
+    decides about it. ``steps`` is the number by which its backward divides losses, None where it never does;
+    ``optimizer`` the one that it wraps.
+    """
+
+    __slots__ = ("framework", "optimizer", "precision", "steps")
+
+    def __init__(
+        self,
+        framework: str,
+        thing: Thing,
+        enabled: Formula = True,
+        source: Opaque | None = None,
+        precision: Value | None = None,
+        steps: Value | None = None,
+        optimizer: Value | None = None,
+    ) -> None:
+        super().__init__(thing, enabled, source)
+        self.kind = "engine"
+        self.framework = framework
+        self.precision = precision or NONE
+        self.steps = steps
+        self.optimizer = optimizer
+
+
+class Divisor(NamedTuple):
+    """What a loss was divided by: the identity of the number, the user's words for it, and where."""
+
+    key: object
+    words: object
+    site: Site
+
+
+class FunctionValue(Value):
+    """A function or method of the project with what it is bound to."""
+
+    kind = "function"
+    matters = True
+
+    __slots__ = ("frame", "function", "receiver", "wrappers")
+
+    def __init__(
+        self,
+        function: Function,
+        frame: Frame | None,
+        receiver: Value | None = None,
+        wrappers: tuple[Value, ...] = (),
+    ) -> None:
+        super().__init__()
+        self.function = function
+        self.frame = frame
+        self.receiver = receiver
+        self.wrappers = wrappers
+
+
+class ClassValue(Value):
+    """A class of the project."""
+
+    kind = "class"
+    matters = True
+
+    __slots__ = ("cls", "frame")
+
+    def __init__(self, cls: Class, frame: Frame | None) -> None:
+        super().__init__()
+        self.cls = cls
+        self.frame = frame
+
+
+class Instance(Value):
+    """An object of a class of the project; its attributes live in the machine's heap under ``key``."""
+
+    matters = True
+
+    __slots__ = ("cls", "key", "kind", "thing")
+
+    def __init__(self, cls: Class, key: int, thing: Thing | None = None) -> None:
+        super().__init__()
+        self.cls = cls
+        self.key = key
+        self.thing = thing
+        self.kind = "instance" if thing is None else "module instance"
+
+
+class SuperValue(Value):
+    """``super()`` in a method: attributes come from the bases of ``cls``."""
+
+    kind = "super"
+
+    __slots__ = ("cls", "receiver")
+
+    def __init__(self, cls: Class, receiver: Value) -> None:
+        super().__init__()
+        self.cls = cls
+        self.receiver = receiver
+
+
+class Tensor(Value):
+    """A tensor that a loss is, or is made of.
+
+    scaler      key of the scaler it was multiplied by, -1 if none
+    divided     it was divided, or summed rather than averaged: accumulation may be accounted for
+    deps        keys of the modules whose forward it depends on, None where that is not known
+    autocast    "in", "out" or "unknown": where those forwards ran
+    in_region   the last function applied to it ran in an autocast region
+    dtypes      dtypes of those regions; "?" where a region may be disabled or its dtype is not known
+    forward     the event of the first of those forwards
+    low         the low-precision dtype that it has where those regions are enabled, "" if none, "?" if not known
+    matmul      it comes from an op that autocast runs in the low-precision dtype
+    penalty     the event site of an autograd.grad of a scaled loss that it holds, with the scale still in
+    opaque      it came in from outside the code that is read
+    is_loss     a loss function made it
+    custom      an autograd.Function of the project made it, whose backward is not decorated with custom_bwd
+    module_read every module it depends on is in the project and enters no autocast itself
+    divisors    what it was divided by; ``factors`` are the identities of what it was multiplied by
+    ran         the loops in whose turns those forwards ran
+    uneven      it is a sum of which one part holds a loss scale and another none, or another scaler's
+    vague       it is a part of what code that cannot be read gave, of which nobody knows how it was reduced
+    """
+
+    kind = "tensor"
+
+    __slots__ = (
+        "autocast",
+        "custom",
+        "deps",
+        "divisors",
+        "dtypes",
+        "fact",
+        "factors",
+        "forward",
+        "in_region",
+        "is_loss",
+        "low",
+        "matmul",
+        "module_read",
+        "opaque",
+        "penalty",
+        "ran",
+        "scaler",
+        "uneven",
+        "vague",
+    )
+
+    def __init__(self, loops: frozenset[int] = EMPTY) -> None:
+        super().__init__(loops)
+        self.scaler = -1
+        self.fact = NOTHING
+        self.deps: frozenset[int] | None = frozenset()
+        self.autocast = ""
+        self.in_region = False
+        self.dtypes: frozenset[str] = EMPTY
+        self.forward: Event | None = None
+        self.low = ""
+        self.matmul = False
+        self.penalty: object = None
+        self.opaque = False
+        self.is_loss = False
+        self.custom = False
+        self.module_read = True
+        self.divisors: frozenset[Divisor] = EMPTY
+        self.factors: frozenset[object] = EMPTY
+        self.vague = False
+        self.uneven = False
+        self.ran: frozenset[int] = frozenset()
+
+    @property
+    def matters(self) -> bool:  # type: ignore[override]
+        return self.scaler >= 0
+
+    def copy(self) -> Tensor:
+        made = Tensor(self.loops)
+        made.divided = self.divided
+        for name in Tensor.__slots__:
+            setattr(made, name, getattr(self, name))
+        return made
+
+    @staticmethod
+    def merge(parts: list[Tensor]) -> Tensor:
+        """A tensor computed from others."""
+        made = parts[0].copy()
+        made.fact = NOTHING
+        for part in parts[1:]:
+            made.loops |= part.loops
+            made.scaler = max(made.scaler, part.scaler)
+            made.divided = made.divided and part.divided
+            made.deps = None if made.deps is None or part.deps is None else made.deps | part.deps
+            made.dtypes |= part.dtypes
+            made.forward = made.forward or part.forward
+            made.low = made.low or part.low
+            made.matmul = made.matmul or part.matmul
+            made.penalty = made.penalty or part.penalty
+            made.uneven = made.uneven or part.uneven
+            made.opaque = made.opaque or part.opaque
+            made.is_loss = made.is_loss or part.is_loss
+            made.custom = made.custom or part.custom
+            made.ran |= part.ran
+            made.module_read = made.module_read and part.module_read
+            made.vague = made.vague and part.vague
+            if part.autocast and made.autocast != part.autocast:
+                made.autocast = (
+                    part.autocast
+                    if not made.autocast
+                    else "unknown"
+                    if "unknown" in (made.autocast, part.autocast)
+                    else "in"
+                )
+        return made
+
+    def knowing(self, fact: Fact) -> Tensor:
+        if fact == self.fact:
+            return self
+        made = self.copy()
+        made.fact = fact
+        return made
+
+
+class Params(Value):
+    """Parameters, or an iterable of them: of modules, or of optimizers; None where whose is not known.
+
+    ``one`` says that it is a single parameter, ``groups`` that it is ``optimizer.param_groups`` or one of them.
+    """
+
+    kind = "parameters"
+    matters = True
+
+    __slots__ = ("groups", "modules", "one", "optimizers")
+
+    def __init__(
+        self,
+        modules: frozenset[int] | None = None,
+        optimizers: frozenset[int] | None = None,
+        *,
+        one: bool = False,
+        groups: bool = False,
+    ) -> None:
+        super().__init__()
+        self.modules = modules
+        self.optimizers = optimizers
+        self.one = one
+        self.groups = groups
+
+
+class Grad(Value):
+    """``p.grad`` of parameters."""
+
+    kind = "gradients"
+
+    __slots__ = ("params", "unscaled")
+
+    def __init__(self, params: Params, *, unscaled: bool = False) -> None:
+        super().__init__()
+        self.params = params
+        self.unscaled = unscaled
+
+
+class ScaleValue(Value):
+    """A number that is the loss scale, or its inverse."""
+
+    kind = "scale"
+    matters = True
+
+    __slots__ = ("inverse", "scaler")
+
+    def __init__(self, scaler: int, *, inverse: bool = False) -> None:
+        super().__init__()
+        self.scaler = scaler
+        self.inverse = inverse
+
+
+class StateDict(Value):
+    """``x.state_dict()``, taken by the call ``node`` at a place."""
+
+    kind = "state"
+    matters = True
+
+    __slots__ = ("node", "of", "site")
+
+    def __init__(self, of: Value, node: ast.AST, site: Site) -> None:
+        super().__init__()
+        self.of = of
+        self.node = node
+        self.site = site
+
+
+class Sequence(Value):
+    """A list or tuple whose items are known."""
+
+    kind = "sequence"
+    matters = True
+
+    __slots__ = ("items", "open")
+
+    def __init__(self, items: list[Value], *, open: bool = False) -> None:
+        super().__init__()
+        self.items = items
+        self.open = open
+
+
+class Mapping(Value):
+    """A dict whose items are known; ``open`` where it may hold more."""
+
+    kind = "mapping"
+    matters = True
+
+    __slots__ = ("items", "open")
+
+    def __init__(self, items: Items[Any, Value], *, open: bool = False) -> None:
+        super().__init__()
+        self.items: dict[object, Value] = dict(items)
+        self.open = open
+
+
+class Partial(Value):
+    """``functools.partial(f, ...)``, or a lambda-like delay of a call."""
+
+    kind = "partial"
+    matters = True
+
+    __slots__ = ("args", "func", "keywords")
+
+    def __init__(self, func: Value, args: Args, keywords: Keywords) -> None:
+        super().__init__()
+        self.func = func
+        self.args = args
+        self.keywords = keywords
+
+
+class BoundMethod(Value):
+    """A method of a thing or a tensor, taken to be called later: ``step = optimizer.step``."""
+
+    kind = "bound method"
+    matters = True
+
+    __slots__ = ("name", "receiver")
+
+    def __init__(self, receiver: Value, name: str) -> None:
+        super().__init__()
+        self.receiver = receiver
+        self.name = name
+
+
+class NullContext(Value):
+    """A context that does nothing to autocast."""
+
+    kind = "null context"
+    matters = True
+
+    __slots__ = ()
+
+
+class GradMode(Value):
+    """``torch.no_grad()`` and its like."""
+
+    kind = "grad mode"
+    matters = True
+
+    __slots__ = ()
+
+
+class NoSync(Value):
+    """``model.no_sync()`` of a module whose gradients are averaged over processes."""
+
+    kind = "no sync"
+    matters = True
+
+    __slots__ = ()
+
+
+class StackContext(Value):
+    """An ``ExitStack``.
+
+    ``depth`` and ``opened`` count the regions that were open when it was entered, ``apart`` the contexts in which
+    gradients stay apart.
+    """
+
+    kind = "stack"
+    matters = True
+
+    __slots__ = ("apart", "depth", "opened")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.depth = 0
+        self.opened = 0
+        self.apart = 0
+
+
+class HelperContext(Value):
+    """A call of a ``@contextmanager`` function: its body runs around the body of the ``with``."""
+
+    kind = "helper"
+    matters = True
+
+    __slots__ = ("args", "func", "keywords", "node")
+
+    def __init__(self, func: FunctionValue, args: Args, keywords: Keywords, node: ast.AST) -> None:
+        super().__init__()
+        self.func = func
+        self.args = args
+        self.keywords = keywords
+        self.node = node
+
+
+class Truth(Value):
+    """The value of a condition."""
+
+    kind = "truth"
+
+    __slots__ = (
+        "fact",
+        "formula",
+    )
+
+    def __init__(self, formula: Formula, loops: frozenset[int] = EMPTY) -> None:
+        super().__init__(loops)
+        self.formula = formula
+        self.fact = NOTHING
+
+    def copy(self) -> Truth:
+        made = Truth(self.formula, self.loops)
+        made.divided, made.pieces = self.divided, self.pieces
+        return made
+
+    def knowing(self, fact: Fact) -> Truth:
+        if fact == self.fact:
+            return self
+        made = self.copy()
+        made.fact = fact
+        return made
+
+
+class Choice(Value):
+    """One of several values, each under its condition; the conditions exclude one another."""
+
+    kind = "choice"
+    matters = True
+
+    __slots__ = ("options",)
+
+    def __init__(self, options: list[tuple[Formula, Value]]) -> None:
+        super().__init__()
+        self.options = options
+
+    @property
+    def fact(self) -> Fact:  # type: ignore[override]
+        met = self.options[0][1].fact
+        for _, option in self.options[1:]:
+            met = joined(met, option.fact)
+        return met
+
+
+NONE = Const(None)
+
+Vars = dict[str, Value]
+#: Arguments of a call, those with names by their names: "**" stands for what is unpacked and not known.
+Args = list[Value]
+Keywords = dict[str, Value]
+Heap = dict[tuple[int, str], Value]
+#: Where a jump leaves a loop, or goes on to its next turn, with what variables and objects hold there.
+Jump = tuple[int, Vars, Heap]
+#: Where a function returns, under which condition, what, and what objects hold there.
+Return = tuple[int, Formula, Value, Heap]
+
+
+class Frame:
+    """A call that is being read: the variables of a function and where it returns to."""
+
+    __slots__ = (
+        "caller",
+        "cls",
+        "function",
+        "module",
+        "of_class",
+        "on_yield",
+        "parent",
+        "path_base",
+        "receiver",
+        "returns",
+        "unwind_base",
+        "vars",
+        "yields_pieces",
+    )
+
+    def __init__(
+        self, function: Function | None, parent: Frame | None, caller: Site | None, module: Module | None = None
+    ) -> None:
+        home = function.module if function is not None else parent.module if parent is not None else module
+        assert home is not None
+        self.module: Module = home
+        self.function = function
+        self.parent = parent
+        self.caller = caller
+        self.vars: Vars = {}
+        self.receiver: Value | None = None
+        self.cls: Class | None = None
+        self.returns: list[Return] = []
+        self.unwind_base = 0
+        self.path_base = 0
+        self.of_class = False
+        self.yields_pieces = False
+        self.on_yield: Callable[[Value], None] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.function.qualified_name if self.function else "<module>"
+
+
+def merge_into(mapping: Mapping, value: Value) -> None:
+    """What ``mapping.update(value)`` does: a dict, or pairs, or something that is not known."""
+    if isinstance(value, Mapping):
+        mapping.items.update(value.items)
+        mapping.open = mapping.open or value.open
+        return
+    pairs = value.items if isinstance(value, Sequence) else [value]
+    mapping.open = mapping.open or not isinstance(value, Sequence) or value.open
+    for pair in pairs:
+        if isinstance(pair, Sequence) and len(pair.items) == 2 and isinstance(pair.items[0], Const):
+            mapping.items[pair.items[0].value] = pair.items[1]
+        else:
+            mapping.open = True
+
+
+def options_of(value: Value) -> list[Value]:
+    """Each of the values that a value may be."""
+    return [option for _, option in value.options] if isinstance(value, Choice) else [value]
+
+
+def tensors_of(value: Value) -> list[Tensor]:
+    """The tensors that a value is, or holds."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Sequence):
+        return [t for item in value.items for t in tensors_of(item)]
+    if isinstance(value, Mapping):
+        return [t for item in value.items.values() for t in tensors_of(item)]
+    if isinstance(value, Choice):
+        return [t for _, option in value.options for t in tensors_of(option)]
+    return []
+
+
+def grads_of(value: Value) -> list[Grad]:
+    if isinstance(value, Grad):
+        return [value]
+    if isinstance(value, Sequence):
+        return [g for item in value.items for g in grads_of(item)]
+    return []
+
+
+def merge_params(parts: list[Params]) -> Params:
+    modules: frozenset[int] | None = frozenset()
+    optimizers: frozenset[int] | None = frozenset()
+    for part in parts:
+        modules = None if modules is None or part.modules is None else modules | part.modules
+        optimizers = None if optimizers is None or part.optimizers is None else optimizers | part.optimizers
+    return Params(modules, optimizers, groups=any(part.groups for part in parts))
+
+
+def modules_of(value: Value | None) -> frozenset[int] | None:
+    """Keys of the modules whose parameters an optimizer is given."""
+    if isinstance(value, Params):
+        return value.modules
+    if isinstance(value, Sequence) and value.items:
+        owned: frozenset[int] = frozenset()
+        for item in value.items:
+            inner = modules_of(item.items.get("params") if isinstance(item, Mapping) else item)
+            if inner is None:
+                return None
+            owned |= inner
+        return owned
+    return None

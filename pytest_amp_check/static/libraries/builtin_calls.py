@@ -1,0 +1,212 @@
+"""Calls of Python's builtins."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from ...protocol import surface
+from ..interpreter.classes import BOUND, as_mapping
+from ..interpreter.expressions import Enumerated, attribute, element_of, operate
+from ..interpreter.identity import identity, structural
+from ..interpreter.imports import dotted_name
+from ..interpreter.interpreter import Handlers, Interpreter
+from ..interpreter.tensors import computed
+from ..interpreter.truth import truth
+from ..interpreter.values import (
+    NONE,
+    Args,
+    Const,
+    Instance,
+    Keywords,
+    Mapping,
+    Opaque,
+    Params,
+    Ref,
+    Sequence,
+    SuperValue,
+    Tensor,
+    Truth,
+    Value,
+    grads_of,
+    merge_into,
+    merge_params,
+    tensors_of,
+)
+from ..interpreter.wording import wording
+from .checkpoints import first_of
+from .gradients import grad_used
+from .losses import is_uneven
+
+
+def _super(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    frame = at.state.frame
+    if frame.cls is not None and frame.receiver is not None:
+        return SuperValue(frame.cls, frame.receiver)
+    return at.fresh(node, "super()")
+
+
+def _range(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    made = _counting(at, "range", args, args[0] if len(args) > 1 else Const(0))
+    made.pieces = _takes_pieces(args)
+    return made
+
+
+def _enumerate(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    first = args[0] if args else NONE
+    made = _counting(at, "enumerate", args, first_of(args[1:], keywords, "start") or Const(0))
+    made.pieces = first.pieces
+    at.of_file(Enumerated)[made.key] = first
+    return made
+
+
+def _counting(at: Interpreter, name: str, args: Args, start: Value) -> Opaque:
+    """What counts the turns of a loop, from a number on."""
+    made = structural(at, "call", tuple(args), name, name)
+    made.loops |= at.turning()
+    made.iterates = name
+    made.first = start.value if isinstance(start, Const) and isinstance(start.value, int) else None
+    return made
+
+
+def _zip(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    place = node.args[0] if isinstance(node, ast.Call) and node.args else ast.Constant(0)
+    zipped = Sequence([Sequence([element_of(at, a, place) for a in args])], open=True)
+    zipped.pieces = any(a.pieces for a in args)
+    return zipped
+
+
+def _divmod(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    return Sequence([operate(at, op, args[0], args[1], node) for op in ("//", "%")]) if len(args) == 2 else None
+
+
+def _float(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    first = args[0] if args else NONE
+    if not isinstance(first, Const) or not isinstance(first.value, (str, int, float)):
+        return _shown(at, "float", args, node)
+    try:
+        return Const(float(first.value))
+    except ValueError:
+        return at.fresh(node, "float")
+
+
+def _bool(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    return Truth(truth(at, args[0] if args else NONE, "", node))
+
+
+def _getattr(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    if len(args) >= 2 and isinstance(args[1], Const) and isinstance(args[1].value, str):
+        return attribute(at, args[0], args[1].value, node)
+    return None
+
+
+def _hasattr(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    return Const(True) if _has(args) else None
+
+
+def _dict(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    made = Mapping({})
+    for value in (*args, Mapping(keywords, open="**" in keywords)):
+        merge_into(made, value)
+    return made
+
+
+def _vars(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    return as_mapping(at, args[0]) if args and isinstance(args[0], Instance) else None
+
+
+def _last_of_two(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """What goes over what it is given last, with a function before it."""
+    return args[1] if len(args) > 1 else args[0] if args else NONE
+
+
+def _sum(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    made = _largest(at, args, keywords, node)
+    if isinstance(made, Tensor):
+        made.uneven = made.uneven or is_uneven(tensors_of(args[0]))
+    return made
+
+
+def _largest(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    tensors = tensors_of(args[0]) if args else []
+    return computed(at, tensors) if tensors else None
+
+
+def iterated(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    """What goes over what it is given."""
+    params = [v for v in args if isinstance(v, Params)]
+    if params:
+        return merge_params(params)
+    return args[0] if len(args) == 1 else None
+
+
+def chained(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    known = iterated(at, args, keywords, node)
+    if known is not None:
+        return known
+    tensors = [t for v in args for t in tensors_of(v)]
+    return computed(at, tensors) if tensors else at.fresh(node)
+
+
+def _shown(at: Interpreter, name: str, args: Args, node: ast.AST) -> Value:
+    """What makes a number or a text of gradients has read them."""
+    for value in args:
+        for grad in grads_of(value):
+            grad_used(at, grad, node)
+    return structural(at, "call", tuple(args), wording(node) if name == "len" else name, name)
+
+
+def _isinstance(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    value = args[0] if args else NONE
+    named = dotted_name(at, node.args[1]) if isinstance(node, ast.Call) and len(node.args) == 2 else None
+    role = surface.BASES.get(surface.canonical(named)) if named else None
+    if isinstance(value, Ref) and value.source is None and role in ("scaler", "optimizer", "module"):
+        return Const(value.role == role)
+    return Truth(at.ask(("isinstance", identity(at, value), named or id(node)), wording(node), value.loops, node))
+
+
+def _has(args: Args) -> bool:
+    """Whether a thing is known to have an attribute."""
+    if len(args) != 2 or not isinstance(args[0], Ref) or not isinstance(args[1], Const):
+        return False
+    return args[0].source is None and args[1].value in BOUND.get(args[0].role, ())
+
+
+def _takes_pieces(bounds: list[Value]) -> bool:
+    """Whether a range goes forward in steps of more than one, as slices of a batch do."""
+    if len(bounds) != 3:
+        return False
+    step = bounds[2]
+    return not isinstance(step, Const) or (isinstance(step.value, int) and step.value > 1)
+
+
+def register(handlers: Handlers) -> None:
+    functions: dict[str, Callable[[Interpreter, Args, Keywords, ast.AST], Value | None]] = {
+        "super": _super,
+        "range": _range,
+        "enumerate": _enumerate,
+        "zip": _zip,
+        "divmod": _divmod,
+        "float": _float,
+        "bool": _bool,
+        "isinstance": _isinstance,
+        "getattr": _getattr,
+        "hasattr": _hasattr,
+        "dict": _dict,
+        "vars": _vars,
+        "filter": _last_of_two,
+        "map": _last_of_two,
+        "sum": _sum,
+        "max": _largest,
+        "min": _largest,
+        "chain": chained,
+        **dict.fromkeys(("list", "tuple", "set", "sorted", "reversed", "iter", "next"), iterated),
+    }
+    for name in ("int", "str", "len", "print", "format", "repr"):
+        functions[name] = _shows(name)
+    handlers.functions.update({f"builtins.{name}": function for name, function in functions.items()})
+    handlers.functions["collections.OrderedDict"] = _dict
+
+
+def _shows(name: str) -> Callable[[Interpreter, Args, Keywords, ast.AST], Value]:
+    return lambda at, args, keywords, node: _shown(at, name, args, node)

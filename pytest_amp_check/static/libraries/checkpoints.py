@@ -1,0 +1,248 @@
+"""Checkpoints: what a saved value holds of the state of a training."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+
+from ...protocol import events as e
+from ...protocol import surface
+from ...protocol.words import Words
+from ..interpreter.interpreter import Handlers, Interpreter
+from ..interpreter.unknown import TELLING, compares, holds_scaler
+from ..interpreter.values import (
+    NONE,
+    Args,
+    Choice,
+    Instance,
+    Keywords,
+    Mapping,
+    Opaque,
+    Ref,
+    ScaleValue,
+    Sequence,
+    StateDict,
+    Value,
+    options_of,
+)
+from ..interpreter.wording import wording
+
+#: Containers within containers that are looked into.
+DEPTH = 5
+#: Functions that take an optimizer's state, and the place of the optimizer among their arguments.
+STATE_FUNCTIONS = {
+    "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict": 1,
+    "torch.distributed.fsdp.FullyShardedDataParallel.optim_state_dict": 1,
+    "torch.distributed.fsdp.FullyShardedDataParallel.full_optim_state_dict": 1,
+    "torch.distributed.fsdp.FullyShardedDataParallel.sharded_optim_state_dict": 1,
+}
+#: Gives back the states of a module and of its optimizers.
+STATES_FUNCTION = "torch.distributed.checkpoint.state_dict.get_state_dict"
+#: Functions that give back the fields of an object as a dict.
+FIELD_FUNCTIONS = frozenset({"dataclasses.asdict", "attr.asdict", "attrs.asdict", "builtins.vars"})
+#: Functions of torch that write what they are given, beside ``torch.save``.
+WRITERS = "torch.distributed.checkpoint."
+
+#: Words of names of flags.
+FLAGS = frozenset({"use", "using", "enable", "enabled", "is", "with", "no", "has"})
+
+#: Gives what an object holds, by name.
+Attributes = Callable[[int], list[tuple[str, Value]]]
+
+_WORD = r"[a-z0-9]+"
+
+
+def speaks_of_scaling(words: str) -> bool:
+    """Whether words may name a scaler, or what holds one, rather than a flag that says whether there is one."""
+    found = re.findall(_WORD, words.lower())
+    return any("scal" in w for w in found) or ("amp" in found and not FLAGS.intersection(found))
+
+
+class Contents:
+    """What a saved value holds of the training state."""
+
+    def __init__(self, attributes: Attributes) -> None:
+        self._attributes = attributes
+        #: What the user calls each optimizer whose state it holds, and the keys of those that are known.
+        self.optimizers: list[str] = []
+        self.owners: list[int] = []
+        #: The names under which it holds the states of optimizers, and those of scalers that are known.
+        self.optimizer_entries: set[str] = set()
+        self.scaler_entries: set[str] = set()
+        self.scalers: list[str] = []
+        self.whole_scalers: list[str] = []
+        #: It holds the state of something else, a model's most likely, or that of a module for certain.
+        self.others = self.modules = False
+        #: It may hold more.
+        self.open = False
+        #: Where the first optimizer's state was taken.
+        self.place: StateDict | None = None
+
+    def look(self, value: Value, key: str | None = "", depth: int = 0) -> None:
+        """Look into a value; ``key`` is what it is saved under, None where that is not known."""
+        if depth > DEPTH:
+            return
+        if isinstance(value, StateDict):
+            self._state_of(value, key)
+        elif isinstance(value, Ref):
+            self.modules = self.modules or value.role == "module"
+            if value.role == "scaler":
+                self.whole_scalers.append(value.thing.name)
+            elif value.role == "optimizer":
+                self.optimizers.append(value.thing.name)
+                self.owners.append(value.thing.key)
+        elif isinstance(value, ScaleValue):
+            self.scalers.append(key or "")
+        elif isinstance(value, Mapping):
+            # What a dict under a name of its own holds besides is seldom a state: a configuration, say.
+            self.open = self.open or (value.open and (depth == 0 or key is None or speaks_of_scaling(key)))
+            for name, item in value.items.items():
+                self.look(item, None if isinstance(name, tuple) else str(name), depth + 1)
+        elif isinstance(value, Sequence):
+            for item in value.items:
+                self.look(item, key, depth + 1)
+        elif isinstance(value, Choice):
+            for option in options_of(value):
+                self.look(option, key, depth)
+        elif isinstance(value, Instance):
+            self._fields_of(value, key, depth)
+        elif isinstance(value, Opaque):
+            # A scaler's state may have been put together elsewhere.
+            unknown = depth == 0 or (key is None and depth == 1)
+            number = value.index or value.counter
+            self.open = self.open or unknown or (not number and speaks_of_scaling(f"{key or ''} {value.text}"))
+
+    def _state_of(self, state: StateDict, key: str | None) -> None:
+        owner = state.of
+        owner = next((v for v in options_of(owner) if isinstance(v, Ref)), owner)
+        role = owner.role if isinstance(owner, Ref) else ""
+        if role == "scaler":
+            self.scalers.append(key or "")
+            self.scaler_entries.add(key or "")
+        elif isinstance(owner, Ref) and role == "optimizer":
+            self.optimizers.append(_said(owner, state.node))
+            self.owners.append(owner.thing.key)
+            self.optimizer_entries.add(key or "")
+            self.place = self.place or state
+        elif isinstance(owner, Opaque) and key is None:
+            self.open = True
+        elif isinstance(owner, Opaque) and speaks_of_scaling(f"{key} {owner.text}"):
+            self.scalers.append(str(key))
+        else:
+            self.others = True
+            self.modules = self.modules or role == "module" or isinstance(owner, Instance)
+
+    def _fields_of(self, value: Instance, key: str | None, depth: int) -> None:
+        """An object that is saved as it is: a record of states, or something that has a scaler among the rest."""
+        if value.thing is not None:
+            self.modules = True
+            return
+        record = value.cls.is_record()
+        self.open = self.open or (depth == 0 and not record)
+        for name, item in self._attributes(value.key):
+            if isinstance(item, Ref):
+                self.scalers += [name] if item.role == "scaler" else []
+            elif record or isinstance(item, Instance):
+                self.look(item, name, depth + 1)
+
+
+def _said(owner: Ref, node: ast.AST) -> str:
+    """What the user calls an optimizer whose state is taken; a name that it goes by elsewhere tells more than ``x``."""
+    taken = node.func if isinstance(node, ast.Call) else None
+    if not isinstance(taken, ast.Attribute) or taken.attr != "state_dict":
+        return owner.thing.name
+    if isinstance(taken.value, ast.Name) and "." in owner.thing.name and owner.thing.facts.get("constructed"):
+        return owner.thing.name
+    return str(Words(taken.value))
+
+
+def saved(at: Interpreter, value: Value, node: ast.AST, *, objects: bool = False) -> None:
+    contents = Contents(at.attributes)
+    contents.look(value)
+    place = contents.place if not contents.whole_scalers else None
+    at.emit_at(
+        e.SAVE,
+        place.site if place is not None else at.site(node),
+        None,
+        optimizers=tuple(contents.optimizers),
+        owners=tuple(contents.owners),
+        scalers=tuple(contents.scalers),
+        whole_scalers=tuple(contents.whole_scalers),
+        open=contents.open,
+        optimizer_entries=frozenset(contents.optimizer_entries),
+        scaler_entries=frozenset(contents.scaler_entries),
+        objects=objects,
+        names={"call": wording(node)},
+    )
+
+
+def may_save(at: Interpreter, given: list[Value], node: ast.AST) -> None:
+    """A dict with the states of an optimizer and of more, given to code that cannot be read, is a checkpoint.
+
+    Unless that code is given a scaler too, whose state it may add.
+    """
+    inner = [v for value in given if isinstance(value, Sequence) for v in value.items]
+    mappings = [value for value in (*given, *inner) if isinstance(value, Mapping)]
+    states = [value for value in given if isinstance(value, StateDict)]
+    if not (mappings or states):
+        return
+    if holds_scaler(at, given):
+        for value in mappings:
+            value.open = True
+        return
+    holders: list[Value] = [*mappings, Sequence(list(states))]
+    for holder in holders:
+        contents = Contents(at.attributes)
+        contents.look(holder)
+        # Live objects are given for their states to be taken, or loaded, by whoever gets them.
+        taken = contents.optimizers and contents.place is not None
+        if taken and (contents.modules or (contents.others and isinstance(holder, Mapping))):
+            saved(at, holder, node)
+
+
+def states_taken(at: Interpreter, name: str, given: list[Value], node: ast.AST) -> Value | None:
+    """The state of an optimizer, or of a module and its optimizers, where a function of torch takes it."""
+    if name == STATES_FUNCTION and len(given) > 1:
+        return Sequence([state_of(at, given[0], node), state_of(at, given[1], node)])
+    place = STATE_FUNCTIONS.get(name)
+    return state_of(at, given[place], node) if place is not None and len(given) > place else None
+
+
+def _save(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    value = first_of(args, keywords, "obj")
+    if value is not None:
+        saved(at, value, node)
+    return NONE
+
+
+def state_of(at: Interpreter, of: Value, node: ast.AST) -> StateDict:
+    return StateDict(of, node, at.site(node))
+
+
+def loads_unknown(at: Interpreter, owner: object, state: Value | None, node: ast.AST) -> None:
+    """Something that is not known loads a state: a scaler may, unless what it loads goes by another name."""
+    _, name = entry_in(state)
+    if name is None or speaks_of_scaling(f"{owner} {name}"):
+        at.emit(e.SCALER_LOAD, node, None, entry=None)
+
+
+def entry_in(state: Value | None) -> tuple[int, str | None]:
+    """Which unknown value a state was taken from, and under which name."""
+    return (state.entry if isinstance(state, Opaque) else None) or (-1, None)
+
+
+def first_of(args: Args, keywords: Keywords, name: str) -> Value | None:
+    return args[0] if args else keywords.get(name)
+
+
+def _handed(at: Interpreter, func: Value, given: list[Value], node: ast.AST) -> bool:
+    last = func.text.rpartition(".")[2] if isinstance(func, Opaque) else ""
+    if last not in TELLING and not compares(last):
+        may_save(at, given, node)
+    return False
+
+
+def register(handlers: Handlers) -> None:
+    handlers.roles[surface.SAVE] = _save
+    handlers.handed.append(_handed)

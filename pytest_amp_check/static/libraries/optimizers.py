@@ -1,0 +1,166 @@
+"""Optimizers: how they are made, and what their methods do."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from ...protocol import events as e
+from ...protocol import surface
+from ...protocol.events import Thing
+from ...protocol.words import Words
+from ..interpreter.classes import BOUND, method_of
+from ..interpreter.forks import on_each
+from ..interpreter.identity import structural
+from ..interpreter.interpreter import Handlers, Interpreter
+from ..interpreter.values import (
+    NONE,
+    Args,
+    BoundMethod,
+    Choice,
+    Const,
+    FunctionValue,
+    Instance,
+    Keywords,
+    Mapping,
+    Opaque,
+    Params,
+    Ref,
+    Sequence,
+    Value,
+    modules_of,
+)
+from ..interpreter.wording import receiver_words, wording
+from ..project.module import Class
+from .arguments import bound_arguments
+from .checkpoints import entry_in, first_of, state_of
+from .gradients import HOOKS
+from .overhead import keeps_zeros
+
+
+def each_optimizer(
+    at: Interpreter, value: Value, node: ast.AST, act: Callable[[int, dict[str, object]], object]
+) -> None:
+    """Act on the optimizer, or on each of those, that a value is."""
+    if isinstance(value, Choice):
+        on_each(at, value, lambda v: _one_optimizer(at, v, node, act))
+    else:
+        _one_optimizer(at, value, node, act)
+
+
+def _one_optimizer(
+    at: Interpreter, value: Value, node: ast.AST, act: Callable[[int, dict[str, object]], object]
+) -> Value:
+    thing = optimizer_of(at, value, node)
+    if thing is not None:
+        argument = node.args[0] if isinstance(node, ast.Call) and node.args else None
+        act(thing.key, {"optimizer": Words(argument) if argument is not None else thing.name})
+    return NONE
+
+
+def optimizer_of(at: Interpreter, value: Value, node: ast.AST) -> Thing | None:
+    if isinstance(value, Ref) and value.role in ("optimizer", "module"):
+        return value.thing
+    if isinstance(value, Instance):
+        inner = _wrapped_optimizer(at, value)
+        return inner or at.thing(("used instance", value.key), "optimizer", "", at.site(node))
+    if isinstance(value, Opaque):
+        return at.thing(("used", value.key), "optimizer", value.text, at.site(node))
+    return None
+
+
+def _wrapped_optimizer(at: Interpreter, wrapper: Instance) -> Thing | None:
+    """The optimizer that an object holds, if it holds one: it is what the object's own ``step`` steps."""
+    held = {
+        value.thing
+        for (key, _), value in at.state.heap.items()
+        if key == wrapper.key and isinstance(value, Ref) and value.role == "optimizer"
+    }
+    return held.pop() if len(held) == 1 and method_of(at, wrapper.cls, "step") is not None else None
+
+
+def _optimizer_method(
+    at: Interpreter, optimizer: Ref, name: str, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
+    key = optimizer.thing.key
+    names: dict[str, object] = {"optimizer": receiver_words(node), "call": wording(node)}
+    if name == "step":
+        closure = first_of(args, keywords, "closure")
+        if isinstance(closure, FunctionValue):
+            at.call_value(closure, [], {}, node)
+        step_optimizer(at, optimizer, node, names)
+        return at.fresh(node, name)
+    if name == "zero_grad":
+        at.emit(e.ZERO_GRAD, node, None, None, owners=(key,), names=names, **keeps_zeros(at, args, keywords))
+        return NONE
+    if name == "state_dict":
+        return state_of(at, optimizer, node)
+    if name == "load_state_dict":
+        source, name_of_entry = entry_in(first_of(args, keywords, "state_dict"))
+        if name_of_entry is not None:
+            at.emit(e.OPTIMIZER_LOAD, node, None, key, source=source, entry=name_of_entry, names=names)
+        return NONE
+    if name in ("train", "eval", "add_param_group"):
+        return NONE
+    if name.startswith("register_"):
+        optimizer.thing.facts["hooked"] = True
+        if name in HOOKS:
+            optimizer.thing.facts["divided"] = True
+    if name == "backward":
+        at.emit(e.BACKWARD, node, None, opaque=True, feeds=None)
+        return NONE
+    return structural(at, "call", (optimizer, *args), name, name)
+
+
+def step_optimizer(at: Interpreter, optimizer: Ref, node: ast.AST, names: dict[str, object]) -> None:
+    """An optimizer's own step."""
+    for step in at.handlers.optimizer_steps:
+        if step(at, optimizer, node, names):
+            return
+    at.emit(e.STEP, node, None, optimizer.thing.key, names=names)
+
+
+def new_optimizer(at: Interpreter, params: Value | None, node: ast.AST, callable_name: str) -> Ref:
+    thing = at.thing(("optimizer", at.place_key(node)), "optimizer", "", at.site(node))
+    thing.facts.update(constructed=True, callable=callable_name, owns=modules_of(params))
+    at.emit(e.OPTIMIZER_NEW, node, thing.key, names={"optimizer": thing.name})
+    return Ref(thing)
+
+
+def _entry_optimizer(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    bound, _ = bound_arguments(at, entry, args, keywords)
+    made = new_optimizer(at, bound.get("params"), node, entry.name)
+    rate = bound.get("lr")
+    groups = bound.get("params")
+    rates = [item.items.get("lr") for item in _items(groups) if isinstance(item, Mapping)]
+    fused = keywords.get("fused")
+    made.thing.facts["fused"] = isinstance(fused, Const) and fused.value is True
+    made.thing.facts["divided"] = any(value is not None and value.divided for value in (rate, *rates))
+    return made
+
+
+def _items(value: Value | None) -> list[Value]:
+    return value.items if isinstance(value, Sequence) else []
+
+
+def _subclass_optimizer(at: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """An optimizer of the project's own, whose methods may do more than torch's."""
+    made = new_optimizer(at, args[0] if args else keywords.get("params"), node, cls.name)
+    if cls.methods.keys() & {"step", "zero_grad"}:
+        made.thing.facts["hooked"] = True
+    return made
+
+
+def _optimizer_attribute(at: Interpreter, receiver: Ref, name: str, node: ast.AST) -> Value | None:
+    if name in BOUND["optimizer"]:
+        return BoundMethod(receiver, name)
+    if name == "param_groups":
+        return Params(receiver.thing.facts.get("owns"), frozenset((receiver.thing.key,)), groups=True)
+    return None
+
+
+def register(handlers: Handlers) -> None:
+    handlers.roles[surface.OPTIMIZER] = _entry_optimizer
+    handlers.constructors[surface.OPTIMIZER] = _subclass_optimizer
+    handlers.methods["optimizer"] = _optimizer_method
+    handlers.attributes["optimizer"] = _optimizer_attribute

@@ -1,0 +1,96 @@
+"""Autocast regions: how they are made, and what their own methods do."""
+
+from __future__ import annotations
+
+import ast
+
+from ...protocol import events as e
+from ...protocol import surface
+from ...protocol.events import Symbol
+from ..interpreter.conditions import Formula
+from ..interpreter.contexts import close_context, enter, exit_context
+from ..interpreter.functions import has_stars
+from ..interpreter.imports import dotted_name, look_up
+from ..interpreter.interpreter import Handlers, Interpreter
+from ..interpreter.truth import truth
+from ..interpreter.unknown import unknown
+from ..interpreter.values import Args, Const, FunctionValue, Keywords, Named, Ref, Value
+from ..interpreter.wording import wording
+from ..project.module import Class
+from .arguments import bound_arguments, plain, words_of
+
+
+def new_autocast(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and look_up(at, node.func.id) is None:
+        entry = _meant(at, entry, args, keywords)
+    bound, excess = bound_arguments(at, entry, args, keywords)
+    if entry.name == "torch.autocast" and args and isinstance(args[0], FunctionValue):
+        # @torch.autocast without parentheses: the function is taken for the device type.
+        bound = {"device_type": Named("function")}
+    arguments = {name: plain(at, value) for name, value in bound.items()}
+    names = {"context": wording(node), "call": wording(node)}
+    open_ended = "**" in bound or has_stars(node)
+    if not open_ended:
+        at.emit(e.AUTOCAST_NEW, node, None, callable=entry.name, arguments=arguments, excess=excess, names=names)
+    enabled: Formula = True
+    if "enabled" in bound:
+        enabled = truth(at, bound["enabled"], words_of(at, "enabled", node), node)
+    elif open_ended:
+        enabled = at.ask(("open", id(node)), "", frozenset(), node)
+    device = entry.facts.get("device") or arguments.get("device_type", e.UNKNOWN)
+    device = device.partition(":")[0] if isinstance(device, str) and not isinstance(device, Symbol) else ""
+    if "dtype" in bound and not (isinstance(bound["dtype"], Const) and bound["dtype"].value is None):
+        given = bound["dtype"]
+        dtype = surface.DTYPES.get(given.name, "?") if isinstance(given, Named) else "?"
+    else:
+        dtype = surface.DEFAULT_AUTOCAST_DTYPE.get(device, "?") if not open_ended else "?"
+    cache = bound.get("cache_enabled")
+    thing = at.thing(("autocast", at.place_key(node)), "autocast", "", at.site(node))
+    off = isinstance(cache, Const) and cache.value is False
+    # Without the argument it is what the region around is, unless the old entry points are asked.
+    off = off or (
+        cache is None and entry.name == "torch.autocast" and bool(at.state.open) and not at.state.open[-1].cache
+    )
+    thing.facts.update(device=device, dtype=dtype, cache=not off)
+    return Ref(thing, enabled)
+
+
+def _meant(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords) -> surface.Entry:
+    """The autocast that a bare name stands for where no import says so: without a device type it is CUDA's own."""
+    first = args[0] if args else keywords.get("device_type")
+    if first is None or (isinstance(first, Const) and isinstance(first.value, bool)):
+        return surface.lookup("torch.cuda.amp.autocast") or entry
+    return entry
+
+
+def _autocast_method(at: Interpreter, context: Ref, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    if name == "__enter__":
+        enter(at, context, node)
+    elif name == "__exit__":
+        exit_context(at, context, node, max(at.state.depth - 1, 0))
+        close_context(at, context)
+        at.state.depth = max(at.state.depth - 1, 0)
+    return at.fresh(node, name)
+
+
+def _call_autocast(at: Interpreter, func: Ref, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """A region that is called with a function decorates it."""
+    if args and isinstance(args[0], FunctionValue):
+        inner = args[0]
+        return FunctionValue(inner.function, inner.frame, inner.receiver, (*inner.wrappers, func))
+    return unknown(at, func, args, keywords, node)
+
+
+def _subclass_autocast(at: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    """A region of the project's own, which is torch's where it has no way of its own to be entered."""
+    if cls.methods.keys() & {"__init__", "__enter__", "__exit__"}:
+        return None
+    entry = next((found for base in cls.bases if (found := surface.lookup(dotted_name(at, base) or ""))), None)
+    return new_autocast(at, entry, args, keywords, node) if entry is not None else None
+
+
+def register(handlers: Handlers) -> None:
+    handlers.roles[surface.AUTOCAST] = new_autocast
+    handlers.constructors[surface.AUTOCAST] = _subclass_autocast
+    handlers.calls["autocast"] = _call_autocast
+    handlers.methods["autocast"] = _autocast_method

@@ -1,0 +1,224 @@
+"""Scalers: how they are made, and what their methods do."""
+
+from __future__ import annotations
+
+import ast
+
+from ...protocol import events as e
+from ...protocol import surface
+from ...protocol.words import Words
+from ..interpreter.classes import own_method
+from ..interpreter.conditions import Formula
+from ..interpreter.forks import fork, join_values, on_each
+from ..interpreter.functions import follow
+from ..interpreter.identity import structural
+from ..interpreter.interpreter import Handlers, Interpreter
+from ..interpreter.tensors import foreign_tensor, in_region
+from ..interpreter.truth import truth
+from ..interpreter.unknown import unknown
+from ..interpreter.values import (
+    NONE,
+    Args,
+    BoundMethod,
+    Choice,
+    Const,
+    FunctionValue,
+    Keywords,
+    Ref,
+    ScaleValue,
+    Sequence,
+    Tensor,
+    Truth,
+    Value,
+)
+from ..interpreter.wording import receiver_words, wording
+from ..project.module import Class
+from .arguments import bound_arguments, plain, words_of
+from .checkpoints import entry_in, first_of, state_of
+from .losses import all_optimizers, penalty, whole
+from .optimizers import each_optimizer
+from .overhead import Costs
+from .sharding import sharded
+
+
+def _scaler_method(at: Interpreter, scaler: Ref, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    own = own_method(at, scaler, name)
+    if own is not None:
+        return follow(at, own, args, keywords, node)
+    if name not in surface.SCALER_METHODS:
+        if name == "__call__":
+            return unknown(at, scaler, args, keywords, node)
+        return structural(at, "call", (scaler, *args), name, name)
+    if name == "is_enabled":
+        return Truth(scaler.enabled) if not isinstance(scaler.enabled, bool) else Const(scaler.enabled)
+    if name == "get_scale":
+        at.of_graph(Costs).scale_reads[id(node)] = scaler.thing
+        return ScaleValue(scaler.thing.key)
+    if name == "state_dict":
+        if not at.state.rescuing:  # an error may come at any moment: what is saved for it is what there is
+            at.emit(e.SCALER_STATE, node, scaler.thing.key, names={"scaler": receiver_words(node)})
+        return state_of(at, scaler, node)
+    if name == "load_state_dict":
+        _, name_of_entry = entry_in(first_of(args, keywords, "state_dict"))
+        at.emit(e.SCALER_LOAD, node, scaler.thing.key, entry=name_of_entry)
+        return NONE
+    results: list[Value] = [NONE, NONE]
+
+    def enabled() -> None:
+        results[0] = _enabled_scaler(at, scaler, name, args, keywords, node)
+
+    def disabled() -> None:
+        results[1] = _disabled_scaler(at, name, args, keywords, node)
+
+    if scaler.enabled is True:
+        enabled()
+        return results[0]
+    if scaler.enabled is False:
+        disabled()
+        return results[1]
+    fork(at, scaler.enabled, enabled, disabled)
+    return join_values(at, scaler.enabled, results[0], results[1], "scaled")
+
+
+def _disabled_scaler(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """A disabled scaler: ``scale`` gives back its argument, ``step`` steps the optimizer, the rest does nothing."""
+    target = first_of(args, keywords, "outputs" if name == "scale" else "optimizer")
+    if name == "scale" and target is not None:
+        return target
+    if name == "step" and target is not None:
+        each_optimizer(at, target, node, lambda key, names: at.emit(e.STEP, node, None, key, names=names))
+    return NONE
+
+
+def _enabled_scaler(at: Interpreter, scaler: Ref, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    key = scaler.thing.key
+    words = {"scaler": receiver_words(node), "call": wording(node)}
+    if name == "scale":
+        value = first_of(args, keywords, "outputs")
+        return scaled_value(at, scaler, value, node)
+    if name == "update":
+        new_scale = first_of(args, keywords, "new_scale")
+        given = new_scale is not None and not (isinstance(new_scale, Const) and new_scale.value is None)
+        at.emit(e.UPDATE, node, key, new_scale=given, names=words)
+        return NONE
+    if name in ("step", "unscale_"):
+        target = first_of(args, keywords, "optimizer")
+        if target is None:
+            return NONE
+        closure = name == "step" and _takes_closure(args, keywords)
+
+        def act(optimizer: int, names: dict[str, object]) -> None:
+            if name == "step":
+                alone = unsynchronised(at, scaler, optimizer)
+                names = {**words, **names}
+                at.emit(e.SCALER_STEP, node, key, optimizer, closure=closure, unsynchronised=alone, names=names)
+            else:
+                at.emit(e.UNSCALE, node, key, optimizer, names={**words, **names})
+
+        each_optimizer(at, target, node, act)
+        return at.fresh(node, name)
+    return at.fresh(node, name)
+
+
+def _takes_closure(args: Args, keywords: Keywords) -> bool:
+    closure = args[1] if len(args) > 1 else keywords.get("closure")
+    return closure is not None and isinstance(closure, FunctionValue)
+
+
+def scaled_value(at: Interpreter, scaler: Ref, value: Value | None, node: ast.AST) -> Value:
+    """The value of ``scaler.scale(value)``."""
+    if isinstance(value, Choice):
+        return on_each(at, value, lambda v: scaled_value(at, scaler, v, node))
+    if isinstance(value, Sequence):
+        return Sequence([scaled_value(at, scaler, item, node) for item in value.items], open=value.open)
+    made = value.copy() if isinstance(value, Tensor) else foreign_tensor(at, value)
+    argument = node.args[0] if isinstance(node, ast.Call) and node.args else None
+    names = {"scaler": receiver_words(node), "call": wording(node)}
+    if argument is not None:
+        names["loss"] = Words(argument)
+    if made.penalty is not None:
+        penalty(at, made, node)
+    at.emit(
+        e.SCALE,
+        node,
+        scaler.thing.key,
+        autocast=made.autocast or ("in" if in_region(at) else "unknown"),
+        loss_in_region=made.in_region,
+        forward_read=made.module_read and bool(made.autocast),
+        dtypes=made.dtypes,
+        forward=made.forward,
+        twice=made.scaler >= 0,
+        names=names,
+    )
+    made.scaler = scaler.thing.key
+    return made
+
+
+def _new_scaler(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    bound, excess = bound_arguments(at, entry, args, keywords)
+    enabled: Formula = True
+    if "enabled" in bound:
+        enabled = truth(at, bound["enabled"], words_of(at, "enabled", node), node)
+    elif "**" in bound:
+        enabled = at.ask(("open", id(node)), "", frozenset(), node)
+    thing = at.thing(("scaler", at.place_key(node)), "scaler", "", at.site(node))
+    thing.facts.update(
+        constructed=True, enabled=enabled, callable=entry.name, sharded=entry.facts.get("sharded", False)
+    )
+    arguments = {name: plain(at, value) for name, value in bound.items()}
+    thing.facts["device"] = entry.facts.get("device") or arguments.get("device", "cuda")
+    at.emit(
+        e.SCALER_NEW,
+        node,
+        thing.key,
+        callable=entry.name,
+        arguments=arguments,
+        excess=excess,
+        names={"call": wording(node), "scaler": thing.name},
+    )
+    return Ref(thing, enabled)
+
+
+def _subclass_scaler(at: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """A GradScaler of the project's own: its methods are read, and those that it does not have are torch's."""
+    thing = at.thing(("scaler", at.place_key(node)), "scaler", "", at.site(node))
+    thing.facts.update(constructed=True, callable=cls.name, cls=cls)
+    return Ref(thing)
+
+
+def unsynchronised(at: Interpreter, scaler: Ref, optimizer: int) -> str:
+    """Why ranks can disagree about whether this scaler skips a step: "" where they cannot, as far as is known."""
+    facts, owner = scaler.thing.facts, at.program.things[optimizer].facts
+    owns = owner.get("owns")
+    if facts.get("framework") or not facts.get("constructed") or facts.get("cls") is not None:
+        return ""
+    if facts.get("sharded"):
+        wraps: set[str] = set()
+        for key in whole(at, owns) if owns else ():
+            wraps |= at.program.things[key].facts.get("wrapped", {}).keys()
+        return "fused" if owner.get("fused") and (not wraps or "fsdp1" in wraps) else ""
+    return "plain" if sharded(at, owns, lambda: "ShardedGradScaler" in at.module.identifiers) else ""
+
+
+def scaler_attribute(at: Interpreter, receiver: Ref, name: str, node: ast.AST) -> Value | None:
+    if name in surface.SCALER_METHODS:
+        return BoundMethod(receiver, name)
+    if name == "_per_optimizer_states":
+        # Who asks the scaler itself what was done knows better.
+        at.emit(e.HANDOFF, node, things=(receiver.thing.key, *all_optimizers(at)), trains=())
+    return None
+
+
+def _call_scaler(at: Interpreter, func: Ref, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    own = own_method(at, func, "__call__")
+    if own is not None:
+        return follow(at, own, args, keywords, node)
+    return unknown(at, func, args, keywords, node)
+
+
+def register(handlers: Handlers) -> None:
+    handlers.roles[surface.SCALER] = _new_scaler
+    handlers.constructors[surface.SCALER] = _subclass_scaler
+    handlers.calls["scaler"] = _call_scaler
+    handlers.methods["scaler"] = _scaler_method
+    handlers.attributes["scaler"] = scaler_attribute

@@ -1,0 +1,371 @@
+"""Calls of dotted names: the table of torch names says which role each plays."""
+
+from __future__ import annotations
+
+import ast
+
+from ...protocol import events as e
+from ...protocol import surface
+from ...protocol.optable import FOREACH_IN_PLACE
+from ...protocol.words import Words
+from ..interpreter.classes import as_mapping
+from ..interpreter.dtypes import low_function
+from ..interpreter.expressions import operate
+from ..interpreter.forks import on_each
+from ..interpreter.identity import structural
+from ..interpreter.interpreter import Handlers, Interpreter
+from ..interpreter.microbatches import PIECES
+from ..interpreter.tensors import computed, foreign_tensor, low_result
+from ..interpreter.unknown import IMPURE, compares, hand_off, hands_on_divided, is_graded, refs
+from ..interpreter.values import (
+    NONE,
+    Args,
+    Choice,
+    Const,
+    GradMode,
+    Instance,
+    Keywords,
+    Named,
+    NullContext,
+    Opaque,
+    Params,
+    Partial,
+    Ref,
+    StackContext,
+    Tensor,
+    Value,
+    grads_of,
+    tensors_of,
+)
+from ..interpreter.wording import wording
+from .arguments import bound_arguments
+from .autograd_functions import _FACTORIES
+from .builtin_calls import chained, iterated
+from .checkpoints import FIELD_FUNCTIONS, WRITERS, first_of, may_save, states_taken
+from .frameworks import framework_call
+from .gradients import clip, grad_changed, read_grad
+from .losses import all_optimizers, backward, fill, first_given, loss, owners_of
+from .modules import torch_module
+from .sharding import local_clip
+
+#: Functions of the standard library and of torch that neither step nor change what they are given.
+HARMLESS = (
+    "builtins.",
+    "torch.",
+    "logging.",
+    "math.",
+    "os.",
+    "time.",
+    "json.",
+    "numpy.",
+    "np.",
+    "copy.",
+    "sys.",
+    "random.",
+)
+#: Functions that are a ``%``.
+REMAINDERS = frozenset("math.fmod operator.mod numpy.mod numpy.remainder numpy.fmod torch.remainder torch.fmod".split())
+#: Functions after which a loss may have been divided, or summed rather than averaged.
+DIVIDING = frozenset({"torch.div", "torch.true_divide", "torch.sum"})
+
+
+def _call_named(at: Interpreter, func: Named, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    made_by_framework = framework_call(at, func.name, args, keywords, node)
+    if made_by_framework is not None:
+        return made_by_framework
+    name = surface.canonical(func.name)
+    shim = func.shim or at.state.shims + at.state.trying > 0
+    if name in surface.DEPRECATED and not shim and isinstance(node, ast.expr):
+        _deprecated(at, name, node)
+    entry = surface.SURFACE.get(name)
+    if entry is not None:
+        handler = at.handlers.roles.get(entry.role)
+        if handler is not None:
+            return handler(at, entry, args, keywords, node)
+    op = low_function(name)
+    if op:
+        return low_result(at, op, [*args, *keywords.values()])
+    function = at.handlers.functions.get(name)
+    known = function(at, args, keywords, node) if function is not None else None
+    if known is not None:
+        return known
+    if name.startswith("builtins."):
+        return structural(at, "call", tuple(args), wording(node), name.removeprefix("builtins."))
+    if name in REMAINDERS and len(args) == 2 and not any(tensors_of(value) for value in args):
+        return operate(at, "%", args[0], args[1], node)
+    if name.startswith("itertools."):
+        iterate = chained if name.endswith("chain") else iterated
+        return iterate(at, args, keywords, node) or structural(at, "call", tuple(args), wording(node), "iter")
+    if name.startswith("torch.optim.lr_scheduler."):
+        return _scheduler(at, args, keywords, node)
+    if name.startswith("torch.nn.") and name.rpartition(".")[2][:1].isupper() and name.count(".") <= 3:
+        return torch_module(at, name, args, node)
+    return _outside(at, name, args, keywords, node)
+
+
+def _outside(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """A call of a function of which only the name is known: what it is given may change, or be saved."""
+    given = [*args, *keywords.values()]
+    states = states_taken(at, name, given, node)
+    if states is not None:
+        return states
+    harmless = name.startswith(HARMLESS)
+    if not harmless:
+        hand_off(at, given, node)
+    if (not harmless or name.startswith(WRITERS)) and not compares(name):
+        may_save(at, given, node)
+    if _averages(name) and not any(isinstance(value, Tensor) for value in given):
+        at.emit(e.GRAD_AVERAGE, node)
+    tensors = [t for value in given for t in tensors_of(value)]
+    if tensors:
+        return _of_tensors(at, name, tensors, given)
+    if any(isinstance(v, Params) for v in given) and not harmless:
+        hand_off(at, refs(at, _owners_of(at, given)), node)
+    of_gradients = _of_gradients(at, name, args, given, node)
+    return of_gradients or _of_unknown(at, name, args, keywords, node)
+
+
+def _of_tensors(at: Interpreter, name: str, tensors: list[Tensor], given: list[Value]) -> Tensor:
+    made = computed(at, tensors)
+    if name in DIVIDING:
+        made.divided = True
+    if name == "torch.mean":
+        made.vague = False
+    made.opaque = made.opaque or is_graded(given)
+    made.pieces = name.rpartition(".")[2] in PIECES
+    if not name.startswith("torch."):
+        made.deps = None
+        made.module_read = False
+    return made
+
+
+def _of_gradients(at: Interpreter, name: str, args: Args, given: list[Value], node: ast.AST) -> Value | None:
+    """What a function makes of gradients that it is given: it edits or reads them."""
+    for value in given:
+        for grad in grads_of(value):
+            effect = FOREACH_IN_PLACE.get(name.removeprefix("torch.")) if value is given[0] else None
+            if effect is not None:
+                grad_changed(at, grad, effect, args[1:], "p.grad", node)
+                return NONE
+            if not name.startswith("torch.distributed.") and not name.endswith(".sign"):
+                return read_grad(at, grad, node, name)
+    return None
+
+
+def _of_unknown(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    given = [*args, *keywords.values()]
+    if makes_float32(name, args, keywords):
+        made = at.fresh(node, name)
+        made.full = True
+        return made
+    if name.rpartition(".")[2] in IMPURE:
+        return at.fresh(node, name)
+    made = structural(at, "call", tuple(given), wording(node), name, tuple(keywords))
+    made.pieces = name.rpartition(".")[2] in PIECES
+    made.divided = name in DIVIDING or hands_on_divided(given)
+    made.compares = name == "torch.mean"
+    return made
+
+
+def _islice(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    made = structural(at, "call", tuple(args), wording(node), "itertools.islice")
+    made.pieces = True
+    return made
+
+
+def _fields(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    return as_mapping(at, args[0]) if args and isinstance(args[0], Instance) else None
+
+
+def _ending(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """A call that ends the program."""
+    at.draft.happened += 1
+    at.state.cur = None
+    return NONE
+
+
+def _namespace(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    """An object that only holds what it is given."""
+    if args:
+        return None
+    space = at.fresh(node, "namespace")
+    for attribute, value in keywords.items():
+        at.store(space.key, attribute, value)
+    return space
+
+
+def _scheduler(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    scheduler = at.fresh(node, "scheduler")
+    target = first_of(args, keywords, "optimizer")
+    if isinstance(target, Ref) and target.role == "optimizer":
+        scheduler.schedules = target.thing.key
+    return scheduler
+
+
+def _owners_of(at: Interpreter, given: list[Value]) -> tuple[int, ...]:
+    keys: list[int] = []
+    for value in given:
+        if isinstance(value, Params):
+            owners = owners_of(at, value)
+            keys.extend(owners if owners is not None else all_optimizers(at))
+    return tuple(dict.fromkeys(keys))
+
+
+def _deprecated(at: Interpreter, name: str, node: ast.AST) -> None:
+    at.emit(e.DEPRECATED, node, old=name, new=surface.DEPRECATED[name], names={"call": name})
+
+
+def _entry_clip(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    bound, _ = bound_arguments(at, entry, args, keywords)
+    rest = [bound[name] for name in entry.parameters[1:] if name in bound]
+    params = bound.get("parameters")
+    norm = clip(at, params, rest, bound, node)
+    if entry.facts.get("norm") and local_clip(at, params):
+        for event in norm.readings if isinstance(norm, Opaque) else ():
+            event.facts["local"] = True
+    return norm
+
+
+def _entry_norm(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    for grad in grads_of(args[0]) if args else []:
+        return read_grad(at, grad, node, "norm")
+    return at.fresh(node, "norm")
+
+
+def _loss_module(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    thing = at.thing(("loss", at.place_key(node)), "loss", "", at.site(node))
+    reduction = keywords.get("reduction")
+    thing.facts.update(entry.facts)
+    thing.facts["reduction"] = (
+        reduction.value if isinstance(reduction, Const) else ("sum" if reduction is not None else "mean")
+    )
+    legacy = keywords.get("size_average")
+    if isinstance(legacy, Const) and legacy.value is False:
+        thing.facts["reduction"] = "sum"
+    return Ref(thing)
+
+
+def _loss_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    bound, _ = bound_arguments(at, entry, args, keywords)
+    order = [bound.pop(name) for name in entry.parameters if name in bound]
+    return loss(at, entry.facts, order, bound, node)
+
+
+def _backward_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    value = first_of(args, keywords, "tensors")
+    if isinstance(value, Choice):
+        return on_each(at, value, lambda v: _backward_function(at, entry, [v, *args[1:]], keywords, node))
+    tensors = tensors_of(value) if value is not None else []
+    tensor = Tensor.merge(tensors) if tensors else foreign_tensor(at, value)
+    backward(at, tensor, node, first_given(args[1:], keywords))
+    return NONE
+
+
+def _grad_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    bound, _ = bound_arguments(at, entry, args, keywords)
+    outputs = bound.get("outputs")
+    tensors = tensors_of(outputs) if outputs is not None else []
+    made = Tensor.merge(tensors) if tensors else foreign_tensor(at, outputs)
+    if made.scaler >= 0:
+        argument = node.args[0] if isinstance(node, ast.Call) and node.args else None
+        words = Words(argument) if argument is not None else ""
+        made.penalty = (
+            node,
+            {"call": wording(node), "loss": words, "scaler": at.program.things[made.scaler].name},
+        )
+    made.scaler = -1
+    made.uneven = False
+    made.is_loss = False
+    at.emit(e.AUTOGRAD_GRAD, node)
+    return made
+
+
+def _null(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    return NullContext()
+
+
+def _exit_stack(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    return StackContext()
+
+
+def _context(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    if entry.facts.get("grad"):
+        return NullContext()
+    return GradMode()
+
+
+def _cache_clear(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    at.emit(e.AUTOCAST_CACHE_CLEAR, node)
+    return NONE
+
+
+def _fill_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    bound, _ = bound_arguments(at, entry, args, keywords)
+    tensors = [t for v in bound.values() for t in tensors_of(v)]
+    made = computed(at, tensors) if tensors else foreign_tensor(at, None)
+    value = bound.get("value") or bound.get("fill_value")
+    if entry.name == "torch.where":
+        value = next((bound[k] for k in ("input", "other") if isinstance(bound.get(k), Const)), None)
+    fill(at, value, made, node)
+    return made
+
+
+def _device(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    thing = at.thing(("device", at.place_key(node)), "device", "", at.site(node))
+    return Ref(thing)
+
+
+def _partial(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    return Partial(args[0], args[1:], keywords) if args else at.fresh(node)
+
+
+def _load(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    return at.fresh(node, "loaded")
+
+
+def makes_float32(name: str, args: Args, keywords: Keywords) -> bool:
+    """Whether a function of torch is known to give a tensor of float32."""
+    if (
+        not name.startswith("torch.")
+        or name.removeprefix("torch.") not in _FACTORIES
+        or "dtype" in keywords
+        or "**" in keywords
+    ):
+        return False
+    return not any(isinstance(value, Named) for value in args)
+
+
+def _averages(name: str) -> bool:
+    """Whether a function of torch brings together what several processes hold, as gradients are averaged."""
+    last = name.rpartition(".")[2]
+    return name.startswith("torch.distributed.") and any(word in last for word in ("reduce", "gather", "average"))
+
+
+def register(handlers: Handlers) -> None:
+    handlers.calls["named"] = _call_named
+    handlers.functions.update(
+        {
+            "itertools.islice": _islice,
+            **dict.fromkeys(FIELD_FUNCTIONS, _fields),
+            **dict.fromkeys(("sys.exit", "os._exit", "builtins.exit", "builtins.quit"), _ending),
+            **dict.fromkeys(("types.SimpleNamespace", "argparse.Namespace"), _namespace),
+        }
+    )
+    handlers.roles.update(
+        {
+            surface.CLIP: _entry_clip,
+            surface.NORM: _entry_norm,
+            surface.LOSS_MODULE: _loss_module,
+            surface.LOSS: _loss_function,
+            surface.BACKWARD: _backward_function,
+            surface.GRAD: _grad_function,
+            surface.NULL_CONTEXT: _null,
+            surface.EXIT_STACK: _exit_stack,
+            surface.CONTEXT: _context,
+            surface.CACHE_CLEAR: _cache_clear,
+            surface.LOAD: _load,
+            surface.FILL: _fill_function,
+            surface.DEVICE: _device,
+            surface.PARTIAL: _partial,
+        }
+    )

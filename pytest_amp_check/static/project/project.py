@@ -1,0 +1,405 @@
+"""The files of a run: which of them an import leads to, and those that have been parsed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+
+from ...protocol import frameworks, surface
+from ..sources import patterns, programs, source_files
+from ..sources.patterns import Code
+from .exports import Answer, Exports
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..sources.prefilter import Prefiltered
+    from .module import Imported, Module
+
+#: Characters of source whose syntax trees are kept for the next file that imports them.
+KEPT = 4_000_000
+#: Those that one file may be given of others.
+MOST = 1_500_000
+#: What marks the directory of a project, above which no import of a file that is named leads.
+PROJECT_MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
+#: By these a file imports others by a name that only a run knows.
+BY_NAME = (b"import_module(", b"__import__(", b"instantiate(", b"_target_")
+#: Directories beside those of the importing file that are put on the path by habit.
+LAYOUTS = ("", "src", "lib")
+
+
+class Project:
+    """What is known of all the files of a run before any is parsed, and the way from an import to one of them.
+
+    ``autocast`` are the files that may enter autocast, ``float16`` says whether any file speaks of float16,
+    ``lightning16`` whether any has a Trainer of Lightning train in it.
+    """
+
+    __slots__ = (
+        "_around",
+        "_directories",
+        "_given",
+        "_handed",
+        "_held",
+        "_helpers",
+        "_imported",
+        "_led",
+        "_linked",
+        "_modules",
+        "_names",
+        "_places",
+        "_tails",
+        "_tops",
+        "asked",
+        "autocast",
+        "files",
+        "float16",
+        "lightning16",
+        "touched",
+        "whole",
+    )
+
+    def __init__(self) -> None:
+        self.autocast: set[str] = set()
+        self.float16 = False
+        self.lightning16 = False
+        self._helpers = Exports(_loaded)
+        #: Absolute path -> path as it is written.
+        self.files: dict[str, str] = {}
+        self._tops: list[tuple[str, bool]] = []
+        self._tails: dict[str, list[str]] = {}
+        #: The directories around the files, and what files and directories are called: what an import can lead to.
+        self._directories: set[str] = set()
+        self._names: set[str] = set()
+        self._places: dict[str, tuple[str, str]] = {}
+        self._led: dict[tuple[str, str], str | None] = {}
+        self._modules: dict[str, Module | None] = {}
+        self._held = 0
+        #: What linking a parsed file has asked for, which whoever asks for that file asks for, too.
+        self._linked: dict[str, tuple[set[str], dict[tuple[str, str, int], str | None]]] = {}
+        self._imported: dict[str, frozenset[str]] = {}
+        #: What the file being read has asked for: files by absolute path, imports with where they led.
+        self.touched: set[str] = set()
+        self.asked: dict[tuple[str, str, int], str | None] = {}
+        #: Files whose own imports are among these already.
+        self._handed: set[str] = set()
+        self._given = 0
+        #: The files that one which may enter autocast imports, directly or not, with that one.
+        self._around: set[str] | None = None
+        #: Whether any file may have mattered.
+        self.whole = False
+
+    # What a first look shows.
+
+    def look(self, path: str, data: bytes) -> None:
+        """Know what code shows before it is parsed."""
+        code = Code(data)
+        self._know(path, code.autocast, code.float16, code.lightning16)
+
+    def know(self, look: Prefiltered) -> None:
+        """Know what a look at a file has shown."""
+        self._know(look.path, look.autocast, look.float16, look.lightning16)
+
+    def _know(self, path: str, autocast: bool, float16: bool, lightning16: bool) -> None:
+        if autocast:
+            self.autocast.add(path)
+        self.float16 = self.float16 or float16
+        self.lightning16 = self.lightning16 or lightning16
+
+    def grow(self, files: list[str], paths: Sequence[str]) -> None:
+        """Take in the files that were found below the paths that the user named."""
+        self.files = {os.path.abspath(file): file for file in files}
+        for file in self.files:
+            tail = os.path.basename(file)
+            if tail == "__init__.py":
+                tail = os.path.basename(os.path.dirname(file))
+            self._tails.setdefault(tail.removesuffix(".py"), []).append(file)
+            directory = os.path.dirname(file)
+            while directory not in self._directories:
+                self._directories.add(directory)
+                directory = os.path.dirname(directory)
+        self._names = self._tails.keys() | {os.path.basename(directory) for directory in self._directories}
+        for path in paths:
+            top = os.path.abspath(path)
+            alone = not os.path.isdir(top)
+            self._tops.append((_project_of(os.path.dirname(top)) if alone else top, alone))
+
+    # From an import to a file.
+
+    def find(self, dotted: str, importer: str, level: int = 0) -> str | None:
+        """The absolute path of the file that an import in another leads to; None where it leads out of the tree.
+
+        A package leads to its ``__init__.py``, and a directory without one to itself.
+        """
+        importer, _ = self._place(importer)
+        found = self.asked[dotted, importer, level] = self._find(dotted, importer, level)
+        return found
+
+    def _find(self, dotted: str, importer: str, level: int) -> str | None:
+        """The same for an importer by its absolute path, without keeping that it was asked."""
+        if not self._tops:
+            return None
+        _, directory = self._place(importer)
+        for _ in range(level - 1):
+            directory = os.path.dirname(directory)
+        key = ("." * bool(level) + dotted, directory)
+        if key not in self._led:
+            self._led[key] = self._lead(dotted, directory, relative=bool(level))
+        found = self._led[key]
+        if found == importer and not level:
+            # No file imports itself: it has the name of its package.
+            found = self._lead(dotted, os.path.dirname(directory), relative=False)
+        return found
+
+    def _place(self, path: str) -> tuple[str, str]:
+        """The absolute path of a file, and of the directory that it lies in."""
+        known = self._places.get(path)
+        if known is None:
+            absolute = os.path.abspath(path)
+            known = self._places[path] = absolute, os.path.dirname(absolute)
+        return known
+
+    def leads(self, imported: Imported, importer: str) -> bool:
+        """Whether an import leads to a file of the tree, or to a package."""
+        return self.find(imported.module, importer, imported.level) is not None
+
+    def _lead(self, dotted: str, directory: str, *, relative: bool) -> str | None:
+        parts = dotted.split(".") if dotted else []
+        if relative:
+            return self._at(directory, parts)
+        if not parts or parts[0] in sys.stdlib_module_names or parts[0] == "torch":
+            return None
+        if parts[0] not in self._names and not any(alone for _, alone in self._tops):
+            return None
+        for above in self._above(directory):
+            for layout in LAYOUTS:
+                found = self._at(os.path.join(above, layout) if layout else above, parts)
+                if found is not None:
+                    return found
+        return self._by_tail(parts)
+
+    def _above(self, directory: str) -> Iterator[str]:
+        """The directories from that of a file up to the top of its tree, or of the package that the top lies in."""
+        tops = [top for top, _ in self._tops if directory == top or directory.startswith(os.path.join(top, ""))]
+        top = package_top(min(tops, key=len) if tops else directory)
+        while True:
+            yield directory
+            parent = os.path.dirname(directory)
+            if directory in (top, parent):
+                return
+            directory = parent
+
+    def _at(self, directory: str, parts: list[str]) -> str | None:
+        place = os.path.join(directory, *parts)
+        for candidate in (place + ".py", os.path.join(place, "__init__.py")):
+            if self._is_file(candidate):
+                return candidate
+        return place if parts and self._holds_files(place) else None
+
+    def _is_file(self, path: str) -> bool:
+        if path in self.files:
+            return True
+        return self._may_lie_alone(path) and os.path.isfile(path)
+
+    def _holds_files(self, directory: str) -> bool:
+        """Whether a directory without ``__init__.py`` is a package all the same, for what lies in it."""
+        if directory in self._directories:
+            return True
+        return self._may_lie_alone(directory) and os.path.isdir(directory)
+
+    def _may_lie_alone(self, path: str) -> bool:
+        """Whether a path lies in the project of a file that was named, whose other files are not known."""
+        return any(alone and path.startswith(os.path.join(top, "")) for top, alone in self._tops)
+
+    def _by_tail(self, parts: list[str]) -> str | None:
+        """The one file of the tree whose path ends as an import does: other code puts its directory on the path."""
+        tail = os.sep + os.path.join(*parts)
+        ends = (tail + ".py", os.path.join(tail, "__init__.py"))
+        found = [file for file in self._tails.get(parts[-1], ()) if file.endswith(ends)]
+        return found[0] if len(found) == 1 else None
+
+    # Parsed files.
+
+    def written(self, path: str) -> str:
+        """The path of a file as the user would write it."""
+        return self.files.get(path) or os.path.relpath(path)
+
+    def helps(self, path: str) -> bool:
+        """Whether a file may do something to the protocol for one that imports it."""
+        self.touched.add(path)
+        return self._helpers.whole(path)
+
+    def hands_on(self, path: str, name: str) -> bool:
+        """Whether a file has a name from another one that may do so."""
+        return self._helpers.hands_on(path, name) and self._depend(self._helpers.ask(path, name, self._find))
+
+    def _depend(self, answer: Answer) -> bool:
+        """What an answer says, which the file being read depends on from now on."""
+        self.touched |= answer.touched
+        self.asked |= answer.asked
+        return answer.helps
+
+    def module(self, path: str) -> Module | None:
+        """The parsed file at an absolute path; None if it does not parse."""
+        self.touched.add(path)
+        if path not in self._modules:
+            made = self._parsed(path)
+            self._held += len(made.text) if made is not None else 0
+            if made is not None:
+                outer = self.touched, self.asked
+                self.touched, self.asked = self._linked[path] = set(), {}
+                try:
+                    from .relevance import mark_relevant
+
+                    mark_relevant(made, self.local_names(made, path))
+                finally:
+                    self.touched, self.asked = outer
+        else:
+            # The one that was asked for last is kept longest.
+            made = self._modules.pop(path)
+        known = self._modules[path] = made
+        if known is not None and path not in self._handed:
+            # However much of it is at hand from before: what a file is given depends on that file alone.
+            if self._given > MOST:
+                return None
+            self._given += len(known.text)
+            self._handed.add(path)
+            touched, asked = self._linked[path]
+            self.touched |= touched
+            self.asked |= asked
+        return known
+
+    def _parsed(self, path: str) -> Module | None:
+        import ast
+
+        from .module import Module
+
+        try:
+            text = source_files.decode(source_files.load(path))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return Module(self.written(path), text, ast.parse(text))
+        except (source_files.Unreadable, SyntaxError, ValueError):
+            return None
+
+    def local_names(self, module: Module, path: str) -> frozenset[str]:
+        """Names of a file that stand for what may matter in another file of the tree."""
+        from .relevance import may_train
+
+        if not may_train(module):
+            return frozenset()
+        return frozenset(
+            name
+            for name, imported in module.imports.items()
+            if not is_spoken_for(imported) and self._may_help(imported, path)
+        )
+
+    def _may_help(self, imported: Imported, importer: str) -> bool:
+        """Whether what an import names may matter."""
+        module = "." * imported.level + imported.module
+        return self._depend(self._helpers.of_import(module, imported.name, self._place(importer)[0], self._find))
+
+    # Who may enter autocast around whom.
+
+    def may_enter(self, path: str) -> bool:
+        """Whether a file, what it imports, or one that imports it may enter autocast; true where that is not known."""
+        self.whole = True
+        here = os.path.abspath(path)
+        entering = {os.path.abspath(other) for other in self.autocast}
+        if not entering:
+            return False
+        if self._around is None:
+            self._around = self._imports_of(entering)
+        return here in self._around or not entering.isdisjoint(self._imports_of({here}))
+
+    def imports(self, path: str) -> frozenset[str]:
+        """Absolute paths of the files that a file imports itself."""
+        asked, self.asked = self.asked, {}
+        found = self._imported_by(os.path.abspath(path))
+        self.asked = asked
+        return found
+
+    def _imports_of(self, paths: set[str]) -> set[str]:
+        """Files and all that they import, directly or not; every file where one of them imports by name."""
+        reached = set(paths)
+        work = list(paths)
+        while work and len(reached) < len(self.files):
+            here = work.pop()
+            for other in self._imported_by(here):
+                if other not in reached:
+                    reached.add(other)
+                    work.append(other)
+        return reached
+
+    def _imported_by(self, path: str) -> frozenset[str]:
+        known = self._imported.get(path)
+        if known is None:
+            known = self._imported[path] = frozenset(self._look_at_imports(path))
+        return known
+
+    def _look_at_imports(self, path: str) -> Iterator[str]:
+        try:
+            data = programs.code(path, source_files.load(path))
+        except source_files.Unreadable:
+            return
+        if any(word in data for word in BY_NAME):
+            yield from self.files
+        for module, name, _ in patterns.imported(data):
+            dotted = module.decode("utf-8", "replace")
+            level = len(dotted) - len(dotted.lstrip("."))
+            dotted = dotted[level:]
+            for part in dict.fromkeys(("", name.decode("utf-8", "replace"))):
+                inner = ".".join(filter(None, (dotted, part)))
+                found = self.find(inner, path, level) if inner else None
+                if found is not None and found.endswith(".py"):
+                    yield found
+
+    def begin(self) -> None:
+        """Start to read another file: forget what the last one asked for, and parsed files where they grow too many."""
+        self.touched = set()
+        self.asked = {}
+        self._handed = set()
+        self._given = 0
+        self.whole = False
+        if self._held > KEPT:
+            while self._held > KEPT * 3 // 4:
+                oldest = next(iter(self._modules))
+                dropped = self._modules.pop(oldest)
+                self._linked.pop(oldest, None)
+                if dropped is not None:
+                    self._held -= len(dropped.text)
+                    dropped.release()
+
+
+def _loaded(path: str) -> bytes:
+    """What a file holds: nothing, where it cannot be read."""
+    try:
+        return source_files.load(path)
+    except source_files.Unreadable:
+        return b""
+
+
+def is_spoken_for(imported: Imported) -> bool:
+    """Whether an import names something of torch, or of a framework, whose meaning the tables tell."""
+    name = f"{imported.module}.{imported.name}".rstrip(".")
+    return not imported.level and (surface.known(name) or frameworks.known(name))
+
+
+def package_top(directory: str) -> str:
+    """The directory in which the package lies that a directory is in; itself where it is in none."""
+    while os.path.isfile(os.path.join(directory, "__init__.py")) and os.path.dirname(directory) != directory:
+        directory = os.path.dirname(directory)
+    return directory
+
+
+def _project_of(directory: str) -> str:
+    """The directory of the project that a directory lies in; itself where no project is marked."""
+    above = directory
+    while True:
+        if any(os.path.lexists(os.path.join(above, mark)) for mark in PROJECT_MARKS):
+            return above
+        parent = os.path.dirname(above)
+        if parent == above:
+            return directory
+        above = parent

@@ -1,0 +1,196 @@
+"""Which functions of a file are worth reading: most can neither make a mistake nor help to.
+
+A function is judged by the names in it, and by those in the functions that it names, so that one look is enough.
+"""
+
+from __future__ import annotations
+
+from ...protocol.frameworks import FRAMEWORKS
+from .module import COUNTING, LARGE_NUMBER, SMALL_NUMBER, Function, Module
+
+#: Identifiers that make a function worth following from a caller: whoever uses none of them, and names nobody who does,
+#: does nothing that the protocol knows.
+WORDS = frozenset(
+    "autocast GradScaler ShardedGradScaler scaler unscale_ backward grad step zero_grad update scale get_scale "
+    "clip_grad_norm_ clip_grad_norm clip_grad_value_ clip_grads_with_norm_ get_total_norm state_dict load_state_dict "
+    "save "
+    "half bfloat16 float16 param_groups optim Adam AdamW SGD nullcontext ExitStack enter_context no_sync partial "
+    "binary_cross_entropy BCELoss cross_entropy CrossEntropyLoss mse_loss MSELoss l1_loss nll_loss masked_fill "
+    "masked_fill_ clear_autocast_cache parameters no_grad yield Accelerator Fabric NativeScaler AmpOptimWrapper "
+    "accumulate prepare setup manual_backward optimizers clip_gradients scale_loss master_params initialize "
+    "update_params optim_context FullyShardedDataParallel register_comm_hook register_ddp_comm_hook "
+    "make_graphed_callables Thread ThreadPool ThreadPoolExecutor Checkpoint ModelCheckpoint "
+    "setup_common_training_handlers create_supervised_trainer".split()
+)
+#: Those that are worth following in a file that does not train: what may open a region, and what must not run in it.
+CONTEXTS = frozenset("autocast binary_cross_entropy BCELoss masked_fill masked_fill_".split())
+#: Identifiers one of which a file that trains has.
+TRAINING = frozenset(
+    {"GradScaler", "ShardedGradScaler", "backward", "unscale_", "zero_grad", "manual_backward", "update_params"}
+)
+#: Names of frameworks that make a function worth reading by itself.
+ENGINES = frozenset(
+    "Accelerator Fabric NativeScaler AmpOptimWrapper manual_backward scale_loss update_params "
+    "gradient_accumulation_steps create_supervised_trainer".split()
+)
+#: The losses that a function which a framework runs under autocast must not compute.
+BANNED = frozenset({"binary_cross_entropy", "BCELoss"})
+
+#: Identifiers one of which a file has that leaves the training to another one.
+TRAINS_ELSEWHERE = frozenset({"state_dict", "clip_grad_norm_", "clip_grad_value_", "training_step"})
+
+#: Identifiers of what low precision may spoil: a small constant and a buffer may come from elsewhere in the file.
+SPOILT = frozenset(
+    "autocast log log2 log10 log1p var square arange numpy index_add_ index_copy_ scatter_ scatter_add_ index_add "
+    "masked_scatter_ index_put_ addmm_ baddbmm_ addbmm_ addmv_".split()
+)
+
+#: Identifiers of a function that writes a checkpoint of what it is given.
+_SAVING = frozenset({"save", "state_dict"})
+#: Identifiers of a method that makes a buffer of positions.
+_POSITIONS = frozenset({"arange", "register_buffer"})
+
+# What a function does, as bits.
+_AMP, _BACKWARD, _STEP, _COUNTS, _OLD, _FILLS, _LARGE, _CASTS, _STATE = (1 << n for n in range(9))
+_BITS = {
+    "autocast": _AMP,
+    "GradScaler": _AMP,
+    "ShardedGradScaler": _AMP,
+    "unscale_": _AMP,
+    "fp16_compress_hook": _AMP,
+    "fp16_compress_wrapper": _AMP,
+    "FP16_COMPRESS": _AMP,
+    "backward": _BACKWARD,
+    "step": _STEP,
+    COUNTING: _COUNTS,
+    LARGE_NUMBER: _LARGE,
+    **dict.fromkeys(("masked_fill", "masked_fill_", "index_fill", "full_like", "where"), _FILLS),
+    **dict.fromkeys(("half", "bfloat16", "float16"), _CASTS),
+    **dict.fromkeys(("custom_fwd", "custom_bwd", "clip_grad_norm"), _OLD),
+    **dict.fromkeys(
+        (f"{way}_autocast_cpu_{what}" for way in ("set", "get", "is") for what in ("enabled", "dtype")), _OLD
+    ),
+    **dict.fromkeys(("get_autocast_gpu_dtype", "set_autocast_gpu_dtype"), _OLD),
+}
+
+
+def _may_fault(bits: int) -> bool:
+    """Whether a function that does these things may make a mistake by itself."""
+    accumulates = _BACKWARD | _STEP | _COUNTS
+    return bool(
+        bits & (_AMP | _OLD | _STATE)
+        or bits & accumulates == accumulates
+        or bits & (_FILLS | _LARGE) == _FILLS | _LARGE
+        or bits & (_CASTS | _STEP) == _CASTS | _STEP
+    )
+
+
+def may_train(module: Module) -> bool:
+    """Whether a file may train, by itself or by what it imports."""
+    return _trains(module) or bool(module.identifiers & TRAINS_ELSEWHERE)
+
+
+def _trains(module: Module) -> bool:
+    return bool(module.identifiers & TRAINING) or "scaler" in module.uses.values()
+
+
+def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
+    """Say of each function whether it is worth reading by itself (``strong``), and which of its words matter.
+
+    ``words`` are those that matter to a file that trains, ``contexts`` to one that does not. ``foreign`` are the local
+    names of what may matter in other files.
+    """
+    trains = module.trains = _trains(module) or bool(foreign and module.identifiers & TRAINS_ELSEWHERE)
+    bits = dict(_BITS)
+    scalers = {text.rpartition(".")[2] for text, role in module.uses.items() if role == "scaler"}
+    engines = {text.rpartition(".")[2] for text, role in module.uses.items() if role in FRAMEWORKS}
+    bits.update(dict.fromkeys(scalers | engines | ENGINES, _AMP))
+    if scalers or foreign or module.identifiers & {"GradScaler", "ShardedGradScaler"}:
+        bits["state_dict"] = bits["load_state_dict"] = _STATE
+    if "FullyShardedDataParallel" in module.identifiers:
+        bits["clip_grad_norm_"] = _AMP
+    if trains:
+        for name in foreign:
+            bits.setdefault(name, _BACKWARD | _STEP)
+    everywhere = _LARGE if LARGE_NUMBER in module.words else 0
+    small = SMALL_NUMBER in module.identifiers
+    module.fragile = small or not SPOILT.isdisjoint(module.identifiers)
+    # Where nothing trains, a region matters to the function that opens it, not to all that call that function.
+    found = _bits_of_names(module, bits) if trains else {}
+    # What a class keeps in its buffers, its other methods compute with.
+    keeping = {function.cls for function in module.functions.values() if function.words >= _POSITIONS}
+    for function in module.functions.values():
+        does = everywhere
+        for word in function.words:
+            does |= bits.get(word, 0) | found.get(word, 0)
+        function.strong = _may_fault(does) or _is_run_by_a_trainer(module, function)
+        function.saves = function.words >= _SAVING
+        function.fragile = small or not SPOILT.isdisjoint(function.words)
+        function.fragile = function.fragile or (function.cls is not None and function.cls in keeping)
+    amp = {word for word, does in bits.items() if does & (_AMP | _OLD)}
+    words, contexts = WORDS | amp | foreign, CONTEXTS | amp
+    words |= _users_of(module, words)
+    contexts |= _users_of(module, contexts)
+    for function in module.functions.values():
+        names = function.words
+        function.words, function.contexts = names & words, names & contexts
+    for cls in module.classes.values():
+        names = cls.words
+        cls.words = (names & words).union(*(m.words for m in cls.methods.values()))
+        cls.contexts = (names & contexts).union(*(m.contexts for m in cls.methods.values()))
+
+
+def _is_run_by_a_trainer(module: Module, function: Function) -> bool:
+    """Whether a function is a step of a LightningModule that may compute a banned loss, or divides what it returns."""
+    if function.cls is None or not function.name.endswith("_step") or "LightningModule" not in module.identifiers:
+        return False
+    banned = any(method.words & BANNED for method in function.cls.methods.values())
+    return banned or "accumulate_grad_batches" in module.text
+
+
+def _holders(module: Module) -> dict[str, list[Function]]:
+    """The functions that a name of the file may call: those of that name, the methods of a class of that name."""
+    holders = {name: list(functions) for name, functions in module.named.items()}
+    for cls in module.classes.values():
+        holders.setdefault(cls.name, []).extend(cls.methods.values())
+    return holders
+
+
+def _bits_of_names(module: Module, bits: dict[str, int]) -> dict[str, int]:
+    """What calling each name of the file may do, through whatever it calls in turn."""
+    holders = _holders(module)
+    own: dict[str, int] = {}
+    calls: dict[str, set[str]] = {}
+    for name, functions in holders.items():
+        own[name] = 0
+        calls[name] = set()
+        for function in functions:
+            for word in function.words:
+                own[name] |= bits.get(word, 0)
+                if word in holders:
+                    calls[name].add(word)
+    changed = True
+    while changed:
+        changed = False
+        for name, callees in calls.items():
+            does = own[name]
+            for callee in callees:
+                does |= own[callee]
+            if does != own[name]:
+                own[name] = does
+                changed = True
+    return own
+
+
+def _users_of(module: Module, words: frozenset[str]) -> frozenset[str]:
+    """Names of the functions and classes that use one of some words, or the name of one that does."""
+    holders = _holders(module)
+    found = {name for name, functions in holders.items() if any(f.words & words for f in functions)}
+    changed = True
+    while changed:
+        changed = False
+        for name, functions in holders.items():
+            if name not in found and any(f.words & found for f in functions):
+                found.add(name)
+                changed = True
+    return frozenset(found)

@@ -1,0 +1,68 @@
+"""What a file shows to be a scaler, an optimizer or a module by how it uses it, whatever it is called."""
+
+from __future__ import annotations
+
+import ast
+
+from ...protocol.frameworks import FRAMEWORKS
+from ...protocol.words import chain
+
+_TELLING = "unscale_ scale step update backward zero_grad parameters named_parameters train eval"
+#: Attributes whose owner they tell something about.
+TELLING = frozenset(_TELLING.split()).union(*(framework.signs for framework in FRAMEWORKS.values()))
+
+
+class Roles:
+    """Collects how expressions are used in one file."""
+
+    __slots__ = ("_asked", "_scaled", "_targets")
+
+    def __init__(self) -> None:
+        self._asked: dict[str, set[str]] = {}
+        self._scaled: set[str] = set()
+        self._targets: dict[str, set[str]] = {}
+
+    def note_attribute(self, node: ast.Attribute) -> None:
+        if node.attr in TELLING:
+            owner = chain(node.value)
+            if owner is not None:
+                self._asked.setdefault(owner, set()).add(node.attr)
+
+    def note_call(self, node: ast.Call) -> None:
+        func = node.func
+        if not isinstance(func, ast.Attribute):
+            return
+        if func.attr in ("unscale_", "step") and node.args:
+            owner, argument = chain(func.value), chain(node.args[0])
+            if owner is not None and argument is not None:
+                self._targets.setdefault(owner, set()).add(argument)
+        elif func.attr == "backward" and isinstance(func.value, ast.Call):
+            inner = func.value.func
+            owner = chain(inner.value) if isinstance(inner, ast.Attribute) and inner.attr == "scale" else None
+            if owner is not None:
+                self._scaled.add(owner)
+
+    def settled(self) -> dict[str, str]:
+        """Text of an expression -> "scaler", "optimizer", "module" or the framework whose engine it is.
+
+        What is asked to ``unscale_``, or to ``scale`` what then runs backward, is a scaler; what a scaler steps, or is
+        both stepped and zeroed, is an optimizer; what has parameters is a module. What
+        runs something backward and has a method of one framework alone is that framework's engine.
+        """
+        roles: dict[str, str] = {}
+        for text, names in self._asked.items():
+            if "unscale_" in names or text in self._scaled or ({"scale", "update"} <= names and text in self._targets):
+                roles[text] = "scaler"
+            elif "backward" in names:
+                roles.update((text, key) for key, framework in FRAMEWORKS.items() if names & framework.signs)
+        for scaler in list(roles):
+            for target in self._targets.get(scaler, ()):
+                roles.setdefault(target, "optimizer")
+        for text, names in self._asked.items():
+            if text not in roles:
+                if "zero_grad" in names and "step" in names:
+                    roles[text] = "optimizer"
+                elif names & {"parameters", "named_parameters", "zero_grad"} or {"train", "eval"} <= names:
+                    roles[text] = "module"
+        roles.pop("self", None)
+        return roles

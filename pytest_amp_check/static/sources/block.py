@@ -1,0 +1,76 @@
+"""One program of a file, and where its lines stand in the file."""
+
+from __future__ import annotations
+
+import warnings
+
+from ...protocol.events import Site
+from ...protocol.finding import Finding, Step
+from . import source_files
+
+#: Where a line of a program stands: its cell, its line there, and the characters that were cut off before it.
+Place = tuple[int | None, int, int]
+
+
+class Block:
+    """One program of a file.
+
+    ``places`` says for each line of ``text`` where it stands, and is None where that is the same line of the file.
+    ``broken`` is the line of the program that is no Python, and why.
+    """
+
+    __slots__ = ("broken", "places", "text")
+
+    def __init__(self, text: str, places: list[Place] | None = None, broken: tuple[int, str] | None = None) -> None:
+        self.text = text
+        self.places = places
+        self.broken = broken
+
+    def placed(self, findings: list[Finding], path: str) -> list[Finding]:
+        """Findings in this program of a file, moved to where its lines stand in the file.
+
+        What they say of other files stays as it is: nothing imports a notebook or a piece of documentation.
+        """
+        if self.places is None:
+            return findings
+        moved: dict[int, Site] = {}
+        for finding in findings:
+            finding.site = self._moved(finding.site, path, moved)
+            finding.witness = tuple(Step(self._moved(s.site, path, moved), s.text) for s in finding.witness)
+        return findings
+
+    def _moved(self, site: Site, path: str, moved: dict[int, Site]) -> Site:
+        known = moved.get(id(site))
+        if known is None:
+            caller = self._moved(site.caller, path, moved) if site.caller is not None else None
+            span = (site.line, site.column, site.end_line, site.end_column)
+            cell = site.cell
+            if site.path == path:
+                cell, line, cut = self._place(site.line)
+                last_cell, end_line, end_cut = self._place(site.end_line)
+                span = (line, site.column + cut, end_line, site.end_column + end_cut)
+                if last_cell != cell:
+                    span = (line, site.column + cut, line, site.column + cut)
+            known = moved[id(site)] = Site(site.path, *span, site.function, caller, cell)
+        return known
+
+    def _place(self, line: int) -> Place:
+        assert self.places is not None
+        return self.places[min(line, len(self.places)) - 1]
+
+
+def invalid(text: str) -> tuple[int, str] | None:
+    """Where and why a text is no Python; None where it is, and where that can only be said by whoever reads it."""
+    import ast
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            ast.parse(text)
+        except SyntaxError as error:
+            return error.lineno or 1, source_files.invalid(error)
+        except ValueError as error:
+            return 1, str(error)
+        except (RecursionError, MemoryError):
+            return None
+    return None

@@ -1,0 +1,68 @@
+"""The blocks of Markdown that are said to be Python."""
+
+from __future__ import annotations
+
+import re
+
+from .block import Block, Place
+
+_FENCE = re.compile(r"((?:[ \t]|>|[-*+](?=[ \t])|\d{1,9}[.)](?=[ \t]))*)(`{3,}(?=[^`]*$)|~{3,})[ \t]*(.*)")
+_PYTHON = re.compile(r"\{?[ \t]*\.?(?:code(?:-block|-cell)?\}[ \t]*)?(?:python3?|py3?)(?![\w.+-])", re.IGNORECASE)
+_QUOTE = re.compile(r"[ \t]{0,3}>[ \t]?")
+
+
+def fenced(text: str) -> list[Block]:
+    """The blocks that are fenced and said to be Python, valid or not. ``text`` has no line end but the newline."""
+    found: list[Block] = []
+    lines = text.split("\n")
+    number = 0
+    while number < len(lines):
+        row = lines[number]
+        number += 1
+        opened = _FENCE.match(row) if "```" in row or "~~~" in row else None
+        if opened is None:
+            continue
+        container, fence, info = opened.groups()
+        quotes = container.count(">")
+        width = _columns(container[_unquoted(container, quotes) :])
+        rows: list[str] = []
+        places: list[Place] = []
+        while number < len(lines):
+            row = lines[number]
+            cut = _unquoted(row, quotes)
+            if cut < 0:
+                # The quotation ends, and the block with it.
+                break
+            number += 1
+            if fence in row and row[cut:].strip().startswith(fence) and not row[cut:].strip().strip(fence[0]):
+                break
+            if width:
+                cut += _indented(row[cut:], width)
+            rows.append(row[cut:])
+            places.append((None, number, cut))
+        if rows and _PYTHON.match(info):
+            found.append(Block("\n".join(rows) + "\n", places))
+    return found
+
+
+def _unquoted(row: str, quotes: int) -> int:
+    """The characters that so many marks of quotation take at the head of a line; -1 where they are not there."""
+    at = 0
+    for _ in range(quotes):
+        mark = _QUOTE.match(row, at)
+        if mark is None:
+            return -1
+        at = mark.end()
+    return at
+
+
+def _columns(text: str) -> int:
+    return len(text.expandtabs(4))
+
+
+def _indented(row: str, width: int) -> int:
+    """The characters of white space that fill the columns of a container."""
+    at = 0
+    while at < len(row) and row[at] in " \t" and _columns(row[:at]) < width:
+        at += 1
+    return at

@@ -1,0 +1,302 @@
+"""Looking before parsing: what the bytes of code tell, so that most files need not be parsed.
+
+Parsing is most of the work, and few files of a project train. Names are taken as they are written: in ASCII, in one
+piece, a method's bracket right behind it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from ...protocol import rules
+
+#: A Trainer of Lightning that trains in float16 with a scaler.
+_LIGHTNING16 = rb"precision\s*=\s*[\"']?16(?!-true)"
+
+
+class Code:
+    """The bytes of code, and which of :data:`SEARCHED` are in them."""
+
+    __slots__ = ("_bare", "_plain", "data", "words")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.words = frozenset([word for word in SEARCHED if word in data])
+        self._bare: Code | None = None
+        #: Whether there is no documentation string in it, as far as is known.
+        self._plain = False
+
+    @property
+    def bare(self) -> Code:
+        """The same without documentation strings, whose examples are no code."""
+        if self._bare is None and not self._plain:
+            data = _undocumented(self.data)
+            self._plain = data is self.data
+            self._bare = None if self._plain else Code(data)
+        return self._bare or self
+
+    @property
+    def autocast(self) -> bool:
+        """Whether it may enter autocast."""
+        return b"autocast" in self.words
+
+    @property
+    def float16(self) -> bool:
+        """Whether it speaks of float16."""
+        words, data = self.words, self.data
+        return (
+            self.autocast
+            or b"float16" in words
+            or (b"cale" in words and b"GradScaler" in data)
+            or (b"half" in words and b".half()" in data)
+        )
+
+    @property
+    def lightning16(self) -> bool:
+        """Whether it has a Trainer of Lightning train in float16."""
+        if b"precision" not in self.words:
+            return False
+        data = self.data
+        return b"'16-mixed" in data or b'"16-mixed' in data or re.search(_LIGHTNING16, data) is not None
+
+    def speaks(self) -> bool:
+        """Whether it may hold anything that a rule speaks of; where not, it gives no finding and need not be parsed.
+
+        What every rule needs is in the text by name (:data:`.rules.WORDS`). What holds one is looked at more
+        closely, documentation strings left out. True does not promise a finding, and False does not promise that it
+        parses.
+        """
+        if b"\0" in self.words:
+            return True  # UTF-16 hides every name from this search, and is no Python source: AMP903.
+        return self._speaks() and (self.bare is self or self.bare._speaks())
+
+    def _speaks(self) -> bool:
+        return any(map(self.holds, rules.WORDS))
+
+    def holds(self, what: str) -> bool:
+        """Whether it holds what a rule needs, by the name that rules give it (:attr:`~.protocol.rule.Rule.words`)."""
+        look = LOOKS.get(what)
+        if look is not None:
+            words, closely = look
+            return not self.words.isdisjoint(words) and closely(self)
+        first, *others = PARTS[what]
+        return first in self.words and all(word in self.data for word in others)
+
+    def casts(self) -> bool:
+        """Whether a module may be cast to a low-precision dtype and trained."""
+        data = self.data
+        if self.words.isdisjoint((b"half", b"float16")):
+            return False
+        if not (b".step(" in self.words or re.search(rb"optim(?!\w)", data)):
+            return False
+        if b".half(" in data or b".bfloat16(" in data:
+            return True
+        return any(re.search(name + rb"\([^)]{0,200}?(?:half|float16|dtype)", data) for name in (rb"\.to", rb"\.type"))
+
+    def classes(self) -> set[bytes]:
+        """Names of the classes that it defines."""
+        return {name for name, _ in _classes(self.data)}
+
+    def bases(self) -> set[bytes]:
+        """Last names of what its classes derive from, if a method of theirs may matter to what they inherit.
+
+        What it defines itself, or has from torch, is left out: that inherits nothing from other files of the project.
+        """
+        if self.words.isdisjoint(_HOOKS) or self.bare.words.isdisjoint(_HOOKS):
+            return set()
+        found: set[bytes] = set()
+        own = {b"", b"Module", b"object"}
+        for cls, bases in _classes(self.data):
+            own.add(cls)
+            for base in bases.split(b","):
+                name = base.partition(b"[")[0].strip()
+                if not name.startswith(b"torch."):
+                    found.add(name.rpartition(b".")[2])
+        found -= own
+        if found:
+            found.difference_update([name for module, name, _ in imported(self.data) if _is_torch(module)])
+        return found
+
+    def imports(self) -> set[bytes]:
+        """Last names of what it imports, or imports from, if it may do something wrong with what it finds there."""
+        if self.words.isdisjoint(_REST) or self.bare.words.isdisjoint(_REST):
+            return set()
+        found: set[bytes] = set()
+        for module, name, _ in imported(self.data):
+            if not _is_torch(module):
+                found.update((module.rpartition(b".")[2], name))
+        return found - {b""}
+
+
+#: What a method that a class defines for another file's class may do wrong there.
+_HOOKS = (b"clip_grad", b"backward(", b"autocast", b".step(", b"zero_grad")
+#: What a file does that leaves the training to another one, and yet may do something wrong.
+_REST = (b".state_dict(", b"clip_grad", b"training_step")
+#: What does something to the protocol, or makes something that does, has one of these.
+_HELP = (b"autocast", b"caler", b"backward(", b"state_dict", b"zero_grad", b"clip_grad", b".step(", b".save(", b"optim")
+
+
+def helps(data: bytes) -> bool:
+    """Whether code may do something to the protocol for a file that imports it."""
+    return any(word in data for word in _HELP)
+
+
+_QUOTES = b'"""'
+
+
+def _undocumented(data: bytes) -> bytes:
+    """Code without what stands between triple quotes; all of it, where it is not plain which of them begin a string."""
+    if b"'''" in data:
+        return data
+    kept: list[bytes] = []
+    at = 0
+    while (opening := data.find(_QUOTES, at)) >= 0:
+        before = data[data.rfind(b"\n", 0, opening) + 1 : opening]
+        closing = data.find(_QUOTES, opening + 3)
+        if closing < 0 or data[closing - 1 : closing] == b"\\" or any(mark in before for mark in (b"#", b"'", b'"')):
+            return data
+        kept.append(data[at:opening])
+        at = closing + 3
+    return b"''".join((*kept, data[at:])) if kept else data
+
+
+def _lines_with(word: bytes, data: bytes) -> Iterator[int]:
+    """Where a word begins a line, but for blanks: found by its bytes, which is much faster than by lines."""
+    at = data.find(word)
+    while at >= 0:
+        if not data[data.rfind(b"\n", 0, at) + 1 : at].strip(b" \t"):
+            yield at
+        at = data.find(word, at + 1)
+
+
+_IMPORT = rb"from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)|import[ \t]+([^\n#]*)"
+
+
+def imported(data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """What code imports: the module, the name that is taken from it (none: itself), and what it is called here."""
+    pattern = re.compile(_IMPORT)
+    for word in (b"from", b"import"):
+        for at in _lines_with(word, data):
+            match = pattern.match(data, at)
+            if match is None:
+                continue
+            module, names, modules = match.groups()
+            for part in re.sub(rb"#[^\n]*", b"", names or modules).strip(b"() ").split(b","):
+                words = part.split()
+                if words and module is not None:
+                    yield module, words[0], words[-1]
+                elif words:
+                    yield words[0], b"", words[-1] if len(words) > 1 else words[0].partition(b".")[0]
+
+
+_CLASS = rb"class\s+(\w+)\s*(?:\(([^)]*)\))?"
+
+
+def _classes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The classes that code defines, with the text of their bases."""
+    for at in _lines_with(b"class", data):
+        match = re.compile(_CLASS).match(data, at)
+        if match is not None:
+            yield match.group(1), match.group(2) or b""
+
+
+def _is_torch(module: bytes) -> bool:
+    return module == b"torch" or module.startswith(b"torch.")
+
+
+#: Functions of torch that end in the word and enter no region of the program that calls them.
+_NO_REGION = (b"enter_autocast", b"exit_autocast", b"register_autocast")
+
+
+def _autocast(data: bytes) -> bool:
+    """Whether autocast is called, imported, stored or used as a decorator, by this or a longer name that ends in it."""
+    for match in re.finditer(rb"autocast(?![\w'\"])", data):
+        start, end = match.span()
+        before = data[data.rfind(b"\n", 0, start) + 1 : end]
+        if before.lstrip().startswith(b"#") or before.endswith(_NO_REGION):
+            continue
+        if data[end : end + 8].lstrip().startswith(b"("):
+            return True
+        if re.search(rb"(?:^|[=(,.\[@:{*]|\b(?:with|return|import|if|else|or|and|in|from|yield))\s*\w*$", before):
+            return True
+    # The old getters and setters of one device, AMP901.
+    return re.search(rb"_autocast_(?:cpu|gpu)_\w+(?![\w'\"])", data) is not None
+
+
+def _scaler(data: bytes) -> bool:
+    """Whether a scaler is used: a name that ends in scaler, or a method by which one is known."""
+    if b"caler" in data and re.search(rb"caler\w*\s*(?:[.(\[,)=:]|as\b)", data):
+        return True
+    return b".unscale_" in data or (b"backward(" in data and b".scale(" in data)
+
+
+#: What may be more than float16 can hold: a number of that size, a power, the limits of a wider type.
+_LARGE = (
+    rb"(?:[0-9._]*[0-9.][eE]\+?0*(?:[4-9]|[1-3][0-9])(?!\w)|[0-9][0-9_]{4,}(?![\w.])"
+    rb"|[0-9]{2,}\s*\*\*\s*[0-9]|[0-9]\s*\*\*\s*[0-9]{2}|\w*\.?finfo\()"
+)
+_SIGN = rb"\s*(?:float\()?[-'\"( ]*"
+_FILLING = (b"masked_fill", b"index_fill", b"full_like", b".fill_(", b"where(")
+#: Brackets, two levels deep.
+_ARGUMENTS = rb"\((?:[^()#]|\((?:[^()#]|\([^()#]*\))*\)){0,400}\)"
+
+
+def _fills(data: bytes) -> bool:
+    """Whether a tensor is filled with a number that float16 cannot hold, in place or by a name of this file."""
+    words = [word for word in _FILLING if word in data]
+    if not words:
+        return False
+    numbers = [_LARGE]
+    # The look ahead makes no difference but in time: most assignments end there.
+    for match in re.finditer(rb"= *(?=[-0-9.'\"(fnt])" + _SIGN + _LARGE, data):
+        name = re.search(rb"(\w+) *(?::[^=\n]*)?$", data[max(0, match.start() - 100) : match.start()])
+        if name:
+            numbers.append(rb"(?:\w+\.)*" + name.group(1) + rb"\b")
+    value = re.compile(rb"(?:[,=(]|\n)" + _SIGN + rb"(?:" + b"|".join(numbers) + rb")")
+    brackets = re.compile(_ARGUMENTS)
+    for word in words:
+        at = data.find(word)
+        while at >= 0:
+            opening = data.find(b"(", at)
+            arguments = brackets.match(data, opening)
+            if value.search(arguments.group() if arguments else data[opening : opening + 200]):
+                return True
+            at = data.find(word, at + 1)
+    return False
+
+
+def _old_clip(code: Code) -> bool:
+    """Whether the old clip of the norm is named, whose new name ends in an underscore."""
+    return re.search(rb"clip_grad_norm(?!\w)", code.data) is not None
+
+
+def _suppresses(code: Code) -> bool:
+    """Whether a comment may silence a rule."""
+    return re.search(rb"amp:\s*ignore|(?i:noqa)\s*:[^\n#]*AMP", code.data) is not None
+
+
+#: What rules need that is looked at more closely -> words without which it is not there, and the closer look.
+LOOKS: dict[str, tuple[tuple[bytes, ...], Callable[[Code], bool]]] = {
+    "autocast": ((b"autocast",), lambda code: _autocast(code.data)),
+    "scaler": ((b"cale",), lambda code: _scaler(code.data)),
+    "clip_grad_norm": ((b"clip_grad",), _old_clip),
+    "low-precision weights": ((b"parameters(",), Code.casts),
+    # Wrong where any file of the tree trains in float16.
+    "large fill": ((b"fill", b"where(", b"full_like"), lambda code: _fills(code.data)),
+    "suppression": ((b"amp:", b"AMP"), _suppresses),
+}
+#: What rules need that is there where all of these words are.
+PARTS = {what: what.encode().split() for what in rules.WORDS if what not in LOOKS}
+#: What the first look asks besides: for float16, for Trainers, and whether another file may matter to this one.
+_ASKED = (b"\0", b"half", b"float16", b"precision", b"autocast", b"cale", b".step(", *_HOOKS, *_REST)
+#: What is searched for, once each: no finding without one of these, and nothing else that a first look tells.
+SEARCHED = tuple(
+    dict.fromkeys(
+        (
+            *(word for words, _ in LOOKS.values() for word in words),
+            *(first for first, *_ in PARTS.values()),
+            *_ASKED,
+        )
+    )
+)

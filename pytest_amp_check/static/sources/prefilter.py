@@ -1,0 +1,61 @@
+"""A first look at a file: what its bytes say before anything is parsed."""
+
+from __future__ import annotations
+
+from . import programs, source_files
+from .patterns import Code
+
+
+class Prefiltered:
+    """What a first look at one file has shown.
+
+    ``speaks`` says whether it may hold a mistake by itself, ``autocast`` whether it may enter autocast, ``float16`` and
+    ``lightning16`` whether it speaks of float16, and has a Trainer of Lightning train in it. Of a file to be read,
+    ``classes`` are those that it defines. Another one is worth reading if a class of its derives from one of these
+    (``bases``), or if it imports one of these files (``imports``). What was not looked for is None. ``digest`` stands
+    for the content.
+    """
+
+    __slots__ = (
+        "autocast",
+        "bases",
+        "classes",
+        "digest",
+        "float16",
+        "imports",
+        "lightning16",
+        "path",
+        "size",
+        "speaks",
+    )
+
+    def __init__(self, path: str, size: int, facts: tuple[bool, bool, bool], *, speaks: bool) -> None:
+        self.path = path
+        self.size = size
+        self.autocast, self.float16, self.lightning16 = facts
+        self.speaks = speaks
+        self.classes: set[bytes] | None = None
+        self.bases: set[bytes] | None = None
+        self.imports: set[bytes] | None = None
+        self.digest = ""
+
+    def suffices(self, *, named: bool) -> bool:
+        """Whether it has looked for all that matters of a file that the user names, or does not."""
+        return self.classes is not None if named or self.speaks else self.bases is not None
+
+
+def examine(path: str, *, named: bool, digest: bool) -> Prefiltered:
+    """Examine a file, which the user may have named. Raises :class:`.source_files.Unreadable`."""
+    data = source_files.load(path)
+    code = Code(programs.code(path, data))
+    # What documentation shows is no part of this project's programs.
+    shown = programs.is_markdown(path)
+    facts = (False, False, False) if shown else (code.autocast, code.float16, code.lightning16)
+    seen = Prefiltered(path, len(data), facts, speaks=code.speaks())
+    if named or seen.speaks:
+        seen.classes = code.classes()
+    else:
+        seen.bases, seen.imports = code.bases(), code.imports()
+    if digest:
+        seen.digest = source_files.digest(data)
+    return seen

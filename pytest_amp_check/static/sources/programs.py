@@ -1,0 +1,88 @@
+"""Programs that stand among other things: the cells of a notebook are one, each fenced block of Markdown is one.
+
+A notebook runs cell by cell in one namespace, so its Python cells in order are one program, without what IPython alone
+understands: magics, shell commands, help. A block of Markdown shows a piece of code and runs nowhere, so that each is a
+program of its own, and one that is not valid Python is no mistake. Other files are one program from end to end.
+"""
+
+from __future__ import annotations
+
+import re
+
+from . import source_files
+from .block import Block, invalid
+from .patterns import Code
+from .source_files import Unreadable
+
+# Which files are what.
+
+
+def is_notebook(path: str) -> bool:
+    return path.lower().endswith(".ipynb")
+
+
+def is_markdown(path: str) -> bool:
+    return path.lower().endswith(".md")
+
+
+def decode(path: str, data: bytes) -> str:
+    """The text of a file, with a newline character at the end of each line; see :func:`.source_files.decode`."""
+    if is_markdown(path):
+        # Documentation in another encoding is documentation all the same, and its code is ASCII nearly always.
+        return source_files.newlines(data.decode("utf-8-sig", "replace"))
+    if is_notebook(path):
+        return source_files.utf8(data)
+    return source_files.decode(data)
+
+
+def blocks(path: str, text: str) -> list[Block]:
+    """The programs in the text of a file. Raises :class:`Unreadable` for a notebook that is none."""
+    if is_notebook(path):
+        from . import notebooks
+
+        return notebooks.programs(text)
+    if is_markdown(path):
+        from . import markdown
+
+        shown = markdown.fenced(source_files.newlines(text))
+        source_files.refuse_large(sum(len(block.text) for block in shown))
+        return [block for block in shown if _speaks(block.text) and invalid(block.text) is None]
+    return [Block(text)]
+
+
+def _speaks(text: str) -> bool:
+    return Code(text.encode("utf-8", "replace")).speaks()
+
+
+def code(path: str, data: bytes) -> bytes:
+    """What of a file may be Python, to be looked at before it is parsed; all of it, where that cannot be told.
+
+    A notebook is mostly what its cells have put out, in megabytes of pictures. Its JSON is parsed all the same: that
+    takes 10 ms per megabyte, and searching it for every word that matters takes 20 ms.
+    """
+    if is_notebook(path):
+        from . import notebooks
+
+        try:
+            found = [source for _, source in notebooks.code_cells(decode(path, data))]
+        except Unreadable:
+            return data
+    elif is_markdown(path):
+        if not (re.search(rb"```[^\n`]*[pP][yY]", data) or re.search(rb"~~~[^\n]*[pP][yY]", data)):
+            return b""
+        from . import markdown
+
+        found = [block.text for block in markdown.fenced(decode(path, data))]
+    else:
+        return data
+    return "\n".join(found).encode("utf-8", "replace")
+
+
+def cells(text: str) -> dict[int, str]:
+    """The source of each code cell of a notebook by its number; none of a file that is no notebook."""
+    from . import notebooks
+
+    try:
+        return dict(notebooks.code_cells(text))
+    except Unreadable:
+        return {}

@@ -1,0 +1,107 @@
+"""What autocast runs in low precision is one list, whichever way a program spells an op of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp_check.static.engine import check_source
+
+PROGRAM = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+encoder = nn.Linear(8, 8)
+optimizer = torch.optim.Adam(encoder.parameters())
+scaler = torch.amp.GradScaler("cuda")
+
+
+def train(loader, mask, k, y):
+    for q, target in loader:
+        optimizer.zero_grad()
+        with torch.autocast("DEVICE", dtype=torch.float16):
+            q = encoder(q)
+            scores = SPELLED
+            scores = scores.masked_fill(mask, -1e9)
+            loss = F.cross_entropy(scores, target)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+#: Spellings of ops that CUDA and the CPU run in low precision.
+BOTH = """
+q @ k
+q.__matmul__(k)
+q.matmul(k)
+q.mm(k)
+q.bmm(k)
+q.addmm(y, k)
+q.addbmm(y, k)
+q.baddbmm(y, k)
+torch.matmul(q, k)
+torch.linalg.matmul(q, k)
+torch.mm(q, k)
+torch.bmm(q, k)
+torch.addmm(y, q, k)
+torch.addbmm(y, q, k)
+torch.baddbmm(y, q, k)
+torch.einsum("ij,jk->ik", q, k)
+torch.prelu(q, k)
+q.prelu(k)
+torch.conv1d(q, k)
+torch.conv_transpose1d(q, k)
+torch.conv_transpose3d(q, k)
+torch.linalg.vecdot(q, k)
+F.linear(q, k)
+F.prelu(q, k)
+F.conv2d(q, k)
+F.conv_transpose2d(q, k)
+F.scaled_dot_product_attention(q, k, y)
+""".strip().splitlines()
+#: Spellings of ops that CUDA alone does.
+CUDA = """
+q.mv(k)
+q.addmv(y, k)
+q.addr(y, k)
+torch.mv(q, k)
+torch.addmv(y, q, k)
+torch.addr(y, q, k)
+torch.chain_matmul(q, k)
+torch.linalg.multi_dot([q, k])
+""".strip().splitlines()
+#: Spellings of ops that run in the dtypes which they are given, of which two are the widest of those.
+NEITHER = ["k + y", "torch.dot(k, y)", "k.dot(y)", "torch.cross(k, y)", "k.cumsum(0)", "torch.linalg.norm(k)"]
+#: Methods that an object which is no tensor has as well: of ``encoder`` they are parts of a module.
+PARTS = ["self.prelu(k)", "self.linear(k)"]
+
+
+def codes(spelled: str, device: str) -> list[str]:
+    source = PROGRAM.replace("SPELLED", spelled).replace("DEVICE", device)
+    return [finding.code for finding in check_source(source) if finding.code == "AMP506"]
+
+
+@pytest.mark.parametrize("spelled", [*BOTH, *CUDA])
+def test_low_on_cuda(spelled: str) -> None:
+    assert codes(spelled, "cuda") == ["AMP506"]
+
+
+@pytest.mark.parametrize("spelled", [s for s in BOTH if "q.prelu" not in s])
+def test_low_of_what_came_in_from_outside(spelled: str) -> None:
+    assert codes(spelled.replace("q", "y"), "cuda") == ["AMP506"]
+
+
+@pytest.mark.parametrize("spelled", NEITHER)
+def test_not_low(spelled: str) -> None:
+    assert codes(spelled, "cuda") == []
+
+
+@pytest.mark.parametrize("spelled", PARTS)
+def test_a_part_of_a_module_may_be_called_as_an_op(spelled: str) -> None:
+    source = PROGRAM.replace("SPELLED", spelled).replace("DEVICE", "cuda").replace("def train(", "def train(self, ")
+    assert [finding.code for finding in check_source(source)] == []
+
+
+@pytest.mark.parametrize("spelled", [s.replace("q", "y") for s in CUDA if "addr(" not in s])
+def test_what_only_cuda_runs_low(spelled: str) -> None:
+    assert codes(spelled, "cuda") == ["AMP506"]
+    assert codes(spelled, "cpu") == []
