@@ -34,7 +34,16 @@ INDEX = PACKAGE / "protocol" / "rules" / "index.py"
 EXAMPLE, SHOWN = "fixtures/headline.py", "AMP201"
 LEFT_OUT = "   [...]"
 #: The modules of the package, from what judges to what shows; each rule has one of its own, and a row of a table.
-MODULES = ("protocol/*", "protocol/rules/*", "protocol/rules/*/__init__", "static/*", "runtime/*", "faces/*", "*")
+MODULES = (
+    "protocol/*",
+    "protocol/effects/*",
+    "protocol/rules/*",
+    "protocol/rules/*/__init__",
+    "static/*",
+    "runtime/*",
+    "faces/*",
+    "*",
+)
 #: The longest line that the formatter leaves.
 LINE = 120
 READERS = {"static": "source", "runtime": "runs", "both": "source, runs"}
