@@ -14,10 +14,11 @@ from marks import shown
 
 from pytest_amp_check.protocol import automaton as a
 from pytest_amp_check.protocol import check as judging
+from pytest_amp_check.protocol import effects
 from pytest_amp_check.protocol import events as e
-from pytest_amp_check.protocol import judge
 from pytest_amp_check.protocol.automaton import Opt, move
 from pytest_amp_check.protocol.check import check
+from pytest_amp_check.protocol.effects.faults import EXCUSES
 from pytest_amp_check.protocol.events import Event, Graph, Node, Program, Site, Thing
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.rules import LABELS, RULES
@@ -66,6 +67,11 @@ OF_OTHERS = {
     "trace@cached-region",
 }
 OF_THE_AUTOMATON = {label for label in LABELS if "@" in label} - OF_OTHERS
+
+
+def test_a_kind_is_worth_something_where_it_does_something_to_a_state() -> None:
+    kinds = {kind for kind in vars(e).values() if isinstance(kind, e.Kind)}
+    assert {kind for kind in kinds if kind.worth != e.UNTESTED} <= set(effects.HANDLERS) <= kinds
 
 
 # Totality.
@@ -168,7 +174,7 @@ def test_what_faults_name_are_labels_kinds_and_excuses() -> None:
         assert all(isinstance(kind, e.Kind) for kind in (*fault.blame, *fault.witness))
         assert fault.blame or not (fault.each or fault.unscaled)
         excuses |= {fault.unless} - {""}
-    assert excuses == set(judge.EXCUSES), "an excuse that no fault names, or the other way round"
+    assert excuses == set(EXCUSES), "an excuse that no fault names, or the other way round"
 
 
 def test_a_fault_is_told_once() -> None:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 
 from . import automaton as a
 from . import events as e
+from .effects import apply
 from .events import Event, Graph, Node, Program, Site
 from .finding import Finding, Step
-from .judge import Here, Judge, Moment, State
+from .judge import Here, Judge, State
 from .report import alone, describe, make_finding, place, whole
 from .rules import ALONE, LABELS
 
@@ -98,8 +99,8 @@ class Chain(Judge):
         if i is None:
             return
         here = (self.count - 1,)
-        if self._left_stepped(self.state.opts[i]):
-            self._settle("end@stepped", here[0], i, here)
+        if self.left_stepped(self.state.opts[i]):
+            self.commit("end@stepped", here[0], i, here)
         del self.opts[i]
         self.index = {key: i for i, key in enumerate(self.opts)}
         self.state = self.state._replace(opts=self.state.opts[:i] + self.state.opts[i + 1 :])
@@ -166,7 +167,7 @@ class Chain(Judge):
         if event.kind == e.AUTOCAST_ENTER:
             self.pinned[index] = event
         self.faulted = False
-        self.state = self._apply(index, event, self.state, (index,))
+        self.state = apply(self, index, event, self.state, (index,))
         if repeat is not None and not self.faulted:
             if len(self.onward) >= DISTINCT:
                 self.onward.clear()
@@ -187,9 +188,9 @@ class Chain(Judge):
         if event.kind == e.UPDATE:
             self.updated.add(event.subject)
         elif event.kind == e.ZERO_GRAD:
-            self.zeroed.update(self._owners(event))
+            self.zeroed.update(self.owners(event))
             for key, owners in list(self.uncleared.items()):
-                if not event.facts.get("guessed") and not owners.isdisjoint(self._owners(event)):
+                if not event.facts.get("guessed") and not owners.isdisjoint(self.owners(event)):
                     self.uncleared.pop(key)
                     self.found.pop(key, None)
 
@@ -212,39 +213,39 @@ class Chain(Judge):
             told.append(frozenset(fact) if isinstance(fact, set) else fact)
         return identity, state, tuple(told)
 
-    def _feed(self, now: Moment) -> None:
-        # The same backward again, and no step in between: an accumulation window is open.
-        for key in now.event.facts.get("feeds") or ():
+    def fed_before(self, event: Event) -> list[int]:
+        again = []
+        for key in event.facts.get("feeds") or ():
             i = self.index.get(key)
             if i is None:
                 continue
             places = self.fed_at.setdefault(key, set())
-            if now.event.site in places:
-                self._move(now, i, a.HOLD)
-            places.add(now.event.site)
-        super()._feed(now)
+            if event.site in places:
+                again.append(i)
+            places.add(event.site)
+        return again
 
     # From a fault to a finding.
 
-    def _event(self, index: int) -> Event | None:
+    def event(self, index: int) -> Event | None:
         known = self.pinned.get(index)
         if known is not None:
             return known
         offset = index - (self.count - len(self.recent))
         return self.recent[offset] if 0 <= offset < len(self.recent) else None
 
-    def _path(self, here: Here) -> Iterator[int]:
+    def path(self, here: Here) -> Iterator[int]:
         first = self.count - len(self.recent)
         return iter(range(here[0], first - 1, -1))
 
-    def _settle(self, label: str, index: int, i: int, here: Here) -> None:
-        super()._settle(label, index, i, here)
-        event = self._event(index)
+    def commit(self, label: str, index: int, i: int, here: Here) -> None:
+        super().commit(label, index, i, here)
+        event = self.event(index)
         if label == "backward@stale" and event is not None:
             self.uncleared.setdefault((label, _identity(event)), set()).add(self.opts[i])
 
-    def _blame(self, label: str, blamed: int, settled: int, here: Here) -> None:
-        event, partner = self._event(blamed), self._event(settled)
+    def blame(self, label: str, blamed: int, settled: int, here: Here) -> None:
+        event, partner = self.event(blamed), self.event(settled)
         if event is None or partner is None:
             return
         fault, key = LABELS[label][1], (label, _identity(event))
@@ -252,7 +253,7 @@ class Chain(Judge):
             self.often[key] = (self.often.get(key, (0,))[0] + 1, _identity(partner))
         if key in self.found:
             return
-        path = self._witness(label, here, blamed, settled)
+        path = self.witness(label, here, blamed, settled)
         involved = [event] if partner is event else [event, partner]
         other = partner if partner is not event else next((x for x in reversed(path) if x is not event), event)
         site = self.own(place(event.site, other.site, reads=fault.reads))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from . import automaton as a
 from . import events as e
+from .effects import apply
 from .events import Event, Graph, Node, Program, Site, Test
 from .finding import Finding, Step, merge
 from .judge import Blame, Here, Judge, Region, State
@@ -110,8 +111,11 @@ class _Judge(Judge):
         self.visits: dict[int, int] = {}
         self._survey()
 
-    def _event(self, index: int) -> Event | None:
+    def event(self, index: int) -> Event | None:
         return self.graph.nodes[index].event
+
+    def fed_before(self, event: Event) -> tuple[int, ...]:
+        return ()  # which turn of a loop it is, the graph does not tell
 
     def _survey(self) -> None:
         events = [node.event for node in self.graph.nodes if node.event is not None]
@@ -125,7 +129,7 @@ class _Judge(Judge):
         self.scalers = sorted({x.subject for x in events if x.kind == e.SCALER_NEW and x.subject is not None})
         self.scaler_bit = {key: 1 << i for i, key in enumerate(self.scalers)}
         self.updated = {x.subject for x in events if x.kind == e.UPDATE}
-        self.zeroed = {o for x in events if x.kind == e.ZERO_GRAD for o in self._owners(x)}
+        self.zeroed = {o for x in events if x.kind == e.ZERO_GRAD for o in self.owners(x)}
         self.stepped = {x.object for x in events if x.kind in (e.SCALER_STEP, e.STEP) and x.object is not None}
         self.handed = {o for x in events if x.kind == e.HANDOFF for o in x.facts.get("things", ())}
         self.windows = self._windows(events)
@@ -153,12 +157,9 @@ class _Judge(Judge):
 
     def _may_fault(self) -> bool:
         """Whether the events of the graph can commit any fault of the automaton; most graphs need not be explored."""
-        kinds = self.kinds
-        if self.uneven or kinds & {e.SCALER_STEP, e.UNSCALE, e.UPDATE, e.SCALER_STATE, e.RESTORE}:
+        if self.uneven or any(kind.faults for kind in self.kinds):
             return True
-        if e.AUTOCAST_ENTER in kinds and kinds & {e.BACKWARD, e.STEP, e.LOSS, e.CAPTURE, e.THREAD, e.AUTOCAST_ENTER}:
-            return True
-        return (e.BACKWARD in kinds and (bool(self.windows) or e.STEP in kinds)) or e.LOSS in kinds
+        return e.BACKWARD in self.kinds and (bool(self.windows) or e.STEP in self.kinds)
 
     def _windows(self, events: list[Event]) -> dict[int, bool]:
         """The tests that decide whether an iteration ends an accumulation window, and the truth that ends it."""
@@ -260,7 +261,7 @@ class _Judge(Judge):
 
     def _yields(self, label: str, blame: Blame, settled: set[tuple[str, int]]) -> bool:
         """Whether another fault of the same cause says more."""
-        fault, event = LABELS[label][1], self._event(blame.blamed)
+        fault, event = LABELS[label][1], self.event(blame.blamed)
         return (
             any((stronger, blame.settled) in settled for stronger in fault.yields_where_settled)
             or any((stronger, blame.blamed) in self.faults for stronger in fault.yields_to)
@@ -288,7 +289,7 @@ class _Judge(Judge):
             if node.event is not None:
                 self.visits[index] = self.visits.get(index, 0) + 1
                 state = State(known, truth, *cores.of[core])
-                after = self._apply(index, node.event, state, here)
+                after = apply(self, index, node.event, state, here)
                 if after is not state:
                     known, truth = after.known, after.truth
                     core = cores.number(after[2:])
@@ -359,13 +360,13 @@ class _Judge(Judge):
             known = cores.past[core, key, answer] = cores.number((regions, opts, used, renewed, stale))
         return known
 
-    def _blame(self, label: str, blamed: int, settled: int, here: Here) -> None:
+    def blame(self, label: str, blamed: int, settled: int, here: Here) -> None:
         """Keep the first path that commits a fault, and count the states that do."""
         self.faults.setdefault((label, blamed), (here, Blame(label, blamed, settled)))
         key = (label, blamed, settled)
         self.committed[key] = self.committed.get(key, 0) + 1
 
-    def _path(self, here: Here) -> Iterator[int]:
+    def path(self, here: Here) -> Iterator[int]:
         place: Here | None = here
         while place is not None:
             yield place[0]
@@ -381,7 +382,7 @@ class _Judge(Judge):
         involved = [blamed]
         if settled is not None and settled is not blamed:
             involved.append(settled)
-        path = self._witness(label, here, blame.blamed, blame.settled)
+        path = self.witness(label, here, blame.blamed, blame.settled)
         partner = settled if settled is not blamed else next((x for x in reversed(path) if x is not blamed), blamed)
         site = place(blamed.site, partner.site if partner is not None else blamed.site, reads=fault.reads)
         certain = self.committed[label, blame.blamed, blame.settled] >= self.visits.get(blame.settled, 1)

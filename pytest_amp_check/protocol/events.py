@@ -28,14 +28,17 @@ class Kind(str):
                 subject is a scaler.
     optimizer   whether its object, or for a construction its subject, is one optimizer. ``establishes`` that it is
                 known to be one from then on: what is merely stepped could be a scheduler.
+    faults      whether such an event is enough for a fault that takes the order of events to be seen: a graph without
+                any is not gone through, but for its backwards and steps.
     turns       whether a rule asks which turn of which loops it belongs to: it has the fact ``loops`` in source, the
                 keys of the loops around it, the outermost first.
     tells       the facts that decide, with its things, what it does to a state without regions: in a run the same
                 event in the same state leads to the same again. None where more than its facts decides.
     """
 
-    __slots__ = ("establishes", "facts", "optimizer", "says", "says_scaled", "tells", "turns", "worth")
+    __slots__ = ("establishes", "facts", "faults", "optimizer", "says", "says_scaled", "tells", "turns", "worth")
     facts: frozenset[str]
+    faults: bool
     worth: int
     says: str
     says_scaled: str
@@ -54,6 +57,7 @@ class Kind(str):
         says_scaled: str = "",
         optimizer: bool = False,
         establishes: bool = False,
+        faults: bool = False,
         turns: bool = False,
         tells: str | None = None,
     ) -> Kind:
@@ -64,6 +68,7 @@ class Kind(str):
         made.says_scaled = says_scaled or made.says
         made.optimizer = optimizer
         made.establishes = establishes
+        made.faults = faults
         made.turns = turns
         made.tells = None if tells is None else tuple(tells.split())
         return made
@@ -75,7 +80,7 @@ class Kind(str):
 AUTOCAST_NEW = Kind("autocast-new", "arguments callable excess")
 # A region; instance: the identity of its context, null: it is no region, but stands where one could.
 AUTOCAST_ENTER = Kind(
-    "autocast-enter", "cache device dtype enabled instance null", worth=SELDOM, says="autocast is entered"
+    "autocast-enter", "cache device dtype enabled instance null", worth=SELDOM, says="autocast is entered", faults=True
 )
 AUTOCAST_EXIT = Kind("autocast-exit", "depth", worth=SELDOM, says="autocast is left")  # depth: regions that stay open
 AUTOCAST_CACHE_CLEAR = Kind("autocast-cache-clear", worth=MOVES)
@@ -124,12 +129,13 @@ UNSCALE = Kind(
     "framework",
     worth=MOVES,
     says="the gradients are divided by the loss scale",
+    faults=True,
     optimizer=True,
     establishes=True,
     tells="",
 )
 # Scaler; a block ends that unscales what it has scaled.
-RESTORE = Kind("restore", "owners", worth=MOVES, says="the gradients are divided by the loss scale")
+RESTORE = Kind("restore", "owners", worth=MOVES, says="the gradients are divided by the loss scale", faults=True)
 # A loss is divided by a number by which the framework divides it too.
 DIVIDED_TWICE = Kind("divided-twice", "divisor framework way")
 # owners: optimizers whose gradients are clipped, None: not known; touches: identities of parameters that are nobody's
@@ -156,6 +162,7 @@ SCALER_STEP = Kind(
     "closure framework unscales unsynchronised",
     worth=MOVES,
     says="the scaler steps the optimizer",
+    faults=True,
     optimizer=True,
     establishes=True,
     turns=True,
@@ -169,6 +176,7 @@ UPDATE = Kind(
     "growth_interval new_scale scale skips skips_in_a_row steps",
     worth=MOVES,
     says="the loss scale is updated",
+    faults=True,
     tells="new_scale",
 )
 # owners: optimizers whose gradients are cleared; rescue: an exception was caught; guessed: not seen; zeros: by zeros
@@ -187,13 +195,13 @@ ZERO_GRAD = Kind(
 FORWARD = Kind("forward", "cached poisoned", says="the model runs forward")
 # function: its name, low_precision: the dtype it is computed in; ambient: how severe it is where a framework runs it
 # under autocast.
-LOSS = Kind("loss", "ambient function low_precision")
+LOSS = Kind("loss", "ambient function low_precision", faults=True)
 PARAM_WRITE = Kind("param-write", worth=SELDOM, says="parameters are written")
 # A module; trained: as it leaves the cast, by the same code.
 MODULE_CAST = Kind("module-cast", "dtype trained", says="the model's parameters are cast")
 # eligible: the tensor that is filled with the value may be float16.
 FILL = Kind("fill", "eligible value")
-SCALER_STATE = Kind("scaler-state", says="the scaler's state is taken")  # scaler.state_dict()
+SCALER_STATE = Kind("scaler-state", says="the scaler's state is taken", faults=True)  # scaler.state_dict()
 # scaler.load_state_dict(); entry of a checkpoint, of_others: that no checkpoint here has.
 SCALER_LOAD = Kind("scaler-load", "entry of_others", worth=SELDOM)
 # What is saved: optimizers and scalers by key or text, whole_scalers: the objects themselves, and the entries under

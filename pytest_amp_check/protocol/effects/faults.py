@@ -1,0 +1,95 @@
+"""Moves gradients by the automaton, and settles the faults that this commits, but for those that something excuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .. import automaton as a
+from .. import events as e
+from ..judge import Judge, Moment
+from ..rules import LABELS
+
+
+def move(
+    judge: Judge,
+    now: Moment,
+    i: int,
+    name: str,
+    *,
+    by: int = -1,
+    divided: bool = True,
+    held: bool = False,
+    inside: str = "",
+    apart: bool = False,
+    partly: bool = False,
+) -> None:
+    """Move the gradients of optimizer ``i``, and settle the faults that nothing excuses."""
+    now.opts[i], faults = a.move(
+        now.opts[i], name, by=by, divided=divided, held=held, inside=inside, apart=apart, partly=partly
+    )
+    for label in faults:
+        judge.faulted = True
+        excuse = EXCUSES.get(LABELS[label][1].unless)
+        if excuse is None or not excuse(judge, now, i):
+            judge.commit(label, now.index, i, now.here)
+
+
+def cleared_elsewhere(judge: Judge, now: Moment, i: int) -> bool:
+    """Gradients that are left to the next backward may be cleared by code that is not in view."""
+    facts = judge.program.things[judge.opts[i]].facts
+    owned = facts.get("constructed") and not facts.get("hooked")
+    return not owned or judge.opts[i] in judge.zeroed or bool(judge.handed)
+
+
+def looked_at(judge: Judge, now: Moment, i: int) -> bool:
+    """Whether an optimizer is stepped by itself because its gradients were found to be finite."""
+    if now.event.facts.get("checked"):
+        return True
+    return any((of := judge.tests[key].of_gradients) is None or judge.opts[i] in of for key, _ in now.event.guards)
+
+
+def one_scaler(judge: Judge, now: Moment, i: int) -> bool:
+    """Unless two scalers that were seen to be made have both scaled what feeds an optimizer for certain."""
+    key = judge.opts[i]
+    scalers = set()
+    for index in list(judge.path(now.here))[1:]:
+        event = judge.event(index)
+        if event is None or (event.kind == e.ZERO_GRAD and key in judge.owners(event)):
+            break
+        if event.kind == e.BACKWARD and key in (event.facts.get("feeds") or ()):
+            if event.subject is None or not judge.program.things[event.subject].facts.get("constructed"):
+                return True
+            scalers.add(event.subject)
+        if len(scalers) > 1:
+            return False
+    return True
+
+
+def divided_elsewhere(judge: Judge, now: Moment, i: int) -> bool:
+    facts = judge.program.things[judge.opts[i]].facts
+    return bool(facts.get("divided") or judge.program.facts.get("averaged"))
+
+
+def earlier_loop(judge: Judge, now: Moment, i: int) -> bool:
+    """What an earlier loop has left is cleared: the last backward ran in a loop outside of which they are."""
+    backward = judge.event(judge.last(now.here, (e.BACKWARD,), i))
+    if backward is None or not backward.facts.get("loops"):
+        return False
+    return backward.facts["loops"][-1] not in now.event.facts.get("loops", ())
+
+
+def another_scaler(judge: Judge, now: Moment, i: int) -> bool:
+    """Another scaler's backward is not known to have reached what this one steps."""
+    updating = judge.event(judge.last(now.here, (e.UPDATE,), i))
+    return updating is not None and updating.subject != now.event.subject
+
+
+#: What excuses a fault, by the name that faults give it (:attr:`~..rule.Fault.unless`).
+EXCUSES: dict[str, Callable[[Judge, Moment, int], bool]] = {
+    "cleared-elsewhere": cleared_elsewhere,
+    "finite": looked_at,
+    "one-scaler": one_scaler,
+    "divided-elsewhere": divided_elsewhere,
+    "earlier-loop": earlier_loop,
+    "another-scaler": another_scaler,
+}
