@@ -26,4 +26,4 @@ class Norms(Collector):
         record = self.steps.pending
         if norms and record is not None:
             total = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device, torch.float32) for n in norms]))
-            record.know_norm(ScaledValue(total, scale))
+            record.set_norm(ScaledValue(total, scale))

@@ -80,7 +80,7 @@ class StepRecord:
         value: float | None = self._norm
         return value
 
-    def know_norm(self, norm: Any) -> None:
+    def set_norm(self, norm: Any) -> None:
         """The norm of this step's gradients, as a tensor and the scale it carries."""
         self._norm = norm
 
