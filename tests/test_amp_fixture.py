@@ -17,7 +17,7 @@ import torch.utils._device
 from pytest_amp_check.runtime import session
 from pytest_amp_check.runtime.emulate import cuda
 from pytest_amp_check.runtime.measure import dtypes, memory, numerics  # noqa: F401
-from pytest_amp_check.runtime.replay import compare, snapshot
+from pytest_amp_check.runtime.replay import comparison, snapshot
 
 pytest_plugins = ["pytester"]
 
@@ -258,7 +258,7 @@ def test_runs_and_recordings_know_what_happened(pytester: pytest.Pytester) -> No
 def test_what_cannot_be_decided_here_is_skipped(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
-        "import unittest\nfrom pytest_amp_check.runtime.replay.compare import Unavailable\n"
+        "import unittest\nfrom pytest_amp_check.runtime.replay.comparison import Unavailable\n"
         "@pytest.mark.amp(device='emulate')\n"
         "def test_it(amp):\n"
         "    amp.run(trainer(amp), batches(amp)).assert_speedup(over_fp32=1.5)\n"
@@ -409,7 +409,7 @@ def test_a_session_is_a_region() -> None:
         assert (amp.device, amp.dtype, amp.emulated) == (torch.device("cpu"), torch.bfloat16, False)
         assert torch.rand(1) == torch.rand(1, generator=torch.Generator().manual_seed(3))
     with (
-        pytest.raises(compare.Unavailable, match="cuda:99 was asked for, and this machine has"),
+        pytest.raises(comparison.Unavailable, match="cuda:99 was asked for, and this machine has"),
         session.session("cuda:99"),
     ):
         pass

@@ -15,14 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pytest_amp_check.runtime.emulate.cuda import emulate_cuda
-from pytest_amp_check.runtime.replay.compare import (
-    Unavailable,
-    assert_accumulation_equivalent,
-    assert_matches_fp32,
-    assert_resumes,
-    assert_speedup,
-)
+from pytest_amp_check.runtime.replay.accumulation import assert_accumulation_equivalent
+from pytest_amp_check.runtime.replay.comparison import Unavailable
+from pytest_amp_check.runtime.replay.precision import assert_matches_fp32
 from pytest_amp_check.runtime.replay.replay import Replay
+from pytest_amp_check.runtime.replay.resuming import assert_resumes
+from pytest_amp_check.runtime.replay.speed import assert_speedup
 
 Batch = tuple[Tensor, Tensor]
 #: What is patched while steps are watched, without torch's types, which hide it or have none.

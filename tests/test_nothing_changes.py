@@ -705,6 +705,44 @@ def test_an_exception_of_the_program_is_not_changed() -> None:
     assert error.args == ("as it was raised",)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda scaler, optimizer: scaler.update(1.0, 2.0),
+        lambda scaler, optimizer: scaler.unscale_(),
+        lambda scaler, optimizer: scaler.step(),
+        lambda scaler, optimizer: scaler.get_scale(1),
+        lambda scaler, optimizer: scaler.load_state_dict(),
+        lambda scaler, optimizer: optimizer.zero_grad(1, 2, 3),
+        lambda scaler, optimizer: optimizer.state_dict(1),
+    ],
+)
+def test_a_call_that_does_not_fit_is_refused_in_the_words_of_torch(wrong: Callable[[Any, Any], object]) -> None:
+    _, optimizer, scaler, _ = work()
+    with pytest.raises(TypeError) as plain:
+        wrong(scaler, optimizer)
+    with record() as run, pytest.raises(TypeError) as recorded:
+        wrong(scaler, optimizer)
+    assert str(recorded.value) == str(plain.value)
+    assert_silent(run)
+    assert run.findings == []
+
+
+def test_torch_is_left_as_it_was_found_where_patching_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        @staticmethod
+        def patches() -> object:
+            assert differences(before, snapshot()), "nothing was patched before this"
+            raise Stop("a torch that is other than it was thought")
+
+    attach = importlib.import_module("pytest_amp_check.runtime.record.attach")
+    monkeypatch.setattr(attach, "TABLES", (*attach.TABLES, Broken))
+    before = snapshot()
+    with pytest.raises(Stop), record():
+        pass
+    assert differences(before, snapshot()) == []
+
+
 # Memory.
 
 

@@ -17,7 +17,7 @@ from pytest_amp_check.faces import html
 from pytest_amp_check.runtime import session  # noqa: F401
 from pytest_amp_check.runtime.measure import memory, numerics  # noqa: F401
 from pytest_amp_check.runtime.record import active, attach
-from pytest_amp_check.runtime.replay import compare  # noqa: F401
+from pytest_amp_check.runtime.replay import accumulation, precision, resuming  # noqa: F401
 from pytest_amp_check.runtime.run import Run
 
 pytest_plugins = ["pytester"]

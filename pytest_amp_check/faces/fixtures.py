@@ -296,8 +296,8 @@ def pytest_runtest_makereport(
 
 def _unavailable(error: BaseException) -> bool:
     """Whether an assertion could not be decided on this machine."""
-    compare = sys.modules.get("pytest_amp_check.runtime.replay.compare")
-    return compare is not None and isinstance(error, compare.Unavailable)
+    comparison = sys.modules.get("pytest_amp_check.runtime.replay.comparison")
+    return comparison is not None and isinstance(error, comparison.Unavailable)
 
 
 def skip_instead(report: pytest.TestReport, item: pytest.Item, call: pytest.CallInfo[None]) -> None:

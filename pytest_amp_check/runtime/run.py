@@ -120,7 +120,7 @@ class Run:
         self._assert_recorded()
         worse = [f for f in self.findings if f.severity in (ERROR, WARNING) and f.code not in allowed]
         if worse:
-            lines = [line for finding in worse[:SHOWN] for line in _told(finding)]
+            lines = [line for finding in worse[:SHOWN] for line in _lines_of(finding)]
             if len(worse) > SHOWN:
                 lines.append(f"and {len(worse) - SHOWN} more")
             count = f"{len(worse)} mistake{'s' if len(worse) > 1 else ''} in mixed-precision training"
@@ -242,9 +242,9 @@ class Run:
         updates: float = 0.2,
         what: Literal["both", "loss", "parameters"] = "both",
     ) -> None:
-        """Fail unless the same steps in float32 train the same; see :func:`.compare.assert_matches_fp32`."""
+        """Fail unless the same steps in float32 train the same; see :func:`.precision.assert_matches_fp32`."""
         __tracebackhide__ = True
-        from .replay.compare import assert_matches_fp32
+        from .replay.precision import assert_matches_fp32
 
         assert_matches_fp32(self._again("assert_matches_fp32"), rtol=rtol, atol=atol, updates=updates, what=what)
 
@@ -253,10 +253,10 @@ class Run:
     ) -> None:
         """Fail unless k micro-batches do what one batch of them does.
 
-        See :func:`.compare.assert_accumulation_equivalent`.
+        See :func:`.accumulation.assert_accumulation_equivalent`.
         """
         __tracebackhide__ = True
-        from .replay.compare import assert_accumulation_equivalent
+        from .replay.accumulation import assert_accumulation_equivalent
 
         assert_accumulation_equivalent(self._again("assert_accumulation_equivalent"), k, whole=whole, rtol=rtol)
 
@@ -265,20 +265,20 @@ class Run:
     ) -> None:
         """Fail unless training goes on from a checkpoint as if it had not stopped; names what is missing from it.
 
-        See :func:`.compare.assert_resumes`.
+        See :func:`.resuming.assert_resumes`.
         """
         __tracebackhide__ = True
-        from .replay.compare import assert_resumes
+        from .replay.resuming import assert_resumes
 
         assert_resumes(self._again("assert_resumes"), save, load, at=at, rtol=rtol)
 
     def assert_speedup(self, *, over_fp32: float, pairs: int = 9) -> float:
         """Fail unless the steps are faster than in float32 by this factor; gives the factor. Needs a GPU.
 
-        See :func:`.compare.assert_speedup`.
+        See :func:`.speed.assert_speedup`.
         """
         __tracebackhide__ = True
-        from .replay.compare import assert_speedup
+        from .replay.speed import assert_speedup
 
         return assert_speedup(self._again("assert_speedup"), over_fp32=over_fp32, pairs=pairs)
 
@@ -305,7 +305,7 @@ def _device() -> str:
     return "CPU"
 
 
-def _told(finding: Finding) -> list[str]:
+def _lines_of(finding: Finding) -> list[str]:
     lines = [
         f"{finding.filename}:{finding.line}: {finding.code} [{finding.severity}] {finding.name}: {finding.message}"
     ]

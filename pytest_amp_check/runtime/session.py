@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .emulate.cuda import emulate_cuda
-from .replay.compare import Unavailable
+from .replay.comparison import Unavailable
 from .replay.replay import Replay
 from .replay.snapshot import random_state, restore_random
 from .run import Run, record

@@ -87,25 +87,25 @@ class _Places:
 
     def __init__(self) -> None:
         # A weak reference keeps the address of a storage from being used again.
-        self._known: dict[int, tuple[Any, str]] = {}
+        self._places: dict[int, tuple[Any, str]] = {}
         self._clean_at = 1024
 
     def put(self, tensor: torch.Tensor, where: str) -> None:
         with contextlib.suppress(NotImplementedError, RuntimeError):  # sparse tensors have no storage
             storage = tensor.untyped_storage()
-            if len(self._known) >= self._clean_at:
-                self._known = {key: kept for key, kept in self._known.items() if not kept[0].expired()}
-                self._clean_at = max(1024, 2 * len(self._known))
-            self._known[storage._cdata] = (_weak(storage), where)
+            if len(self._places) >= self._clean_at:
+                self._places = {key: kept for key, kept in self._places.items() if not kept[0].expired()}
+                self._clean_at = max(1024, 2 * len(self._places))
+            self._places[storage._cdata] = (_weak(storage), where)
 
     def has(self, tensor: torch.Tensor, where: str) -> bool:
         """Whether the tensor is there; what an op has made of other tensors is on the emulated device."""
         try:
-            known = self._known.get(tensor.untyped_storage()._cdata)
+            place = self._places.get(tensor.untyped_storage()._cdata)
         except (NotImplementedError, RuntimeError):
-            known = None
-        if known is not None:
-            return known[1] == where
+            place = None
+        if place is not None:
+            return place[1] == where
         return where == "cuda" and tensor.grad_fn is not None
 
     def moved(self, source: torch.Tensor, result: torch.Tensor, where: str) -> torch.Tensor:
@@ -119,7 +119,7 @@ class _Places:
         return result
 
     def forget(self) -> None:
-        self._known.clear()
+        self._places.clear()
 
 
 PLACES = _Places()

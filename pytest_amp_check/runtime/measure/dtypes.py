@@ -86,14 +86,14 @@ class ParameterNames:
 
     def __init__(self, model: nn.Module | None) -> None:
         self._model = model
-        self._known: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
+        self._names: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self._labels: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[str, bool]] = weakref.WeakKeyDictionary()
         self.refresh()
 
     def refresh(self) -> None:
         """Reads the model's parameters again."""
         if self._model is not None:
-            self._known = {id(p): (weakref.ref(p), _plain(name)) for name, p in self._model.named_parameters()}
+            self._names = {id(p): (weakref.ref(p), _plain(name)) for name, p in self._model.named_parameters()}
 
     def label(self, optimizer: torch.optim.Optimizer) -> str:
         """What an optimizer is called."""
@@ -111,16 +111,16 @@ class ParameterNames:
 
     def of(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
         """An optimizer's parameters in their order, each with its name."""
-        if any(id(p) not in self._known for group in optimizer.param_groups for p in group["params"]):
+        if any(id(p) not in self._names for group in optimizer.param_groups for p in group["params"]):
             self.refresh()
         label, first = self._labelled(optimizer)
         named: list[tuple[str, torch.Tensor]] = []
         for number, group in enumerate(optimizer.param_groups):
             given = group.get("param_names")
             for index, parameter in enumerate(group["params"]):
-                known = self._known.get(id(parameter))
-                if known is not None and known[0]() is parameter:
-                    name = known[1]
+                entry = self._names.get(id(parameter))
+                if entry is not None and entry[0]() is parameter:
+                    name = entry[1]
                 elif given is not None:
                     name = _plain(given[index])
                 else:

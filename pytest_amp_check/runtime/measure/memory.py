@@ -15,7 +15,7 @@ from .ledger import Point
 from .sizes import format_size, parse_size
 from .storages import CATEGORIES, Storages, storages
 
-Known = nn.Module | torch.optim.Optimizer | torch.Tensor
+Named = nn.Module | torch.optim.Optimizer | torch.Tensor
 
 _ADVICE = {
     "parameters": "keep frozen weights in bfloat16, or shard the model (torch.distributed.fsdp)",
@@ -33,7 +33,7 @@ _ADVICE = {
 class Memory(Collector):
     """Memory by category while something runs: where its peak was and what it was made of.
 
-    ``known`` (models, optimizers, tensors) is what the code was given before it runs; what is not named is found when
+    ``named`` (models, optimizers, tensors) is what the code was given before it runs; what is not named is found when
     it is used. ``device`` is where memory counts: that of the first parameter by default. ``as_cuda`` rounds sizes up
     to the 512-byte blocks of CUDA's allocator; by default on CUDA, emulated or not. ``fake`` counts fake tensors;
     ``workspace`` is what cuBLAS would keep for each thread, in bytes.
@@ -53,14 +53,14 @@ class Memory(Collector):
 
     def __init__(
         self,
-        *known: Known | None,
+        *named: Named | None,
         device: torch.device | str | None = None,
         as_cuda: bool | None = None,
         fake: bool = False,
         workspace: int = 0,
     ) -> None:
-        self._known = known
-        self.device = torch.device(device) if device is not None else _device_of(known)
+        self._named = named
+        self.device = torch.device(device) if device is not None else _device_of(named)
         if str(self.device) == "cuda":
             self.device = torch.device("cuda", torch.cuda.current_device())
         self._allocator = self.device.type == "cuda" and not fake
@@ -74,12 +74,12 @@ class Memory(Collector):
         self._storages = Storages(self.device, as_cuda=self.as_cuda, fake=fake)
 
     def start(self) -> None:
-        """Begin. Everything alive that is known counts from here on."""
-        for each in self._known:
+        """Begin. Everything alive that was named counts from here on."""
+        for each in self._named:
             if isinstance(each, nn.Module):
-                self._storages.know_module(each)
+                self._storages.include_module(each)
             elif isinstance(each, torch.optim.Optimizer):
-                self._storages.know_optimizer(each)
+                self._storages.include_optimizer(each)
             elif isinstance(each, torch.Tensor):
                 self._storages.claim(each, "inputs", f"tensor of shape {tuple(each.shape)}")
         if self._allocator:
@@ -99,7 +99,7 @@ class Memory(Collector):
             }
             self._workspace = max(0, self.allocator["allocated"] - self._storages.ledger.peak_total)
         # They are the user's, and not needed any more.
-        self._known = ()
+        self._named = ()
 
     @property
     def how(self) -> str:
@@ -165,8 +165,8 @@ class Memory(Collector):
         return {category: sums[category] for category in CATEGORIES if sums.get(category)}
 
 
-def _device_of(known: tuple[Known | None, ...]) -> torch.device:
-    for each in known:
+def _device_of(named: tuple[Named | None, ...]) -> torch.device:
+    for each in named:
         tensors: Iterable[torch.Tensor] = ()
         if isinstance(each, nn.Module):
             tensors = each.parameters()
@@ -184,13 +184,13 @@ def _device_of(known: tuple[Known | None, ...]) -> torch.device:
 
 @contextmanager
 def measure_memory(
-    *known: Known | None, device: torch.device | str | None = None, as_cuda: bool | None = None
+    *named: Named | None, device: torch.device | str | None = None, as_cuda: bool | None = None
 ) -> Iterator[Memory]:
     """Measure the code of a ``with`` block; the figures are complete when it has ended.
 
     The arguments are those of :class:`Memory`: ``with measure_memory(model, optimizer) as memory: train_step()``.
     """
-    memory = Memory(*known, device=device, as_cuda=as_cuda)
+    memory = Memory(*named, device=device, as_cuda=as_cuda)
     memory.start()
     try:
         yield memory

@@ -25,4 +25,4 @@ class Norms(Collector):
         norms = [torch.linalg.vector_norm(g.coalesce().values() if g.is_sparse else g.detach()) for g in grads]
         if norms:
             total = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device, torch.float32) for n in norms]))
-            self.steps.know_norm(ScaledValue(total, Number(scale)))
+            self.steps.set_norm(ScaledValue(total, Number(scale)))

@@ -179,7 +179,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # What is known by name.
 
-    def know_module(self, module: nn.Module) -> None:
+    def include_module(self, module: nn.Module) -> None:
         """A model: its parameters, gradients and buffers have been there since before the start."""
         for name, inner in module.named_modules():
             self._modules[inner] = name or type(module).__name__
@@ -192,12 +192,12 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for name, buffer in module.named_buffers():
             self.claim(buffer, "other", name)
 
-    def know_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+    def include_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer: its parameters, their gradients and its state."""
         self._optimizers.add(optimizer)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                name = self._know_parameter(parameter)
+                name = self._include_parameter(parameter)
                 if parameter.is_leaf and parameter.grad is not None:
                     self.claim(parameter.grad, "gradients", name)
         name = type(optimizer).__name__
@@ -207,7 +207,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     for tensor in tensors_in([value]):
                         self.claim(tensor, "optimizer state", f"{name}: {key}")
 
-    def _know_parameter(self, parameter: torch.Tensor) -> str:
+    def _include_parameter(self, parameter: torch.Tensor) -> str:
         """The name of a parameter, which is one from now on if it was not before."""
         name = f"parameter of shape {tuple(parameter.shape)}"
         for storage in storages(parameter):
@@ -299,7 +299,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     if parameter.is_leaf and parameter.grad is not None:
-                        self.claim(parameter.grad, "gradients", self._know_parameter(parameter))
+                        self.claim(parameter.grad, "gradients", self._include_parameter(parameter))
 
     def _resolve(self) -> None:
         """The backward pass reads what the forward pass left: what is alive now was made to be kept."""
@@ -318,7 +318,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 block.category = "temporaries"
         self._settle("unscale" if self._unscaled else None)
         self._unscaled = False
-        self.know_optimizer(optimizer)
+        self.include_optimizer(optimizer)
         self._steps.append(type(optimizer).__name__)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -327,14 +327,14 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._stepped = True
         if self._steps:
             self._steps.pop()
-        self.know_optimizer(optimizer)
+        self.include_optimizer(optimizer)
         self._settle("step")
 
     def _enter_module(self, module: nn.Module, args: Any) -> None:
         if threading.get_ident() != self._thread:
             return
         if not self._stack and module not in self._modules:
-            self.know_module(module)
+            self.include_module(module)
         self._stack.append((id(module), self._modules.get(module) or type(module).__name__))
 
     def _leave_module(self, module: nn.Module, args: Any, output: Any) -> None:
@@ -404,7 +404,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             block = self._blocks.get(storage._cdata)
             if block is None:
                 if isinstance(tensor, nn.Parameter):
-                    self._know_parameter(tensor)
+                    self._include_parameter(tensor)
                     continue
                 category = "activations" if self._in_backward else "inputs"
                 block = self._born(tensor, storage, category, f"tensor of shape {tuple(tensor.shape)}")
@@ -416,7 +416,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 and tensor.is_leaf
                 and isinstance(tensor, nn.Parameter)
             ):
-                self._know_parameter(tensor)
+                self._include_parameter(tensor)
 
     def _see_results(self, result: Any, func: Any, *, needs_grad: bool) -> None:
         guess = None

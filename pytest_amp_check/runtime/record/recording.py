@@ -38,7 +38,7 @@ class Recording:
     """What the listeners of one recording share."""
 
     def __init__(self, outermost: Any = None) -> None:
-        #: The error that ended the recording early, and whether a listener is at work: what it does itself is not told.
+        #: The error that ended the recording early, and whether a listener is at work, which is not recorded itself.
         self.failure: Exception | None = None
         self.busy = False
         #: Whether a collector watches ops by a dispatch mode.

@@ -32,15 +32,15 @@ _INNER = (
 )
 
 Span = tuple[int, int, int, int]
-_known_inner: dict[str, bool] = {}
+_inner_paths: dict[str, bool] = {}
 
 
 def is_inner(path: str) -> bool:
     """Whether a source file belongs to torch or to this package, and not to a user."""
-    known = _known_inner.get(path)
-    if known is None:
-        known = _known_inner[path] = path.startswith(_INNER)
-    return known
+    internal = _inner_paths.get(path)
+    if internal is None:
+        internal = _inner_paths[path] = path.startswith(_INNER)
+    return internal
 
 
 def own(site: Site) -> Site:
@@ -71,7 +71,7 @@ class Sites:
     def __init__(self, outermost: FrameType | None) -> None:
         self.show_from(outermost)
         #: Identities of code objects and offsets in them, innermost first. The code objects are kept alive below.
-        self._known: dict[tuple[int, ...], Site] = {}
+        self._sites: dict[tuple[int, ...], Site] = {}
         self._codes: dict[int, CodeType] = {}
         self._spans: dict[CodeType, list[tuple[int | None, int | None, int | None, int | None]]] = {}
 
@@ -81,7 +81,7 @@ class Sites:
 
     def here(self) -> Site:
         """The user's place that is running now."""
-        inner = _known_inner
+        inner = _inner_paths
         # The three frames above are always ours: the listener that asks, its guard, and what a patch or a hook calls.
         frame: FrameType | None = sys._getframe(3)
         outermost = self._outermost
@@ -90,10 +90,10 @@ class Sites:
         while frame is not None:
             code = frame.f_code
             path = code.co_filename
-            known = inner.get(path)
-            if known is None:
-                known = is_inner(path)
-            if not known:
+            internal = inner.get(path)
+            if internal is None:
+                internal = is_inner(path)
+            if not internal:
                 key.append(id(code))
                 key.append(frame.f_lasti)
                 codes.append(code)
@@ -102,32 +102,32 @@ class Sites:
             if code is outermost:
                 break
             frame = frame.f_back
-        site = self._known.get(tuple(key))
+        site = self._sites.get(tuple(key))
         return site if site is not None else self._make(key, codes)
 
     def definition(self, code: CodeType) -> Site:
         """The place of a function's definition, or of its first decorator."""
         self._codes[id(code)] = code
         key = (id(code),)
-        site = self._known.get(key)
+        site = self._sites.get(key)
         if site is None:
-            site = self._known[key] = Site(code.co_filename, code.co_firstlineno, function=_name(code))
+            site = self._sites[key] = Site(code.co_filename, code.co_firstlineno, function=_name(code))
         return site
 
     def _make(self, key: list[int], codes: list[CodeType]) -> Site:
         if not key:
-            site = self._known.get(())
-            return site or self._known.setdefault((), Site("<unknown>", 1))
+            site = self._sites.get(())
+            return site or self._sites.setdefault((), Site("<unknown>", 1))
         caller = None
         for i in range(len(key) - 2, -2, -2):
             chain = tuple(key[i:])
-            site = self._known.get(chain)
+            site = self._sites.get(chain)
             if site is None:
                 code, lasti = codes[i // 2], key[i + 1]
                 self._codes[id(code)] = code
                 line, column, end_line, end_column = self._span(code, lasti)
                 site = Site(code.co_filename, line, column, end_line, end_column, _name(code), caller)
-                self._known[chain] = site
+                self._sites[chain] = site
             caller = site
         assert caller is not None
         return caller

@@ -139,7 +139,7 @@ class Steps:
     def _pair(self, value: ScaledValue | None) -> tuple[Number, Number] | None:
         return None if value is None else (self._readings.number(value.tensor), value.scale)
 
-    def know_norm(self, norm: ScaledValue) -> None:
+    def set_norm(self, norm: ScaledValue) -> None:
         """The norm of the gradients of the step that is about to be made."""
         if self.pending is not None:
             self.pending._norm = self._pair(norm)

@@ -62,20 +62,20 @@ class Sums:
     """The running sums of a recording."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Sum] = {}
+        self._sums: dict[int, Sum] = {}
 
     def added(self, tensor: torch.Tensor, term: Any, factor: float) -> bool:
         """A term was added to a tensor in place; whether the sum has lost too much by now."""
-        known = self._known.get(id(tensor))
-        if known is None or known.tensor() is not tensor:
-            if len(self._known) >= KEPT:
-                self._known = {key: kept for key, kept in self._known.items() if kept.tensor() is not None}
-            if len(self._known) < KEPT:
-                self._known[id(tensor)] = Sum(tensor)
+        followed = self._sums.get(id(tensor))
+        if followed is None or followed.tensor() is not tensor:
+            if len(self._sums) >= KEPT:
+                self._sums = {key: kept for key, kept in self._sums.items() if kept.tensor() is not None}
+            if len(self._sums) < KEPT:
+                self._sums[id(tensor)] = Sum(tensor)
             return False
-        if known.version + 1 != tensor._version:
+        if followed.version + 1 != tensor._version:
             # Something else has changed it, as a new epoch does that starts from zero.
-            known.start(tensor)
+            followed.start(tensor)
             return False
-        known.add(tensor, term, factor)
-        return known.has_lost(tensor)
+        followed.add(tensor, term, factor)
+        return followed.has_lost(tensor)

@@ -17,7 +17,7 @@ from .weights import KEEPS_DETACHED, Weights
 
 
 class Autocast(Listener):
-    """Told of autocast contexts."""
+    """Listens to autocast contexts."""
 
     def __init__(self, recording: Recording, weights: Weights, threads: Threads) -> None:
         super().__init__(recording)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Backward(Listener):
-    """Told of backward passes."""
+    """Listens to backward passes."""
 
     def __init__(self, recording: Recording, gradients: Gradients, scaled: ScaledLosses, penalties: Penalties) -> None:
         super().__init__(recording)

@@ -14,7 +14,7 @@ from .listener import Listener, listens
 
 
 class Checkpoints(Listener):
-    """Told of ``state_dict``, ``load_state_dict``, ``torch.save`` and ``torch.load``."""
+    """Listens to ``state_dict``, ``load_state_dict``, ``torch.save`` and ``torch.load``."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Clearing(Listener):
-    """Told of ``zero_grad`` of optimizers and modules."""
+    """Listens to ``zero_grad`` of optimizers and modules."""
 
     def __init__(self, recording: Recording, gradients: Gradients) -> None:
         super().__init__(recording)

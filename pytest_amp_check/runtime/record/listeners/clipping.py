@@ -21,7 +21,7 @@ from .listener import Listener, listens
 
 
 class Clipping(Listener):
-    """Told of clips and of norms."""
+    """Listens to clips, and to norms of gradients."""
 
     def __init__(self, recording: Recording, gradients: Gradients) -> None:
         super().__init__(recording)

@@ -18,7 +18,7 @@ from .weights import Weights
 
 
 class Gradients(Listener):
-    """Told of tensors that are changed in place, and of assignments to ``p.grad``."""
+    """Listens to tensors that are changed in place, and to assignments to ``p.grad``."""
 
     def __init__(self, recording: Recording, weights: Weights) -> None:
         super().__init__(recording)

@@ -1,4 +1,4 @@
-"""What every listener is: told of calls while they happen, in a way that cannot reach the program that is recorded."""
+"""What every listener is: called while the program runs, in a way that cannot reach it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Listener:
 def listens(method: Method) -> Method:
     """A method that patches and hooks call. Its own errors end the recording, and the program that is recorded goes on.
 
-    What a listener does with torch is told to none: one listener calls another by methods without this.
+    What a listener does with torch itself is recorded by none: one listener calls another by methods without this.
     """
 
     @functools.wraps(method)

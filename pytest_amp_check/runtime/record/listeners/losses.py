@@ -15,7 +15,7 @@ from .listener import Listener, listens
 
 
 class Losses(Listener):
-    """Told of loss functions, and of what is added to tensors with one element."""
+    """Listens to loss functions, and to what is added to tensors with one element."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)

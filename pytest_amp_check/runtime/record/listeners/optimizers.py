@@ -19,7 +19,7 @@ from .weights import Weights
 
 
 class Optimizers(Listener):
-    """Told of optimizers."""
+    """Listens to optimizers."""
 
     def __init__(
         self, recording: Recording, gradients: Gradients, weights: Weights, construction: ScalerConstruction
@@ -28,7 +28,7 @@ class Optimizers(Listener):
         self._gradients = gradients
         self._weights = weights
         self._construction = construction
-        #: How many steps of scalers are running: what steps in them is told by them.
+        #: How many steps of scalers are running: optimizers that step in them are theirs.
         self.inside_scaler_step = 0
         #: The optimizer that a scaler steps which is switched off, in the user's words.
         self.stepped_by_disabled_scaler: SourceText | None = None

@@ -54,7 +54,7 @@ class Penalty:
 
 
 class Penalties(Listener):
-    """Told of ``torch.autograd.grad``."""
+    """Listens to ``torch.autograd.grad``."""
 
     def __init__(self, recording: Recording, scaled: ScaledLosses) -> None:
         super().__init__(recording)

@@ -16,14 +16,14 @@ from .listener import Listener, listens
 
 
 class ScalerConstruction(Listener):
-    """Told of scalers that are made."""
+    """Listens to scalers that are made."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
         #: Scalers whose construction was seen.
         self._made: weakref.WeakSet[Any] = weakref.WeakSet()
         #: Whether it was said that a scaler has switched itself off.
-        self._told_disabled = False
+        self._reported_disabled = False
         #: Whether a scaler that is switched off has scaled: what trains unscaled beside it does so on purpose.
         self.disabled_scales = False
 
@@ -48,17 +48,17 @@ class ScalerConstruction(Listener):
         """Its constructor has returned."""
         self._made.add(scaler)
         asked = event.facts["arguments"].get("enabled", True)
-        if asked is True and not scaler.is_enabled() and not self._told_disabled:
-            self._told_disabled = event.facts["disabled_itself"] = True
+        if asked is True and not scaler.is_enabled() and not self._reported_disabled:
+            self._reported_disabled = event.facts["disabled_itself"] = True
             # It may be judged already.
             self.recording.chain.judge(event)
 
     def scales_disabled(self, scaler: Any) -> None:
         """Tell, once, of a scaler for CUDA that is off where there is no CUDA; it may have been made before this."""
         self.disabled_scales = True
-        if self._told_disabled or scaler in self._made or scaler._device != "cuda" or torch.cuda.is_available():
+        if self._reported_disabled or scaler in self._made or scaler._device != "cuda" or torch.cuda.is_available():
             return
-        self._told_disabled = True
+        self._reported_disabled = True
         site = self.sites.here()
         names = {"call": SourceText(site), "scaler": SourceText(site, "receiver")}
         self.recording.emit(e.SCALER_NEW, site, None, callable="", arguments={}, disabled_itself=True, names=names)

@@ -22,7 +22,7 @@ from .weights import Weights
 
 
 class Scalers(Listener):
-    """Told of ``unscale_``, ``step`` and ``update``."""
+    """Listens to ``unscale_``, ``step`` and ``update``."""
 
     #: What a scaler was asked to do last.
     _asked: Event

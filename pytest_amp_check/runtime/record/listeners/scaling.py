@@ -17,7 +17,7 @@ from .scaler_construction import ScalerConstruction
 
 
 class Scaling(Listener):
-    """Told of ``scaler.scale`` and ``scaler.get_scale``."""
+    """Listens to ``scaler.scale`` and ``scaler.get_scale``."""
 
     def __init__(
         self, recording: Recording, scaled: ScaledLosses, forwards: Forwards, construction: ScalerConstruction

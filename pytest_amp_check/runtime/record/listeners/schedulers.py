@@ -10,7 +10,7 @@ from .listener import Listener, listens
 
 
 class Schedulers(Listener):
-    """Told of steps of schedulers."""
+    """Listens to steps of schedulers."""
 
     @listens
     def stepped(self, scheduler: Any) -> None:

@@ -10,7 +10,7 @@ from .listener import Listener, listens
 
 
 class Threads(Listener):
-    """Told of threads that are given work."""
+    """Listens to threads that are given work."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
@@ -24,7 +24,7 @@ class Threads(Listener):
         return watch
 
     def report(self) -> None:
-        """The innermost region is left: tell of the threads that were given work in it and ran modules without it."""
+        """The innermost region is left: report the threads that were given work in it and ran modules without it."""
         depth = len(self.regions.open)
         for watch in [w for w in self._watches if w.depth == depth]:
             self._watches.remove(watch)

@@ -11,7 +11,7 @@ CONSTANT = "requires grad as a constant"
 
 
 class Traces(Listener):
-    """Told of traces that fail."""
+    """Listens to traces that fail."""
 
     @listens
     def failed(self, error: BaseException) -> None:

@@ -22,7 +22,7 @@ KEEPS_DETACHED = tuple(int(part) for part in torch.__version__.split(".")[:2]) <
 
 
 class Weights(Listener):
-    """Told of parameters that are written, and of modules that are cast."""
+    """Listens to parameters that are written, and to modules that are cast."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)

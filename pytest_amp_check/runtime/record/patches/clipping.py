@@ -25,7 +25,7 @@ def patches() -> list[Patch]:
 
 
 def _grouping(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
-    """Tell of the norm that a function of ``torch.nn.utils.clip_grad`` computes, or of the clip that it does."""
+    """Notify of the norm that a function of ``torch.nn.utils.clip_grad`` computes, or of the clip that it does."""
     # Between that function and this one stands the patch.
     frame = sys._getframe(2)
     name = frame.f_code.co_name
@@ -35,7 +35,7 @@ def _grouping(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
     if outer is None and name == "_get_total_norm":
         recorder.clipping.norm_read(frame.f_locals.get("tensors"))
     elif outer is None or name == "_get_total_norm":
-        _tell_clip(recorder, outer or frame)
+        _notify_clip(recorder, outer or frame)
 
 
 def _clipping_frame(frame: FrameType) -> FrameType | None:
@@ -46,7 +46,7 @@ def _clipping_frame(frame: FrameType) -> FrameType | None:
     return caller if caller is not None and caller.f_code.co_name == "clip_grad_norm_" else None
 
 
-def _tell_clip(recorder: Recorder, frame: FrameType) -> None:
+def _notify_clip(recorder: Recorder, frame: FrameType) -> None:
     values, name = frame.f_locals, frame.f_code.co_name
     limit = values.get("clip_value" if name == "clip_grad_value_" else "max_norm")
     if limit is None:

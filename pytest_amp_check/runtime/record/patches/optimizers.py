@@ -68,7 +68,7 @@ def _constructed(recorder: Recorder, result: object, optimizer: Any, *args: Any,
 
 
 def _zero_grad(original: Any) -> Any:
-    """The assignments that torch makes meanwhile are not told one by one."""
+    """The assignments that torch makes meanwhile are passed over."""
 
     def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         recorders: tuple[Recorder, ...] = THREAD.active

@@ -1,4 +1,4 @@
-"""How torch is patched: rows that say what a recorder is told of a function's calls, and one way to install them.
+"""How torch is patched: rows that say which calls a recorder is notified of, and one way to install them.
 
 Patches stand on classes, and on module globals that torch itself looks up when it is called, so that names which a
 program has imported early (``from torch.nn.utils import clip_grad_norm_``) are seen as well. Each hands a call on at
@@ -29,7 +29,7 @@ After = Callable[..., object]
 
 
 class Patch(NamedTuple):
-    """A function of torch, and what recorders are told of its calls.
+    """A function of torch, and how recorders are notified of its calls.
 
     ``before`` is called first, then the function, then ``after`` with the result or ``failed`` with the error.
     """
@@ -39,9 +39,9 @@ class Patch(NamedTuple):
     before: Before | None = None
     after: After | None = None
     failed: After | None = None
-    #: Whether torch's own calls are not told.
+    #: Whether torch's own calls are passed over.
     of_users: bool = False
-    #: Whether code that is being compiled may call it, which is not told.
+    #: Whether code that is being compiled may call it, which is passed over.
     compiled: bool = False
     #: Makes what stands in its place, where that is more than telling of calls; none of the above counts then.
     around: Callable[[Any], Any] | None = None
@@ -59,7 +59,7 @@ class Installed:
         for patch in patches:
             original = getattr(patch.owner, patch.name, None)
             if original is not None:
-                value = patch.around(original) if patch.around is not None else _telling(original, patch)
+                value = patch.around(original) if patch.around is not None else _notifying(original, patch)
                 self._put(patch.owner, patch.name, functools.wraps(original)(value) if callable(value) else value)
 
     def has(self, owner: Any) -> bool:
@@ -95,8 +95,8 @@ def _script_ops() -> dict[int, str]:
     return table
 
 
-def _telling(original: Any, patch: Patch) -> Callable[..., Any]:
-    """A function that calls another one and tells the recorders of this thread."""
+def _notifying(original: Any, patch: Patch) -> Callable[..., Any]:
+    """A function that calls another one and notifies the recorders of this thread."""
     _, _, before, after, failed, of_users, compiled, _ = patch
 
     def patched(*args: Any, **kwargs: Any) -> Any:

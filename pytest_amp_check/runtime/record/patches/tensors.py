@@ -35,7 +35,7 @@ def patches() -> list[Patch]:
     ]
 
 
-def _tell_changed(tensor: Any, effect: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _notify_changed(tensor: Any, effect: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Tell of a tensor that a patched function is about to change in place."""
     if is_watching() and not torch.compiler.is_compiling() and not from_torch(3):
         if kwargs.get("rounding_mode"):
@@ -61,10 +61,10 @@ def _in_place(name: str, effect: str) -> Callable[[Any], Any]:
             if operand is not _MISSING:
                 args = (operand, *args)
             if watching:
-                _tell_changed(self, effect, args, kwargs)
+                _notify_changed(self, effect, args, kwargs)
             result = original(self, *args, **kwargs)
             if low and len(args) == 1:
-                _tell_added(self, operand, sign * kwargs.get("alpha", 1))
+                _notify_added(self, operand, sign * kwargs.get("alpha", 1))
             return result
 
         return added
@@ -72,7 +72,7 @@ def _in_place(name: str, effect: str) -> Callable[[Any], Any]:
     def changing(original: Any) -> Any:
         def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
             if watching:
-                _tell_changed(self, effect, args, kwargs)
+                _notify_changed(self, effect, args, kwargs)
             return original(self, *args, **kwargs)
 
         return changed
@@ -80,7 +80,7 @@ def _in_place(name: str, effect: str) -> Callable[[Any], Any]:
     def changing_by_one(original: Any) -> Any:
         def changed(self: Any, other: Any) -> Any:
             if watching:
-                _tell_changed(self, effect, (other,), {})
+                _notify_changed(self, effect, (other,), {})
             return original(self, other)
 
         return changed
@@ -90,7 +90,7 @@ def _in_place(name: str, effect: str) -> Callable[[Any], Any]:
     return changing_by_one if name in ONE_OPERAND else changing
 
 
-def _tell_added(tensor: Any, term: Any, factor: float) -> None:
+def _notify_added(tensor: Any, term: Any, factor: float) -> None:
     recorders: tuple[Recorder, ...] = THREAD.active
     if recorders and not torch.compiler.is_compiling() and not from_torch(3):
         for recorder in recorders:
@@ -105,7 +105,7 @@ def _foreach_in_place(effect: str) -> Callable[[Any], Any]:
             for tensor in tensors[:1] if watching else ():
                 # What is copied is a list, too.
                 given = (next(iter(args[0]), None),) if effect == "replace" and args else args
-                _tell_changed(tensor, effect, given, kwargs)
+                _notify_changed(tensor, effect, given, kwargs)
             return original(tensors, *args, **kwargs)
 
         return changed

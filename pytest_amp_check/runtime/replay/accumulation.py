@@ -1,0 +1,217 @@
+"""The assertion that several micro-batches do what one batch of them does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .comparison import check_tolerance, count, percent
+from .replay import Backward, Replay, Watch, Window
+
+
+def assert_accumulation_equivalent(
+    replay: Replay, k: int, *, whole: Callable[[Any], object] | None = None, rtol: float = 0.02
+) -> None:
+    """``k`` micro-batches give the update of one batch that holds them all.
+
+    With ``whole``, the user's own step for a full batch, the gradients that the optimizer gets for the first window
+    that is not skipped are compared with those of ``whole(joined micro-batches)`` from the same state, dropout off, by
+    the norm of the difference: at most ``rtol`` of the full batch's. Gradients rather than updates, since Adam's
+    updates hide a factor.
+
+    Without it, the factor of each micro-batch is read from autograd: the derivative of what runs backward by what
+    torch's loss functions returned, without the loss scale. Weighted by samples or tokens, the factors of a window
+    must add up to 1 within ``rtol``. Raises ValueError where that decides nothing: no loss function of torch is seen,
+    or several losses leave it open.
+    """
+    __tracebackhide__ = True
+    check_tolerance(rtol)
+    if type(k) is not int or k < 2:
+        raise ValueError(f"k is {k!r}: pass how many micro-batches make one update, at least 2")
+    if whole is not None and not callable(whole):
+        raise ValueError("whole is not a function: pass the step that trains on one full batch")
+    with replay.rewound():
+        watch = Watch(replay, gradients=True, criteria=whole is None, dropout=whole is None)
+        with watch.on():
+            watch.play(range(replay.steps))
+        problem = _window_problem(replay, watch, k)
+        if not problem:
+            taken = [[window for window in windows if not window.skipped] for windows in watch.closed()]
+            if not all(taken):
+                problem = "every update was skipped because of an overflow: use a smaller init_scale, or run more steps"
+            elif whole is None:
+                problem = _factor_problem(taken, k, rtol)
+            else:
+                problem = _whole_problem(replay, taken[0][0], k, whole, rtol)
+    if problem:
+        raise AssertionError(problem)
+
+
+def _window_problem(replay: Replay, watch: Watch, k: int) -> str:
+    """What is wrong with the places where the windows end, or nothing."""
+    closed = watch.closed()
+    if not closed:
+        return (
+            f"no optimizer stepped in {count(replay.steps, 'call')} of the step: run at least {k} micro-batches, "
+            f"and step when (i + 1) % {k} == 0"
+        )
+    for windows in closed:
+        for window in windows:
+            if window.cleared is not None:
+                return (
+                    f"the gradients are cleared inside the window of {k} micro-batches, before call "
+                    f"{window.cleared + 1} runs backward: only the micro-batches after it count. "
+                    "Call optimizer.zero_grad() after the optimizer's step alone"
+                )
+        sizes = [window.calls if window.calls > 1 else len(window.backwards) for window in windows]
+        wrong = next(
+            (
+                size
+                for window, size in zip(windows, sizes, strict=True)
+                if k not in (size, window.calls, len(window.backwards))
+            ),
+            None,
+        )
+        if wrong is not None:
+            hint = f": `i % {k} == 0` is true for the first micro-batch; step when `(i + 1) % {k} == 0`"
+            late = sizes[0] == 1 and sizes[1:2] in ([], [k])
+            return (
+                f"an update is made of {count(wrong, 'micro-batch')}, not {k}: the windows hold "
+                f"{', '.join(map(str, sizes[:8]))}{', ...' if len(sizes) > 8 else ''}"
+                + (hint if late else f": step the optimizer once every {k} micro-batches")
+            )
+    return ""
+
+
+def _factor_problem(taken: Sequence[Sequence[Window]], k: int, rtol: float) -> str:
+    """What is wrong with the weights of the micro-batches, or nothing, by torch's loss functions alone."""
+    ask = "pass whole=, your own step for one full batch"
+    shapes = {tuple(len(window.backwards) for window in windows) for windows in taken}
+    if len(shapes) > 1:
+        raise ValueError(f"the optimizers step at different times, so it is not clear whose loss is whose: {ask}")
+    window = taken[0][0]
+    groups = _terms(window.backwards)
+    if not groups:
+        raise ValueError(f"no loss function of torch was seen, so the weight of a micro-batch is not known: {ask}")
+    divided = window.divided()
+    by_hand = divided if abs(divided * k - 1) <= rtol else 1.0
+    right, undivided, sums = [], [], []
+    for terms in groups.values():
+        totals = [sum(term.weights[way] for term in terms) * by_hand for way in range(len(terms[0].weights))]
+        each = all(term.each is not None and abs(term.each * by_hand - 1) <= rtol for term in terms)
+        if each or any(abs(total - 1) <= rtol for total in totals):
+            right.append(terms)
+        if not each and any(abs(total - k) <= rtol * k for total in totals):
+            undivided.append(terms)
+        sums.append(totals)
+    if right and undivided:
+        raise ValueError(f"the losses of a window weigh 1 and {k}, so it is not clear which counts: {ask}")
+    if undivided:
+        return _ratio_message(float(k), k)
+    if not right:
+        if len(sums) > 1 or len(sums[0]) > 1:
+            shown = ", ".join(f"{total:.3g}" for totals in sums for total in totals[:1])
+            raise ValueError(f"the losses of a window weigh {shown}, which may be right or wrong: {ask}")
+        return _ratio_message(sums[0][0], k) + f". If the loss has a weight of its own, {ask}"
+    terms = right[0]
+    samples = sum(term.count for term in terms)
+    shares = [term.weights[0] * by_hand for term in terms]
+    even = all(
+        abs(share - term.count / samples) <= max(rtol, 1e-6) * term.count / samples
+        for share, term in zip(shares, terms, strict=True)
+    )
+    if len(terms[0].weights) == 1 and not even:
+        counts = ", ".join(f"{term.count:g}" for term in terms)
+        return (
+            f"micro-batches of {counts} samples count {', '.join(f'{share:.3g}' for share in shares)}: the mean of "
+            'their means is not the mean of the full batch. Sum the losses (reduction="sum") and divide them by the '
+            f"{samples:g} samples of the window"
+        )
+    return ""
+
+
+def _terms(backwards: Sequence[Backward]) -> dict[tuple[str, int, int], list[Any]]:
+    """The terms of a window's losses, together where they stand at the same place of a micro-batch."""
+    groups: dict[tuple[str, int, int], list[Any]] = {}
+    calls = {each.call for each in backwards}
+    seen: dict[int, int] = {}
+    for backward in backwards:
+        turn = seen[backward.call] = seen.get(backward.call, -1) + 1
+        for place, term in enumerate(backward.terms):
+            groups.setdefault((term.name, place, turn if len(calls) > 1 else 0), []).append(term)
+    return groups
+
+
+def _ratio_message(ratio: float, k: int, doubt: str = "") -> str:
+    says = f"the update is {ratio:.2f} times the full batch's"
+    if abs(ratio - k) <= 0.1 * k:
+        return f"{says}: the loss of each micro-batch is not divided by {k}. Write scaler.scale(loss / {k}).backward()"
+    if abs(ratio * k - 1) <= 0.1:
+        return f"{says}: the loss is divided by {k} twice, or only one of {k} micro-batches counts{doubt}"
+    return f"{says}: the factors of its {k} micro-batches do not add up to 1{doubt}"
+
+
+def _whole_problem(replay: Replay, window: Window, k: int, whole: Callable[[Any], object], rtol: float) -> str:
+    """What differs between a window and one full batch, or nothing."""
+    calls = sorted({each.call for each in window.backwards})
+    batch = _joined([replay.batches[call % len(replay.batches)] for call in calls])
+    replay.start.restore()
+    before = Watch(replay, dropout=False)
+    with before.on():
+        before.play(range(calls[0]))
+    full = Watch(replay, gradients=True, dropout=False)
+    names = {id(p): name for name, p in replay.found().parameters().items()}
+    with full.on():
+        full.once(whole, batch)
+    closed = full.closed()
+    if not closed or len(closed[0]) != 1:
+        raise ValueError(
+            f"whole() stepped the optimizer {len(closed[0]) if closed else 0} times: "
+            "it must train on one full batch, with one step of the same optimizer"
+        )
+    if closed[0][0].skipped:
+        raise ValueError("whole() was skipped because of an overflow: start with a smaller init_scale")
+    divided = window.divided()
+    by_hand = divided if abs(divided * k - 1) <= max(rtol, 1e-3) else 1.0
+    wanted = closed[0][0].accumulated
+    got = {key: window.accumulated[key] * by_hand for key in wanted if key in window.accumulated}
+    pairs = [(name, got[key].double(), wanted[key].double()) for key, name in names.items() if key in got]
+    size = math.sqrt(sum(float((full_batch**2).sum()) for _, _, full_batch in pairs))
+    error = math.sqrt(sum(float(((one - full_batch) ** 2).sum()) for _, one, full_batch in pairs))
+    if error <= rtol * size:
+        return ""
+    ratio = sum(float((one * full_batch).sum()) for _, one, full_batch in pairs) / size**2 if size else math.inf
+    left = math.sqrt(sum(float(((one - ratio * full_batch) ** 2).sum()) for _, one, full_batch in pairs))
+    if left <= max(rtol, 0.02) * abs(ratio) * size:
+        return _ratio_message(ratio, k)
+    worst = max(pairs, key=lambda pair: float((pair[1] - pair[2]).norm()))[0]
+    return (
+        f"the gradients of {k} micro-batches differ from the full batch's by {percent(error / size)} (rtol={rtol:g}), "
+        f"most in {worst}\nUsual reasons:\n"
+        "  - micro-batches of different sizes, or with different numbers of tokens, all count the same: sum the losses "
+        "and divide by the window's total\n"
+        "  - BatchNorm sees micro-batches, not the batch: no division can make these equal\n"
+        "  - whole() does not compute the same loss"
+    )
+
+
+def _joined(batches: Sequence[Any]) -> Any:
+    """Batches as one, joined along the first dimension."""
+    first = batches[0]
+    if len(batches) == 1:
+        return first
+    if isinstance(first, Tensor) and first.dim():
+        return torch.cat(list(batches))
+    if isinstance(first, Mapping):
+        return {key: _joined([batch[key] for batch in batches]) for key in first}
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(*(_joined(part) for part in zip(*batches, strict=True)))
+    if isinstance(first, (list, tuple)):
+        return type(first)(_joined(part) for part in zip(*batches, strict=True))
+    if all(type(batch) is type(first) and bool(batch == first) for batch in batches):
+        return first
+    raise ValueError(f"batches that hold a {type(first).__name__} cannot be joined: pass batches of tensors")

@@ -1,0 +1,81 @@
+"""What the assertions that run the same steps again have in common: playing them, tolerances, words."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .replay import Replay, Watch
+
+
+class Unavailable(Exception):
+    """An assertion cannot be decided on this machine; the text says what is missing."""
+
+
+UNREPEATABLE = (
+    "the same steps from the same state gave other losses when they ran again, so nothing can be compared: "
+    "pass what is missing in state=[...], seed generators of your own, and pass data as batches; on a GPU, "
+    "torch.use_deterministic_algorithms(True) makes kernels repeat themselves"
+)
+
+
+def check_tolerance(rtol: float, atol: float = 0.0, updates: float = 0.0) -> None:
+    for name, value in (("rtol", rtol), ("atol", atol), ("updates", updates)):
+        if not is_number(value) or not 0 <= value < math.inf:
+            raise ValueError(f"{name} is {value!r}: pass a number that is not negative, such as 0.01")
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def played(replay: Replay, *, gradients: bool = False) -> Watch:
+    """All steps from the present state, watched."""
+    watch = Watch(replay, gradients=gradients)
+    with watch.on():
+        watch.play(range(replay.steps))
+    return watch
+
+
+def copies(replay: Replay) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in replay.found().parameters().items()}
+
+
+@contextlib.contextmanager
+def autocast_off() -> Iterator[None]:
+    """A region in which every autocast region is entered as if it said ``enabled=False``, made before or in it."""
+    kind: Any = torch.amp.autocast_mode.autocast
+    original = kind.__enter__
+
+    def enter(region: Any) -> Any:
+        enabled, region._enabled = region._enabled, False
+        try:
+            return original(region)
+        finally:
+            region._enabled = enabled
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(setattr, kind, "__enter__", original)
+        kind.__enter__ = enter
+        for device in ("cpu", "cuda", "mps", "xpu"):
+            if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def count(number: int, what: str) -> str:
+    plural = "es" if what.endswith("ch") else "s"
+    return f"{number} {what}{'' if number == 1 else plural}"
+
+
+def listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,163 @@
+"""The assertion that the same steps train the same in float32."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .comparison import UNREPEATABLE, autocast_off, check_tolerance, copies, count, percent, played
+from .replay import Replay, Watch
+
+#: A parameter that moves less than this share of the average is compared with that share, not with its own noise.
+_STILL = 0.1
+
+
+def assert_matches_fp32(
+    replay: Replay,
+    *,
+    rtol: float,
+    atol: float = 1e-6,
+    updates: float = 0.2,
+    what: Literal["both", "loss", "parameters"] = "both",
+) -> None:
+    """The steps give what they give in float32: same state, seeds and data, every autocast region off, loss scale 1.
+
+    Losses (what the step returns; else what ran backward, unscaled) may differ by ``atol + rtol * |float32|`` at every
+    step. The update of each parameter, from first to last step, may differ in norm by ``updates`` of its float32 update
+    plus ``atol`` an element; parameters that hardly move are measured against a tenth of the average update. So may the
+    gradients that each optimizer's first step gets. Both show mistakes that a loss hides, such as clipping scaled
+    gradients, but are noisier: a right trainer of ours was 4 % off after eight steps whose losses agreed to 0.01 %.
+    Steps that the scaler skipped are left out in float32 too. Raises ValueError if there is nothing to compare.
+    """
+    __tracebackhide__ = True
+    check_tolerance(rtol, atol, updates)
+    if what not in ("both", "loss", "parameters"):
+        raise ValueError(f'what is {what!r}: pass "loss", "parameters" or "both"')
+    with replay.rewound():
+        begin = copies(replay)
+        amp = played(replay, gradients=what != "loss")
+        amp_end = copies(replay)
+        if not amp.dtypes:
+            raise ValueError(
+                "the steps enter no enabled autocast region, so float32 would be the same run: "
+                "put the forward pass under torch.autocast"
+            )
+        replay.start.restore()
+        fp32 = Watch(replay, gradients=what != "loss", skips=amp.skipped, scale=1.0)
+        with autocast_off(), fp32.on():
+            try:
+                fp32.play(range(replay.steps))
+            except RuntimeError as error:
+                raise AssertionError(
+                    f"the steps do not run with autocast off: {error}\n"
+                    "Something casts to a low precision by hand (`.half()`, `.to(torch.float16)`, `dtype=`): "
+                    "let autocast choose, or cast with `.to(weight.dtype)`."
+                ) from error
+        fp32_end = copies(replay)
+        # The gradients first: losses part only after the updates that these make.
+        parted = _parted_gradients(amp, fp32, updates) if what != "loss" else ""
+        if what != "parameters" and not parted:
+            parted = _parted_losses(amp.losses, fp32.losses, rtol, atol)
+        errors = _update_errors(begin, amp_end, fp32_end, updates, atol)
+        if what != "loss" and not parted and any(error > allowed for _, error, allowed, _ in errors):
+            parted = f"after {replay.steps} steps the parameters have moved elsewhere than in float32"
+        if not parted:
+            return
+        replay.start.restore()
+        again = played(replay)
+        if _parted_losses(again.losses, amp.losses, rtol, atol) and what != "parameters":
+            raise AssertionError(UNREPEATABLE)
+    skipped = sum(amp.skipped)
+    left_out = f"\nThe scaler skipped {count(skipped, 'step')}, left out in float32 as well." if skipped else ""
+    reasons = "\n".join(f"  - {reason}" for reason in _precision_reasons(amp))
+    raise AssertionError(
+        f"{parted} (rtol={rtol:g}, atol={atol:g}, updates={updates:g})\n"
+        f"{_loss_table(amp.losses, fp32.losses, rtol, atol)}{_worst_updates(errors)}{left_out}\n"
+        f"Usual reasons:\n{reasons}"
+    )
+
+
+def _parted_losses(amp: Sequence[float | None], fp32: Sequence[float | None], rtol: float, atol: float) -> str:
+    """Where the losses part, or nothing."""
+    if all(loss is None for loss in amp):
+        raise ValueError(
+            'the step returns no loss and runs nothing backward: return the loss, or pass what="parameters"'
+        )
+    for number, (one, other) in enumerate(zip(amp, fp32, strict=True), 1):
+        if one is not None and other is not None and not abs(one - other) <= atol + rtol * abs(other):
+            return (
+                f"the losses part at step {number} of {len(amp)}: {one:.6g} under autocast, {other:.6g} in float32, "
+                f"{percent(abs(one - other) / abs(other) if other else math.inf)} apart"
+            )
+    return ""
+
+
+def _parted_gradients(amp: Watch, fp32: Watch, allowed: float) -> str:
+    """Whether an optimizer's first step gets other gradients, or nothing: Adam's updates would hide a factor."""
+    for key, windows in amp.windows.items():
+        pairs = [
+            (window.used, other.used)
+            for window, other in zip(windows, fp32.windows.get(key, []), strict=False)
+            if window.used and other.used and not window.skipped
+        ]
+        if not pairs:
+            continue
+        used, wanted = pairs[0]
+        size = math.sqrt(sum(float((each.double() ** 2).sum()) for each in wanted.values()))
+        norm = math.sqrt(sum(float((each.double() ** 2).sum()) for each in used.values()))
+        both = used.keys() & wanted.keys()
+        error = math.sqrt(sum(float(((used[each].double() - wanted[each].double()) ** 2).sum()) for each in both))
+        if not error <= allowed * size:
+            return f"the first update is made from gradients of norm {norm:.3g}, in float32 of {size:.3g}"
+    return ""
+
+
+def _loss_table(amp: Sequence[float | None], fp32: Sequence[float | None], rtol: float, atol: float) -> str:
+    """The steps around the first one that differs, and the last one."""
+    rows = [(number, one, other) for number, (one, other) in enumerate(zip(amp, fp32, strict=True), 1)]
+    known = [(number, one, other) for number, one, other in rows if one is not None and other is not None]
+    first = next((n for n, (_, one, other) in enumerate(known) if not abs(one - other) <= atol + rtol * abs(other)), 0)
+    shown = [*known[max(0, first - 1) : first + 3], *known[-1:]]
+    lines = [f"  {number:>5}  {one:>12.6g}  {other:>12.6g}" for number, one, other in dict.fromkeys(shown)]
+    return "\n".join([f"  {'step':>5}  {'autocast':>12}  {'float32':>12}", *lines, ""]) if lines else ""
+
+
+def _update_errors(
+    begin: Mapping[str, Tensor], amp: Mapping[str, Tensor], fp32: Mapping[str, Tensor], rtol: float, atol: float
+) -> list[tuple[str, float, float, float]]:
+    """For each parameter the error of its update, what is allowed, and what the update is measured against."""
+    moves = {name: (fp32[name].double() - start.double()) for name, start in begin.items()}
+    elements = sum(move.numel() for move in moves.values())
+    average = math.sqrt(sum(float((move**2).sum()) for move in moves.values()) / max(1, elements))
+    errors = []
+    for name, move in moves.items():
+        size = max(float(move.norm()), _STILL * average * math.sqrt(move.numel()))
+        error = float((amp[name].double() - fp32[name].double()).norm())
+        error = math.inf if math.isnan(error) else error
+        errors.append((name, error, rtol * size + atol * math.sqrt(move.numel()), size))
+    return sorted(errors, key=lambda each: -(each[1] / each[3] if each[3] else math.inf if each[1] else 0.0))
+
+
+def _worst_updates(errors: Sequence[tuple[str, float, float, float]]) -> str:
+    worst = [f"{name} {percent(error / size if size else 0.0)}" for name, error, _, size in errors[:3] if error]
+    return f"Updates that differ most from float32's: {', '.join(worst)}." if worst else ""
+
+
+def _precision_reasons(amp: Watch) -> Iterator[str]:
+    if torch.float16 in amp.dtypes and not amp.skipped:
+        yield "float16 without a GradScaler loses small gradients: train with torch.amp.GradScaler, or in bfloat16"
+    if amp.skipped:
+        yield (
+            "gradients are clipped, logged or edited while they are still scaled: "
+            "call scaler.unscale_(optimizer) before"
+        )
+    yield (
+        "an operation that needs float32's range or precision runs in half (a hand-written loss, a mean of squares, "
+        "a small eps): run it under torch.autocast(device, enabled=False) on `.float()` inputs"
+    )
+    yield "the loss is computed outside autocast from half-precision outputs: move it inside, or use `.float()`"
+    yield "weights change inside one long region, which keeps using its cached copies: one region a forward pass"

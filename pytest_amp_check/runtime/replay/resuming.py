@@ -1,0 +1,252 @@
+"""The assertion that training goes on from a checkpoint as if it had not stopped."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .comparison import UNREPEATABLE, check_tolerance, count, listed, played
+from .replay import Replay, Watch
+from .snapshot import random_state
+
+
+def assert_resumes(
+    replay: Replay,
+    save: Callable[..., Any],
+    load: Callable[[Any], object],
+    *,
+    at: int | None = None,
+    rtol: float = 0.0,
+) -> None:
+    """Training that is saved after ``at`` steps and loaded into a fresh state goes on as if it had not stopped.
+
+    ``load(save())``, or, if ``save`` takes an argument, ``save(path); load(path)`` with a path in a temporary folder.
+    ``at`` defaults to the end of the update nearest to the middle. Between the two, everything that the step holds goes
+    back to before the first step, as in a new process. Losses, parameters, buffers, and the states of optimizer, scaler
+    and scheduler must come out the same, bit for bit, or within ``rtol``.
+    """
+    __tracebackhide__ = True
+    check_tolerance(rtol)
+    for name, function in (("save", save), ("load", load)):
+        if not callable(function):
+            raise ValueError(f"{name} is {function!r}, not a function: pass your own save and load functions")
+    if replay.steps < 2:
+        raise ValueError("one step cannot be resumed in between: run at least 2 steps")
+    if at is not None and (type(at) is not int or not 1 <= at < replay.steps):
+        raise ValueError(f"at is {at!r}: pass after how many steps to save, from 1 to {replay.steps - 1}")
+    with replay.rewound(), tempfile.TemporaryDirectory(prefix="amp-check-") as folder:
+        straight = played(replay)
+        straight_end = _parts(replay)
+        at = _middle(straight, replay.steps) if at is None else at
+        replay.start.restore()
+        resumed = Watch(replay)
+        with resumed.on():
+            resumed.play(range(at))
+        before = _parts(replay)
+        checkpoint = _saved(save, os.path.join(folder, "checkpoint.pt"))
+        saved = _parts(replay)
+        replay.start.restore()
+        load(checkpoint)
+        loaded = _parts(replay)
+        with resumed.on():
+            resumed.play(range(at, replay.steps))
+        resumed_end = _parts(replay)
+        first = _first_difference(straight.losses, resumed.losses, rtol)
+        ends = _different(straight_end, resumed_end, rtol, outcome=True)
+    if first is None and not ends:
+        return
+    if first is not None and first < at:
+        raise AssertionError(UNREPEATABLE)
+    raise AssertionError(_resume_message(replay.steps, at, before, saved, loaded, straight, resumed, first, ends))
+
+
+def _middle(straight: Watch, steps: int) -> int:
+    """After which step to save: the end of the update nearest to the middle."""
+    ends = {window.stepped + 1 for windows in straight.closed() for window in windows if window.stepped is not None}
+    return min((end for end in ends if end < steps), key=lambda end: abs(2 * end - steps), default=steps // 2)
+
+
+def _saved(save: Callable[..., Any], path: str) -> Any:
+    """What load() is to get: the path that save() wrote to, or what it returned, as it is at that moment."""
+    if _takes_path(save):
+        save(path)
+        return path
+    checkpoint = save()
+    if checkpoint is None:
+        raise ValueError("save() returned nothing: return the checkpoint, or take the path to write it to")
+    try:
+        return copy.deepcopy(checkpoint)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"what save() returned cannot be copied ({error}): return a dict of state_dicts") from error
+
+
+def _takes_path(save: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(save).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return any(each.default is each.empty or isinstance(each.default, (str, os.PathLike)) for each in positional[:1])
+
+
+_Parts = dict[tuple[str, str], dict[str, Any]]
+
+
+def _parts(replay: Replay) -> _Parts:
+    """Copies of everything that training consists of, by kind and name."""
+    found = replay.found()
+    parts: _Parts = {}
+    for name, model in found.models.items():
+        parts["model", name] = _flat({**dict(model.named_parameters()), **dict(model.named_buffers())})
+    for name, optimizer in found.optimizers.items():
+        parts["optimizer", name] = _flat(optimizer.state_dict())
+    for name, scaler in found.scalers.items():
+        tracker = {"growth_tracker": scaler._get_growth_tracker()}
+        parts["scaler", name] = {"scale": scaler.get_scale(), **tracker} if scaler.is_enabled() else {}
+    for name, scheduler in found.schedulers.items():
+        parts["scheduler", name] = _flat(scheduler.state_dict())
+    for name, generator in found.generators.items():
+        parts["generator", name] = {"state": generator.get_state()}
+    for name, state in random_state().items():
+        parts["random", name] = _flat({"state": state})
+    parts["gradients", ""] = _flat({name: p.grad for name, p in found.parameters().items() if p.grad is not None})
+    parts["values", ""] = dict(found.values)
+    return parts
+
+
+def _flat(value: Any, path: str = "") -> dict[str, Any]:
+    """The plain values and copies of the tensors in nested containers, by their path."""
+    if isinstance(value, Tensor):
+        return {path: value.detach().clone()}
+    if isinstance(value, Mapping):
+        pairs = [(f"{path}.{key}" if path else str(key), each) for key, each in value.items()]
+    elif isinstance(value, (list, tuple)):
+        pairs = [(f"{path}[{number}]", each) for number, each in enumerate(value)]
+    elif hasattr(value, "tobytes"):
+        return {path: value.tobytes()}
+    else:
+        return {path: value} if isinstance(value, (bool, int, float, str, bytes, type(None))) else {}
+    return {name: leaf for key, each in pairs for name, leaf in _flat(each, key).items()}
+
+
+def _different(one: _Parts, other: _Parts, rtol: float, *, outcome: bool = False) -> dict[tuple[str, str], list[str]]:
+    """The parts that differ, with the names of the values that do; as an outcome, only those that decide training."""
+    aside = ("generator", "gradients", "random", "values") if outcome else ()
+    found: dict[tuple[str, str], list[str]] = {}
+    for key in [*one, *(key for key in other if key not in one)]:
+        left, right = one.get(key, {}), other.get(key, {})
+        names = [name for name in {**left, **right} if not _same(left.get(name), right.get(name), rtol)]
+        if names and key[0] not in aside:
+            found[key] = names
+    return found
+
+
+def _same(one: Any, other: Any, rtol: float) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return False
+        other = other.to(one.device)
+        if rtol and one.is_floating_point():
+            return torch.allclose(one, other, rtol=rtol, atol=0.0, equal_nan=True)
+        return bool(((one == other) | (one.isnan() & other.isnan())).all())
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other or (math.isnan(one) and math.isnan(other)) or math.isclose(one, other, rel_tol=rtol)
+    return type(one) is type(other) and bool(one == other)
+
+
+def _first_difference(one: Sequence[float | None], other: Sequence[float | None], rtol: float) -> int | None:
+    pairs = enumerate(zip(one, other, strict=True))
+    return next((number for number, (left, right) in pairs if not _same(left, right, rtol)), None)
+
+
+def _resume_message(
+    steps: int,
+    at: int,
+    before: _Parts,
+    saved: _Parts,
+    loaded: _Parts,
+    straight: Watch,
+    resumed: Watch,
+    first: int | None,
+    ends: Mapping[tuple[str, str], Sequence[str]],
+) -> str:
+    """What is missing after loading, or what else may be the matter."""
+    missing = _different(saved, loaded, 0.0)
+    values = missing.pop(("values", ""), [])
+    if first is not None:
+        seen = (
+            f"the loss of step {first + 1} is {resumed.losses[first]!r}, without the restart {straight.losses[first]!r}"
+        )
+    else:
+        (kind, name), names = next(iter(ends.items()))
+        seen = f"after step {steps}, {kind} `{name}` differs in {listed(names)}"
+    lines = [f"training saved after {count(at, 'step')} does not go on as it was: {seen}"]
+    if changed := _different(before, saved, 0.0):
+        lines.append(f"save() itself changes {listed([_label(*key) for key in changed])}: it must only read.")
+    if missing:
+        lines.append("Not restored by load():")
+        for key, names in missing.items():
+            lines.append(
+                f"  - {_label(*key)}{_change(key[0], saved.get(key, {}), loaded.get(key, {}), names)}. {_remedy(*key)}"
+            )
+    if values:
+        shown = [
+            f"`{name}` ({saved['values', ''].get(name)!r} when saved, {loaded['values', ''].get(name)!r} now)"
+            for name in values
+        ]
+        lines.append(
+            f"Plain values that were not restored either: {', '.join(shown[:5])}. Save those that the step uses."
+        )
+    if len(lines) == 1:
+        lines.append(
+            "All that the step is seen to hold was restored: what differs is outside it, such as the position in the "
+            "data, or the kernels do not repeat themselves; then pass rtol."
+        )
+    return "\n".join(lines)
+
+
+def _label(kind: str, name: str) -> str:
+    if kind == "random":
+        return f"the random state of {name}"
+    return "the gradients of an open window" if kind == "gradients" else f"the {kind} `{name}`"
+
+
+def _change(kind: str, saved: Mapping[str, Any], loaded: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The values that differ, where they say something."""
+    if kind in ("generator", "random"):
+        return ""
+    plain = [name for name in names if isinstance(saved.get(name), (bool, int, float)) and name in loaded]
+    shown = [f"{name} {saved[name]!r}, now {loaded[name]!r}" for name in plain[:3]]
+    lost = [name for name in names if name not in loaded]
+    if lost:
+        shown.append(f"lost: {listed(lost)}")
+    return f" ({'; '.join(shown) or listed(names)})"
+
+
+_RANDOM = {
+    "torch": ("torch.get_rng_state()", "torch.set_rng_state(...)"),
+    "torch.cuda": ("torch.cuda.get_rng_state_all()", "torch.cuda.set_rng_state_all(...)"),
+    "torch.mps": ("torch.mps.get_rng_state()", "torch.mps.set_rng_state(...)"),
+    "random": ("random.getstate()", "random.setstate(...)"),
+    "numpy.random": ("numpy.random.get_state()", "numpy.random.set_state(...)"),
+}
+
+
+def _remedy(kind: str, name: str) -> str:
+    """What to save and load."""
+    if kind == "random":
+        get, put = _RANDOM[name]
+        return f'Save "{name}": {get}, and load it with {put}'
+    if kind == "generator":
+        return f'Save "{name}": {name}.get_state(), and load it with {name}.set_state(...)'
+    if kind == "gradients":
+        return "They are in no checkpoint: save after the optimizer has stepped"
+    return f'Save "{name}": {name}.state_dict(), and load it with {name}.load_state_dict(...)'

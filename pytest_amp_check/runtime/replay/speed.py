@@ -1,0 +1,74 @@
+"""The assertion that mixed precision is faster than float32."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+import time
+
+import torch
+
+from ..emulate.cuda import emulating
+from .comparison import Unavailable, autocast_off, count, is_number
+from .replay import Replay
+
+#: Seconds that one timed stretch lasts at least, so that the clock and the synchronisation do not show.
+_STRETCH = 0.1
+
+
+def assert_speedup(replay: Replay, *, over_fp32: float, pairs: int = 9) -> float:
+    """The steps are ``over_fp32`` times as fast as in float32, on a GPU; the measured factor.
+
+    Both run in turns, warmed up, synchronised, ``pairs`` times; the median of the paired ratios counts. In float32
+    autocast is off and scalers are disabled. Raises :class:`Unavailable` where the model is not on a CUDA device.
+    """
+    __tracebackhide__ = True
+    if not is_number(over_fp32) or not 0 < over_fp32 < math.inf:
+        raise ValueError(f"over_fp32 is {over_fp32!r}: pass the factor that is expected, such as 1.3")
+    if type(pairs) is not int or pairs < 1:
+        raise ValueError(f"pairs is {pairs!r}: pass how many times both are timed, at least 1")
+    if emulating() or not torch.cuda.is_available():
+        raise Unavailable("no CUDA device: a speedup can only be measured on the GPU that it is meant for")
+    devices = {p.device.type for p in replay.found().parameters().values()}
+    if devices != {"cuda"}:
+        raise Unavailable(f"the model is on {' and '.join(sorted(devices))}, not on a CUDA device")
+    with replay.rewound():
+        warm = min(_timed(replay, half, 1) for half in (True, False) for _ in range(2))
+        rounds = max(1, math.ceil(_STRETCH / warm))
+        times: dict[bool, list[float]] = {True: [], False: []}
+        for number in range(pairs):
+            for half in (True, False) if number % 2 == 0 else (False, True):
+                times[half].append(_timed(replay, half, rounds) / (rounds * replay.steps))
+    ratio = statistics.median(fp32 / amp for amp, fp32 in zip(times[True], times[False], strict=True))
+    if ratio >= over_fp32:
+        return ratio
+    amp, fp32 = (1e3 * statistics.median(times[half]) for half in (True, False))
+    tf32 = torch.backends.cuda.matmul.allow_tf32
+    raise AssertionError(
+        f"mixed precision is {ratio:.2f} times as fast as float32, not {over_fp32:g} times: "
+        f"{amp:.3g} ms a step against {fp32:.3g} ms "
+        f"(medians of {count(pairs, 'pair')} on {torch.cuda.get_device_name()})\n"
+        "Usual reasons:\n"
+        "  - the batch or the layers are too small to fill the GPU: time with the sizes you train with\n"
+        "  - sizes that are no multiple of 8, which tensor cores do not take\n"
+        "  - `.item()`, `print(loss)` or a copy to the CPU in every step, so that both wait for it\n"
+        "  - most of the forward pass is outside the autocast region"
+        + ("\n  - TF32 is on, so float32 uses tensor cores already" if tf32 else "")
+    )
+
+
+def _timed(replay: Replay, half: bool, rounds: int) -> float:
+    """Seconds that the steps take, as they are or in float32, from the first state on."""
+    replay.start.restore()
+    with contextlib.ExitStack() as stack:
+        if not half:
+            stack.enter_context(autocast_off())
+            for scaler in replay.found().scalers.values():
+                scaler._enabled = False
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for number in range(rounds * replay.steps):
+            replay.call(number)
+        torch.cuda.synchronize()
+        return time.perf_counter() - begin
