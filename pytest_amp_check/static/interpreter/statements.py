@@ -21,7 +21,6 @@ from .expressions import (
     is_version_guard,
 )
 from .forks import branch, fork, join_values
-from .identity import identity
 from .imports import imported, look_up
 from .interpreter import Handlers, Interpreter
 from .microbatches import draws, keeps_gradients, loaded, selects, stored_beside
@@ -266,7 +265,7 @@ def _match(at: Interpreter, node: ast.Match) -> None:
         elif isinstance(arm.pattern, (ast.MatchValue, ast.MatchSingleton)):
             formula = condition(at, _as_comparison(node.subject, arm.pattern))
         else:
-            question = ("case", identity(at, subject), ast.dump(arm.pattern))
+            question = ("case", subject.identity(at.number), ast.dump(arm.pattern))
             formula = at.ask(question, Words(arm.pattern), loops, arm.pattern)
         if arm.guard is not None:
             formula = both(formula, condition(at, arm.guard))

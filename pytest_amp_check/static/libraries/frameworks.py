@@ -32,7 +32,6 @@ from ..interpreter.values import (
     Sequence,
     Tensor,
     Value,
-    tensors_of,
 )
 from ..interpreter.wording import receiver_words, wording
 from .checkpoints import first_of, state_of
@@ -167,7 +166,7 @@ def engine_called(at: Interpreter, engine: Engine, args: Args, keywords: Keyword
     bound = {**dict(zip(order, args, strict=False)), **keywords}
     scaler = Ref(engine.thing)
     scaled = scaled_value(at, scaler, bound.get("loss"), node)
-    for tensor in tensors_of(scaled):
+    for tensor in scaled.tensors():
         backward(at, tensor, node)
     optimizer = bound.get("optimizer", NONE)
     names: dict[str, object] = {"scaler": wording(node), "call": wording(node)}

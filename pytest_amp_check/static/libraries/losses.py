@@ -32,7 +32,6 @@ from ..interpreter.values import (
     ScaleValue,
     Tensor,
     Value,
-    tensors_of,
 )
 from ..interpreter.wording import receiver_words, wording
 
@@ -51,9 +50,9 @@ LINEAR = frozenset("mean sum float double clone squeeze".split())
 
 
 def loss(at: Interpreter, facts: dict[str, object], args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    parts = [t for value in [*args, *keywords.values()] for t in tensors_of(value)]
+    parts = [t for value in [*args, *keywords.values()] for t in value.tensors()]
     low, promotes = "", facts.get("promotes")
-    first = next(iter(tensors_of(args[0])), None) if args else None
+    first = next(iter(args[0].tensors()), None) if args else None
     if first is not None and first.low and not (in_region(at) or at.state.maybe_open or at.state.no_grad or promotes):
         low = first.low if first.low in ("float16", "bfloat16") else ""
     at.emit(
@@ -93,7 +92,7 @@ def _tensor_method(at: Interpreter, tensor: Tensor, name: str, args: Args, keywo
         return NONE
     if name in TO_NUMBER:
         return at.fresh(node, name)
-    made = computed(at, [tensor, *(t for v in args for t in tensors_of(v))])
+    made = computed(at, [tensor, *(t for v in args for t in v.tensors())])
     made.opaque = made.opaque or is_graded(args)
     if name in ("detach", "detach_", "clone_", "data"):
         made.deps = frozenset()
@@ -257,7 +256,7 @@ def loss_arithmetic(at: Interpreter, op: str, left: Value, right: Value, node: a
         undone = scale.inverse if op == "*" else op == "/" and scale is right and not scale.inverse
         if isinstance(value, Grad):
             return Grad(value.params, unscaled=undone)
-        tensors = tensors_of(value)
+        tensors = value.tensors()
         if tensors:
             made = Tensor.merge(tensors)
             if undone:
@@ -272,7 +271,7 @@ def loss_arithmetic(at: Interpreter, op: str, left: Value, right: Value, node: a
         return ScaleValue(scale.scaler, inverse=scale.inverse)
     if isinstance(left, Grad) or isinstance(right, Grad):
         return left if isinstance(left, Grad) else right
-    parts = [*tensors_of(left), *tensors_of(right)]
+    parts = [*left.tensors(), *right.tensors()]
     if op == "@" and not parts:
         return low_result(at, "matmul", [left, right])
     if not parts:
@@ -307,7 +306,7 @@ def loss_arithmetic(at: Interpreter, op: str, left: Value, right: Value, node: a
 
 def as_loss(at: Interpreter, value: Value | None) -> Tensor:
     """A copy of the tensor that a value is, or one of which only the name is known."""
-    tensors = tensors_of(value) if value is not None else []
+    tensors = value.tensors() if value is not None else []
     return Tensor.merge(tensors) if tensors else foreign_tensor(at, value)
 
 

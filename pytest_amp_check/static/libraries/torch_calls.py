@@ -33,8 +33,6 @@ from ..interpreter.values import (
     StackContext,
     Tensor,
     Value,
-    grads_of,
-    tensors_of,
 )
 from ..interpreter.wording import wording
 from .arguments import bound_arguments
@@ -92,7 +90,7 @@ def _call_named(at: Interpreter, func: Named, args: Args, keywords: Keywords, no
         return known
     if name.startswith("builtins."):
         return structural(at, "call", tuple(args), wording(node), name.removeprefix("builtins."))
-    if name in REMAINDERS and len(args) == 2 and not any(tensors_of(value) for value in args):
+    if name in REMAINDERS and len(args) == 2 and not any(value.tensors() for value in args):
         return operate(at, "%", args[0], args[1], node)
     if name.startswith("itertools."):
         iterate = chained if name.endswith("chain") else iterated
@@ -117,7 +115,7 @@ def _outside(at: Interpreter, name: str, args: Args, keywords: Keywords, node: a
         may_save(at, given, node)
     if _averages(name) and not any(isinstance(value, Tensor) for value in given):
         at.emit(e.GRAD_AVERAGE, node)
-    tensors = [t for value in given for t in tensors_of(value)]
+    tensors = [t for value in given for t in value.tensors()]
     if tensors:
         return _of_tensors(at, name, tensors, given)
     if any(isinstance(v, Params) for v in given) and not harmless:
@@ -143,7 +141,7 @@ def _of_tensors(at: Interpreter, name: str, tensors: list[Tensor], given: list[V
 def _of_gradients(at: Interpreter, name: str, args: Args, given: list[Value], node: ast.AST) -> Value | None:
     """What a function makes of gradients that it is given: it edits or reads them."""
     for value in given:
-        for grad in grads_of(value):
+        for grad in value.gradients():
             if name in FOREACH and len(args) > 1:
                 grad_written(at, grad, operate(at, FOREACH[name], grad, args[1], node), node)
                 return NONE
@@ -227,7 +225,7 @@ def _entry_clip(at: Interpreter, entry: surface.Entry, args: Args, keywords: Key
 
 
 def _entry_norm(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    for grad in grads_of(args[0]) if args else []:
+    for grad in args[0].gradients() if args else []:
         return read_grad(at, grad, node, "norm")
     return at.fresh(node, "norm")
 
@@ -255,7 +253,7 @@ def _backward_function(at: Interpreter, entry: surface.Entry, args: Args, keywor
     value = first_of(args, keywords, "tensors")
     if isinstance(value, Choice):
         return on_each(at, value, lambda v: _backward_function(at, entry, [v, *args[1:]], keywords, node))
-    tensors = tensors_of(value) if value is not None else []
+    tensors = value.tensors() if value is not None else []
     tensor = Tensor.merge(tensors) if tensors else foreign_tensor(at, value)
     backward(at, tensor, node, first_given(args[1:], keywords))
     return NONE
@@ -264,7 +262,7 @@ def _backward_function(at: Interpreter, entry: surface.Entry, args: Args, keywor
 def _grad_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     bound, _ = bound_arguments(at, entry, args, keywords)
     outputs = bound.get("outputs")
-    tensors = tensors_of(outputs) if outputs is not None else []
+    tensors = outputs.tensors() if outputs is not None else []
     made = Tensor.merge(tensors) if tensors else foreign_tensor(at, outputs)
     if made.scaler >= 0:
         argument = node.args[0] if isinstance(node, ast.Call) and node.args else None
@@ -301,7 +299,7 @@ def _cache_clear(at: Interpreter, entry: surface.Entry, args: Args, keywords: Ke
 
 def _fill_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     bound, _ = bound_arguments(at, entry, args, keywords)
-    tensors = [t for v in bound.values() for t in tensors_of(v)]
+    tensors = [t for v in bound.values() for t in v.tensors()]
     made = computed(at, tensors) if tensors else foreign_tensor(at, None)
     value = bound.get("value") or bound.get("fill_value")
     if entry.name == "torch.where":

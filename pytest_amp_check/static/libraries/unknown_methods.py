@@ -7,7 +7,7 @@ import ast
 from ...protocol import events as e
 from ..interpreter.dtypes import is_low_method
 from ..interpreter.expressions import entry_of
-from ..interpreter.identity import identity, structural
+from ..interpreter.identity import structural
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.microbatches import PIECES
 from ..interpreter.tensors import foreign_tensor, low_result
@@ -21,7 +21,7 @@ from .losses import all_optimizers, backward, fill, first_given
 def _opaque_method(at: Interpreter, receiver: Value, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     given = [*args, *keywords.values()]
     text = receiver_words(node)
-    key = identity(at, receiver)
+    key = receiver.identity(at.number)
     stored = at.state.heap.get((key, name)) if isinstance(key, int) else None
     if stored is not None:
         return at.call_value(stored, args, keywords, node)
@@ -32,7 +32,7 @@ def _opaque_method(at: Interpreter, receiver: Value, name: str, args: Args, keyw
         # A framework's own backward: it may scale, divide, step.
         at.emit(e.BACKWARD, node, None, opaque=True, feeds=None, names={"loss": text})
         return NONE
-    if name in ("div_", "mul_") and isinstance(receiver, Opaque) and receiver.graded:
+    if name in ("div_", "mul_") and receiver.graded:
         at.emit(e.GRAD_NORMALISE, node, None, None, owners=None)
         return receiver
     if name == "no_sync" and not given:
