@@ -43,9 +43,9 @@ def branch(at: Interpreter, formula: Formula) -> tuple[int | None, int | None]:
     yes: int | None
     no: int | None
     if word == "test":
-        answered, denied = at.node(), at.node()
-        at.link(at.state.cur, answered, formula[1], True)
-        at.link(at.state.cur, denied, formula[1], False)
+        answered, denied = at.draft.node(), at.draft.node()
+        at.draft.link(at.state.cur, answered, formula[1], True)
+        at.draft.link(at.state.cur, denied, formula[1], False)
         return answered, denied
     if word == "not":
         no, yes = branch(at, formula[1])
@@ -59,7 +59,7 @@ def branch(at: Interpreter, formula: Formula) -> tuple[int | None, int | None]:
         if at.state.cur is None:
             break
     through = at.state.cur
-    short = at.join(ends)
+    short = at.draft.join(ends)
     return (through, short) if word == "and" else (short, through)
 
 
@@ -71,7 +71,7 @@ def fork(
     if isinstance(formula, bool):
         (then if formula else otherwise)()
         return (at.state.cur is not None, False) if formula else (False, at.state.cur is not None)
-    mark = at.mark()
+    mark = at.draft.mark(at.state.cur)
     yes, no = branch(at, formula)
     before_vars, before_heap, before = at.state.frame.vars, at.state.heap, len(at.written)
     at.state.frame.vars, at.state.heap, at.state.cur = dict(before_vars), dict(before_heap), yes
@@ -86,7 +86,7 @@ def fork(
     after_no = (at.state.cur, at.state.frame.vars, at.state.heap)
     _meet(at, formula, after_yes, after_no, before)
     if after_yes[0] is not None and after_no[0] is not None:
-        at.forget(mark)
+        at.state.cur = at.draft.forget(mark, at.state.cur)
     return after_yes[0] is not None, after_no[0] is not None
 
 
@@ -102,7 +102,7 @@ def _meet(
     elif no[0] is None:
         at.state.cur, at.state.frame.vars, at.state.heap = yes
     else:
-        at.state.cur = at.join((yes[0], no[0]))
+        at.state.cur = at.draft.join((yes[0], no[0]))
         at.state.frame.vars = _meet_maps(at, formula, yes[1], no[1], yes[1])
         at.state.heap = _meet_maps(at, formula, yes[2], no[2], dict.fromkeys(at.written[before:]))
 

@@ -41,7 +41,7 @@ def computed(at: Interpreter, parts: list[Tensor]) -> Tensor:
 def low_result(at: Interpreter, op: str, operands: list[Value]) -> Tensor:
     """What an op gives that autocast runs in low precision, on some devices at least."""
     tensors = [tensor for value in operands for tensor in value.tensors()]
-    made = computed(at, tensors) if tensors else foreign_tensor(at, None)
+    made = computed(at, tensors) if tensors else foreign_tensor(None)
     made.matmul = is_low(op, region_device(at))
     if made.matmul and in_region(at):
         mark_region(at, made)
@@ -53,7 +53,7 @@ def region_device(at: Interpreter) -> str:
     return next((region.device for region in reversed(at.state.open) if region.device != "null"), "")
 
 
-def foreign_tensor(at: Interpreter, value: Value | None) -> Tensor:
+def foreign_tensor(value: Value | None) -> Tensor:
     """A loss of which only the name is known."""
     made = Tensor(value.loops if value is not None else frozenset())
     made.deps = None

@@ -62,7 +62,7 @@ def _applied(at: Interpreter, cls: Class, args: Args) -> None:
         return
     flaw = _flaw(at, cls)
     if flaw is not None and flaw.mixed is not None:
-        full = {place for place, value in enumerate(args) if _is_float32(at, value)}
+        full = {place for place, value in enumerate(args) if _is_float32(value)}
         if flaw.mixed & full:
             _tell(at, cls, flaw, inside=True)
 
@@ -163,7 +163,7 @@ def _is_parameter(at: Interpreter, value: ast.expr, method: Function) -> bool:
     return bool(made & _FACTORIES) and not any(_speaks_of_dtype(node) for node in walk(value))
 
 
-def _is_float32(at: Interpreter, value: Value) -> bool:
+def _is_float32(value: Value) -> bool:
     """Whether a value is known to be a tensor of float32."""
     if isinstance(value, Ref):
         return bool(value.thing.facts.get("parameter"))
@@ -264,7 +264,7 @@ def _class_method(at: Interpreter, receiver: ClassValue, name: str, args: Args) 
     if name != "apply" or role_of(at, receiver.cls) != surface.AUTOGRAD_FUNCTION:
         return None
     tensors = [t for value in args for t in value.tensors()]
-    made = computed(at, tensors) if tensors else foreign_tensor(at, None)
+    made = computed(at, tensors) if tensors else foreign_tensor(None)
     backward = method_of(at, receiver.cls, "backward")
     made.custom = backward is not None and "custom_bwd" not in backward.decorator_names()
     _applied(at, receiver.cls, args)

@@ -304,10 +304,10 @@ def loss_arithmetic(at: Interpreter, op: str, left: Value, right: Value, node: a
     return made
 
 
-def as_loss(at: Interpreter, value: Value | None) -> Tensor:
+def as_loss(value: Value | None) -> Tensor:
     """A copy of the tensor that a value is, or one of which only the name is known."""
     tensors = value.tensors() if value is not None else []
-    return Tensor.merge(tensors) if tensors else foreign_tensor(at, value)
+    return Tensor.merge(tensors) if tensors else foreign_tensor(value)
 
 
 def is_uneven(parts: Iterable[Tensor]) -> bool:

@@ -214,7 +214,7 @@ def _deprecated(at: Interpreter, name: str, node: ast.AST) -> None:
 
 
 def _entry_clip(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    bound, _ = bound_arguments(at, entry, args, keywords)
+    bound, _ = bound_arguments(entry, args, keywords)
     rest = [bound[name] for name in entry.parameters[1:] if name in bound]
     params = bound.get("parameters")
     norm = clip(at, params, rest, bound, node)
@@ -244,7 +244,7 @@ def _loss_module(at: Interpreter, entry: surface.Entry, args: Args, keywords: Ke
 
 
 def _loss_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    bound, _ = bound_arguments(at, entry, args, keywords)
+    bound, _ = bound_arguments(entry, args, keywords)
     order = [bound.pop(name) for name in entry.parameters if name in bound]
     return loss(at, entry.facts, order, bound, node)
 
@@ -254,16 +254,16 @@ def _backward_function(at: Interpreter, entry: surface.Entry, args: Args, keywor
     if isinstance(value, Choice):
         return on_each(at, value, lambda v: _backward_function(at, entry, [v, *args[1:]], keywords, node))
     tensors = value.tensors() if value is not None else []
-    tensor = Tensor.merge(tensors) if tensors else foreign_tensor(at, value)
+    tensor = Tensor.merge(tensors) if tensors else foreign_tensor(value)
     backward(at, tensor, node, first_given(args[1:], keywords))
     return NONE
 
 
 def _grad_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    bound, _ = bound_arguments(at, entry, args, keywords)
+    bound, _ = bound_arguments(entry, args, keywords)
     outputs = bound.get("outputs")
     tensors = outputs.tensors() if outputs is not None else []
-    made = Tensor.merge(tensors) if tensors else foreign_tensor(at, outputs)
+    made = Tensor.merge(tensors) if tensors else foreign_tensor(outputs)
     if made.scaler >= 0:
         argument = node.args[0] if isinstance(node, ast.Call) and node.args else None
         words = Words(argument) if argument is not None else ""
@@ -298,9 +298,9 @@ def _cache_clear(at: Interpreter, entry: surface.Entry, args: Args, keywords: Ke
 
 
 def _fill_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    bound, _ = bound_arguments(at, entry, args, keywords)
+    bound, _ = bound_arguments(entry, args, keywords)
     tensors = [t for v in bound.values() for t in v.tensors()]
-    made = computed(at, tensors) if tensors else foreign_tensor(at, None)
+    made = computed(at, tensors) if tensors else foreign_tensor(None)
     value = bound.get("value") or bound.get("fill_value")
     if entry.name == "torch.where":
         value = next((bound[k] for k in ("input", "other") if isinstance(bound.get(k), Const)), None)

@@ -27,7 +27,7 @@ def _opaque_method(at: Interpreter, receiver: Value, name: str, args: Args, keyw
         return at.call_value(stored, args, keywords, node)
     if name == "backward":
         if isinstance(receiver, Opaque) and not args:
-            backward(at, foreign_tensor(at, receiver), node, first_given(args, keywords))
+            backward(at, foreign_tensor(receiver), node, first_given(args, keywords))
             return NONE
         # A framework's own backward: it may scale, divide, step.
         at.emit(e.BACKWARD, node, None, opaque=True, feeds=None, names={"loss": text})
@@ -47,7 +47,7 @@ def _opaque_method(at: Interpreter, receiver: Value, name: str, args: Args, keyw
     if name == "parameters":
         return Params(None)
     if name in ("masked_fill", "masked_fill_", "fill_", "index_fill_", "index_fill"):
-        made = foreign_tensor(at, receiver)
+        made = foreign_tensor(receiver)
         fill(at, name, args[-1] if args else keywords.get("value"), made, node)
         return made
     if is_low_method(name):
