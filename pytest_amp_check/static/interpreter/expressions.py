@@ -436,6 +436,13 @@ def operate(at: Interpreter, op: str, left: Value, right: Value, node: ast.AST) 
         special = operator(at, op, left, right, node)
         if special is not None:
             return special
+    if isinstance(left, Params) or isinstance(right, Params):
+        return left if isinstance(left, Params) else right
+    return _united(op, left, right) or _number(at, op, left, right, node)
+
+
+def _united(op: str, left: Value, right: Value) -> Value | None:
+    """What an operator makes of two containers."""
     if isinstance(left, Sequence) and isinstance(right, Sequence) and op == "+":
         return Sequence([*left.items, *right.items], open=left.open or right.open)
     if op == "|" and (isinstance(left, Mapping) or isinstance(right, Mapping)):
@@ -443,18 +450,14 @@ def operate(at: Interpreter, op: str, left: Value, right: Value, node: ast.AST) 
         for side in (left, right):
             merge_into(merged, side)
         return merged
-    if isinstance(left, Params) or isinstance(right, Params):
-        return left if isinstance(left, Params) else right
+    return None
+
+
+def _number(at: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Opaque:
+    """What an operator makes of two values of which one at least is not known."""
     text = _text(node) if isinstance(node, ast.expr) else op
     made = structural(at, "binary", (left, right), text, op)
-    counted = left if isinstance(left, Opaque) and left.counter else right
-    other = right if counted is left else left
-    if isinstance(counted, Opaque) and counted.counter:
-        made.counter = True
-        if op in ("+", "-") and isinstance(other, Const) and isinstance(other.value, int):
-            made.base = counted.base
-            made.offset = counted.offset + (other.value if op == "+" else -other.value)
-            made.first, made.index = counted.first, counted.index
+    _count(op, left, right, made)
     if op == "%":
         made.remainder = left, right
     made.divided = made.divided or _averages(op, left, right)
@@ -465,6 +468,19 @@ def operate(at: Interpreter, op: str, left: Value, right: Value, node: ast.AST) 
     elif op == "*" and isinstance(left, Opaque):
         multiply(at, made, left, right)
     return made
+
+
+def _count(op: str, left: Value, right: Value, made: Opaque) -> None:
+    """A counter goes on to be one, moved by what is added to it."""
+    counted = left if isinstance(left, Opaque) and left.counter else right
+    other = right if counted is left else left
+    if not isinstance(counted, Opaque) or not counted.counter:
+        return
+    made.counter = True
+    if op in ("+", "-") and isinstance(other, Const) and isinstance(other.value, int):
+        made.base = counted.base
+        made.offset = counted.offset + (other.value if op == "+" else -other.value)
+        made.first, made.index = counted.first, counted.index
 
 
 def augment(at: Interpreter, node: ast.AugAssign) -> None:
