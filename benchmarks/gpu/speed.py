@@ -12,7 +12,7 @@ from gpu.models import Decoder, Perceptron, Residual, Vision
 from gpu.places import measured_place, on
 from gpu.results import Row
 from pytest_amp_check import run_steps
-from pytest_amp_check.runtime.replay.compare import Unavailable
+from pytest_amp_check.runtime.replay.comparison import Unavailable
 
 #: How often it is asked, and the factor that it is asked for.
 TIMES, FACTOR = 5, 1.2

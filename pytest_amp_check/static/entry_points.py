@@ -155,8 +155,8 @@ def _read_function(at: Interpreter, function: Function, cls: Class | None) -> No
     at.state.loops.append(turn)
     bind_unknown(at, frame, function)
     wrappers = defined.wrappers if defined is not None else decorations(at, function)
-    head = at.node()
-    at.link(at.state.cur, head)
+    head = at.draft.node()
+    at.draft.link(at.state.cur, head)
     at.draft.heads.append((head, turn.key))
     at.state.cur = head
     heap = dict(at.state.heap)
@@ -168,7 +168,7 @@ def _read_function(at: Interpreter, function: Function, cls: Class | None) -> No
     returned = at.state.cur
     # Whoever calls it may call it again: what it leaves in an open accumulation window is still there then.
     at.emit(e.AGAIN, function.node)
-    at.link(at.state.cur, head)
+    at.draft.link(at.state.cur, head)
     at.state.cur = returned
     if function.name != "__init__" or cls is None:
         # What it leaves in the objects that it makes or is given is its own.

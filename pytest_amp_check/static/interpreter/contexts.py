@@ -218,7 +218,7 @@ def _enter_choice(at: Interpreter, context: Choice, node: ast.AST) -> None:
         at.state.path.pop()
         places.append(at.state.cur)
         start = no
-    at.state.cur = at.join(places)
+    at.state.cur = at.draft.join(places)
     at.state.depth += 1
     at.state.open.append(Open(enabled, device, dtype))
     _opened(at, at.state.open[-1], node)
@@ -246,7 +246,7 @@ def _enter_autocast(at: Interpreter, context: Ref, node: ast.AST, *, remember: b
             enter(on)
             at.state.path.pop()
             places.append(at.state.cur)
-    at.state.cur = at.join(places)
+    at.state.cur = at.draft.join(places)
     at.state.entered += 1
     if remember:
         at.state.depth += 1

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ...protocol.words import Words
 from .conditions import Formula, both, either, negate
-from .identity import identity, structural
+from .identity import structural
 from .interpreter import Interpreter
 from .truth import truth
 from .values import Choice, Const, Named, Opaque, Truth, Value
@@ -67,7 +67,7 @@ def _against_zero(at: Interpreter, op: str, left: Value, right: Value, node: ast
 def _order(at: Interpreter, op: str, left: Value, right: Value, node: ast.Compare) -> Formula:
     """One question for ``a > b``, for ``b < a``, and for the negations ``a <= b`` and ``b >= a``."""
     large, small = (left, right) if op in (">", "<=") else (right, left)
-    question = ("greater", identity(at, large), identity(at, small))
+    question = ("greater", large.identity(at.number), small.identity(at.number))
     loops = left.loops | right.loops
     if op in ("<", ">"):
         return at.ask(question, _text(node), loops, node)
@@ -115,16 +115,16 @@ def equal(at: Interpreter, left: Value, right: Value, node: ast.Compare) -> Form
             return _remainder_equals(at, value, other, node)
         if isinstance(value, Truth) and isinstance(other, Const) and isinstance(other.value, bool):
             return value.formula if other.value else negate(value.formula)
-    pair = sorted((repr(identity(at, left)), repr(identity(at, right))))
+    pair = sorted((repr(left.identity(at.number)), repr(right.identity(at.number))))
     loops = left.loops | right.loops
     formula = at.ask(("equal", *pair), _text(node), loops, node)
     for value, other in ((left, right), (right, left)):
         if not isinstance(formula, bool):
             if isinstance(other, Const):
-                _one_of(at, identity(at, value), formula[1])
+                _one_of(at, value.identity(at.number), formula[1])
             elif isinstance(other, Named) and other.name.rpartition(".")[2].isupper():
                 # Constants of one class or module that cannot be read, as those of an enumeration.
-                _one_of(at, (identity(at, value), other.name.rpartition(".")[0]), formula[1])
+                _one_of(at, (value.identity(at.number), other.name.rpartition(".")[0]), formula[1])
     if not isinstance(formula, bool) and at.state.loops:
         here = at.state.loops[-1].key
         for side in (left, right):
@@ -150,7 +150,7 @@ def _remainder_equals(at: Interpreter, value: Opaque, other: Value, node: ast.Co
     # ``i % k == k - 1``
     if other is structural(at, "binary", (value.remainder[1], Const(1)), "", "-"):
         return _remainder(at, value, -1, node)
-    question = ("equal", identity(at, value), identity(at, other))
+    question = ("equal", value.identity(at.number), other.identity(at.number))
     return at.ask(question, _text(node), value.loops | other.loops, node)
 
 
@@ -163,7 +163,7 @@ def _remainder(at: Interpreter, value: Opaque, remainder: int, node: ast.AST) ->
         return remainder == 0
     base, offset = (count.base, count.offset) if isinstance(count, Opaque) else (count, 0)
     ahead = (offset - remainder) % known if known else offset - remainder
-    question = ("modulo", identity(at, base), ahead, identity(at, modulus))
+    question = ("modulo", base.identity(at.number), ahead, modulus.identity(at.number))
     text: object = _text(node)
     if isinstance(node, ast.BinOp):
         text = Words(ast.Compare(node, [ast.Eq()], [ast.Constant(0)]), 80)

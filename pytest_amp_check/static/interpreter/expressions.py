@@ -13,7 +13,7 @@ from .conditions import Formula, both, either, literals, negate
 from .counters import asked, compute, equal, ordered
 from .dtypes import NOTHING, joined
 from .forks import fork, join_values
-from .identity import divide, identity, multiply, readings_of, structural
+from .identity import divide, multiply, structural
 from .imports import BUILTINS, look_up
 from .interpreter import Handlers, Interpreter
 from .microbatches import draws
@@ -140,7 +140,7 @@ def attribute(at: Interpreter, receiver: Value, name: str, node: ast.AST) -> Val
     found = handler(at, receiver, name, node) if handler is not None else None
     if found is not None:
         return found
-    key = identity(at, receiver)
+    key = receiver.identity(at.number)
     stored = at.state.heap.get((key, name)) if isinstance(key, int) else None
     if stored is not None:
         return stored
@@ -148,7 +148,7 @@ def attribute(at: Interpreter, receiver: Value, name: str, node: ast.AST) -> Val
     made = structural(at, "attribute", (receiver,), text, name)
     made.parameter = isinstance(receiver, Opaque) and receiver.parameter
     made.graded = made.graded or name == "grad"
-    made.compares = isinstance(receiver, Opaque) and receiver.called
+    made.compares = receiver.called
     return made
 
 
@@ -321,7 +321,7 @@ def element_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
         inner = at.of_file(Enumerated).get(value.key)
         return Sequence([index, element_of(at, inner, node) if inner is not None else at.fresh(node, "element")])
     made = at.fresh(node, "element")
-    made.graded = isinstance(value, Opaque) and value.graded
+    made.graded = value.graded
     if isinstance(value, Opaque) and value.iterates == "range":
         made.counter = made.index = True
         made.first = value.first
@@ -396,7 +396,7 @@ def _unary(at: Interpreter, node: ast.UnaryOp) -> Value:
         return value
     made = structural(at, "unary", (value,), _text(node), type(node.op).__name__)
     made.divided = value.divided
-    made.compares = isinstance(value, Opaque) and value.compares
+    made.compares = value.compares
     return made
 
 
@@ -408,7 +408,7 @@ def _compare(at: Interpreter, node: ast.Compare) -> Value:
 def _binary(at: Interpreter, node: ast.BinOp) -> Value:
     left, right = at.evaluate(node.left), at.evaluate(node.right)
     op = _OPERATORS.get(type(node.op), "?")
-    if op == "/" and isinstance(left, Grad) and readings_of(right):
+    if op == "/" and isinstance(left, Grad) and right.readings:
         # A gradient over its norm: the scale cancels.
         undo(right)
         return left
@@ -436,6 +436,13 @@ def operate(at: Interpreter, op: str, left: Value, right: Value, node: ast.AST) 
         special = operator(at, op, left, right, node)
         if special is not None:
             return special
+    if isinstance(left, Params) or isinstance(right, Params):
+        return left if isinstance(left, Params) else right
+    return _united(op, left, right) or _number(at, op, left, right, node)
+
+
+def _united(op: str, left: Value, right: Value) -> Value | None:
+    """What an operator makes of two containers."""
     if isinstance(left, Sequence) and isinstance(right, Sequence) and op == "+":
         return Sequence([*left.items, *right.items], open=left.open or right.open)
     if op == "|" and (isinstance(left, Mapping) or isinstance(right, Mapping)):
@@ -443,28 +450,37 @@ def operate(at: Interpreter, op: str, left: Value, right: Value, node: ast.AST) 
         for side in (left, right):
             merge_into(merged, side)
         return merged
-    if isinstance(left, Params) or isinstance(right, Params):
-        return left if isinstance(left, Params) else right
+    return None
+
+
+def _number(at: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Opaque:
+    """What an operator makes of two values of which one at least is not known."""
     text = _text(node) if isinstance(node, ast.expr) else op
     made = structural(at, "binary", (left, right), text, op)
-    counted = left if isinstance(left, Opaque) and left.counter else right
-    other = right if counted is left else left
-    if isinstance(counted, Opaque) and counted.counter:
-        made.counter = True
-        if op in ("+", "-") and isinstance(other, Const) and isinstance(other.value, int):
-            made.base = counted.base
-            made.offset = counted.offset + (other.value if op == "+" else -other.value)
-            made.first, made.index = counted.first, counted.index
+    _count(op, left, right, made)
     if op == "%":
         made.remainder = left, right
     made.divided = made.divided or _averages(op, left, right)
     if op in ("+", "-", "*", "/"):
-        made.compares = any(isinstance(side, Opaque) and side.compares for side in (left, right))
+        made.compares = any(side.compares for side in (left, right))
     if op == "/" and isinstance(left, Opaque) and not made.divisors:
         divide(at, made, left, right, node)
     elif op == "*" and isinstance(left, Opaque):
         multiply(at, made, left, right)
     return made
+
+
+def _count(op: str, left: Value, right: Value, made: Opaque) -> None:
+    """A counter goes on to be one, moved by what is added to it."""
+    counted = left if isinstance(left, Opaque) and left.counter else right
+    other = right if counted is left else left
+    if not isinstance(counted, Opaque) or not counted.counter:
+        return
+    made.counter = True
+    if op in ("+", "-") and isinstance(other, Const) and isinstance(other.value, int):
+        made.base = counted.base
+        made.offset = counted.offset + (other.value if op == "+" else -other.value)
+        made.first, made.index = counted.first, counted.index
 
 
 def augment(at: Interpreter, node: ast.AugAssign) -> None:
@@ -476,7 +492,7 @@ def augment(at: Interpreter, node: ast.AugAssign) -> None:
     if written is not None:
         written(at, left, operate(at, op, left, right, node), node)
         return
-    if isinstance(left, Opaque) and left.graded and op in ("/", "*"):
+    if left.graded and op in ("/", "*"):
         at.emit(e.GRAD_NORMALISE, node, None, None, owners=None)
     if isinstance(left, Sequence) and op == "+":
         left.items.extend(right.items if isinstance(right, Sequence) else [right])
@@ -492,7 +508,7 @@ def augment(at: Interpreter, node: ast.AugAssign) -> None:
         # A number that grows by a fixed step in a loop counts its turns, or what they hold.
         by_one = isinstance(right, Const) and isinstance(right.value, int)
         made.counter = bool(at.state.loops) and (by_one or (isinstance(left, Opaque) and left.counter))
-        made.divided, made.compares = value.divided, isinstance(value, Opaque) and value.compares
+        made.divided, made.compares = value.divided, value.compares
         value = made
     if value.divided and isinstance(target, ast.Subscript):
         owner, option = at.evaluate(target.value), at.evaluate(target.slice)
@@ -554,7 +570,7 @@ def _compared(
             return bool(known.value)
     if op in ("<", "<=", ">", ">="):
         return ordered(at, op, left, right, node)
-    question = (op.removeprefix("not "), identity(at, left), identity(at, right))
+    question = (op.removeprefix("not "), left.identity(at.number), right.identity(at.number))
     formula = at.ask(question, _text(node), left.loops | right.loops, node)
     return negate(formula) if op == "not in" else formula
 
@@ -633,7 +649,7 @@ def _assign_attribute(at: Interpreter, target: ast.Attribute, value: Value) -> N
         return
     if target.attr == "grad" and value.divided:
         at.emit(e.GRAD_NORMALISE, target, None, None, owners=None)
-    key = identity(at, receiver)
+    key = receiver.identity(at.number)
     if isinstance(key, int):
         name_it(at, value, str(_text(target)))
         at.store(key, target.attr, value)
@@ -700,7 +716,7 @@ def _holds_state(value: Value) -> bool:
 
 def undo(value: Value) -> None:
     """What was computed from scaled gradients is divided by the scale, or by its like: it was read as it should be."""
-    for event in readings_of(value):
+    for event in value.readings:
         event.facts["undone"] = True
 
 

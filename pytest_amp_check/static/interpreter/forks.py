@@ -43,9 +43,9 @@ def branch(at: Interpreter, formula: Formula) -> tuple[int | None, int | None]:
     yes: int | None
     no: int | None
     if word == "test":
-        answered, denied = at.node(), at.node()
-        at.link(at.state.cur, answered, formula[1], True)
-        at.link(at.state.cur, denied, formula[1], False)
+        answered, denied = at.draft.node(), at.draft.node()
+        at.draft.link(at.state.cur, answered, formula[1], True)
+        at.draft.link(at.state.cur, denied, formula[1], False)
         return answered, denied
     if word == "not":
         no, yes = branch(at, formula[1])
@@ -59,7 +59,7 @@ def branch(at: Interpreter, formula: Formula) -> tuple[int | None, int | None]:
         if at.state.cur is None:
             break
     through = at.state.cur
-    short = at.join(ends)
+    short = at.draft.join(ends)
     return (through, short) if word == "and" else (short, through)
 
 
@@ -71,7 +71,7 @@ def fork(
     if isinstance(formula, bool):
         (then if formula else otherwise)()
         return (at.state.cur is not None, False) if formula else (False, at.state.cur is not None)
-    mark = at.mark()
+    mark = at.draft.mark(at.state.cur)
     yes, no = branch(at, formula)
     before_vars, before_heap, before = at.state.frame.vars, at.state.heap, len(at.written)
     at.state.frame.vars, at.state.heap, at.state.cur = dict(before_vars), dict(before_heap), yes
@@ -86,7 +86,7 @@ def fork(
     after_no = (at.state.cur, at.state.frame.vars, at.state.heap)
     _meet(at, formula, after_yes, after_no, before)
     if after_yes[0] is not None and after_no[0] is not None:
-        at.forget(mark)
+        at.state.cur = at.draft.forget(mark, at.state.cur)
     return after_yes[0] is not None, after_no[0] is not None
 
 
@@ -102,7 +102,7 @@ def _meet(
     elif no[0] is None:
         at.state.cur, at.state.frame.vars, at.state.heap = yes
     else:
-        at.state.cur = at.join((yes[0], no[0]))
+        at.state.cur = at.draft.join((yes[0], no[0]))
         at.state.frame.vars = _meet_maps(at, formula, yes[1], no[1], yes[1])
         at.state.heap = _meet_maps(at, formula, yes[2], no[2], dict.fromkeys(at.written[before:]))
 
@@ -139,31 +139,10 @@ def _joined(at: Interpreter, formula: Formula, a: Value, b: Value, name: str) ->
     if _is_truth(a) and _is_truth(b):
         met = either(both(formula, _formula(a)), both(negate(formula), _formula(b)))
         return Truth(at.short(met), a.loops | b.loops)
-    if isinstance(a, Engine) or isinstance(b, Engine):
-        if isinstance(a, Engine) and isinstance(b, Engine) and a.framework == b.framework:
-            return a if a.thing is b.thing else _same_engine(at, formula, a, b)
-    elif isinstance(a, Ref) and isinstance(b, Ref) and a.role == b.role and a.role in ("scaler", "optimizer", "module"):
-        if a.thing is b.thing:
-            return a
-        enabled = either(both(formula, a.enabled), both(negate(formula), b.enabled))
-        return Ref(_same_thing(at, a.thing, b.thing), at.short(enabled))
-    if isinstance(a, Named) and isinstance(b, Named):
-        return _either_name(at, formula, a, b)
-    if isinstance(a, Params) and isinstance(b, Params) and a.one == b.one:
-        merged = merge_params([a, b])
-        merged.one = a.one
-        return merged
-    if isinstance(a, Tensor) and isinstance(b, Tensor) and (a.scaler, a.uneven) == (b.scaler, b.uneven):
-        tensor = Tensor.merge([a, b])
-        tensor.divided = a.divided or b.divided
-        tensor.divisors = _divisors_of_either(at, formula, a, b)
-        return tensor
-    if isinstance(a, Sequence) and isinstance(b, Sequence) and len(a.items) == len(b.items):
-        pairs = zip(a.items, b.items, strict=True)
-        items = [join_values(at, formula, x, y, f"{name}[{i}]") for i, (x, y) in enumerate(pairs)]
-        both_ways = Sequence(items, open=a.open or b.open)
-        both_ways.pieces = a.pieces or b.pieces
-        return both_ways
+    join = _JOINS.get(a.kind) if a.kind == b.kind else None
+    joined_alike = join(at, formula, a, b, name) if join is not None else None
+    if joined_alike is not None:
+        return joined_alike
     if a.matters or b.matters:
         options = [(at.short(both(formula, f)), v) for f, v in _options(a)]
         options += [(at.short(both(negate(formula), f)), v) for f, v in _options(b)]
@@ -182,7 +161,7 @@ def _joined(at: Interpreter, formula: Formula, a: Value, b: Value, name: str) ->
     return met_opaque
 
 
-def _either_name(at: Interpreter, formula: Formula, a: Named, b: Named) -> Named:
+def _either_name(at: Interpreter, formula: Formula, a: Named, b: Named, name: str) -> Named:
     """The first of two names; of two dtypes it keeps which it is when."""
     first, second = a.dtypes, b.dtypes
     if first == second or not first or not second:
@@ -207,13 +186,64 @@ def _divisors_of_either(
     return known | {d for d in a.divisors ^ b.divisors if any(_mentions(question, d.key) for question in questions)}
 
 
-def _same_engine(at: Interpreter, formula: Formula, a: Engine, b: Engine) -> Engine:
+def _same_engine(at: Interpreter, formula: Formula, a: Engine, b: Engine, name: str) -> Engine | None:
     """The one engine that stands for either of two of one framework."""
+    if a.framework != b.framework:
+        return None
+    if a.thing is b.thing:
+        return a
     enabled = either(both(formula, a.enabled), both(negate(formula), b.enabled))
     steps = a.steps if _same_number(a.steps, b.steps) else at.opaque(("steps", a.thing.key, b.thing.key), "")
     precision = join_values(at, formula, a.precision, b.precision, "precision")
     thing = _same_thing(at, a.thing, b.thing)
     return Engine(a.framework, thing, enabled, a.source, precision, steps, a.optimizer)
+
+
+def _same_object(at: Interpreter, formula: Formula, a: Ref, b: Ref, name: str) -> Ref:
+    if a.thing is b.thing:
+        return a
+    enabled = either(both(formula, a.enabled), both(negate(formula), b.enabled))
+    return Ref(_same_thing(at, a.thing, b.thing), at.short(enabled))
+
+
+def _same_parameters(at: Interpreter, formula: Formula, a: Params, b: Params, name: str) -> Params | None:
+    if a.one != b.one:
+        return None
+    merged = merge_params([a, b])
+    merged.one = a.one
+    return merged
+
+
+def _same_tensor(at: Interpreter, formula: Formula, a: Tensor, b: Tensor, name: str) -> Tensor | None:
+    if (a.scaler, a.uneven) != (b.scaler, b.uneven):
+        return None
+    tensor = Tensor.merge([a, b])
+    tensor.divided = a.divided or b.divided
+    tensor.divisors = _divisors_of_either(at, formula, a, b)
+    return tensor
+
+
+def _same_items(at: Interpreter, formula: Formula, a: Sequence, b: Sequence, name: str) -> Sequence | None:
+    if len(a.items) != len(b.items):
+        return None
+    pairs = zip(a.items, b.items, strict=True)
+    items = [join_values(at, formula, x, y, f"{name}[{i}]") for i, (x, y) in enumerate(pairs)]
+    both_ways = Sequence(items, open=a.open or b.open)
+    both_ways.pieces = a.pieces or b.pieces
+    return both_ways
+
+
+#: What two values of one kind come to, where that is a value of that kind.
+_JOINS: dict[str, Callable[[Interpreter, Formula, Any, Any, str], Value | None]] = {
+    "engine": _same_engine,
+    "scaler": _same_object,
+    "optimizer": _same_object,
+    "module": _same_object,
+    "named": _either_name,
+    "parameters": _same_parameters,
+    "tensor": _same_tensor,
+    "sequence": _same_items,
+}
 
 
 def _same_thing(at: Interpreter, a: Thing, b: Thing) -> Thing:

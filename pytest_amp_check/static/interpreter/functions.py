@@ -118,7 +118,7 @@ def _worthwhile(at: Interpreter, function: Function) -> bool:
 
 def run(at: Interpreter, frame: Frame, function: Function, wrappers: tuple[Value, ...], node: ast.AST) -> Value:
     outer, loops = at.state.frame, at.state.loops
-    handlers, mark = at.state.handlers, at.mark()
+    handlers, mark = at.state.handlers, at.draft.mark(at.state.cur)
     at.state.frame = frame
     at.state.loops = [*loops]
     guarded, trying = at.state.guarded, at.state.trying
@@ -146,12 +146,12 @@ def run(at: Interpreter, frame: Frame, function: Function, wrappers: tuple[Value
         if at.state.cur is not None:
             frame.returns.append((at.state.cur, at.short(both(*at.state.path[frame.path_base :])), NONE, at.state.heap))
     del at.state.path[base:]
-    at.state.cur = at.join(cur for cur, *_ in frame.returns)
+    at.state.cur = at.draft.join(cur for cur, *_ in frame.returns)
     value = _returned(at, frame)
     # What is returned may know the frame.
     frame.returns, frame.on_yield = [], None
     at.draft.returned = mark.returned
-    at.forget(mark)
+    at.state.cur = at.draft.forget(mark, at.state.cur)
     for wrapper in reversed(regions):
         exit_context(at, wrapper, place, depth)
         close_context(at, wrapper)

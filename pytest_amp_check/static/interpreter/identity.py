@@ -8,10 +8,7 @@ from ...protocol.events import Event
 from ...protocol.words import Words
 from .conditions import Formula, both, either
 from .interpreter import Interpreter
-from .values import EMPTY, Choice, Const, Divisor, Instance, Mapping, Named, Opaque, Ref, Sequence, Tensor, Truth, Value
-
-#: Containers within containers, and items of one, up to which two that hold the same are taken for equal.
-KEYED, KEYED_ITEMS = 3, 16
+from .values import EMPTY, Choice, Const, Divisor, Opaque, Tensor, Value
 
 
 class _Equals:
@@ -27,43 +24,19 @@ class _Equals:
         return f"{self._of} == {self._other!r}"
 
 
-def identity(at: Interpreter, value: Value, depth: int = 0) -> object:
-    """A key that equal values share."""
-    if isinstance(value, Opaque):
-        return value.key
-    if isinstance(value, Const):
-        return ("const", repr(value.value))
-    if isinstance(value, Named):
-        return value.name
-    if isinstance(value, Ref):
-        return ("thing", value.thing.key)
-    if isinstance(value, Instance):
-        return ("instance", value.key)
-    if isinstance(value, Truth):
-        return ("truth", value.formula)
-    if depth < KEYED:
-        if isinstance(value, Choice):
-            return ("either", *[(formula, identity(at, each, depth + 1)) for formula, each in value.options])
-        if isinstance(value, Sequence) and not value.open and len(value.items) <= KEYED_ITEMS:
-            return ("items", *[identity(at, each, depth + 1) for each in value.items])
-        if isinstance(value, Mapping) and not value.open and len(value.items) <= KEYED_ITEMS:
-            return ("entries", *[(key, identity(at, each, depth + 1)) for key, each in value.items.items()])
-    return at.number(value)
-
-
 def structural(at: Interpreter, word: str, parts: tuple[Value, ...], text: object, *extra: object) -> Opaque:
     """The unknown value that an operation on values gives: the same for the same operation on the same values."""
     loops: frozenset[int] = EMPTY
     readings: tuple[Event, ...] = ()
     graded = False
     for part in parts:
-        turning = part.loops or loops_of(part)
+        turning = part.loops or part.turns()
         if turning is not EMPTY:
             loops = turning if loops is EMPTY else loops | turning
         if isinstance(part, Opaque):
             graded = graded or part.graded
-        readings += readings_of(part)
-    made = at.opaque((word, *extra, tuple([identity(at, part) for part in parts])), text, loops)
+        readings += part.readings
+    made = at.opaque((word, *extra, tuple([part.identity(at.number) for part in parts])), text, loops)
     if readings:
         made.readings = tuple(dict.fromkeys((*made.readings, *readings)))
     made.graded = graded
@@ -76,7 +49,7 @@ def is_equal(at: Interpreter, value: Value, other: object, node: ast.AST) -> For
         return bool(value.value == other)
     if isinstance(value, Choice):
         return either(*(both(formula, is_equal(at, v, other, node)) for formula, v in value.options))
-    pair = sorted((repr(identity(at, value)), repr(identity(at, Const(other)))))
+    pair = sorted((repr(value.identity(at.number)), repr(Const(other).identity(at.number))))
     words = value.words if isinstance(value, Opaque) else ""
     return at.ask(("equal", *pair), _Equals(words, other), value.loops, node)
 
@@ -85,7 +58,7 @@ def number_key(at: Interpreter, number: Value) -> object:
     """What identifies a number by which losses are divided."""
     if isinstance(number, Const) and isinstance(number.value, (int, float)):
         return ("const", repr(float(number.value)))
-    return identity(at, number)
+    return number.identity(at.number)
 
 
 def divide(at: Interpreter, made: Tensor | Opaque, value: Tensor | Opaque, number: Value, node: ast.AST) -> None:
@@ -104,26 +77,6 @@ def multiply(at: Interpreter, made: Tensor | Opaque, value: Tensor | Opaque, num
     key = number_key(at, number)
     made.divisors = frozenset(divisor for divisor in value.divisors if divisor.key != key)
     made.factors = value.factors if made.divisors != value.divisors else value.factors | {key}
-
-
-def loops_of(value: Value) -> frozenset[int]:
-    """The loops in which something is made anew that a list or tuple holds."""
-    loops = value.loops
-    if isinstance(value, Sequence):
-        for item in value.items:
-            loops = loops | item.loops if item.loops else loops
-    return loops
-
-
-def readings_of(value: Value) -> tuple[Event, ...]:
-    """The events that read the gradients from which a value was computed."""
-    if isinstance(value, Opaque):
-        return value.readings
-    if isinstance(value, Sequence):
-        return tuple(reading for item in value.items for reading in readings_of(item))
-    if isinstance(value, Choice):
-        return tuple(reading for _, option in value.options for reading in readings_of(option))
-    return ()
 
 
 def _is_small(number: Value, written: ast.expr | None) -> bool:

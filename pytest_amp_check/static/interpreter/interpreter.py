@@ -6,7 +6,7 @@ It knows no library, no statement and no expression: these are handled by the fu
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 
 from ...protocol import events as e
@@ -14,7 +14,7 @@ from ...protocol.events import Event, Graph, Node, Program, Site, Thing
 from ..project.module import Class, Function, Module
 from ..project.project import Project
 from .conditions import Formula, Tests, literals, weight
-from .state import Draft, Mark, State
+from .state import Draft, State
 from .values import EMPTY, Args, Frame, FunctionValue, Instance, Keywords, Opaque, Value, Vars
 
 TYPE_CHECKING = False
@@ -199,7 +199,7 @@ class Interpreter:
         state, draft = self.state, self.draft
         self.draft = Draft([])
         self.state = state.copy()
-        self.state.cur = self.node()
+        self.state.cur = self.draft.node()
         act()
         state.heap = self.state.heap
         self.draft.discard()
@@ -300,14 +300,6 @@ class Interpreter:
 
     # The graph.
 
-    def node(self, event: Event | None = None) -> int:
-        self.draft.nodes.append(Node(event))
-        return len(self.draft.nodes) - 1
-
-    def link(self, source: int | None, target: int, key: int = -1, truth: bool = True) -> None:
-        if source is not None:
-            self.draft.nodes[source].ways.append((target, key, truth))
-
     def emit(
         self, kind: e.Kind, node: ast.AST, subject: int | None = None, object: int | None = None, **facts: Any
     ) -> Event | None:
@@ -319,8 +311,8 @@ class Interpreter:
             facts["rescue"] = True
         self._count_turns(kind, facts)
         event = Event(kind, self.site(node), subject, object, facts, names, self.guards())
-        here = self.node(event)
-        self.link(self.state.cur, here)
+        here = self.draft.node(event)
+        self.draft.link(self.state.cur, here)
         self.state.cur = here
         self.draft.happened += 1
         for handlers in self.state.handlers:
@@ -332,8 +324,8 @@ class Interpreter:
         if self.state.cur is not None:
             names = facts.pop("names", None)
             self._count_turns(kind, facts)
-            here = self.node(Event(kind, site, subject, None, facts, names, self.guards()))
-            self.link(self.state.cur, here)
+            here = self.draft.node(Event(kind, site, subject, None, facts, names, self.guards()))
+            self.draft.link(self.state.cur, here)
             self.state.cur = here
             self.draft.happened += 1
 
@@ -345,38 +337,6 @@ class Interpreter:
     def guards(self) -> tuple[tuple[int, bool], ...]:
         """The tests under which the place being read stands."""
         return tuple(dict.fromkeys(pair for formula in self.state.path for pair in literals(formula)))
-
-    def mark(self) -> Mark:
-        """Remember this place, so that what follows can be left out if nothing happens in it."""
-        ways = len(self.draft.nodes[self.state.cur].ways) if self.state.cur is not None else 0
-        return Mark(
-            self.state.cur, ways, len(self.draft.nodes), self.draft.happened, self.draft.returned, self.draft.jumped
-        )
-
-    def forget(self, mark: Mark) -> None:
-        """Go back to a marked place if nothing has happened since and the way on is open."""
-        place, ways, size = mark.place, mark.ways, mark.size
-        if place is None or self.state.cur is None:
-            return
-        if (self.draft.happened, self.draft.returned, self.draft.jumped) != (mark.happened, mark.returned, mark.jumped):
-            return
-        del self.draft.nodes[size:]
-        del self.draft.nodes[place].ways[ways:]
-        while self.draft.heads and self.draft.heads[-1][0] >= size:
-            self.draft.heads.pop()
-        self.state.cur = place
-
-    def join(self, places: Iterable[int | None]) -> int | None:
-        """One place that all the given places lead to."""
-        real = [place for place in dict.fromkeys(places) if place is not None]
-        if not real:
-            return None
-        if len(real) == 1:
-            return real[0]
-        here = self.node()
-        for place in real:
-            self.link(place, here)
-        return here
 
     # Objects.
 

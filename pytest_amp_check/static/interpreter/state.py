@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from ...protocol.events import Node, Site
+from ...protocol.events import Event, Node, Site
 from ...protocol.named import NamedTuple
 from .conditions import Formula
 from .values import Frame, Heap, Jump, Return
@@ -75,6 +75,46 @@ class Draft:
         self.jumped = 0
         #: The lists of frames and loops to which ways out of this draft were added.
         self._exits: list[list[Any]] = []
+
+    def node(self, event: Event | None = None) -> int:
+        """A new place, where an event happens or none does."""
+        self.nodes.append(Node(event))
+        return len(self.nodes) - 1
+
+    def link(self, source: int | None, target: int, key: int = -1, truth: bool = True) -> None:
+        """Lead on from one place to another, where the answer to a test is this one."""
+        if source is not None:
+            self.nodes[source].ways.append((target, key, truth))
+
+    def join(self, places: Iterable[int | None]) -> int | None:
+        """One place that all the given places lead to."""
+        real = [place for place in dict.fromkeys(places) if place is not None]
+        if not real:
+            return None
+        if len(real) == 1:
+            return real[0]
+        here = self.node()
+        for place in real:
+            self.link(place, here)
+        return here
+
+    def mark(self, place: int | None) -> Mark:
+        """Remember a place, so that what follows can be left out if nothing happens in it."""
+        ways = len(self.nodes[place].ways) if place is not None else 0
+        return Mark(place, ways, len(self.nodes), self.happened, self.returned, self.jumped)
+
+    def forget(self, mark: Mark, here: int | None) -> int | None:
+        """Where to go on: at a marked place, if nothing has happened since and the way on is open."""
+        place, ways, size = mark.place, mark.ways, mark.size
+        if place is None or here is None:
+            return here
+        if (self.happened, self.returned, self.jumped) != (mark.happened, mark.returned, mark.jumped):
+            return here
+        del self.nodes[size:]
+        del self.nodes[place].ways[ways:]
+        while self.heads and self.heads[-1][0] >= size:
+            self.heads.pop()
+        return place
 
     def leave(self, exits: list[Any], way: Return | Jump) -> None:
         """Add a way out of a function or a loop, which may have been entered in another draft."""

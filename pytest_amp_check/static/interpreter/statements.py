@@ -21,7 +21,6 @@ from .expressions import (
     is_version_guard,
 )
 from .forks import branch, fork, join_values
-from .identity import identity
 from .imports import imported, look_up
 from .interpreter import Handlers, Interpreter
 from .microbatches import draws, keeps_gradients, loaded, selects, stored_beside
@@ -103,8 +102,8 @@ def _raise(at: Interpreter, node: ast.Raise) -> None:
         if child is not None:
             at.evaluate(child)
     if at.state.handlers and at.state.cur is not None:
-        here = at.node()
-        at.link(at.state.cur, here)
+        here = at.draft.node()
+        at.draft.link(at.state.cur, here)
         at.state.handlers[-1].append(here)
     at.draft.happened += 1
     at.state.cur = None
@@ -266,7 +265,7 @@ def _match(at: Interpreter, node: ast.Match) -> None:
         elif isinstance(arm.pattern, (ast.MatchValue, ast.MatchSingleton)):
             formula = condition(at, _as_comparison(node.subject, arm.pattern))
         else:
-            question = ("case", identity(at, subject), ast.dump(arm.pattern))
+            question = ("case", subject.identity(at.number), ast.dump(arm.pattern))
             formula = at.ask(question, Words(arm.pattern), loops, arm.pattern)
         if arm.guard is not None:
             formula = both(formula, condition(at, arm.guard))
@@ -297,7 +296,7 @@ def _try(at: Interpreter, node: ast.Try) -> None:
     ends = [(at.state.cur, at.state.frame.vars, at.state.heap)]
     in_try = {**before_vars, **at.state.frame.vars}
     for handler in node.handlers:
-        at.state.cur = at.join(_raising(at, raised))
+        at.state.cur = at.draft.join(_raising(at, raised))
         if at.state.entered != entered:
             at.emit(e.AUTOCAST_EXIT, handler, depth=depth)
         at.state.frame.vars, at.state.heap = dict(in_try), dict(before_heap)
@@ -318,7 +317,7 @@ def _try(at: Interpreter, node: ast.Try) -> None:
     cur, variables, heap = live[0]
     for other in live[1:]:
         # Which way it went cannot be asked again; the body of the try is what the values are taken from.
-        cur = at.join((cur, other[0]))
+        cur = at.draft.join((cur, other[0]))
         variables = {**other[1], **variables}
         heap = {**other[2], **heap}
     at.state.cur, at.state.frame.vars, at.state.heap = cur, variables, heap
@@ -341,7 +340,7 @@ def _raising(at: Interpreter, places: list[int]) -> list[int]:
 
 
 def _only_raised(at: Interpreter, node: ast.Try, raised: list[int]) -> None:
-    at.state.cur = at.join(raised)
+    at.state.cur = at.draft.join(raised)
     at.read(node.finalbody)
     if at.state.handlers and at.state.cur is not None:
         at.state.handlers[-1].append(at.state.cur)
@@ -432,7 +431,7 @@ def _gather(at: Interpreter, ends: list[tuple[int, dict[str, Value], dict[tuple[
         if at.state.cur is None:
             at.state.cur, at.state.frame.vars, at.state.heap = cur, variables, heap
         else:
-            at.state.cur = at.join((at.state.cur, cur))
+            at.state.cur = at.draft.join((at.state.cur, cur))
             at.state.frame.vars = {**variables, **at.state.frame.vars}
             at.state.heap = {**heap, **at.state.heap}
 
@@ -469,9 +468,9 @@ def _loop(
     loop.node, loop.frame = node, at.state.frame
     loop.pieces = pieces and not keeps_gradients(body)
     asked = len(at.tests.asked)
-    mark = at.mark()
+    mark = at.draft.mark(at.state.cur)
     _carry(at, body, loop, bind)
-    head = at.node()
+    head = at.draft.node()
     asked_first = at.tests.test(("first turn", loop.key), "", None, frozenset())
     asked_first.turn = True
     first = asked_first.key
@@ -485,9 +484,9 @@ def _loop(
     past: int | None
     if test is None:
         # A loop over data that is empty teaches nothing: it is taken to turn at least once.
-        entry, past = at.node(), at.node()
-        at.link(head, entry)
-        at.link(head, past, first, False)
+        entry, past = at.draft.node(), at.draft.node()
+        at.draft.link(head, entry)
+        at.draft.link(head, past, first, False)
         at.state.cur = entry
     else:
         at.state.cur, past = branch(at, condition(at, test))
@@ -513,7 +512,7 @@ def _loop(
     _gather(at, loop.breaks)
     if open_ended:
         at.emit(e.LOOP_EXIT, body[0], complete=True)
-    at.forget(mark)
+    at.state.cur = at.draft.forget(mark, at.state.cur)
 
 
 def _leaves_the_step(at: Interpreter, head: int, loop: Loop) -> bool:
@@ -537,10 +536,10 @@ def _leaves_the_step(at: Interpreter, head: int, loop: Loop) -> bool:
 def _turn(at: Interpreter, head: int, first: int, truth: bool) -> None:
     """Lead on to a turn of a loop, which is the first or is not."""
     if at.state.cur is not None:
-        before = at.node()
-        at.link(at.state.cur, before)
+        before = at.draft.node()
+        at.draft.link(at.state.cur, before)
         at.draft.nodes[before].forgets |= 1 << first
-        at.link(before, head, first, truth)
+        at.draft.link(before, head, first, truth)
 
 
 def _carry(at: Interpreter, body: list[ast.stmt], loop: Loop, bind: Callable[[], None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .dtypes import is_low
 from .interpreter import Interpreter
-from .values import Opaque, Tensor, Value, tensors_of
+from .values import Opaque, Tensor, Value
 
 
 def in_region(at: Interpreter) -> bool:
@@ -39,8 +39,8 @@ def computed(at: Interpreter, parts: list[Tensor]) -> Tensor:
 
 def low_result(at: Interpreter, op: str, operands: list[Value]) -> Tensor:
     """What an op gives that autocast runs in low precision, on some devices at least."""
-    tensors = [tensor for value in operands for tensor in tensors_of(value)]
-    made = computed(at, tensors) if tensors else foreign_tensor(at, None)
+    tensors = [tensor for value in operands for tensor in value.tensors()]
+    made = computed(at, tensors) if tensors else foreign_tensor(None)
     made.matmul = is_low(op, region_device(at))
     if made.matmul and in_region(at):
         mark_region(at, made)
@@ -52,12 +52,12 @@ def region_device(at: Interpreter) -> str:
     return next((region.device for region in reversed(at.state.open) if region.device != "null"), "")
 
 
-def foreign_tensor(at: Interpreter, value: Value | None) -> Tensor:
+def foreign_tensor(value: Value | None) -> Tensor:
     """A loss of which only the name is known."""
     made = Tensor(value.loops if value is not None else frozenset())
     made.deps = None
     made.opaque = isinstance(value, Opaque) and (value.parameter or value.graded)
-    made.vague = not (isinstance(value, Opaque) and value.compares)
+    made.vague = value is None or not value.compares
     made.divided = value is not None and value.divided
     if isinstance(value, Opaque):
         made.divisors, made.factors = value.divisors, value.factors

@@ -22,8 +22,6 @@ from .values import (
     Ref,
     Sequence,
     Value,
-    options_of,
-    tensors_of,
 )
 from .wording import wording
 
@@ -44,7 +42,7 @@ def unknown(at: Interpreter, func: Value, args: Args, keywords: Keywords, node: 
     """A call of something that cannot be read."""
     given = [*args, *keywords.values()]
     hand_off(at, given, node)
-    tensors = [t for value in given for t in tensors_of(value)]
+    tensors = [t for value in given for t in value.tensors()]
     name = func.text if isinstance(func, Opaque) else ""
     last = name.rpartition(".")[2]
     for listener in at.handlers.handed:
@@ -70,7 +68,7 @@ def unknown(at: Interpreter, func: Value, args: Args, keywords: Keywords, node: 
         made_opaque.loops |= frozenset((at.state.loops[-1].key,))
     made_opaque.called = True
     made_opaque.divided = hands_on_divided(given)
-    made_opaque.compares = len(given) > 1 and any(isinstance(v, Opaque) and v.called for v in given)
+    made_opaque.compares = len(given) > 1 and any(v.called for v in given)
     return made_opaque
 
 
@@ -79,7 +77,7 @@ def hand_off(at: Interpreter, given: list[Value], node: ast.AST) -> None:
     for value in given:
         if isinstance(value, Opaque):
             at.program.facts.setdefault("handed", set()).add(value.key)
-    options = [v for value in given for v in options_of(value)]
+    options = [v for value in given for v in value.alternatives()]
     direct = [value.thing for value in options if isinstance(value, Ref) and value.enabled is not False]
     trainers = {t.role for t in direct} >= {"scaler", "optimizer"}
     things = tuple(thing.key for thing in held(at, given))
@@ -136,7 +134,7 @@ def refs(at: Interpreter, keys: tuple[int, ...]) -> list[Value]:
 
 def is_graded(values: Iterable[Value]) -> bool:
     """Whether something is computed with the gradient of a tensor, which may hold the loss scale or not."""
-    return any(isinstance(value, Opaque) and value.graded for value in values)
+    return any(value.graded for value in values)
 
 
 def hands_on_divided(given: list[Value]) -> bool:

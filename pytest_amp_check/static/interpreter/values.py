@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Mapping as Items
 
 from ...protocol.events import Event, Site, Thing
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 #: An empty set: most values have several, and each made anew would be an object of its own.
 EMPTY: frozenset[Any] = frozenset()
 
+#: Containers within containers, and items of one, up to which two that hold the same are taken for equal.
+KEYED, KEYED_ITEMS = 3, 16
+
 
 class Value:
     """An abstract value.
@@ -37,6 +40,13 @@ class Value:
     matters: bool = False
     #: What is known of its dtype, as that of a tensor.
     fact: Fact = NOTHING
+    #: What only unknown values are; see :class:`Opaque`.
+    called: bool = False
+    compares: bool = False
+    full: bool = False
+    graded: bool = False
+    #: The events that read the gradients from which it was computed.
+    readings: tuple[Event, ...] = ()
 
     def __init__(self, loops: frozenset[int] = EMPTY) -> None:
         self.loops = loops
@@ -46,6 +56,30 @@ class Value:
     def knowing(self, fact: Fact) -> Value:
         """The same value, of which this is known; itself where nothing can be."""
         return self
+
+    def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
+        """A key that equal values share; ``number`` gives one that no other value has."""
+        return number(self)
+
+    def turns(self) -> frozenset[int]:
+        """The loops in which it, or something that it holds, is made anew."""
+        return self.loops
+
+    def alternatives(self) -> list[Value]:
+        """Each of the values that it may be."""
+        return [self]
+
+    def parts(self) -> Iterable[Value]:
+        """What it holds, or may be."""
+        return ()
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors that it is, or holds."""
+        return [tensor for part in self.parts() for tensor in part.tensors()]
+
+    def gradients(self) -> list[Grad]:
+        """The gradients that it is, or holds in order."""
+        return []
 
 
 class Const(Value):
@@ -62,6 +96,9 @@ class Const(Value):
         super().__init__()
         self.value = value
         self.fact = A_NUMBER if type(value) in (int, float) else NOTHING
+
+    def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
+        return ("const", repr(self.value))
 
     @property
     def matters(self) -> bool:  # type: ignore[override]
@@ -144,6 +181,9 @@ class Opaque(Value):
         self.factors: frozenset[object] = EMPTY
         self.schedules = -1
 
+    def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
+        return self.key
+
     @property
     def base(self) -> Opaque:
         """What :attr:`offset` was added to: itself, where nothing was."""
@@ -191,6 +231,9 @@ class Named(Value):
         self.name = name
         self.shim = False
         self.ways: dict[str, Formula] = {}
+
+    def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
+        return self.name
 
     @property
     def dtypes(self) -> dict[str, Formula]:
@@ -245,6 +288,9 @@ class Ref(Value):
         self.thing = thing
         self.enabled = enabled
         self.source = source
+
+    def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
+        return ("thing", self.thing.key)
 
     @property
     def role(self) -> str:
@@ -337,6 +383,9 @@ class Instance(Value):
         self.thing = thing
         self.kind = "instance" if thing is None else "module instance"
 
+    def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
+        return ("instance", self.key)
+
 
 class SuperValue(Value):
     """``super()`` in a method: attributes come from the bases of ``cls``."""
@@ -419,6 +468,9 @@ class Tensor(Value):
         self.vague = False
         self.uneven = False
         self.ran: frozenset[int] = frozenset()
+
+    def tensors(self) -> list[Tensor]:
+        return [self]
 
     @property
     def matters(self) -> bool:  # type: ignore[override]
@@ -509,6 +561,9 @@ class Grad(Value):
         self.params = params
         self.unscaled = unscaled
 
+    def gradients(self) -> list[Grad]:
+        return [self]
+
 
 class ScaleValue(Value):
     """A number that is the loss scale, or its inverse."""
@@ -552,6 +607,24 @@ class Sequence(Value):
         self.items = items
         self.open = open
 
+    @property
+    def readings(self) -> tuple[Event, ...]:  # type: ignore[override]
+        return tuple(reading for item in self.items for reading in item.readings)
+
+    def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
+        if depth >= KEYED or self.open or len(self.items) > KEYED_ITEMS:
+            return number(self)
+        return ("items", *[item.identity(number, depth + 1) for item in self.items])
+
+    def turns(self) -> frozenset[int]:
+        return self.loops.union(*[item.loops for item in self.items])
+
+    def parts(self) -> Iterable[Value]:
+        return self.items
+
+    def gradients(self) -> list[Grad]:
+        return [grad for item in self.items for grad in item.gradients()]
+
 
 class Mapping(Value):
     """A dict whose items are known; ``open`` where it may hold more."""
@@ -565,6 +638,14 @@ class Mapping(Value):
         super().__init__()
         self.items: dict[object, Value] = dict(items)
         self.open = open
+
+    def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
+        if depth >= KEYED or self.open or len(self.items) > KEYED_ITEMS:
+            return number(self)
+        return ("entries", *[(key, item.identity(number, depth + 1)) for key, item in self.items.items()])
+
+    def parts(self) -> Iterable[Value]:
+        return self.items.values()
 
 
 class Partial(Value):
@@ -673,6 +754,9 @@ class Truth(Value):
         self.formula = formula
         self.fact = NOTHING
 
+    def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
+        return ("truth", self.formula)
+
     def copy(self) -> Truth:
         made = Truth(self.formula, self.loops)
         made.divided, made.pieces = self.divided, self.pieces
@@ -697,6 +781,21 @@ class Choice(Value):
     def __init__(self, options: list[tuple[Formula, Value]]) -> None:
         super().__init__()
         self.options = options
+
+    @property
+    def readings(self) -> tuple[Event, ...]:  # type: ignore[override]
+        return tuple(reading for _, option in self.options for reading in option.readings)
+
+    def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
+        if depth >= KEYED:
+            return number(self)
+        return ("either", *[(formula, option.identity(number, depth + 1)) for formula, option in self.options])
+
+    def alternatives(self) -> list[Value]:
+        return [option for _, option in self.options]
+
+    def parts(self) -> Iterable[Value]:
+        return self.alternatives()
 
     @property
     def fact(self) -> Fact:  # type: ignore[override]
@@ -775,32 +874,6 @@ def merge_into(mapping: Mapping, value: Value) -> None:
             mapping.items[pair.items[0].value] = pair.items[1]
         else:
             mapping.open = True
-
-
-def options_of(value: Value) -> list[Value]:
-    """Each of the values that a value may be."""
-    return [option for _, option in value.options] if isinstance(value, Choice) else [value]
-
-
-def tensors_of(value: Value) -> list[Tensor]:
-    """The tensors that a value is, or holds."""
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, Sequence):
-        return [t for item in value.items for t in tensors_of(item)]
-    if isinstance(value, Mapping):
-        return [t for item in value.items.values() for t in tensors_of(item)]
-    if isinstance(value, Choice):
-        return [t for _, option in value.options for t in tensors_of(option)]
-    return []
-
-
-def grads_of(value: Value) -> list[Grad]:
-    if isinstance(value, Grad):
-        return [value]
-    if isinstance(value, Sequence):
-        return [g for item in value.items for g in grads_of(item)]
-    return []
 
 
 def merge_params(parts: list[Params]) -> Params:

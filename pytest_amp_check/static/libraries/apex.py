@@ -64,13 +64,13 @@ def _master_params(at: Interpreter, entry: surface.Entry, bound: Keywords, node:
 
 class _Scaled(Context):
     def entered(self, at: Interpreter, value: ScaledLoss, node: ast.expr) -> Value:
-        made = as_loss(at, value.loss)
+        made = as_loss(value.loss)
         made.scaler = value.engine.thing.key
         return made
 
     def exit(self, at: Interpreter, value: ScaledLoss, node: ast.AST, depth: int) -> None:
         given = value.optimizers.items if isinstance(value.optimizers, Sequence) else [value.optimizers]
-        keys = optimizers_in(at, given)
+        keys = optimizers_in(given)
         owners = keys if len(keys) == len(given) else None
 
         def unscale() -> None:

@@ -12,9 +12,7 @@ from ..interpreter.interpreter import Interpreter
 from ..interpreter.values import Args, Const, Keywords, Named, Ref, Value
 
 
-def bound_arguments(
-    at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords
-) -> tuple[dict[str, Value], int]:
+def bound_arguments(entry: surface.Entry, args: Args, keywords: Keywords) -> tuple[dict[str, Value], int]:
     """Arguments bound to an entry's parameters, and how many did not bind."""
     bound = dict(zip(entry.parameters, args, strict=False))
     bound.update(keywords)
@@ -32,7 +30,7 @@ def plain(at: Interpreter, value: Value) -> object:
     return e.UNKNOWN
 
 
-def words_of(at: Interpreter, keyword: str, node: ast.AST) -> object:
+def words_of(keyword: str, node: ast.AST) -> object:
     if isinstance(node, ast.Call):
         for item in node.keywords:
             if item.arg == keyword:

@@ -14,7 +14,7 @@ from ..interpreter.dtypes import is_low
 from ..interpreter.imports import dotted_name, globals_of
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.tensors import computed, foreign_tensor, in_region
-from ..interpreter.values import Args, ClassValue, Opaque, Ref, Value, tensors_of
+from ..interpreter.values import Args, ClassValue, Ref, Value
 from ..project.module import Class, Function, Module
 from ..project.syntax import walk
 
@@ -62,7 +62,7 @@ def _applied(at: Interpreter, cls: Class, args: Args) -> None:
         return
     flaw = _flaw(at, cls)
     if flaw is not None and flaw.mixed is not None:
-        full = {place for place, value in enumerate(args) if _is_float32(at, value)}
+        full = {place for place, value in enumerate(args) if _is_float32(value)}
         if flaw.mixed & full:
             _tell(at, cls, flaw)
 
@@ -163,11 +163,11 @@ def _is_parameter(at: Interpreter, value: ast.expr, method: Function) -> bool:
     return bool(made & _FACTORIES) and not any(_speaks_of_dtype(node) for node in walk(value))
 
 
-def _is_float32(at: Interpreter, value: Value) -> bool:
+def _is_float32(value: Value) -> bool:
     """Whether a value is known to be a tensor of float32."""
     if isinstance(value, Ref):
         return bool(value.thing.facts.get("parameter"))
-    return isinstance(value, Opaque) and value.full
+    return value.full
 
 
 def _targets(decorators: Iterable[ast.expr]) -> Iterator[ast.expr]:
@@ -263,8 +263,8 @@ def _class_method(at: Interpreter, receiver: ClassValue, name: str, args: Args) 
     """What applying a Function gives."""
     if name != "apply" or role_of(at, receiver.cls) != surface.AUTOGRAD_FUNCTION:
         return None
-    tensors = [t for value in args for t in tensors_of(value)]
-    made = computed(at, tensors) if tensors else foreign_tensor(at, None)
+    tensors = [t for value in args for t in value.tensors()]
+    made = computed(at, tensors) if tensors else foreign_tensor(None)
     backward = method_of(at, receiver.cls, "backward")
     made.custom = backward is not None and "custom_bwd" not in backward.decorator_names()
     _applied(at, receiver.cls, args)

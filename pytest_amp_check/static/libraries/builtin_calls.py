@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ...protocol import surface
 from ..interpreter.classes import BOUND, as_mapping
 from ..interpreter.expressions import Enumerated, attribute, element_of, operate
-from ..interpreter.identity import identity, structural
+from ..interpreter.identity import structural
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.tensors import computed
@@ -28,10 +28,8 @@ from ..interpreter.values import (
     Tensor,
     Truth,
     Value,
-    grads_of,
     merge_into,
     merge_params,
-    tensors_of,
 )
 from ..interpreter.wording import wording
 from .checkpoints import first_of
@@ -123,12 +121,12 @@ def _last_of_two(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST)
 def _sum(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
     made = _largest(at, args, keywords, node)
     if isinstance(made, Tensor):
-        made.uneven = made.uneven or is_uneven(tensors_of(args[0]))
+        made.uneven = made.uneven or is_uneven(args[0].tensors())
     return made
 
 
 def _largest(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
-    tensors = tensors_of(args[0]) if args else []
+    tensors = args[0].tensors() if args else []
     return computed(at, tensors) if tensors else None
 
 
@@ -144,14 +142,14 @@ def chained(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> V
     known = iterated(at, args, keywords, node)
     if known is not None:
         return known
-    tensors = [t for v in args for t in tensors_of(v)]
+    tensors = [t for v in args for t in v.tensors()]
     return computed(at, tensors) if tensors else at.fresh(node)
 
 
 def _shown(at: Interpreter, name: str, args: Args, node: ast.AST) -> Value:
     """What makes a number or a text of gradients has read them."""
     for value in args:
-        for grad in grads_of(value):
+        for grad in value.gradients():
             grad_used(at, grad, node)
     return structural(at, "call", tuple(args), wording(node) if name == "len" else name, name)
 
@@ -162,7 +160,7 @@ def _isinstance(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) 
     role = surface.BASES.get(surface.canonical(named)) if named else None
     if isinstance(value, Ref) and value.source is None and role in ("scaler", "optimizer", "module"):
         return Const(value.role == role)
-    return Truth(at.ask(("isinstance", identity(at, value), named or id(node)), wording(node), value.loops, node))
+    return Truth(at.ask(("isinstance", value.identity(at.number), named or id(node)), wording(node), value.loops, node))
 
 
 def _has(args: Args) -> bool:

@@ -24,7 +24,6 @@ from ..interpreter.values import (
     Sequence,
     StateDict,
     Value,
-    options_of,
 )
 from ..interpreter.wording import wording
 
@@ -103,7 +102,7 @@ class Contents:
             for item in value.items:
                 self.look(item, key, depth + 1)
         elif isinstance(value, Choice):
-            for option in options_of(value):
+            for option in value.alternatives():
                 self.look(option, key, depth)
         elif isinstance(value, Instance):
             self._fields_of(value, key, depth)
@@ -115,7 +114,7 @@ class Contents:
 
     def _state_of(self, state: StateDict, key: str | None) -> None:
         owner = state.of
-        owner = next((v for v in options_of(owner) if isinstance(v, Ref)), owner)
+        owner = next((v for v in owner.alternatives() if isinstance(v, Ref)), owner)
         role = owner.role if isinstance(owner, Ref) else ""
         if role == "scaler":
             self.scalers.append(key or "")

@@ -37,7 +37,7 @@ def _engine_method(
         flag = keywords.get("scale_wrt_gas")
         divides = flag is None or (isinstance(flag, Const) and flag.value is not False)
         if args and divides:
-            divided_by(at, as_loss(at, args[0]), unknown_steps(at, thing), "DeepSpeed", node)
+            divided_by(at, as_loss(args[0]), unknown_steps(at, thing), "DeepSpeed", node)
     if name in ("step", "save_checkpoint", "load_checkpoint", "zero_grad", "is_gradient_accumulation_boundary"):
         return at.fresh(node, name)
     return module_method(at, receiver, name, args, keywords, node)

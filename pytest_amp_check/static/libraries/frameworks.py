@@ -32,7 +32,6 @@ from ..interpreter.values import (
     Sequence,
     Tensor,
     Value,
-    tensors_of,
 )
 from ..interpreter.wording import receiver_words, wording
 from .checkpoints import first_of, state_of
@@ -139,7 +138,7 @@ def engine_method(at: Interpreter, engine: Engine, name: str, args: Args, keywor
         _zero_wrapped(at, engine, node)
         return NONE
     if does in (frameworks.UNSCALE, frameworks.UNSCALE_ONE):
-        _unscale(at, engine, optimizers_in(at, given) if does == frameworks.UNSCALE_ONE else (), node)
+        _unscale(at, engine, optimizers_in(given) if does == frameworks.UNSCALE_ONE else (), node)
         return at.fresh(node, "norm")
     if does == frameworks.PREPARE:
         for value in args:
@@ -167,7 +166,7 @@ def engine_called(at: Interpreter, engine: Engine, args: Args, keywords: Keyword
     bound = {**dict(zip(order, args, strict=False)), **keywords}
     scaler = Ref(engine.thing)
     scaled = scaled_value(at, scaler, bound.get("loss"), node)
-    for tensor in tensors_of(scaled):
+    for tensor in scaled.tensors():
         backward(at, tensor, node)
     optimizer = bound.get("optimizer", NONE)
     names: dict[str, object] = {"scaler": wording(node), "call": wording(node)}
@@ -225,7 +224,7 @@ def _run_backward(at: Interpreter, engine: Engine, value: Value | None, node: as
 
 
 def _run_each(at: Interpreter, engine: Engine, value: Value | None, node: ast.AST, divides: bool) -> Value:
-    loss = as_loss(at, value)
+    loss = as_loss(value)
     if divides and engine.steps is not None:
         divided_by(at, loss, engine.steps, FRAMEWORKS[engine.framework].title, node)
         loss.divided = loss.divided or not isinstance(engine.steps, Const) or engine.steps.value != 1
@@ -279,7 +278,7 @@ def _unscale(at: Interpreter, engine: Engine, optimizers: tuple[int, ...], node:
     fork(at, engine.enabled, unscale, lambda: None)
 
 
-def optimizers_in(at: Interpreter, given: list[Value]) -> tuple[int, ...]:
+def optimizers_in(given: list[Value]) -> tuple[int, ...]:
     return tuple(v.thing.key for v in given if isinstance(v, Ref) and v.role == "optimizer")
 
 

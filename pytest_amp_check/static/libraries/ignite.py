@@ -21,7 +21,6 @@ from ..interpreter.values import (
     Ref,
     Sequence,
     Value,
-    options_of,
 )
 from .checkpoints import saved, state_of
 from .optimizers import optimizer_of
@@ -84,7 +83,7 @@ def _trainer(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.A
     hand_off(at, list(bound.values()), node)
     trainer = at.fresh(node, "trainer")
     wanted = bound.get("scaler", NONE)
-    scalers = [v for v in options_of(wanted) if isinstance(v, Ref) and v.role == "scaler"]
+    scalers = [v for v in wanted.alternatives() if isinstance(v, Ref) and v.role == "scaler"]
     if not scalers and not (isinstance(wanted, Const) and not wanted.value):
         scalers = [_own_scaler(at, trainer, wanted, node)]
     optimizer = optimizer_of(at, bound.get("optimizer", NONE), node)

@@ -106,7 +106,7 @@ def _leave_root(at: Interpreter, function: Function, value: Value) -> None:
     """After it: what ``training_step`` returns is divided by the Trainer, and runs backward."""
     if function.name != "training_step" or not _is_lightning(at, function.cls) or _is_manual(at, function.cls):
         return
-    loss = as_loss(at, value.items.get("loss", NONE) if isinstance(value, Mapping) else value)
+    loss = as_loss(value.items.get("loss", NONE) if isinstance(value, Mapping) else value)
     keys, texts = _trainers_of(at, function.module).divisions()
     own = {text for d in loss.divisors if (text := str(d.words)).endswith(frameworks.TRAINER_STEPS)}
     divided_twice(at, loss, keys, texts | own, FRAMEWORKS["lightning"].title, "in automatic optimization")
@@ -134,7 +134,7 @@ def _inherited_method(
     if name == "optimizers":
         return _optimizers(at, receiver, node)
     if name == "clip_gradients":
-        owners = optimizers_in(at, args[:1])
+        owners = optimizers_in(args[:1])
         params = Params(None, frozenset(owners)) if owners else None
         limit = keywords.get("gradient_clip_val")
         return clip(at, params, args[1:] or ([limit] if limit is not None else []), {}, node)

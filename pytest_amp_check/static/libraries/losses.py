@@ -32,7 +32,6 @@ from ..interpreter.values import (
     ScaleValue,
     Tensor,
     Value,
-    tensors_of,
 )
 from ..interpreter.wording import receiver_words, wording
 
@@ -51,9 +50,9 @@ LINEAR = frozenset("mean sum float double clone squeeze".split())
 
 
 def loss(at: Interpreter, facts: dict[str, object], args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    parts = [t for value in [*args, *keywords.values()] for t in tensors_of(value)]
+    parts = [t for value in [*args, *keywords.values()] for t in value.tensors()]
     low, promotes = "", facts.get("promotes")
-    first = next(iter(tensors_of(args[0])), None) if args else None
+    first = next(iter(args[0].tensors()), None) if args else None
     if first is not None and first.low and not (in_region(at) or at.state.maybe_open or at.state.no_grad or promotes):
         low = first.low if first.low in ("float16", "bfloat16") else ""
     at.emit(
@@ -93,7 +92,7 @@ def _tensor_method(at: Interpreter, tensor: Tensor, name: str, args: Args, keywo
         return NONE
     if name in TO_NUMBER:
         return at.fresh(node, name)
-    made = computed(at, [tensor, *(t for v in args for t in tensors_of(v))])
+    made = computed(at, [tensor, *(t for v in args for t in v.tensors())])
     made.opaque = made.opaque or is_graded(args)
     if name in ("detach", "detach_", "clone_", "data"):
         made.deps = frozenset()
@@ -247,38 +246,48 @@ def loss_arithmetic(at: Interpreter, op: str, left: Value, right: Value, node: a
                 return operate(at, op, value if side is left else other, other if side is left else value, node)
 
             return on_each(at, side, act)
-    if isinstance(right, ScaleValue) and op == "/" and isinstance(left, Const):
-        return ScaleValue(right.scaler, inverse=not right.inverse)
-    scale = left if isinstance(left, ScaleValue) else right if isinstance(right, ScaleValue) else None
-    if scale is not None:
-        value = right if scale is left else left
-        undone = scale.inverse if op == "*" else op == "/" and scale is right and not scale.inverse
-        if isinstance(value, Grad):
-            return Grad(value.params, unscaled=undone)
-        tensors = tensors_of(value)
-        if tensors:
-            made = Tensor.merge(tensors)
-            if undone:
-                made.penalty = None
-                made.scaler = -1
-                made.uneven = False
-            elif op == "*":
-                made.scaler = scale.scaler
-            return made
-        if undone or (op == "/" and scale is right):
-            undo(value)
-        return ScaleValue(scale.scaler, inverse=scale.inverse)
+    scaled = _scale_arithmetic(op, left, right)
+    if scaled is not None:
+        return scaled
     if isinstance(left, Grad) or isinstance(right, Grad):
         return left if isinstance(left, Grad) else right
-    parts = [*tensors_of(left), *tensors_of(right)]
-    if op == "@" and not parts:
-        return low_result(at, "matmul", [left, right])
-    if not parts:
+    parts = [*left.tensors(), *right.tensors()]
+    if parts:
+        return _tensor_arithmetic(at, op, left, right, parts, node)
+    return low_result(at, "matmul", [left, right]) if op == "@" else None
+
+
+def _scale_arithmetic(op: str, left: Value, right: Value) -> Value | None:
+    """What an operator makes of the loss scale: with it gradients and losses are unscaled, or scaled."""
+    if isinstance(right, ScaleValue) and op == "/" and isinstance(left, Const):
+        return ScaleValue(right.scaler, inverse=not right.inverse)
+    scale = left if isinstance(left, ScaleValue) else right
+    if not isinstance(scale, ScaleValue):
         return None
+    value = right if scale is left else left
+    undone = scale.inverse if op == "*" else op == "/" and scale is right and not scale.inverse
+    if isinstance(value, Grad):
+        return Grad(value.params, unscaled=undone)
+    tensors = value.tensors()
+    if tensors:
+        made = Tensor.merge(tensors)
+        if undone:
+            made.penalty = None
+            made.scaler = -1
+            made.uneven = False
+        elif op == "*":
+            made.scaler = scale.scaler
+        return made
+    if undone or (op == "/" and scale is right):
+        undo(value)
+    return ScaleValue(scale.scaler, inverse=scale.inverse)
+
+
+def _tensor_arithmetic(
+    at: Interpreter, op: str, left: Value, right: Value, parts: list[Tensor], node: ast.AST
+) -> Tensor:
     made = computed(at, parts)
     made.opaque = made.opaque or is_graded((left, right))
-    if op == "/" and isinstance(left, Tensor) and isinstance(right, Tensor) and left.penalty and right.penalty:
-        made.penalty = None
     if op == "@":
         made.matmul = True
     elif any(isinstance(side, Ref) and side.thing.facts.get("wide") for side in (left, right)):
@@ -287,15 +296,15 @@ def loss_arithmetic(at: Interpreter, op: str, left: Value, right: Value, node: a
         made.divided = True
         if not isinstance(right, Tensor):
             divide(at, made, left, right, node)
+        elif left.penalty and right.penalty:
+            made.penalty = None
     elif op == "*" and (not isinstance(left, Tensor) or not isinstance(right, Tensor)):
         factor = right if isinstance(left, Tensor) else left
         if len(parts) == 1:
             multiply(at, made, parts[0], factor)
-        if isinstance(factor, Const):
-            made.divided = made.divided or factor.divided or _is_share(factor.value)
-        else:
-            # A weight of which only the name is known may well be 1 / k, but those of a criterion's parts are not.
-            made.divided = made.divided or factor.divided or not at.state.forwards
+        # A weight of which only the name is known may well be 1 / k, but those of a criterion's parts are not.
+        share = _is_share(factor.value) if isinstance(factor, Const) else not at.state.forwards
+        made.divided = made.divided or factor.divided or share
     elif op in ("+", "-"):
         made.uneven = made.uneven or is_uneven(parts)
         made.divided = all(p.divided for p in parts)
@@ -303,10 +312,10 @@ def loss_arithmetic(at: Interpreter, op: str, left: Value, right: Value, node: a
     return made
 
 
-def as_loss(at: Interpreter, value: Value | None) -> Tensor:
+def as_loss(value: Value | None) -> Tensor:
     """A copy of the tensor that a value is, or one of which only the name is known."""
-    tensors = tensors_of(value) if value is not None else []
-    return Tensor.merge(tensors) if tensors else foreign_tensor(at, value)
+    tensors = value.tensors() if value is not None else []
+    return Tensor.merge(tensors) if tensors else foreign_tensor(value)
 
 
 def is_uneven(parts: Iterable[Tensor]) -> bool:

@@ -32,7 +32,6 @@ from ..interpreter.values import (
     Sequence,
     Tensor,
     Value,
-    tensors_of,
 )
 from ..interpreter.wording import receiver_words, wording
 from .checkpoints import first_of, state_of
@@ -58,7 +57,7 @@ def forward(at: Interpreter, thing: Thing, args: Args, keywords: Keywords, node:
     made.forward = at.emit(e.FORWARD, node, thing.key, cached=cached, names={"module": wording(node)})
     for listener in at.handlers.forward_run:
         listener(at, thing, node)
-    parts = [t for value in [*args, *keywords.values()] for t in tensors_of(value)]
+    parts = [t for value in [*args, *keywords.values()] for t in value.tensors()]
     deps: frozenset[int] | None = frozenset((thing.key,))
     made.ran = at.turning()
     for part in parts:
@@ -80,7 +79,7 @@ def _call_object(at: Interpreter, receiver: Instance, args: Args, keywords: Keyw
     made = forward(at, thing, args, keywords, node, reads_forward(at, receiver.cls))
     method = method_of(at, receiver.cls, "forward")
     given = [*args, *keywords.values()]
-    compares = len(given) > 1 and any(tensors_of(v) or (isinstance(v, Opaque) and v.called) for v in given)
+    compares = len(given) > 1 and any(v.tensors() or (v.called) for v in given)
     if method is None or method in at.active:
         return made
     telling = compares or bool(method.words & LOSSES) or (method.fragile and in_region(at))
@@ -190,7 +189,7 @@ def torch_module(at: Interpreter, name: str, args: Args, node: ast.AST) -> Value
     last = args[-1] if kind == "Sequential" and args else None
     thing.facts["kind"] = last.thing.facts.get("kind", "") if isinstance(last, Ref) else kind
     thing.facts["parts"] = {p.thing.key for p in parts if p.thing is not None}
-    thing.facts["parameter"] = name.endswith(".Parameter") and all(isinstance(v, Opaque) and v.full for v in args)
+    thing.facts["parameter"] = name.endswith(".Parameter") and all(v.full for v in args)
     thing.facts["wide"] = name.endswith(".Parameter") and isinstance(node, ast.Call) and _has_dimensions(node)
     return Ref(thing)
 

@@ -128,7 +128,7 @@ def new_optimizer(at: Interpreter, params: Value | None, node: ast.AST, callable
 
 
 def _entry_optimizer(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    bound, _ = bound_arguments(at, entry, args, keywords)
+    bound, _ = bound_arguments(entry, args, keywords)
     made = new_optimizer(at, bound.get("params"), node, entry.name)
     rate = bound.get("lr")
     groups = bound.get("params")

@@ -562,9 +562,7 @@ def _cast(at: Interpreter, op: str, given: Fact, args: list[Fact], node: ast.Cal
         dtype = next((name for name in named if name), "")
         if not dtype:
             other = next((fact.dtype for fact in args if fact.dtype not in ("", NUMBER)), "")
-            moves = all(_is_device(at, argument) for argument in rest) and not any(
-                k.arg == "dtype" for k in node.keywords
-            )
+            moves = all(_is_device(argument) for argument in rest) and not any(k.arg == "dtype" for k in node.keywords)
             dtype = other or (given.dtype if moves else "")
     if not dtype:
         return Fact("", given.traits & {POSITIONS})
@@ -576,7 +574,7 @@ def _cast(at: Interpreter, op: str, given: Fact, args: list[Fact], node: ast.Cal
     return Fact(dtype, given.traits & {POSITIONS, ROUNDED, ANGLES, BOUNDED, ZEROS}, given.place)
 
 
-def _is_device(at: Interpreter, node: ast.expr) -> bool:
+def _is_device(node: ast.expr) -> bool:
     """Whether what ``to`` is given is a device, by what it is or is called."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, (str, int))

@@ -22,8 +22,8 @@ from .arguments import bound_arguments, plain, words_of
 
 def new_autocast(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and look_up(at, node.func.id) is None:
-        entry = _meant(at, entry, args, keywords)
-    bound, excess = bound_arguments(at, entry, args, keywords)
+        entry = _meant(entry, args, keywords)
+    bound, excess = bound_arguments(entry, args, keywords)
     if entry.name == "torch.autocast" and args and isinstance(args[0], FunctionValue):
         # @torch.autocast without parentheses: the function is taken for the device type.
         bound = {"device_type": Named("function")}
@@ -34,7 +34,7 @@ def new_autocast(at: Interpreter, entry: surface.Entry, args: Args, keywords: Ke
         at.emit(e.AUTOCAST_NEW, node, None, callable=entry.name, arguments=arguments, excess=excess, names=names)
     enabled: Formula = True
     if "enabled" in bound:
-        enabled = truth(at, bound["enabled"], words_of(at, "enabled", node), node)
+        enabled = truth(at, bound["enabled"], words_of("enabled", node), node)
     elif open_ended:
         enabled = at.ask(("open", id(node)), "", frozenset(), node)
     device = entry.facts.get("device") or arguments.get("device_type", e.UNKNOWN)
@@ -55,7 +55,7 @@ def new_autocast(at: Interpreter, entry: surface.Entry, args: Args, keywords: Ke
     return Ref(thing, enabled)
 
 
-def _meant(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords) -> surface.Entry:
+def _meant(entry: surface.Entry, args: Args, keywords: Keywords) -> surface.Entry:
     """The autocast that a bare name stands for where no import says so: without a device type it is CUDA's own."""
     first = args[0] if args else keywords.get("device_type")
     if first is None or (isinstance(first, Const) and isinstance(first.value, bool)):

@@ -131,7 +131,7 @@ def scaled_value(at: Interpreter, scaler: Ref, value: Value | None, node: ast.AS
         return on_each(at, value, lambda v: scaled_value(at, scaler, v, node))
     if isinstance(value, Sequence):
         return Sequence([scaled_value(at, scaler, item, node) for item in value.items], open=value.open)
-    made = value.copy() if isinstance(value, Tensor) else foreign_tensor(at, value)
+    made = value.copy() if isinstance(value, Tensor) else foreign_tensor(value)
     argument = node.args[0] if isinstance(node, ast.Call) and node.args else None
     names = {"scaler": receiver_words(node), "call": wording(node)}
     if argument is not None:
@@ -155,10 +155,10 @@ def scaled_value(at: Interpreter, scaler: Ref, value: Value | None, node: ast.AS
 
 
 def _new_scaler(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    bound, excess = bound_arguments(at, entry, args, keywords)
+    bound, excess = bound_arguments(entry, args, keywords)
     enabled: Formula = True
     if "enabled" in bound:
-        enabled = truth(at, bound["enabled"], words_of(at, "enabled", node), node)
+        enabled = truth(at, bound["enabled"], words_of("enabled", node), node)
     elif "**" in bound:
         enabled = at.ask(("open", id(node)), "", frozenset(), node)
     thing = at.thing(("scaler", at.place_key(node)), "scaler", "", at.site(node))

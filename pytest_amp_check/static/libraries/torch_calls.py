@@ -34,8 +34,6 @@ from ..interpreter.values import (
     StackContext,
     Tensor,
     Value,
-    grads_of,
-    tensors_of,
 )
 from ..interpreter.wording import wording
 from .arguments import bound_arguments
@@ -91,7 +89,7 @@ def _call_named(at: Interpreter, func: Named, args: Args, keywords: Keywords, no
         return known
     if name.startswith("builtins."):
         return structural(at, "call", tuple(args), wording(node), name.removeprefix("builtins."))
-    if name in REMAINDERS and len(args) == 2 and not any(tensors_of(value) for value in args):
+    if name in REMAINDERS and len(args) == 2 and not any(value.tensors() for value in args):
         return operate(at, "%", args[0], args[1], node)
     if name.startswith("itertools."):
         iterate = chained if name.endswith("chain") else iterated
@@ -116,7 +114,7 @@ def _outside(at: Interpreter, name: str, args: Args, keywords: Keywords, node: a
         may_save(at, given, node)
     if _averages(name) and not any(isinstance(value, Tensor) for value in given):
         at.emit(e.GRAD_AVERAGE, node)
-    tensors = [t for value in given for t in tensors_of(value)]
+    tensors = [t for value in given for t in value.tensors()]
     if tensors:
         return _of_tensors(at, name, tensors, given)
     if any(isinstance(v, Params) for v in given) and not harmless:
@@ -142,7 +140,7 @@ def _of_tensors(at: Interpreter, name: str, tensors: list[Tensor], given: list[V
 def _of_gradients(at: Interpreter, name: str, args: Args, given: list[Value], node: ast.AST) -> Value | None:
     """What a function makes of gradients that it is given: it edits or reads them."""
     for value in given:
-        for grad in grads_of(value):
+        for grad in value.gradients():
             effect = FOREACH_IN_PLACE.get(name.removeprefix("torch.")) if value is given[0] else None
             if effect is not None:
                 grad_changed(at, grad, effect, args[1:], "p.grad", node)
@@ -216,7 +214,7 @@ def _deprecated(at: Interpreter, name: str, node: ast.AST) -> None:
 
 
 def _entry_clip(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    bound, _ = bound_arguments(at, entry, args, keywords)
+    bound, _ = bound_arguments(entry, args, keywords)
     rest = [bound[name] for name in entry.parameters[1:] if name in bound]
     params = bound.get("parameters")
     norm = clip(at, params, rest, bound, node)
@@ -227,7 +225,7 @@ def _entry_clip(at: Interpreter, entry: surface.Entry, args: Args, keywords: Key
 
 
 def _entry_norm(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    for grad in grads_of(args[0]) if args else []:
+    for grad in args[0].gradients() if args else []:
         return read_grad(at, grad, node, "norm")
     return at.fresh(node, "norm")
 
@@ -246,7 +244,7 @@ def _loss_module(at: Interpreter, entry: surface.Entry, args: Args, keywords: Ke
 
 
 def _loss_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    bound, _ = bound_arguments(at, entry, args, keywords)
+    bound, _ = bound_arguments(entry, args, keywords)
     order = [bound.pop(name) for name in entry.parameters if name in bound]
     return loss(at, entry.facts, order, bound, node)
 
@@ -255,17 +253,17 @@ def _backward_function(at: Interpreter, entry: surface.Entry, args: Args, keywor
     value = first_of(args, keywords, "tensors")
     if isinstance(value, Choice):
         return on_each(at, value, lambda v: _backward_function(at, entry, [v, *args[1:]], keywords, node))
-    tensors = tensors_of(value) if value is not None else []
-    tensor = Tensor.merge(tensors) if tensors else foreign_tensor(at, value)
+    tensors = value.tensors() if value is not None else []
+    tensor = Tensor.merge(tensors) if tensors else foreign_tensor(value)
     backward(at, tensor, node, first_given(args[1:], keywords))
     return NONE
 
 
 def _grad_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    bound, _ = bound_arguments(at, entry, args, keywords)
+    bound, _ = bound_arguments(entry, args, keywords)
     outputs = bound.get("outputs")
-    tensors = tensors_of(outputs) if outputs is not None else []
-    made = Tensor.merge(tensors) if tensors else foreign_tensor(at, outputs)
+    tensors = outputs.tensors() if outputs is not None else []
+    made = Tensor.merge(tensors) if tensors else foreign_tensor(outputs)
     if made.scaler >= 0:
         argument = node.args[0] if isinstance(node, ast.Call) and node.args else None
         words = Words(argument) if argument is not None else ""
@@ -300,9 +298,9 @@ def _cache_clear(at: Interpreter, entry: surface.Entry, args: Args, keywords: Ke
 
 
 def _fill_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    bound, _ = bound_arguments(at, entry, args, keywords)
-    tensors = [t for v in bound.values() for t in tensors_of(v)]
-    made = computed(at, tensors) if tensors else foreign_tensor(at, None)
+    bound, _ = bound_arguments(entry, args, keywords)
+    tensors = [t for v in bound.values() for t in v.tensors()]
+    made = computed(at, tensors) if tensors else foreign_tensor(None)
     value = bound.get("value") or bound.get("fill_value")
     if entry.name == "torch.where":
         value = next((bound[k] for k in ("input", "other") if isinstance(bound.get(k), Const)), None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 
 from ...protocol import events as e
 from ...protocol.optable import IN_PLACE
 from ..interpreter.dtypes import is_low_method
 from ..interpreter.expressions import entry_of
-from ..interpreter.identity import identity, structural
+from ..interpreter.identity import structural
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.microbatches import PIECES
 from ..interpreter.tensors import foreign_tensor, low_result
@@ -18,63 +19,123 @@ from ..interpreter.wording import receiver_words, wording
 from .checkpoints import first_of, loads_unknown, state_of
 from .losses import all_optimizers, backward, fill, first_given
 
+Method = Callable[[Interpreter, Value, Args, Keywords, ast.AST], Value | None]
+
 
 def _opaque_method(at: Interpreter, receiver: Value, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    given = [*args, *keywords.values()]
-    text = receiver_words(node)
-    key = identity(at, receiver)
+    key = receiver.identity(at.number)
     stored = at.state.heap.get((key, name)) if isinstance(key, int) else None
     if stored is not None:
         return at.call_value(stored, args, keywords, node)
-    if name == "backward":
-        if isinstance(receiver, Opaque) and not args:
-            backward(at, foreign_tensor(at, receiver), node, first_given(args, keywords))
-            return NONE
-        # A framework's own backward: it may scale, divide, step.
-        at.emit(e.BACKWARD, node, None, opaque=True, feeds=None, names={"loss": text})
-        return NONE
-    if IN_PLACE.get(name) in ("divide", "multiply") and isinstance(receiver, Opaque) and receiver.graded:
-        at.emit(e.GRAD_NORMALISE, node, None, None, owners=None)
-        return receiver
-    if name == "no_sync" and not given:
-        return NoSync()
-    if name == "enter_context" and args:
-        at.state.maybe_open += 1
-        return at.fresh(node, name)
-    if name in ("clip_grad_norm_", "clip_grad_value_"):
-        # accelerator.clip_grad_norm_ and its like unscale by themselves.
-        hand_off(at, [*given, *refs(at, all_optimizers(at))], node)
-        return at.fresh(node, name)
-    if name == "parameters":
-        return Params(None)
-    if name in ("masked_fill", "masked_fill_", "fill_", "index_fill_", "index_fill"):
-        made = foreign_tensor(at, receiver)
-        fill(at, args[-1] if args else keywords.get("value"), made, node)
-        return made
+    act = _METHODS.get(name)
+    done = act(at, receiver, args, keywords, node) if act is not None else None
+    if done is not None:
+        return done
     if is_low_method(name):
-        return low_result(at, name, [receiver, *given])
-    if name == "state_dict":
-        return state_of(at, receiver, node)
-    if name == "load_state_dict":
-        loads_unknown(at, text, first_of(args, keywords, "state_dict"), node)
-    if name in ("half", "bfloat16") and not args:
-        at.emit(e.MODULE_CAST, node, None, dtype="float16" if name == "half" else "bfloat16", names={"module": text})
-    if name == "step" and isinstance(receiver, Opaque) and receiver.schedules >= 0 and not given:
-        optimizer = at.program.things[receiver.schedules].name
-        names: dict[str, object] = {"scheduler": text, "call": wording(node), "optimizer": optimizer}
-        at.emit(e.SCHEDULER_STEP, node, None, receiver.schedules, names=names)
-        return at.fresh(node, name)
+        return low_result(at, name, [receiver, *args, *keywords.values()])
     func = structural(at, "method", (receiver,), wording(node), name)
     result = unknown(at, func, args, keywords, node)
     result.pieces = name in PIECES
     if isinstance(result, Opaque) and isinstance(receiver, Opaque):
-        result.compares = name == "mean" or (receiver.compares and name != "item")
-        part = name.removesuffix("_")
-        kept = receiver.divided or (part == "mul" and any(value.divided for value in args))
-        result.divided = part in ("sum", "div", "true_divide") or (kept and (not args or part == "mul"))
+        _follow_loss(result, receiver, name, args)
     if name in ("get", "pop") and args and isinstance(result, Opaque):
         result.entry = entry_of(receiver, args[0])
     return result
+
+
+def _follow_loss(result: Opaque, receiver: Opaque, name: str, args: Args) -> None:
+    """What a method leaves of a loss of which only the name is known."""
+    result.compares = name == "mean" or (receiver.compares and name != "item")
+    part = name.removesuffix("_")
+    kept = receiver.divided or (part == "mul" and any(value.divided for value in args))
+    result.divided = part in ("sum", "div", "true_divide") or (kept and (not args or part == "mul"))
+
+
+def _backward(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    if isinstance(receiver, Opaque) and not args:
+        backward(at, foreign_tensor(receiver), node, first_given(args, keywords))
+    else:
+        # A framework's own backward: it may scale, divide, step.
+        at.emit(e.BACKWARD, node, None, opaque=True, feeds=None, names={"loss": receiver_words(node)})
+    return NONE
+
+
+def _scaled_in_place(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    if not receiver.graded:
+        return None
+    at.emit(e.GRAD_NORMALISE, node, None, None, owners=None)
+    return receiver
+
+
+def _no_sync(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    return None if args or keywords else NoSync()
+
+
+def _enter_context(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    if not args:
+        return None
+    at.state.maybe_open += 1
+    return at.fresh(node, "enter_context")
+
+
+def _clip(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """accelerator.clip_grad_norm_ and its like unscale by themselves."""
+    hand_off(at, [*args, *keywords.values(), *refs(at, all_optimizers(at))], node)
+    return at.fresh(node, node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else "")
+
+
+def _parameters(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    return Params(None)
+
+
+def _fill(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    made = foreign_tensor(receiver)
+    fill(at, args[-1] if args else keywords.get("value"), made, node)
+    return made
+
+
+def _state_dict(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    return state_of(at, receiver, node)
+
+
+def _load(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    loads_unknown(at, receiver_words(node), first_of(args, keywords, "state_dict"), node)
+    return None
+
+
+def _casting(dtype: str) -> Method:
+    def act(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> None:
+        if not args:
+            at.emit(e.MODULE_CAST, node, None, dtype=dtype, names={"module": receiver_words(node)})
+
+    return act
+
+
+def _step(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    """A scheduler moves the learning rate."""
+    if args or keywords or not isinstance(receiver, Opaque) or receiver.schedules < 0:
+        return None
+    optimizer = at.program.things[receiver.schedules].name
+    names = {"scheduler": receiver_words(node), "call": wording(node), "optimizer": optimizer}
+    at.emit(e.SCHEDULER_STEP, node, None, receiver.schedules, names=names)
+    return at.fresh(node, "step")
+
+
+_METHODS: dict[str, Method] = {
+    "backward": _backward,
+    **dict.fromkeys([name for name, does in IN_PLACE.items() if does in ("divide", "multiply")], _scaled_in_place),
+    "no_sync": _no_sync,
+    "enter_context": _enter_context,
+    "clip_grad_norm_": _clip,
+    "clip_grad_value_": _clip,
+    "parameters": _parameters,
+    **dict.fromkeys(("masked_fill", "masked_fill_", "fill_", "index_fill_", "index_fill"), _fill),
+    "state_dict": _state_dict,
+    "load_state_dict": _load,
+    "half": _casting("float16"),
+    "bfloat16": _casting("bfloat16"),
+    "step": _step,
+}
 
 
 def register(handlers: Handlers) -> None:
