@@ -671,7 +671,7 @@ def _stored(at: Interpreter, receiver: Instance, name: str, value: Value) -> Val
         return value
     made = at.opaque(("attribute of", receiver.key, name), name, at.turning())
     made.counter = name in counted
-    return made
+    return made.knowing(value.fact)
 
 
 def _assign_item(at: Interpreter, target: ast.Subscript, value: Value) -> None:
