@@ -183,6 +183,27 @@ def test_no_two_modules_import_each_other() -> None:
     assert circles(graph) == []
 
 
+#: Methods that a class may have, and classes of the project that it may derive from, one after the other.
+METHODS, LEVELS = 30, 2
+
+
+def test_no_class_of_the_reader_of_source_grows_without_end() -> None:
+    bases: dict[str, list[str]] = {}
+    large: list[str] = []
+    for name in (name for name in MODULES if name.startswith("static/")):
+        for node in ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                bases[node.name] = [base.id for base in node.bases if isinstance(base, ast.Name)]
+                methods = sum(isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)) for part in node.body)
+                large += [f"{name}: {node.name} has {methods} methods"] if methods > METHODS else []
+
+    def levels(cls: str) -> int:
+        return max((1 + levels(base) for base in bases[cls] if base in bases), default=0)
+
+    assert large == []
+    assert [cls for cls in bases if levels(cls) > LEVELS] == []
+
+
 def test_what_a_circle_is() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == [["b", "c"]]
 

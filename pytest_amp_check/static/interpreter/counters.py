@@ -11,6 +11,7 @@ from .identity import structural
 from .interpreter import Interpreter
 from .truth import truth
 from .values import Choice, Const, Named, Opaque, Truth, Value
+from .wording import shortened
 
 _MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 _ARITHMETIC: dict[str, Callable[..., object]] = {
@@ -34,7 +35,7 @@ def asked(at: Interpreter, value: Value, node: ast.expr) -> Formula:
     """The formula of a test that is no comparison."""
     if isinstance(value, Opaque) and value.remainder is not None:
         return negate(_remainder(at, value, 0, node))
-    return _at_first(at, truth(at, value, _text(node), node), "!=", value, Const(0))
+    return _at_first(at, truth(at, value, shortened(node), node), "!=", value, Const(0))
 
 
 def ordered(at: Interpreter, op: str, left: Value, right: Value, node: ast.Compare) -> Formula:
@@ -58,7 +59,7 @@ def _against_zero(at: Interpreter, op: str, left: Value, right: Value, node: ast
     if left.remainder is not None:
         formula = negate(_remainder(at, left, 0, node))
     elif not left.counter and right.value == 0:
-        formula = truth(at, left, _text(node), node)
+        formula = truth(at, left, shortened(node), node)
     else:
         return None
     return formula if op in (">", ">=") else negate(formula)
@@ -70,8 +71,8 @@ def _order(at: Interpreter, op: str, left: Value, right: Value, node: ast.Compar
     question = ("greater", large.identity(at.number), small.identity(at.number))
     loops = left.loops | right.loops
     if op in ("<", ">"):
-        return at.ask(question, _text(node), loops, node)
-    return negate(at.ask(question, f"not ({_text(node)})", loops, node))
+        return at.ask(question, shortened(node), loops, node)
+    return negate(at.ask(question, f"not ({shortened(node)})", loops, node))
 
 
 def _counts(at: Interpreter, formula: Formula, left: Value, right: Value) -> Formula:
@@ -117,7 +118,7 @@ def equal(at: Interpreter, left: Value, right: Value, node: ast.Compare) -> Form
             return value.formula if other.value else negate(value.formula)
     pair = sorted((repr(left.identity(at.number)), repr(right.identity(at.number))))
     loops = left.loops | right.loops
-    formula = at.ask(("equal", *pair), _text(node), loops, node)
+    formula = at.ask(("equal", *pair), shortened(node), loops, node)
     for value, other in ((left, right), (right, left)):
         if not isinstance(formula, bool):
             if isinstance(other, Const):
@@ -151,7 +152,7 @@ def _remainder_equals(at: Interpreter, value: Opaque, other: Value, node: ast.Co
     if other is structural(at, "binary", (value.remainder[1], Const(1)), "", "-"):
         return _remainder(at, value, -1, node)
     question = ("equal", value.identity(at.number), other.identity(at.number))
-    return at.ask(question, _text(node), value.loops | other.loops, node)
+    return at.ask(question, shortened(node), value.loops | other.loops, node)
 
 
 def _remainder(at: Interpreter, value: Opaque, remainder: int, node: ast.AST) -> Formula:
@@ -164,7 +165,7 @@ def _remainder(at: Interpreter, value: Opaque, remainder: int, node: ast.AST) ->
     base, offset = (count.base, count.offset) if isinstance(count, Opaque) else (count, 0)
     ahead = (offset - remainder) % known if known else offset - remainder
     question = ("modulo", base.identity(at.number), ahead, modulus.identity(at.number))
-    text: object = _text(node)
+    text: object = shortened(node)
     if isinstance(node, ast.BinOp):
         text = Words(ast.Compare(node, [ast.Eq()], [ast.Constant(0)]), 80)
     elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.NotEq):
@@ -186,10 +187,6 @@ def _first_of(value: Value) -> object:
     if isinstance(value, Opaque) and value.counter and value.base.first is not None:
         return value.base.first + value.offset
     return None
-
-
-def _text(node: ast.AST) -> Words:
-    return Words(node, 80)
 
 
 def compute(op: str, left: object, right: object) -> Value | None:

@@ -7,7 +7,7 @@ from functools import reduce
 
 from ...protocol import events as e
 from ...protocol import surface
-from ...protocol.words import Words, chain
+from ...protocol.words import chain
 from ..project.syntax import walk
 from .conditions import Formula, both, either, literals, negate
 from .counters import asked, compute, equal, ordered
@@ -38,7 +38,7 @@ from .values import (
     Value,
     merge_into,
 )
-from .wording import wording
+from .wording import shortened, wording
 
 _OPERATORS: dict[type[ast.AST], str] = {
     ast.Add: "+",
@@ -164,7 +164,7 @@ def item(at: Interpreter, receiver: Value, index: Value, node: ast.AST) -> Value
         part.vague = not receiver.is_loss
         return part
     if isinstance(receiver, Params) and receiver.groups and _is_key(index):
-        return structural(at, "item", (receiver, index), _text(node) if isinstance(node, ast.expr) else "")
+        return structural(at, "item", (receiver, index), shortened(node) if isinstance(node, ast.expr) else "")
     if isinstance(receiver, Params):
         return Params(receiver.modules, receiver.optimizers, one=not receiver.groups, groups=False)
     place = index.value if isinstance(index, Const) else None
@@ -180,7 +180,7 @@ def item(at: Interpreter, receiver: Value, index: Value, node: ast.AST) -> Value
             return found
     if isinstance(receiver, Sequence) and len(receiver.items) == 1:
         return receiver.items[0]
-    text = _text(node) if isinstance(node, ast.expr) else ""
+    text = shortened(node) if isinstance(node, ast.expr) else ""
     made = structural(at, "item", (receiver, index), text)
     made.entry = entry_of(receiver, index)
     return made
@@ -295,7 +295,7 @@ def each_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
         return element_of(at, value, node)
     if isinstance(value, Sequence):
         return value.items[0] if len(value.items) == 1 else element_of(at, value, node)
-    return structural(at, "each of", (value,), _text(node))
+    return structural(at, "each of", (value,), shortened(node))
 
 
 def element_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
@@ -375,10 +375,10 @@ def _bool_operation(at: Interpreter, node: ast.BoolOp) -> Value:
     # "a or b" and "a and b" are used as conditions nearly always; as values where a side is None.
     values = [at.evaluate(part) for part in node.values]
     if len(values) == 2 and not all(isinstance(v, (Truth, Opaque)) for v in values):
-        first = truth(at, values[0], _text(node.values[0]))
+        first = truth(at, values[0], shortened(node.values[0]))
         if isinstance(node.op, ast.Or):
             return join_values(at, first, values[0], values[1], f"or {node.lineno}:{node.col_offset}")
-    formulas = [truth(at, v, _text(n)) for v, n in zip(values, node.values, strict=True)]
+    formulas = [truth(at, v, shortened(n)) for v, n in zip(values, node.values, strict=True)]
     combine = both if isinstance(node.op, ast.And) else either
     loops: frozenset[int] = frozenset()
     for value in values:
@@ -394,7 +394,7 @@ def _unary(at: Interpreter, node: ast.UnaryOp) -> Value:
         return Const(-value.value)
     if isinstance(value, (Tensor, Grad)):
         return value
-    made = structural(at, "unary", (value,), _text(node), type(node.op).__name__)
+    made = structural(at, "unary", (value,), shortened(node), type(node.op).__name__)
     made.divided = value.divided
     made.compares = value.compares
     return made
@@ -455,7 +455,7 @@ def _united(op: str, left: Value, right: Value) -> Value | None:
 
 def _number(at: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Opaque:
     """What an operator makes of two values of which one at least is not known."""
-    text = _text(node) if isinstance(node, ast.expr) else op
+    text = shortened(node) if isinstance(node, ast.expr) else op
     made = structural(at, "binary", (left, right), text, op)
     _count(op, left, right, made)
     if op == "%":
@@ -504,7 +504,7 @@ def augment(at: Interpreter, node: ast.AugAssign) -> None:
     # A number that an object holds is another one in the next call.
     kept = isinstance(target, ast.Attribute) and isinstance(value, Const)
     if (isinstance(value, Opaque) or kept) and isinstance(left, (Opaque, Const)) and op in ("+", "-"):
-        made = at.fresh(node, _text(target))
+        made = at.fresh(node, shortened(target))
         # A number that grows by a fixed step in a loop counts its turns, or what they hold.
         by_one = isinstance(right, Const) and isinstance(right.value, int)
         made.counter = bool(at.state.loops) and (by_one or (isinstance(left, Opaque) and left.counter))
@@ -556,11 +556,11 @@ def _compared(
             if not isinstance(other, Const) or isinstance(value, Const):
                 continue
             if other.value is None:
-                formula = is_none(at, value, _text(side), node)
+                formula = is_none(at, value, shortened(side), node)
                 return negate(formula) if negative else formula
             if isinstance(other.value, bool) and not isinstance(value, Choice):
                 # Asked of a flag, "is True" and "== True" are the flag itself.
-                formula = truth(at, value, _text(side), node)
+                formula = truth(at, value, shortened(side), node)
                 return negate(formula) if negative == other.value else formula
         formula = equal(at, left, right, node)
         return negate(formula) if negative else formula
@@ -571,7 +571,7 @@ def _compared(
     if op in ("<", "<=", ">", ">="):
         return ordered(at, op, left, right, node)
     question = (op.removeprefix("not "), left.identity(at.number), right.identity(at.number))
-    formula = at.ask(question, _text(node), left.loops | right.loops, node)
+    formula = at.ask(question, shortened(node), left.loops | right.loops, node)
     return negate(formula) if op == "not in" else formula
 
 
@@ -623,7 +623,7 @@ def _unpack(at: Interpreter, target: ast.Tuple | ast.List, value: Value, *, anew
         elif isinstance(value, (Params, Grad)):
             part = value if isinstance(element, ast.Name) else at.fresh(element)
         else:
-            part = structural(at, "part", (value,), _text(element), i)
+            part = structural(at, "part", (value,), shortened(element), i)
             part.loops |= at.turning()
             part = part.knowing(value.fact.part)
         assign(at, element, part, anew=anew)
@@ -638,7 +638,7 @@ def _assign_attribute(at: Interpreter, target: ast.Attribute, value: Value) -> N
     if written is not None and written(at, receiver, target.attr, value, target):
         return
     if isinstance(receiver, Instance):
-        name_it(at, value, str(_text(target)))
+        name_it(at, value, str(shortened(target)))
         _contain(receiver, value)
         if isinstance(value, Const) and value.value is None and target.attr in receiver.cls.changed:
             # Some other method gives it its value.
@@ -651,7 +651,7 @@ def _assign_attribute(at: Interpreter, target: ast.Attribute, value: Value) -> N
         at.emit(e.GRAD_NORMALISE, target, None, None, owners=None)
     key = receiver.identity(at.number)
     if isinstance(key, int):
-        name_it(at, value, str(_text(target)))
+        name_it(at, value, str(shortened(target)))
         at.store(key, target.attr, value)
 
 
@@ -671,7 +671,7 @@ def _stored(at: Interpreter, receiver: Instance, name: str, value: Value) -> Val
         return value
     made = at.opaque(("attribute of", receiver.key, name), name, at.turning())
     made.counter = name in counted
-    return made
+    return made.knowing(value.fact)
 
 
 def _assign_item(at: Interpreter, target: ast.Subscript, value: Value) -> None:
@@ -679,7 +679,7 @@ def _assign_item(at: Interpreter, target: ast.Subscript, value: Value) -> None:
     index = at.evaluate(target.slice)
     if isinstance(receiver, Mapping):
         receiver.items[index.value if isinstance(index, Const) else ("?", id(target.slice))] = value
-        name_it(at, value, str(_text(target)))
+        name_it(at, value, str(shortened(target)))
     for listener in at.handlers.item_written:
         listener(at, receiver, index, target, value)
 
@@ -744,10 +744,6 @@ def _is_range(value: Value) -> bool:
 def _is_key(index: Value) -> bool:
     """Whether a subscript of a parameter group asks for an option: its learning rate."""
     return isinstance(index, Const) and isinstance(index.value, str) and index.value != "params"
-
-
-def _text(node: ast.AST) -> Words:
-    return Words(node, 80)
 
 
 class Enumerated(dict[int, Value]):

@@ -23,7 +23,7 @@ LISTED = 8
 
 
 def look_up(at: Interpreter, name: str) -> Value | None:
-    """The value of a name where the reader is, None where it has none."""
+    """The value of a name where control is, None where it has none."""
     frame = at.state.frame
     while True:
         value = frame.vars.get(name)
@@ -100,7 +100,7 @@ def _bind_global(at: Interpreter, home: Frame, name: str) -> None:
 def imported(at: Interpreter, origin: Imported) -> Value:
     """What an import gives a name to, not looked at before somebody asks."""
     shim = at.state.shims + at.state.trying > 0
-    if not is_spoken_for(origin) and at.tree.leads(origin, at.state.frame.module.path):
+    if not is_spoken_for(origin) and at.project.leads(origin, at.state.frame.module.path):
         return ImportedValue(origin, shim=shim)
     return _named(origin, shim=shim)
 
@@ -119,7 +119,7 @@ def _loaded(at: Interpreter, frame: Frame, name: str) -> Value:
 
 def _from_module(at: Interpreter, origin: Imported, importer: Module) -> Value | None:
     """What an import in a file leads to, None where that is not in the tree, or of no use."""
-    path = at.tree.find(origin.module, importer.path, origin.level)
+    path = at.project.find(origin.module, importer.path, origin.level)
     if path is None:
         return None
     found = _module_at(at, path, _dotted(origin._replace(name="")), origin.name)
@@ -130,8 +130,8 @@ def _module_at(at: Interpreter, path: str, dotted: str, name: str = "") -> Modul
     """The module at a path; None where it, and what it has by a name from other files, can be of no use."""
     if not path.endswith(".py"):
         return ModuleValue(path, None, dotted)
-    useful = at.tree.helps(path) or (name and at.tree.hands_on(path, name))
-    module = at.tree.module(path) if useful else None
+    useful = at.project.helps(path) or (name and at.project.hands_on(path, name))
+    module = at.project.module(path) if useful else None
     return ModuleValue(path, module, dotted) if module is not None else None
 
 
@@ -144,7 +144,7 @@ def member(at: Interpreter, value: ModuleValue, name: str) -> Value | None:
     last = os.path.basename(value.path)
     if last.endswith(".py") and last != "__init__.py":
         return None
-    path = at.tree.find(name, value.path if last == "__init__.py" else os.path.join(value.path, "__init__.py"), 1)
+    path = at.project.find(name, value.path if last == "__init__.py" else os.path.join(value.path, "__init__.py"), 1)
     return _module_at(at, path, f"{value.name}.{name}") if path is not None else None
 
 

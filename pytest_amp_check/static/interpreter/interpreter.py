@@ -111,13 +111,13 @@ class Interpreter:
     """Reads one file: everything that handles a part of it is given this."""
 
     def __init__(
-        self, handlers: Handlers, module: Module, program: Program, things: dict[object, Thing], tree: Project
+        self, handlers: Handlers, module: Module, program: Program, things: dict[object, Thing], project: Project
     ) -> None:
         self.handlers = handlers
         self.module = module
         self.program = program
         self.things = things
-        self.tree = tree
+        self.project = project
         #: Functions whose bodies were read where they are called: all, and in this graph.
         self.roots_reached: set[ast.AST] = set()
         self.reached: set[tuple[str, int]] = set()

@@ -1,4 +1,4 @@
-"""What an expression may stand for: the abstract values that the reader computes with."""
+"""What an expression may stand for: the abstract values that the interpreter computes with."""
 
 from __future__ import annotations
 
@@ -370,7 +370,7 @@ class ClassValue(Value):
 
 
 class Instance(Value):
-    """An object of a class of the project; its attributes live in the machine's heap under ``key``."""
+    """An object of a class of the project; its attributes are in the heap under ``key``."""
 
     matters = True
 

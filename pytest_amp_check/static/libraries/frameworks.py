@@ -39,9 +39,6 @@ from .losses import all_optimizers, as_loss, backward, fed
 from .optimizers import each_optimizer
 from .scalers import scaled_value, scaler_attribute
 
-#: Attributes of engines that hold the number by which they divide.
-_STEPS = frozenset(framework.steps for framework in FRAMEWORKS.values())
-
 
 class Engines(dict[int, Engine]):
     """The engines that a graph has used, by the keys of their things."""

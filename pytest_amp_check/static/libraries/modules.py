@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 
 from ...protocol import events as e
 from ...protocol import surface
@@ -47,6 +48,10 @@ LOSSES = frozenset(
 ELEMENTWISE = frozenset(
     "abs clamp clamp_max clamp_min exp log log1p neg reciprocal sigmoid softplus sqrt square".split()
 )
+#: Methods that give back the module, which is as before as far as the protocol is concerned.
+SAME = frozenset("train eval cuda cpu float double apply to_empty share_memory".split())
+#: Methods that go over what a module holds.
+PARTS = frozenset("modules named_modules children named_children buffers".split())
 
 
 def forward(at: Interpreter, thing: Thing, args: Args, keywords: Keywords, node: ast.AST, read: bool) -> Tensor:
@@ -107,67 +112,125 @@ def module_method(
 ) -> Value:
     thing = receiver.thing
     assert thing is not None
-    if name in ("parameters", "named_parameters"):
-        params = Params(frozenset((thing.key,)))
-        if name == "named_parameters":
-            return Sequence([Sequence([at.fresh(node, "name"), Params(params.modules, one=True)])])
-        return params
-    if name == "zero_grad":
-        at.emit(
-            e.ZERO_GRAD,
-            node,
-            None,
-            None,
-            owners=owners_of(at, Params(frozenset((thing.key,)))),
-            names={"call": wording(node)},
-        )
-        return NONE
     if thing.facts.get("wide") and name in ELEMENTWISE:
         # As wide as the parameter, and as exact.
         return receiver
-    if name in ("half", "bfloat16"):
-        _cast(at, thing, "float16" if name == "half" else "bfloat16", node)
+    if name in SAME:
         return receiver
-    if name == "to":
-        for value in [*args, *keywords.values()]:
-            dtype = surface.DTYPES.get(value.name) if isinstance(value, Named) else None
-            if dtype in ("float16", "bfloat16"):
-                _cast(at, thing, dtype, node)
-        return receiver
-    if name == "requires_grad_":
-        flag = first_of(args, keywords, "requires_grad")
-        if isinstance(flag, Const) and flag.value is False:
-            thing.facts["frozen"] = True
-        return receiver
-    if name == "compile":
-        thing.facts["compiled"] = True
-        return NONE
-    if name in ("train", "eval", "cuda", "cpu", "float", "double", "apply", "to_empty", "share_memory"):
-        return receiver
-    if name == "load_state_dict":
-        names = {"module": receiver_words(node), "call": wording(node)}
-        at.emit(e.PARAM_WRITE, node, thing.key, None, names=names)
+    if name in PARTS:
         return at.fresh(node, name)
-    if name in ("state_dict", "modules", "named_modules", "children", "named_children", "buffers"):
-        return state_of(at, receiver, node) if name == "state_dict" else at.fresh(node, name)
-    if name in ("forward", "__call__"):
-        return forward(at, thing, args, keywords, node, bool(thing.facts.get("read")))
-    if name == "no_sync" and not args:
-        return NoSync()
     if name in HOOKS:
         comm_hook(at, thing, args[1] if len(args) > 1 else keywords.get("hook"), node)
         # torch's own hooks average over ranks, not over micro-batches.
         if not any(isinstance(v, Named) and v.name.startswith("torch.") for v in [*args, *keywords.values()]):
             rate_divided(at, Params(frozenset((thing.key,))))
         return at.fresh(node, name)
-    if name == "clip_grad_norm_":
-        return clip(at, Params(frozenset((thing.key,))), args, keywords, node)
-    if name == "backward":
-        at.emit(e.BACKWARD, node, None, opaque=True, feeds=None)
-        return NONE
-    if name == "step":
-        return unknown(at, receiver, args, keywords, node)
-    return forward(at, thing, args, keywords, node, False)
+    act = _METHODS.get(name)
+    done = act(at, receiver, thing, args, keywords, node) if act is not None else None
+    return forward(at, thing, args, keywords, node, False) if done is None else done
+
+
+def _parameters(at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    return Params(frozenset((thing.key,)))
+
+
+def _named_parameters(
+    at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
+    parameter = Params(frozenset((thing.key,)), one=True)
+    return Sequence([Sequence([at.fresh(node, "name"), parameter])])
+
+
+def _zero_grad(at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    owners = owners_of(at, Params(frozenset((thing.key,))))
+    at.emit(e.ZERO_GRAD, node, None, None, owners=owners, names={"call": wording(node)})
+    return NONE
+
+
+def _half(at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    _cast(at, thing, "float16", node)
+    return receiver
+
+
+def _bfloat16(at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    _cast(at, thing, "bfloat16", node)
+    return receiver
+
+
+def _to(at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    for value in [*args, *keywords.values()]:
+        dtype = surface.DTYPES.get(value.name) if isinstance(value, Named) else None
+        if dtype in ("float16", "bfloat16"):
+            _cast(at, thing, dtype, node)
+    return receiver
+
+
+def _requires_grad(
+    at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
+    flag = first_of(args, keywords, "requires_grad")
+    if isinstance(flag, Const) and flag.value is False:
+        thing.facts["frozen"] = True
+    return receiver
+
+
+def _compile(at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    thing.facts["compiled"] = True
+    return NONE
+
+
+def _load_state_dict(
+    at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
+    at.emit(e.PARAM_WRITE, node, thing.key, None, names={"module": receiver_words(node), "call": wording(node)})
+    return at.fresh(node, "load_state_dict")
+
+
+def _state_dict(at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    return state_of(at, receiver, node)
+
+
+def _run(at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    return forward(at, thing, args, keywords, node, bool(thing.facts.get("read")))
+
+
+def _no_sync(
+    at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST
+) -> Value | None:
+    return None if args else NoSync()
+
+
+def _clip(at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    return clip(at, Params(frozenset((thing.key,))), args, keywords, node)
+
+
+def _backward(at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    at.emit(e.BACKWARD, node, None, opaque=True, feeds=None)
+    return NONE
+
+
+def _step(at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    return unknown(at, receiver, args, keywords, node)
+
+
+_METHODS: dict[str, Callable[[Interpreter, Value, Thing, Args, Keywords, ast.AST], Value | None]] = {
+    "parameters": _parameters,
+    "named_parameters": _named_parameters,
+    "zero_grad": _zero_grad,
+    "half": _half,
+    "bfloat16": _bfloat16,
+    "to": _to,
+    "requires_grad_": _requires_grad,
+    "compile": _compile,
+    "load_state_dict": _load_state_dict,
+    "state_dict": _state_dict,
+    "forward": _run,
+    "__call__": _run,
+    "no_sync": _no_sync,
+    "clip_grad_norm_": _clip,
+    "backward": _backward,
+    "step": _step,
+}
 
 
 def _cast(at: Interpreter, thing: Thing, dtype: str, node: ast.AST) -> None:
