@@ -70,6 +70,30 @@ def test_a_step_knows_what_it_did() -> None:
     assert taken.grad_norm == pytest.approx(float(torch.cat([g.flatten() for g in grads]).norm()), rel=1e-2)
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_loss_has_the_dtype_that_it_had_before_it_was_scaled(parts: int) -> None:
+    trainer = Trainer()
+    with record(trainer.model, dtypes=True) as run:
+        with torch.autocast("cpu", dtype=torch.float16):
+            output = trainer.model(torch.ones(8, 4))
+        loss = output.square().mean()
+        torch.autograd.backward(trainer.scaler.scale(loss) / parts)
+    assert loss.dtype is torch.float16
+    run.assert_dtypes({"loss": "float16"})
+    with pytest.raises(AssertionError, match="Compute the loss inside the autocast region"):
+        run.assert_dtypes({"loss": "float32"})
+
+
+def test_the_first_step_of_an_optimizer_that_nothing_has_used_knows_its_loss() -> None:
+    trainer = Trainer()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = trainer.model(torch.ones(8, 4)).square().mean()
+    with record() as run:
+        torch.autograd.backward(trainer.scaler.scale(loss))
+        trainer.scaler.step(trainer.optimizer)
+    assert run.steps[0].loss == pytest.approx(loss.item(), rel=1e-3)
+
+
 def test_totals_and_history() -> None:
     run = recorded([False, True, True, False])
     assert (run.steps_total, run.skipped_total) == (4, 2)

@@ -257,9 +257,9 @@ class Dtypes(Collector):
         for optimizer in list(self._stepped):
             self._read_state(optimizer)
 
-    def saw_loss(self, loss: torch.Tensor) -> None:
-        """A loss of any shape, unscaled, runs backward."""
-        self._loss.add(loss.dtype)
+    def saw_loss(self, dtype: torch.dtype) -> None:
+        """A loss runs backward that had this dtype before it was scaled."""
+        self._loss.add(dtype)
 
     def after_backward(
         self, scaler: torch.amp.GradScaler | None, scale: float, fed: Sequence[torch.optim.Optimizer]

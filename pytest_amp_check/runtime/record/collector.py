@@ -25,8 +25,8 @@ class Collector:
     def stop(self) -> None:
         """The recording ends, also after an exception; whatever was patched or hooked is restored here."""
 
-    def saw_loss(self, loss: torch.Tensor) -> None:
-        """A backward pass has ended that ran from this loss, which has no graph any more and may be scaled."""
+    def saw_loss(self, dtype: torch.dtype) -> None:
+        """A backward pass has ended; its loss had this dtype before it was scaled."""
 
     def after_backward(
         self, scaler: torch.amp.GradScaler | None, scale: float, fed: Sequence[torch.optim.Optimizer]

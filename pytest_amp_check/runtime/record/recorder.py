@@ -74,6 +74,7 @@ class Recorder:
         if recording.failure is not None:
             return
         recording.busy = True
+        recording.registry.last_backward = None
         try:
             recording.registry.bury()
             recording.chain.close(broken=broken)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...protocol.chain import Chain
-from ...protocol.events import Program, Thing
-from .tracked import TrackedOptimizer, TrackedScaler
+from ...protocol.events import Event, Program, Thing
+from .tracked import ScaledValue, TrackedOptimizer, TrackedScaler
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +30,8 @@ class Registry:
         self.owners: dict[int, tuple[int, ...]] = {}
         #: What is gone and not forgotten yet, and the things of what is.
         self.dead: deque[tuple[int, Thing]] = deque()
+        #: The last backward pass and what ran in it, for optimizers that are met only when they step.
+        self.last_backward: tuple[Event, ScaledValue] | None = None
         self._spare: dict[str, list[Thing]] = {"optimizer": [], "scaler": []}
         #: ids of parameters that belong to optimizers, all of them -> keys of those optimizers.
         self._clipped: dict[frozenset[int], frozenset[int]] = {}
@@ -59,6 +61,8 @@ class Registry:
                 event.facts["feeds"].add(key)
                 tracked.backward = event
                 tracked.under_scale = bool(event.facts.get("scaled"))
+                if self.last_backward is not None and self.last_backward[0] is event:
+                    tracked.loss = self.last_backward[1]
         if tracked.backward is not None and tracked.backward not in pending:
             self._chain.adopt(key, tracked.backward)
 

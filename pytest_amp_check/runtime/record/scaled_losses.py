@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .graph import FAR, NEAR, below, divides, multiplies, nodes, tensors
 from .registry import Registry
@@ -20,40 +20,46 @@ KEPT = 64
 MARK = "pytest_amp_check"
 
 
+class Scaling(NamedTuple):
+    """The scaler that scaled a loss, its scale at that time, and the dtype of the loss before it."""
+
+    scaler: TrackedScaler
+    scale: float
+    dtype: torch.dtype
+
+
 class ScaledLosses:
     """Marks what scalers scale, and finds it again below what runs backward."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._latest: deque[tuple[weakref.ref[torch.Tensor], TrackedScaler, float]] = deque(maxlen=KEPT)
+        self._latest: deque[tuple[weakref.ref[torch.Tensor], Scaling]] = deque(maxlen=KEPT)
 
-    def mark(self, scaled: object, scaler: TrackedScaler) -> None:
-        """A scaler has scaled something."""
-        for tensor in tensors(scaled):
-            self._latest.append((weakref.ref(tensor), scaler, scaler.scale))
+    def mark(self, losses: Sequence[torch.Tensor], scaled: object, scaler: TrackedScaler) -> None:
+        """A scaler has scaled losses."""
+        for loss, tensor in zip(losses, tensors(scaled), strict=True):
+            scaling = Scaling(scaler, scaler.scale, loss.dtype)
+            self._latest.append((weakref.ref(tensor), scaling))
             if tensor.grad_fn is not None:
                 metadata: Any = tensor.grad_fn.metadata
-                metadata[MARK] = (weakref.ref(self), scaler, scaler.scale)
+                metadata[MARK] = (weakref.ref(self), scaling)
 
-    def scaler_below(self, roots: Sequence[torch.Tensor]) -> tuple[TrackedScaler | None, float]:
-        """The scaler that scaled what runs backward, and its scale at that time."""
+    def scaling_below(self, roots: Sequence[torch.Tensor]) -> Scaling | None:
+        """How what runs backward was scaled, if it was."""
         if not self._latest:
-            return None, 1.0
-        for tensor, scaler, scale in reversed(self._latest):
+            return None
+        for tensor, scaling in reversed(self._latest):
             scaled = tensor()
             for root in roots:
                 if scaled is root:
-                    return scaler, scale
-        for node in nodes(roots, NEAR):
-            mark = self._mark_of(node)
-            if mark is not None:
-                return mark
-        return None, 1.0
+                    return scaling
+        return next((mark for node in nodes(roots, NEAR) if (mark := self._mark_of(node)) is not None), None)
 
-    def _mark_of(self, node: Any) -> tuple[TrackedScaler, float] | None:
-        """The scaler whose ``scale`` made a node of the graph, and its scale at that time."""
+    def _mark_of(self, node: Any) -> Scaling | None:
+        """The scaling that made a node of the graph."""
         found = node.metadata.get(MARK)
-        return (found[1], found[2]) if found is not None and found[0]() is self else None
+        scaling: Scaling | None = found[1] if found is not None and found[0]() is self else None
+        return scaling
 
     def scaled_already(self, roots: Sequence[torch.Tensor], scale: float) -> bool:
         """Whether a loss that is about to be scaled holds a scale that nothing has divided it by again."""
@@ -78,7 +84,7 @@ class ScaledLosses:
         for node in nodes(roots, FAR, ends):
             mark = self._mark_of(node)
             if mark is not None:
-                scaled.setdefault(mark[0].thing.key, []).append(node)
+                scaled.setdefault(mark.scaler.thing.key, []).append(node)
             else:
                 plain.update(self._owners_at(node))
         if not scaled or (len(scaled) == 1 and not plain):

@@ -126,10 +126,11 @@ class BackwardPass:
         before: list[tuple[TrackedOptimizer, list[tuple[int, int]]]],
         scale: float,
         leaves: frozenset[int],
-        loss: torch.Tensor | None,
     ) -> None:
         self.event = event
         self.leaves = leaves
         self.before = before
         self.scale = scale
-        self.loss = loss
+        self.loss: torch.Tensor | None = None
+        #: The dtype that the loss had before it was scaled.
+        self.loss_dtype: torch.dtype | None = None

@@ -39,27 +39,32 @@ class Backward(Listener):
         site = self.sites.here()
         self._look_at_gradients(site)
         roots = tensors(outputs)
-        scaler, scale = self._scaled.scaler_below(roots)
-        if scaler is not None:
+        scaling = self._scaled.scaling_below(roots)
+        if scaling is not None:
             self._penalties.backward_begins(roots)
         facts: dict[str, Any] = {
             "feeds": set(),
             "divided": True,
-            "scaled": scaler is not None,
+            "scaled": scaling is not None,
             # More than one number runs backward from gradients that are given, and may be scaled already.
-            "opaque": scaler is None and any(root.numel() != 1 for root in roots),
+            "opaque": scaling is None and any(root.numel() != 1 for root in roots),
             "dtypes": self.regions.dtypes_below(site, roots),
-            "uneven": scaler is not None and self._scaled.uneven(roots, scale),
+            "uneven": scaling is not None and self._scaled.uneven(roots, scaling.scale),
         }
         reached = self._leaves.get(id(site))
         if reached is None:
             reached = self._leaves[id(site)] = facts["leaves"] = frozenset(leaves(roots))
-        subject = None if scaler is None else scaler.thing.key
+        subject = None if scaling is None else scaling.scaler.thing.key
         names = self.recording.read(site, _backward_names)
         event = self.recording.emit(e.BACKWARD, site, subject, names=names, **facts)
         self.regions.dtypes = set()
         before = [(tracked, tracked.sentinel_marks()) for tracked in self.registry.optimizers.values()]
-        return BackwardPass(event, before, scale, reached, bare(roots[0]) if roots else None)
+        running = BackwardPass(event, before, 1.0 if scaling is None else scaling.scale, reached)
+        if roots:
+            running.loss = bare(roots[0])
+            # A scaled loss has the scale's dtype, whatever its own was.
+            running.loss_dtype = running.loss.dtype if scaling is None else scaling.dtype
+        return running
 
     def _look_at_gradients(self, site: Site) -> None:
         """Find what has happened to gradients since the last step."""
@@ -91,6 +96,9 @@ class Backward(Listener):
         for tracked in self.registry.optimizers.values():
             if tracked.thing.key in feeds and tracked.backward is not event:
                 self._was_fed(tracked, event, running, tracked.sentinel_marks())
+        self.registry.last_backward = None
+        if running.loss is not None:
+            self.registry.last_backward = event, ScaledValue(running.loss, running.scale)
         self._gradients.forget_storages()
         self.recording.choose_watching()
         if self.recording.collectors:
@@ -101,8 +109,8 @@ class Backward(Listener):
         tracked = next((scaler for scaler in scalers if scaler.thing.key == running.event.subject), None)
         scaler = tracked.scaler() if tracked is not None else None
         for collector in self.recording.collectors:
-            if running.loss is not None:
-                collector.saw_loss(running.loss)
+            if running.loss_dtype is not None:
+                collector.saw_loss(running.loss_dtype)
             collector.after_backward(scaler, running.scale, fed)
 
     def _was_fed(

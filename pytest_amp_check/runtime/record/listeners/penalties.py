@@ -65,13 +65,13 @@ class Penalties(Listener):
     def differentiated(self, outputs: Any, grads: Any, *, create_graph: bool) -> None:
         if not create_graph or self.recording.backwards:
             return
-        scaler, scale = self._scaled.scaler_below(tensors(outputs))
-        if scaler is None:
+        scaling = self._scaled.scaling_below(tensors(outputs))
+        if scaling is None:
             return
         site = self.sites.here()
-        names: dict[str, object] = {"scaler": scaler.name or "", "call": SourceText(site)}
+        names: dict[str, object] = {"scaler": scaling.scaler.name or "", "call": SourceText(site)}
         event = Event(e.PENALTY, site, None, None, {}, names)
-        self._made.append(Penalty(event, [grad for grad in tensors(grads) if grad.grad_fn is not None], scale))
+        self._made.append(Penalty(event, [grad for grad in tensors(grads) if grad.grad_fn is not None], scaling.scale))
 
     def backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
         """Watch those whose gradients run backward now without having been divided by the scale."""

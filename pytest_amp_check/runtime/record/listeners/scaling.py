@@ -44,7 +44,7 @@ class Scaling(Listener):
         losses = tensors(outputs)
         new = (id(site), since) not in self._places
         twice = new and self._scaled.scaled_already(losses, tracked.scale)
-        self._scaled.mark(result, tracked)
+        self._scaled.mark(losses, result, tracked)
         self._forwards.scaled_again(site, losses)
         if not new:
             return
