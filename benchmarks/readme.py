@@ -1,8 +1,8 @@
-"""Writes what is made from the code: the index of the rules, a page for each, and parts of README.md.
+"""Writes what is made from the code: the index of the rules, a page for each, and parts of two documents.
 
-Those are the first output, the rules, the options, the modules and what is claimed of GPUs.
+In README.md those are the first output, the rules, the options and the claims; in CONTRIBUTING.md the modules.
 
-python benchmarks/readme.py            writes them into protocol/rules/index.py, docs/rules and README.md
+python benchmarks/readme.py            writes them into protocol/rules/index.py, docs/rules and the documents
 python benchmarks/readme.py --check    says which of them are out of date
 """
 
@@ -29,6 +29,11 @@ from pytest_amp_check.protocol.rule import Listing, Rule
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
+#: The documents, with the parts of them that are made here.
+DOCUMENTS = {
+    README: ("output", "whole output", "rules", "options", "claims"),
+    ROOT / "CONTRIBUTING.md": ("modules",),
+}
 PACKAGE = ROOT / "pytest_amp_check"
 PAGES = ROOT / finding.PAGES
 INDEX = PACKAGE / "protocol" / "rules" / "index.py"
@@ -199,17 +204,17 @@ def _by_folder(path: Path) -> tuple[Path, str]:
     return path.parent, path.name
 
 
-def replaced(readme: str, parts: dict[str, str]) -> str:
-    """The README with the parts in their places; each has to have exactly one."""
+def replaced(document: str, parts: dict[str, str]) -> str:
+    """A document with the parts in their places; each has to have exactly one."""
     for name, text in parts.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
-        if readme.count(begin) != 1 or readme.count(end) != 1:
-            sys.exit(f"README.md needs one line {begin.strip()} and below it one line {end.strip()}")
-        before, _, rest = readme.partition(begin)
+        if document.count(begin) != 1 or document.count(end) != 1:
+            sys.exit(f"it needs one line {begin.strip()} and below it one line {end.strip()}")
+        before, _, rest = document.partition(begin)
         after = rest.partition(end)[2]
         # Where Markdown meets a comment without an empty line, renderers differ.
-        readme = f"{before}{begin}\n{text}\n{end}{after}"
-    return readme
+        document = f"{before}{begin}\n{text}\n{end}{after}"
+    return document
 
 
 def _fenced(text: str) -> str:
@@ -225,14 +230,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; end with 1 if something is out of date")
     given = parser.parse_args()
-    readme, parts = README.read_text(encoding="utf-8"), blocks()
+    texts, parts = {path: path.read_text(encoding="utf-8") for path in DOCUMENTS}, blocks()
     if given.check:
-        old = [f"{name} in README.md" for name, text in parts.items() if replaced(readme, {name: text}) != readme]
+        old = [
+            f"{name} in {path.name}"
+            for path, names in DOCUMENTS.items()
+            for name in names
+            if replaced(texts[path], {name: parts[name]}) != texts[path]
+        ]
         old += [path.relative_to(ROOT).as_posix() for path in stale_pages()]
         old += [INDEX.relative_to(ROOT).as_posix()] if INDEX.read_text(encoding="utf-8") != index() else []
         sys.exit(f"out of date: {', '.join(old)}; run python benchmarks/readme.py" if old else 0)
     INDEX.write_text(index(), encoding="utf-8")
-    README.write_text(replaced(readme, parts), encoding="utf-8")
+    for path, names in DOCUMENTS.items():
+        path.write_text(replaced(texts[path], {name: parts[name] for name in names}), encoding="utf-8")
     PAGES.mkdir(parents=True, exist_ok=True)
     made = pages()
     for path in stale_pages():

@@ -42,10 +42,18 @@ def commands() -> list[list[str]]:
     return [shlex.split(part, comments=True) for line in lines for part in line.split(" && ")]
 
 
-@pytest.mark.parametrize("name", ["output", "whole output", "rules", "options", "modules", "claims"])
-def test_what_is_made_from_the_code_is_up_to_date(name: str, blocks: dict[str, str]) -> None:
+@pytest.mark.parametrize(("document", "names"), MAKER["DOCUMENTS"].items(), ids=["README", "CONTRIBUTING"])
+def test_what_is_made_from_the_code_is_up_to_date(
+    document: Path, names: tuple[str, ...], blocks: dict[str, str]
+) -> None:
+    text = document.read_text(encoding="utf-8")
+    for name in names:
+        assert replaced(text, {name: blocks[name]}) == text, "run python benchmarks/readme.py"
+
+
+def test_each_part_stands_in_one_document(blocks: dict[str, str]) -> None:
     assert set(blocks) == {"output", "whole output", "rules", "options", "modules", "claims"}
-    assert replaced(README, {name: blocks[name]}) == README, "run python benchmarks/readme.py"
+    assert sorted(blocks) == sorted(name for names in MAKER["DOCUMENTS"].values() for name in names)
 
 
 def test_the_pages_of_the_rules_are_up_to_date() -> None:
