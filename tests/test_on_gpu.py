@@ -67,6 +67,8 @@ def test_a_dtype_that_is_wrong_fails_by_name(checkout: Path) -> None:
     assert "FAILS  dtypes-of-ops: softplus, float16 (CUDA float32; emulated float16); softplus, bfloat16" in done.stdout
     assert "on_gpu: the claim dtypes-of-ops does not hold (Each op of PyTorch's own autocast table" in done.stderr
     assert "holds  dtypes-of-gradients" in done.stdout
+    # It is a copy without a history.
+    assert re.search(r"commit sources [0-9a-f]{12},", done.stdout)
 
 
 def test_a_part_that_is_cut_off_keeps_what_it_has_done(checkout: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from gpu.results import Row
 from pytest_amp_check import record
 
 #: Milliseconds of the steps, pairs of timings of each, and steps of a timing.
-MILLISECONDS, PAIRS, TIMED, WARM = (5, 20, 80), 5, 8, 3
+MILLISECONDS, PAIRS, TIMED, WARM = (5, 20, 80), 3, 6, 2
 #: The parts of a recording.
 PARTS: dict[str, dict[str, Any]] = {
     "plain": {},
