@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from trials import Tally, programs, trials  # noqa: E402
 from variants import ACROSS_FILES, VARIANTS, Variant  # noqa: E402

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from gpu.places import on
 from gpu.results import Row
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 
 from autocasts import MORE, Entry, cuda_entries
 

@@ -15,7 +15,7 @@ from gpu.results import Row
 from pytest_amp_check.protocol.measured import MEASURED
 from pytest_amp_check.protocol.rules import RULES
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 
 from moved import to_cuda
 

@@ -413,6 +413,6 @@ def test_reading_leaves_nothing_that_only_a_search_for_cycles_would_free() -> No
         "own = {type(each).__name__ for each in gc.garbage if type(each).__module__.startswith('pytest_amp_check')};"
         "print(sorted(own))"
     )
-    fixtures = Path(__file__).parents[1] / "fixtures"
+    fixtures = Path(__file__).parents[2] / "fixtures"
     done = subprocess.run([sys.executable, "-c", program, str(fixtures)], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

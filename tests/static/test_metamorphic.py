@@ -17,7 +17,7 @@ from transformations import NOISE, TRANSFORMATIONS, noisy
 from pytest_amp_check.protocol.rule import RUNTIME
 from pytest_amp_check.protocol.rules import RULES
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 #: Every whole trainer, what is deprecated, and each eighth of the other small scripts.
 SAMPLE = [
     *sorted(FIXTURES.glob("trainers/*.py")),

@@ -25,7 +25,7 @@ from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.static.engine import Settings
 from pytest_amp_check.static.sources import programs, source_files
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 pytest_plugins = ["pytester"]
 Cells = set[tuple[int | None, int, str]]
 Cell = str | dict[str, Any]

@@ -22,7 +22,7 @@ from pytest_amp_check.protocol.rules import RULES
 
 torch = pytest.importorskip("torch")
 
-ROOT = Path(__file__).resolve().parents[1] / "fixtures"
+ROOT = Path(__file__).resolve().parents[2] / "fixtures"
 SCRIPTS = sorted(ROOT.rglob("*.py"))
 PAIRED = (
     "autocast",

@@ -10,7 +10,7 @@ from marks import marks, places, shown
 from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.static.engine import Settings, check_paths, check_source
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 SCRIPTS = sorted(FIXTURES.rglob("*.py"))
 #: Rules that are off unless they are selected are marked too.
 EVERYTHING = Settings(select=frozenset(RULES))

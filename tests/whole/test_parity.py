@@ -27,7 +27,7 @@ from torch import nn  # noqa: E402
 
 from pytest_amp_check import emulate_cuda  # noqa: E402
 
-FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 SCRIPTS = {path.relative_to(FIXTURES).as_posix(): path for path in sorted(FIXTURES.rglob("*.py"))}
 #: These are about text, which no run has.
 OF_TEXT = {"AMP902", "AMP903"}

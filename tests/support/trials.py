@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from marks import Places
     from variants import Trees, Variant
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 #: The operator of a program without a mistake.
 NONE = "nothing"
 

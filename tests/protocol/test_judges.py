@@ -349,7 +349,7 @@ def test_faults_without_a_judge_use_the_names_of_the_readers(rule: Rule) -> None
 
 
 def test_a_name_that_is_not_known_is_called_as_everybody_calls_it() -> None:
-    text = (Path(__file__).parents[1] / "fixtures" / "scaling" / "zero_grad_misplaced_never_bad.py").read_text(
+    text = (Path(__file__).parents[2] / "fixtures" / "scaling" / "zero_grad_misplaced_never_bad.py").read_text(
         encoding="utf-8"
     )
     (finding,) = [f for f in check_source(text) if f.code == "AMP215"]

@@ -20,7 +20,7 @@ from pytest_amp_check.protocol.rules import RULES
 
 pytest_plugins = ["pytester"]
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MAKER = benchmark("readme")
 replaced: Callable[[str, dict[str, str]], str] = MAKER["replaced"]

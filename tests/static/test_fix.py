@@ -35,7 +35,7 @@ from pytest_amp_check.static.fixes.fixers import FIXERS
 from pytest_amp_check.static.fixes.layout import Layout, Unfit
 from pytest_amp_check.static.fixes.rebuilt import Rebuilt
 
-FIXTURES = Path(__file__).parent.parent / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 FIXED = {code: rule for code, rule in RULES.items() if rule.applicability}
 HEAD = "import torch\nfrom torch import nn\n"
 LOOP = """\
