@@ -77,7 +77,7 @@ class Readings:
         # Numbers of several ranks, and others of a class of their own, cannot be read together with plain ones.
         if tensor.device.type == "cpu" or type(tensor) is not torch.Tensor:
             return Number(float(_summed(tensor)))
-        if not self._is_captured():
+        if not _is_captured(tensor):
             # The program may change it in place. What a graph captures is there, and read, when the graph has run.
             tensor = _summed(tensor).clone()
         number = Number(None, tensor=tensor, readings=self)
@@ -86,14 +86,18 @@ class Readings:
 
     def then(self, act: Callable[[], None]) -> None:
         """Do something as soon as all numbers that were asked for are known."""
+        if not self._numbers:
+            act()
+            return
         self._acts.append(act)
-        if not self._numbers or (len(self._numbers) >= WAITING and self.can_settle):
+        if len(self._numbers) >= WAITING and self.can_settle:
             self.settle()
 
     @property
     def can_settle(self) -> bool:
         """Whether what is waiting may be waited for: not while a graph is captured."""
-        return not (self._numbers and self._is_captured())
+        first = self._numbers[0].tensor if self._numbers else None
+        return first is None or not _is_captured(first)
 
     def settle(self) -> None:
         """Read what is waiting, for which each device is waited for once, and do what was to be done then."""
@@ -112,9 +116,9 @@ class Readings:
         for act in acts:
             act()
 
-    @staticmethod
-    def _is_captured() -> bool:
-        return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+def _is_captured(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _summed(tensor: torch.Tensor) -> torch.Tensor:
