@@ -151,6 +151,9 @@ def _run(chosen: Sequence[str], results: Results, environment: dict[str, str], *
             results.write()
             taken = results.parts[name]["seconds"]
             print(f"{name}: {ended}, {len(results.of(name))} rows in {taken:.0f} s", flush=True)
+    for row in results.rows:
+        if row.get("kind") == "not run":
+            print(f"  not run  {row['what']}: {row['outcome']}")
     failed = [claim for claim in claims if results.verdicts[claim.name]]
     for claim in claims:
         verdict = results.verdicts[claim.name]

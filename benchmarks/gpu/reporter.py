@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 #: The environment variables that name the file, and say that this is a dry run.
 ROWS, DRY = "AMP_CHECK_GPU_ROWS", "AMP_CHECK_GPU_DRY"
-#: Why a test that is marked ``gpu`` is skipped where there is none; any other reason hides something.
+#: Why a test that is marked ``gpu`` is skipped where there is none. On a GPU a test may lack a package, and is named
+#: then; in a dry run any other reason would hide that there is more than this one.
 NO_GPU = "needs a CUDA device"
 #: Characters of a failure that are kept: its end says most.
 KEPT = 1500
@@ -24,8 +25,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     row = {"kind": "test", "what": report.nodeid, "agrees": report.passed, "outcome": report.outcome}
     if report.skipped:
         reason = report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else ""
-        # A dry run shows that all are found, and skipped for the one reason there may be.
-        row |= {"outcome": f"skipped: {reason}", "agrees": reason == NO_GPU and bool(os.environ.get(DRY))}
+        dry = bool(os.environ.get(DRY))
+        kind = "test" if dry or reason == NO_GPU else "not run"
+        row |= {"kind": kind, "outcome": f"skipped: {reason}", "agrees": dry and reason == NO_GPU}
     elif report.failed:
         row["outcome"] = f"failed: {report.longreprtext[-KEPT:]}"
     with Path(os.environ[ROWS]).open("a", encoding="utf-8") as rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -122,6 +123,47 @@ def test_wheels_that_cannot_be_installed(tmp_path: Path) -> None:
     done = run("--dry-run", "--wheels", str(tmp_path))
     assert done.returncode == 2
     assert done.stderr.startswith(f"on_gpu: pip cannot install the wheels in {tmp_path}: ")
+
+
+@pytest.mark.parametrize(
+    ("dry", "outcomes"),
+    [
+        (
+            "",
+            {
+                "passes": ("test", True),
+                "lacks": ("not run", False),
+                "elsewhere": ("test", False),
+                "fails": ("test", False),
+            },
+        ),
+        # All that a dry run may see is that they are skipped, and why.
+        (
+            "1",
+            {"passes": ("test", True), "lacks": ("test", False), "elsewhere": ("test", True), "fails": ("test", False)},
+        ),
+    ],
+)
+def test_what_a_test_on_a_gpu_shows(tmp_path: Path, dry: str, outcomes: dict[str, tuple[str, bool]]) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        "def test_passes(): pass\n"
+        "def test_lacks(): pytest.skip('needs a package')\n"
+        "def test_elsewhere(): pytest.skip('needs a CUDA device')\n"
+        "def test_fails(): raise OSError('no such kernel')\n"
+    )
+    rows = tmp_path / "rows"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(BENCHMARKS),
+        "AMP_CHECK_GPU_ROWS": str(rows),
+        "AMP_CHECK_GPU_DRY": dry,
+    }
+    command = [sys.executable, "-m", "pytest", "-p", "gpu.reporter", "-p", "no:cacheprovider", "test_it.py"]
+    subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    found = {row["what"].partition("::test_")[2]: row for row in map(json.loads, rows.read_text().splitlines())}
+    assert {name: (row["kind"], row["agrees"]) for name, row in found.items()} == outcomes
+    assert "OSError: no such kernel" in found["fails"]["outcome"]
 
 
 @pytest.mark.parametrize("name", CLAIMS)
