@@ -1,0 +1,223 @@
+"""Puts mistakes into public repositories that nobody here tuned for, and prints how many of them are named.
+
+``python benchmarks/strangers.py FOLDER [--half read|scored|both] [--clone] [--max N] [--out FILE.jsonl]``
+
+``strangers.txt`` lists the repositories with the commits that were looked at. They are sought in FOLDER as
+``owner+name/repo`` (a git directory) or ``owner+name``, and cloned there from GitHub with ``--clone``. A hash of its
+name decides in which half a repository is: what is missed in those of the one half may be read and learned from, those
+of the other are only ever scored. The score of the second half is the one to believe; where the first is much better,
+the tool has been fitted to it.
+
+A mutant counts as named when a code of its operator is reported more often in the file than before; a file that has
+such a finding already is left out. Some cannot be named, because a wrapper of another package does what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mistakes import WANTED, Place, mutated, places
+
+LIST = Path(__file__).with_name("strangers.txt")
+HALVES = ("read", "scored")
+#: Mutants of one file, and of one repository, so that no large one decides the score.
+PER_FILE, PER_REPOSITORY = 3, 8
+LARGEST = 3_000_000
+LIMIT_S = 300
+
+
+class Repository(NamedTuple):
+    """A public repository at a commit."""
+
+    name: str
+    commit: str
+
+    @property
+    def folder(self) -> str:
+        return self.name.replace("/", "+")
+
+    @property
+    def half(self) -> str:
+        """Decided by the name alone, so that nobody can choose it."""
+        return HALVES[int(hashlib.sha256(self.name.encode()).hexdigest(), 16) % 2]
+
+
+class Mutant(NamedTuple):
+    """A mistake in one file of a repository."""
+
+    repository: Repository
+    path: str
+    place: Place
+
+
+def listed() -> list[Repository]:
+    rows = (line.split() for line in LIST.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
+    return [Repository(name, commit) for name, commit in filter(None, rows)]
+
+
+def git_directory(repository: Repository, folder: Path, *, clone: bool) -> Path | None:
+    for known in (folder / repository.folder / "repo", folder / repository.folder / ".git"):
+        if known.is_dir():
+            return known
+    if not clone:
+        return None
+    target = folder / repository.folder
+    address = f"https://github.com/{repository.name}"
+    subprocess.run(["git", "clone", "--quiet", "--no-checkout", address, str(target)], check=True)
+    return target / ".git"
+
+
+def exported(repository: Repository, git: Path, folder: Path) -> Path | None:
+    """The Python files and the configuration of a commit; None where nothing of it is there."""
+    command = ["git", "--git-dir", str(git)]
+    listing = subprocess.run(
+        [*command, "ls-tree", "-r", "-z", "-l", repository.commit], capture_output=True, check=True
+    ).stdout
+    wanted: list[tuple[bytes, str]] = []
+    for row in filter(None, listing.split(b"\0")):
+        about, _, name = row.partition(b"\t")
+        mode, kind, key, size = about.split()
+        path = name.decode("utf-8", "surrogateescape")
+        if kind == b"blob" and mode != b"120000" and path.endswith((".py", ".toml", ".cfg")) and int(size) < LARGEST:
+            wanted.append((key, path))
+    keys = b"".join(key + b"\n" for key, _ in wanted)
+    held = subprocess.run([*command, "cat-file", "--batch"], input=keys, capture_output=True, check=True).stdout
+    at = 0
+    target = folder / repository.folder
+    for _, path in wanted:
+        head, _, _ = held[at : at + 200].partition(b"\n")
+        at += len(head) + 1
+        if head.endswith(b"missing"):
+            continue
+        length = int(head.split()[2])
+        file = target / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(held[at : at + length])
+        at += length + 1
+    return target if target.is_dir() else None
+
+
+def mutants(repository: Repository, tree: Path, chance: random.Random) -> list[Mutant]:
+    """Some of the mutants of a repository; tests are left alone, since they make mistakes on purpose."""
+    found: list[Mutant] = []
+    for file in sorted(tree.rglob("*.py")):
+        path = file.relative_to(tree).as_posix()
+        try:
+            source = file.read_text(encoding="utf-8")
+            here = places(source) if "caler" in source and "/test" not in f"/{path}" else []
+        except (OSError, ValueError, SyntaxError, RecursionError):
+            continue
+        chance.shuffle(here)
+        found += [Mutant(repository, path, place) for place in here[:PER_FILE]]
+    chance.shuffle(found)
+    return found[:PER_REPOSITORY]
+
+
+def codes(tree: Path, path: str) -> Counter[str] | None:
+    """How often each code is reported in one file of a repository; None where there is no answer."""
+    command = [sys.executable, "-m", "pytest_amp_check", "check", path, "--output-format", "json", "--no-cache"]
+    try:
+        done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        return Counter(row["code"] for row in json.loads(done.stdout))
+    except (subprocess.TimeoutExpired, ValueError):
+        return None
+
+
+def tried(tree: Path, chosen: Iterable[Mutant]) -> Iterator[dict[str, Any]]:
+    """Whether each mutant of a repository is named: true, false, or None where nobody answers."""
+    before: dict[str, Counter[str] | None] = {}
+    for mutant in chosen:
+        file, operator = tree / mutant.path, mutant.place.operator
+        source = file.read_bytes()
+        changed = mutated(source.decode(), mutant.place)
+        if mutant.path not in before:
+            before[mutant.path] = codes(tree, mutant.path)
+        try:
+            file.write_text(changed, encoding="utf-8")
+            after = codes(tree, mutant.path)
+        finally:
+            file.write_bytes(source)
+        base = before[mutant.path]
+        row: dict[str, Any] = {
+            "repository": mutant.repository.name,
+            "half": mutant.repository.half,
+            "path": mutant.path,
+            "line": mutant.place.start[0],
+            "operator": operator,
+            "named": None,
+        }
+        if base is not None and after is not None:
+            if any(base[code] for code in WANTED[operator]):
+                continue
+            row["named"] = any(after[code] for code in WANTED[operator])
+        yield row
+
+
+def scored(rows: Iterable[dict[str, Any]], half: str) -> str:
+    named, total = Counter[str](), Counter[str]()
+    for row in rows:
+        if row["half"] == half and row["named"] is not None:
+            total[row["operator"]] += 1
+            named[row["operator"]] += row["named"]
+    lines = [f"== the half that is {half}"]
+    lines += [
+        f"{name:24} {named[name]:4} of {total[name]:4}  {named[name] / total[name]:.2f}" for name in sorted(total)
+    ]
+    lines.append(f"{'in all':24} {named.total():4} of {total.total():4}  {named.total() / max(total.total(), 1):.3f}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--half", choices=(*HALVES, "both"), default="both")
+    parser.add_argument("--clone", action="store_true", help="clone what is not in the folder")
+    parser.add_argument("--max", type=int, default=340, help="mutants of each half")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--out", type=Path, help="write each mutant's result as a line of JSON")
+    arguments = parser.parse_args()
+    halves = HALVES if arguments.half == "both" else (arguments.half,)
+    chance = random.Random(arguments.seed)  # noqa: S311
+    with tempfile.TemporaryDirectory() as scratch:
+        trees: dict[Repository, Path] = {}
+        for repository in (each for each in listed() if each.half in halves):
+            git = git_directory(repository, arguments.folder, clone=arguments.clone)
+            tree = exported(repository, git, Path(scratch)) if git is not None else None
+            if tree is None:
+                print(f"{repository.name} is not there", file=sys.stderr)
+            else:
+                trees[repository] = tree
+        work: dict[Repository, list[Mutant]] = defaultdict(list)
+        for half in halves:
+            pool = [
+                m
+                for repository, tree in trees.items()
+                if repository.half == half
+                for m in mutants(repository, tree, chance)
+            ]
+            chance.shuffle(pool)
+            for mutant in pool[: arguments.max]:
+                work[mutant.repository].append(mutant)
+        with ThreadPoolExecutor(os.cpu_count()) as workers:
+            done = workers.map(lambda each: list(tried(trees[each], work[each])), work)
+            rows = [row for found in done for row in found]
+    if arguments.out:
+        arguments.out.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    for half in halves:
+        print(scored(rows, half))
+
+
+if __name__ == "__main__":
+    main()
