@@ -21,7 +21,7 @@ from .values import (
     StackContext,
     Value,
 )
-from .wording import wording
+from .wording import last_name, wording
 
 
 def _with(at: Interpreter, node: ast.With | ast.AsyncWith) -> None:
@@ -42,12 +42,13 @@ def with_items(at: Interpreter, node: ast.With | ast.AsyncWith, index: int) -> N
         at.found = found
         return
     context = at.evaluate(item.context_expr)
-    if isinstance(context, Choice) and any(isinstance(v, HelperContext) for _, v in context.options):
-        context = next(v for _, v in context.options if isinstance(v, HelperContext))
-    block = at.handlers.blocks.get(context.kind)
-    if block is not None:
-        block(at, context, node, index)
-        return
+    context = next((v for v in context.alternatives() if isinstance(v, HelperContext)), context)
+    at.handlers.blocks.get(context.kind, _block)(at, context, node, index)
+
+
+def _block(at: Interpreter, context: Value, node: ast.With | ast.AsyncWith, index: int) -> None:
+    """Read what stands in a context."""
+    item = node.items[index]
     depth, opened = at.state.depth, len(at.state.open)
     enter(at, context, item.context_expr)
     if item.optional_vars is not None:
@@ -263,15 +264,13 @@ def _opened(at: Interpreter, region: Open, node: ast.AST) -> None:
 
 def _keeps_apart(value: Value) -> bool:
     """Whether gradients may not be averaged over processes in a context."""
-    if isinstance(value, Choice):
-        return any(isinstance(v, NoSync) for _, v in value.options)
-    return isinstance(value, NoSync)
+    return any(isinstance(option, NoSync) for option in value.alternatives())
 
 
 def _expects_error(context: ast.expr) -> bool:
     """Whether a context is there for an exception: ``pytest.raises``, ``self.assertRaises``."""
     func = context.func if isinstance(context, ast.Call) else context
-    name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+    name = last_name(func)
     return name == "raises" or name.startswith("assertRaises")
 
 

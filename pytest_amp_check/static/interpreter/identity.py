@@ -8,7 +8,7 @@ from ...protocol.events import Event
 from ...protocol.words import Words
 from .conditions import Formula, both, either
 from .interpreter import Interpreter
-from .values import EMPTY, Choice, Const, Divisor, Opaque, Tensor, Value
+from .values import EMPTY, UNREAD, Choice, Const, Divisor, Opaque, Tensor, Value
 
 
 class _Equals:
@@ -33,8 +33,7 @@ def structural(at: Interpreter, word: str, parts: tuple[Value, ...], text: objec
         turning = part.loops or part.turns()
         if turning is not EMPTY:
             loops = turning if loops is EMPTY else loops | turning
-        if isinstance(part, Opaque):
-            graded = graded or part.graded
+        graded = graded or part.graded
         readings += part.readings
     made = at.opaque((word, *extra, tuple([part.identity(at.number) for part in parts])), text, loops)
     if readings:
@@ -45,7 +44,7 @@ def structural(at: Interpreter, word: str, parts: tuple[Value, ...], text: objec
 
 def is_equal(at: Interpreter, value: Value, other: object, node: ast.AST) -> Formula:
     """The condition under which a value equals a constant: the same question as a comparison of the two."""
-    if isinstance(value, Const):
+    if value.value is not UNREAD:
         return bool(value.value == other)
     if isinstance(value, Choice):
         return either(*(both(formula, is_equal(at, v, other, node)) for formula, v in value.options))
@@ -56,7 +55,7 @@ def is_equal(at: Interpreter, value: Value, other: object, node: ast.AST) -> For
 
 def number_key(at: Interpreter, number: Value) -> object:
     """What identifies a number by which losses are divided."""
-    if isinstance(number, Const) and isinstance(number.value, (int, float)):
+    if isinstance(number.value, (int, float)):
         return ("const", repr(float(number.value)))
     return number.identity(at.number)
 
@@ -81,7 +80,7 @@ def multiply(at: Interpreter, made: Tensor | Opaque, value: Tensor | Opaque, num
 
 def _is_small(number: Value, written: ast.expr | None) -> bool:
     """Whether a number is one, or the two that stands in a mean of two losses."""
-    if not isinstance(number, Const) or not isinstance(number.value, (int, float)):
+    if not isinstance(number.value, (int, float)):
         return False
     return number.value <= 1 or (number.value <= 2 and isinstance(written, ast.Constant))
 

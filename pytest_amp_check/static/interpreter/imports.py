@@ -9,9 +9,9 @@ from collections.abc import Callable
 from ...protocol import surface
 from ..project.module import Imported, Module
 from ..project.project import is_spoken_for
-from ..project.syntax import walk
 from .interpreter import Interpreter
-from .values import Const, Frame, ImportedValue, ModuleValue, Named, Value
+from .values import Frame, ImportedValue, ModuleValue, Named, Value
+from .wording import names_in
 
 BUILTINS = frozenset(
     "abs all any bool callable chain dict divmod enumerate exit filter float format getattr hasattr id int isinstance "
@@ -91,7 +91,7 @@ def _bind_global(at: Interpreter, home: Frame, name: str) -> None:
     at.unrecorded(act)
     at.active = active
     value = home.vars.get(name)
-    if isinstance(value, Const) and isinstance(value.value, (bool, int, float)):
+    if value is not None and isinstance(value.value, (bool, int, float)):
         # A setting: people change these, and other files may have.
         home.vars[name] = at.opaque(("global", *key), name)
     at.binding.discard(key)
@@ -165,8 +165,7 @@ def _lists_imports(statement: ast.stmt, module: Module) -> bool:
     """Whether a statement gives a name a table of what other files define: reading it would read all of these."""
     if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
         return False
-    names = {node.id for node in walk(statement.value) if isinstance(node, ast.Name)}
-    return len(names & module.imports.keys()) > LISTED
+    return len(names_in(statement.value) & module.imports.keys()) > LISTED
 
 
 def _dotted(origin: Imported) -> str:

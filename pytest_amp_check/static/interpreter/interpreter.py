@@ -10,7 +10,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Items
 
 from ...protocol import events as e
-from ...protocol.events import Event, Graph, Node, Program, Site, Thing
+from ...protocol.events import Event, Graph, Node, Program, Site, Test, Thing
 from ..project.module import Class, Function, Module
 from ..project.project import Project
 from .conditions import Formula, Tests, literals, weight
@@ -393,15 +393,26 @@ class Interpreter:
 
     # Questions about values.
 
+    def test(self, question: object, text: object, loops: frozenset[int], node: ast.AST | None = None) -> Test:
+        return self.tests.test(question, text, self.site(node) if node is not None else None, loops)
+
     def ask(self, question: object, text: object, loops: frozenset[int], node: ast.AST | None = None) -> Formula:
-        test = self.tests.test(question, text, self.site(node) if node is not None else None, loops)
-        return ("test", test.key)
+        return ("test", self.test(question, text, loops, node).key)
 
     def short(self, formula: Formula) -> Formula:
         """A formula, or where it speaks of many tests a question of its own, so that formulas do not grow for ever."""
         if weight(formula, LONG) < LONG:
             return formula
         return self.ask(("long", formula), "", self.turning())
+
+
+def first_answer(asked: Items[Callable[..., Value | None]], *given: Any) -> Value | None:
+    """The answer of the first that has one."""
+    for ask in asked:
+        found = ask(*given)
+        if found is not None:
+            return found
+    return None
 
 
 def _noted(held: dict[Any, Any], kind: Callable[[], Notes]) -> Notes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from ...protocol.words import Words
+from ..project.syntax import walk
 
 
 def wording(node: ast.AST) -> Words:
@@ -15,6 +16,21 @@ def wording(node: ast.AST) -> Words:
 def shortened(node: ast.AST) -> Words:
     """The words of an expression as far as they fit into a message."""
     return Words(node, 80)
+
+
+def spelled(node: ast.AST, otherwise: str = "") -> object:
+    """The same of what may be no expression, which goes by another word."""
+    return shortened(node) if isinstance(node, ast.expr) else otherwise
+
+
+def last_name(node: ast.AST) -> str:
+    """The last name in a name or an attribute, "" in everything else."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def names_in(*nodes: ast.AST) -> set[str]:
+    """The names that are written anywhere in nodes."""
+    return {node.id for top in nodes for node in walk(top) if isinstance(node, ast.Name)}
 
 
 def receiver_words(node: ast.AST) -> object:
