@@ -12,8 +12,8 @@ from .contexts import Itself
 from .expressions import attribute
 from .forks import join_values, on_each
 from .functions import bind_unknown, follow, is_static
-from .imports import at_home, globals_of, look_up, member
-from .interpreter import Handlers, Interpreter, first_answer
+from .imports import globals_of, look_up, member
+from .interpreter import Handlers, Interpreter, first_answer, within
 from .unknown import lend, unknown
 from .values import (
     NONE,
@@ -53,7 +53,7 @@ def base_value(at: Interpreter, cls: Class, base: ast.expr) -> Value | None:
         base = base.value
     value = look_up(at, base.id) if isinstance(base, ast.Name) and cls.module is at.state.frame.module else None
     if value is None and isinstance(base, (ast.Name, ast.Attribute)):
-        value = at_home(at, cls.module, lambda: at.evaluate(base))
+        value = within(at, globals_of(at, cls.module), lambda: at.evaluate(base))
     return value
 
 
@@ -177,9 +177,7 @@ def _bound(at: Interpreter, method: Function, receiver: Value | None) -> Functio
 
 
 def _named_attribute(at: Interpreter, receiver: Named, name: str, node: ast.AST) -> Value:
-    made = Named(f"{receiver.name}.{name}")
-    made.shim = receiver.shim
-    return made
+    return Named(f"{receiver.name}.{name}", shim=receiver.shim)
 
 
 def _member(at: Interpreter, receiver: ModuleValue, name: str, node: ast.AST) -> Value:

@@ -8,9 +8,9 @@ from ...protocol import events as e
 from .conditions import Formula, both, either, negate
 from .expressions import assign
 from .forks import branch
-from .interpreter import Context, Handlers, Interpreter
+from .interpreter import Context, Handlers, Interpreter, within
 from .state import Open
-from .statements import _own_nodes, holds_autocast, in_frame
+from .statements import _own_nodes, holds_autocast
 from .values import (
     Choice,
     GradMode,
@@ -24,11 +24,7 @@ from .values import (
 from .wording import last_name, wording
 
 
-def _with(at: Interpreter, node: ast.With | ast.AsyncWith) -> None:
-    with_items(at, node, 0)
-
-
-def with_items(at: Interpreter, node: ast.With | ast.AsyncWith, index: int) -> None:
+def with_items(at: Interpreter, node: ast.With | ast.AsyncWith, index: int = 0) -> None:
     if at.state.cur is None:
         return
     if index == len(node.items):
@@ -57,7 +53,7 @@ def _block(at: Interpreter, context: Value, node: ast.With | ast.AsyncWith, inde
     base = len(at.state.unwind)
     at.state.unwind = [
         *at.state.unwind,
-        lambda: in_frame(at, frame, lambda: exit_context(at, context, item.context_expr, depth)),
+        lambda: within(at, frame, lambda: exit_context(at, context, item.context_expr, depth)),
     ]
     if holds_autocast(context):
         _yields_inside(at, node, item.context_expr)
@@ -81,13 +77,8 @@ def _yields_inside(at: Interpreter, node: ast.With | ast.AsyncWith, context: ast
         return
     for inner in _own_nodes(node.body):
         if isinstance(inner, (ast.Yield, ast.YieldFrom, ast.Await)):
-            at.emit(
-                e.SCOPE_LOST,
-                inner,
-                None,
-                how="yield",
-                names={"context": wording(context), "function": function.name},
-            )
+            names = {"context": wording(context), "function": function.name}
+            at.emit(e.SCOPE_LOST, inner, None, how="yield", names=names)
             return
 
 
@@ -220,43 +211,33 @@ def _enter_choice(at: Interpreter, context: Choice, node: ast.AST) -> None:
         places.append(at.state.cur)
         start = no
     at.state.cur = at.draft.join(places)
-    at.state.depth += 1
-    at.state.open.append(Open(enabled, device, dtype))
-    _opened(at, at.state.open[-1], node)
+    _opened(at, Open(enabled, device, dtype), node)
 
 
 def _enter_autocast(at: Interpreter, context: Ref, node: ast.AST, *, remember: bool = True) -> None:
     facts = context.thing.facts
-    device, dtype, cache = (
-        str(facts.get("device", "")),
-        str(facts.get("dtype", "?")),
-        bool(facts.get("cache", True)),
-    )
+    device, dtype = str(facts.get("device", "")), str(facts.get("dtype", "?"))
+    cache = bool(facts.get("cache", True))
     instance = context.thing.key if facts.get("stored") else None
     names = {"context": wording(node)}
-
-    def enter(on: bool) -> None:
-        at.emit(e.AUTOCAST_ENTER, node, instance, enabled=on, device=device, dtype=dtype, cache=cache, names=names)
-
-    yes, no = branch(at, context.enabled)
     places = []
-    for place, on in ((yes, True), (no, False)):
+    for place, on in zip(branch(at, context.enabled), (True, False), strict=True):
         if place is not None:
             at.state.cur = place
             at.state.path.append(context.enabled if on else negate(context.enabled))
-            enter(on)
+            at.emit(e.AUTOCAST_ENTER, node, instance, enabled=on, device=device, dtype=dtype, cache=cache, names=names)
             at.state.path.pop()
             places.append(at.state.cur)
     at.state.cur = at.draft.join(places)
     at.state.entered += 1
     if remember:
-        at.state.depth += 1
-        at.state.open.append(Open(context.enabled, device, dtype, cache=cache))
-        _opened(at, at.state.open[-1], node)
+        _opened(at, Open(context.enabled, device, dtype, cache=cache), node)
 
 
 def _opened(at: Interpreter, region: Open, node: ast.AST) -> None:
-    """Remember where a region was entered."""
+    """Remember a region, and where it was entered."""
+    at.state.depth += 1
+    at.state.open.append(region)
     region.turns = tuple(loop.key for loop in at.state.loops)
     region.site = at.site(node)
     region.words = wording(node)
@@ -275,7 +256,7 @@ def _expects_error(context: ast.expr) -> bool:
 
 
 def register(handlers: Handlers) -> None:
-    handlers.statements.update({ast.With: _with, ast.AsyncWith: _with})
+    handlers.statements.update({ast.With: with_items, ast.AsyncWith: with_items})
     unknown = _Unknown()
     handlers.contexts.update(
         {

@@ -182,10 +182,6 @@ def _sequence(at: Interpreter, node: ast.Tuple | ast.List | ast.Set) -> Value:
     return Sequence(items, open=any(isinstance(element, ast.Starred) for element in node.elts))
 
 
-def _starred(at: Interpreter, node: ast.Starred) -> Value:
-    return at.evaluate(node.value)
-
-
 def _dict(at: Interpreter, node: ast.Dict) -> Value:
     if len(node.values) > TABLE:
         return at.fresh(node, "table")
@@ -330,7 +326,7 @@ def _walrus(at: Interpreter, node: ast.NamedExpr) -> Value:
     return value
 
 
-def _await(at: Interpreter, node: ast.Await) -> Value:
+def _inner(at: Interpreter, node: ast.Starred | ast.Await | ast.YieldFrom) -> Value:
     return at.evaluate(node.value)
 
 
@@ -585,11 +581,11 @@ def _assign_rest(at: Interpreter, target: ast.Starred, value: Value, anew: bool)
     assign(at, target.value, value, anew=anew)
 
 
-def name_it(at: Interpreter, value: Value, name: str) -> None:
+def name_it(at: Interpreter, value: Value, name: object) -> None:
     """A thing goes by the first name it is given; an autocast context that has a name may be entered again."""
     for option in value.alternatives():
         if isinstance(option, Ref):
-            option.thing.name = option.thing.name or name
+            option.thing.name = option.thing.name or str(name)
             if option.role == "autocast":
                 option.thing.facts["stored"] = True
 
@@ -637,12 +633,12 @@ def _assign_attribute(at: Interpreter, target: ast.Attribute, value: Value, anew
         at.emit(e.GRAD_NORMALISE, target, None, None, owners=None)
     key = receiver.identity(at.number)
     if isinstance(key, int):
-        name_it(at, value, str(shortened(target)))
+        name_it(at, value, shortened(target))
         at.store(key, target.attr, value)
 
 
 def _field_written(at: Interpreter, receiver: Instance, name: str, value: Value, target: ast.Attribute) -> bool:
-    name_it(at, value, str(shortened(target)))
+    name_it(at, value, shortened(target))
     _contain(receiver, value)
     if value.value is None and name in receiver.cls.changed:
         # Some other method gives it its value.
@@ -673,7 +669,7 @@ def _assign_item(at: Interpreter, target: ast.Subscript, value: Value, anew: boo
     index = at.evaluate(target.slice)
     if isinstance(receiver, Mapping):
         receiver.items[_key(index, target.slice)] = value
-        name_it(at, value, str(shortened(target)))
+        name_it(at, value, shortened(target))
     for listener in at.handlers.item_written:
         listener(at, receiver, index, target, value)
 
@@ -687,8 +683,7 @@ def _slice(at: Interpreter, node: ast.Slice) -> Value:
 
 def is_version_guard(test: ast.expr) -> bool:
     """Whether a test asks what the torch that is installed has."""
-    names = [last_name(node) for node in walk(test)]
-    return any("version" in name.lower() or name == "hasattr" for name in names)
+    return any("version" in name.lower() or name == "hasattr" for name in map(last_name, walk(test)))
 
 
 def entry_of(receiver: Value, index: Value) -> tuple[int, str | None] | None:
@@ -755,7 +750,7 @@ def register(handlers: Handlers) -> None:
             ast.Tuple: _sequence,
             ast.List: _sequence,
             ast.Set: _sequence,
-            ast.Starred: _starred,
+            ast.Starred: _inner,
             ast.Dict: _dict,
             ast.JoinedStr: _joined_string,
             ast.ListComp: _comprehension,
@@ -764,9 +759,9 @@ def register(handlers: Handlers) -> None:
             ast.DictComp: _dict_comprehension,
             ast.Lambda: _lambda,
             ast.NamedExpr: _walrus,
-            ast.Await: _await,
+            ast.Await: _inner,
             ast.Yield: _yield,
-            ast.YieldFrom: _await,
+            ast.YieldFrom: _inner,
             ast.IfExp: _if_expression,
             ast.BoolOp: _bool_operation,
             ast.UnaryOp: _unary,

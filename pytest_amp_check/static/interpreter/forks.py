@@ -79,17 +79,17 @@ def fork(
         return (at.state.cur is not None, False) if formula else (False, at.state.cur is not None)
     mark = at.draft.mark(at.state.cur)
     yes, no = branch(at, formula)
-    before_vars, before_heap, before = at.state.frame.vars, at.state.heap, len(at.written)
-    at.state.frame.vars, at.state.heap, at.state.cur = dict(before_vars), dict(before_heap), yes
-    at.state.path.append(formula)
-    then()
-    at.state.path.pop()
-    after_yes = (at.state.cur, at.state.frame.vars, at.state.heap)
-    at.state.frame.vars, at.state.heap, at.state.cur = dict(before_vars), dict(before_heap), no
-    at.state.path.append(negate(formula))
-    otherwise()
-    at.state.path.pop()
-    after_no = (at.state.cur, at.state.frame.vars, at.state.heap)
+    variables, heap, before = at.state.frame.vars, at.state.heap, len(at.written)
+
+    def read(place: int | None, condition: Formula, act: Callable[[], None]) -> tuple[int | None, Vars, Heap]:
+        at.state.frame.vars, at.state.heap, at.state.cur = dict(variables), dict(heap), place
+        at.state.path.append(condition)
+        act()
+        at.state.path.pop()
+        return at.state.cur, at.state.frame.vars, at.state.heap
+
+    after_yes = read(yes, formula, then)
+    after_no = read(no, negate(formula), otherwise)
     _meet(at, formula, after_yes, after_no, before)
     if after_yes[0] is not None and after_no[0] is not None:
         at.state.cur = at.draft.forget(mark, at.state.cur)
@@ -177,8 +177,7 @@ def _either_name(at: Interpreter, formula: Formula, a: Named, b: Named, name: st
     first, second = a.dtypes, b.dtypes
     if first == second or not first or not second:
         return a
-    met = Named(a.name)
-    met.shim = a.shim
+    met = Named(a.name, shim=a.shim)
     for dtypes, here in ((first, formula), (second, negate(formula))):
         for dtype, condition in dtypes.items():
             met.ways[dtype] = at.short(either(met.ways.get(dtype, False), both(here, condition)))

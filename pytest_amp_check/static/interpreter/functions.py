@@ -187,13 +187,8 @@ def _returned(at: Interpreter, frame: Frame) -> Value:
     way = ("way", at.serial)
     for _, formula, earlier, earlier_heap in reversed(frame.returns[:-1]):
         if earlier is not value:
-            value = join_values(
-                at,
-                formula if formula is not True else at.ask(way, "", at.turning()),
-                earlier,
-                value,
-                "returned",
-            )
+            asked = formula if formula is not True else at.ask(way, "", at.turning())
+            value = join_values(at, asked, earlier, value, "returned")
         if earlier_heap is not heap:
             heap = {**earlier_heap, **heap}
     at.state.heap = heap
@@ -204,13 +199,12 @@ def _recursion(at: Interpreter, func: FunctionValue, node: ast.AST) -> None:
     """A function that is being read calls itself: its decorators enter their contexts once more."""
     depth = at.state.depth
     place = func.function.decorators[0] if func.function.decorators else node
-    for wrapper in func.wrappers:
-        if not isinstance(wrapper, GradMode):
-            enter(at, wrapper, place)
-    for wrapper in func.wrappers:
-        if not isinstance(wrapper, GradMode):
-            exit_context(at, wrapper, place, depth)
-            close_context(at, wrapper)
+    regions = [wrapper for wrapper in func.wrappers if not isinstance(wrapper, GradMode)]
+    for wrapper in regions:
+        enter(at, wrapper, place)
+    for wrapper in regions:
+        exit_context(at, wrapper, place, depth)
+        close_context(at, wrapper)
     at.state.depth = depth
 
 

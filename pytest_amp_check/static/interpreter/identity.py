@@ -9,23 +9,12 @@ from ...protocol.words import Words
 from .conditions import Formula, both, either
 from .interpreter import Interpreter
 from .values import EMPTY, UNREAD, Choice, Const, Divisor, Opaque, Tensor, Value
-
-
-class _Equals:
-    """The words of a question whether something equals a constant."""
-
-    __slots__ = ("_of", "_other")
-
-    def __init__(self, of: object, other: object) -> None:
-        self._of = of
-        self._other = other
-
-    def __str__(self) -> str:
-        return f"{self._of} == {self._other!r}"
+from .wording import Phrase
 
 
 def structural(at: Interpreter, word: str, parts: tuple[Value, ...], text: object, *extra: object) -> Opaque:
     """The unknown value that an operation on values gives: the same for the same operation on the same values."""
+    number = at.number
     loops: frozenset[int] = EMPTY
     readings: tuple[Event, ...] = ()
     graded = False
@@ -35,7 +24,7 @@ def structural(at: Interpreter, word: str, parts: tuple[Value, ...], text: objec
             loops = turning if loops is EMPTY else loops | turning
         graded = graded or part.graded
         readings += part.readings
-    made = at.opaque((word, *extra, tuple([part.identity(at.number) for part in parts])), text, loops)
+    made = at.opaque((word, *extra, tuple([part.identity(number) for part in parts])), text, loops)
     if readings:
         made.readings = tuple(dict.fromkeys((*made.readings, *readings)))
     made.graded = graded
@@ -50,7 +39,7 @@ def is_equal(at: Interpreter, value: Value, other: object, node: ast.AST) -> For
         return either(*(both(formula, is_equal(at, v, other, node)) for formula, v in value.options))
     pair = sorted((repr(value.identity(at.number)), repr(Const(other).identity(at.number))))
     words = value.words if isinstance(value, Opaque) else ""
-    return at.ask(("equal", *pair), _Equals(words, other), value.loops, node)
+    return at.ask(("equal", *pair), Phrase("{} == {!r}", words, other), value.loops, node)
 
 
 def number_key(at: Interpreter, number: Value) -> object:

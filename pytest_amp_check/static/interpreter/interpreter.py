@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     Notes = TypeVar("Notes")
+    Result = TypeVar("Result")
 
 #: Tests that a formula may speak of.
 LONG = 24
@@ -306,33 +307,30 @@ class Interpreter:
         """Add an event here; ``names`` among the facts become the event's names."""
         if self.state.cur is None:
             return None
-        names = facts.pop("names", None)
         if kind == e.ZERO_GRAD and self.state.rescuing:
             facts["rescue"] = True
-        self._count_turns(kind, facts)
-        event = Event(kind, self.site(node), subject, object, facts, names, self.guards())
-        here = self.draft.node(event)
-        self.draft.link(self.state.cur, here)
-        self.state.cur = here
-        self.draft.happened += 1
-        for handlers in self.state.handlers:
-            handlers.append(here)
+        event = self._happens(self.state.cur, kind, self.site(node), subject, object, facts)
+        for places in self.state.handlers:
+            places.append(self.state.cur)
         return event
 
     def emit_at(self, kind: e.Kind, site: Site, subject: int | None, **facts: Any) -> None:
         """Add an event here that speaks of another place."""
         if self.state.cur is not None:
-            names = facts.pop("names", None)
-            self._count_turns(kind, facts)
-            here = self.draft.node(Event(kind, site, subject, None, facts, names, self.guards()))
-            self.draft.link(self.state.cur, here)
-            self.state.cur = here
-            self.draft.happened += 1
+            self._happens(self.state.cur, kind, site, subject, None, facts)
 
-    def _count_turns(self, kind: e.Kind, facts: dict[str, Any]) -> None:
-        """Say in which loops an event happens, where its kind declares that this matters."""
+    def _happens(
+        self, cur: int, kind: e.Kind, site: Site, subject: int | None, object: int | None, facts: dict[str, Any]
+    ) -> Event:
+        names = facts.pop("names", None)
         if kind.turns:
+            # In which loops it happens matters.
             facts.setdefault("loops", (*(loop.key for loop in self.state.loops), *self.state.turns))
+        event = Event(kind, site, subject, object, facts, names, self.guards())
+        self.state.cur = self.draft.node(event)
+        self.draft.link(cur, self.state.cur)
+        self.draft.happened += 1
+        return event
 
     def guards(self) -> tuple[tuple[int, bool], ...]:
         """The tests under which the place being read stands."""
@@ -404,6 +402,14 @@ class Interpreter:
         if weight(formula, LONG) < LONG:
             return formula
         return self.ask(("long", formula), "", self.turning())
+
+
+def within(at: Interpreter, frame: Frame, act: Callable[[], Result]) -> Result:
+    """What is found where the variables are those of a frame."""
+    outer, at.state.frame = at.state.frame, frame
+    result = act()
+    at.state.frame = outer
+    return result
 
 
 def first_answer(asked: Items[Callable[..., Value | None]], *given: Any) -> Value | None:

@@ -22,7 +22,7 @@ from .expressions import (
 )
 from .forks import branch, fork, join_values
 from .imports import imported, look_up
-from .interpreter import Handlers, Interpreter
+from .interpreter import Handlers, Interpreter, within
 from .microbatches import draws, keeps_gradients, loaded, selects, stored_beside
 from .state import Loop
 from .values import (
@@ -50,7 +50,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-TYPE_CHECKING = False
+#: Roles of things of which a loop may go over several.
 OBJECTS = frozenset(("optimizer", "scaler"))
 #: Decorators that make a context of a function.
 MANAGERS = ("contextlib.contextmanager", "contextlib.asynccontextmanager")
@@ -82,10 +82,6 @@ def _assign(at: Interpreter, node: ast.Assign) -> None:
 def _ann_assign(at: Interpreter, node: ast.AnnAssign) -> None:
     if node.value is not None:
         assign(at, node.target, at.evaluate(node.value))
-
-
-def _aug_assign(at: Interpreter, node: ast.AugAssign) -> None:
-    augment(at, node)
 
 
 def _return(at: Interpreter, node: ast.Return) -> None:
@@ -211,13 +207,11 @@ def _class(at: Interpreter, node: ast.ClassDef) -> None:
     at.state.frame.vars[node.name] = ClassValue(cls, at.state.frame)
     if not cls.words:
         return
-    outer, frame = at.state.frame, Frame(at.state.frame.function, at.state.frame, at.state.frame.caller)
+    frame = Frame(at.state.frame.function, at.state.frame, at.state.frame.caller)
     frame.of_class = True
     at.captured.append(frame)
     frame.path_base, frame.unwind_base = len(at.state.path), len(at.state.unwind)
-    at.state.frame = frame
-    at.read(node.body)
-    at.state.frame = outer
+    within(at, frame, lambda: at.read(node.body))
     at.class_vars[node] = frame.vars
 
 
@@ -277,7 +271,7 @@ def _try(at: Interpreter, node: ast.Try) -> None:
     base = len(at.state.unwind)
     if node.finalbody:
         frame = at.state.frame
-        at.state.unwind = [*at.state.unwind, lambda: in_frame(at, frame, lambda: at.read(node.finalbody))]
+        at.state.unwind = [*at.state.unwind, lambda: within(at, frame, lambda: at.read(node.finalbody))]
     at.state.handlers.append(raised)
     at.state.guarded += bool(node.handlers)
     depth, entered = at.state.depth, at.state.entered
@@ -340,13 +334,6 @@ def _only_raised(at: Interpreter, node: ast.Try, raised: list[int]) -> None:
         # The place is needed yet: what leads to it cannot be left out of the graph.
         at.draft.happened += 1
     at.state.cur = None
-
-
-def in_frame(at: Interpreter, frame: Frame, act: Callable[[], None]) -> None:
-    saved = at.state.frame
-    at.state.frame = frame
-    act()
-    at.state.frame = saved
 
 
 def _for(at: Interpreter, node: ast.For | ast.AsyncFor) -> None:
@@ -660,7 +647,7 @@ def register(handlers: Handlers) -> None:
             ast.Expr: _expression,
             ast.Assign: _assign,
             ast.AnnAssign: _ann_assign,
-            ast.AugAssign: _aug_assign,
+            ast.AugAssign: augment,
             ast.Return: _return,
             ast.Raise: _raise,
             ast.Break: _jump,

@@ -8,18 +8,7 @@ from ...protocol.events import Test
 from .conditions import Formula, both, either
 from .interpreter import Interpreter
 from .values import Choice, Opaque, Value
-
-
-class _IsNone:
-    """The words of a question for None."""
-
-    __slots__ = ("_of",)
-
-    def __init__(self, of: object) -> None:
-        self._of = of
-
-    def __str__(self) -> str:
-        return f"{self._of} is None"
+from .wording import Phrase
 
 
 def truth(at: Interpreter, value: Value, text: object = "", node: ast.AST | None = None) -> Formula:
@@ -58,7 +47,7 @@ def is_none(at: Interpreter, value: Value, text: object = "", node: ast.AST | No
     value = value.source or value
     if not isinstance(value, Opaque):
         return value.value is None
-    formula = at.ask(("none", value.key), _IsNone(text or value.words), value.loops, node)
+    formula = at.ask(("none", value.key), Phrase("{} is None", text or value.words), value.loops, node)
     if ("true", value.key) in at.tests.keys:
         _imply(at, value)
     return formula

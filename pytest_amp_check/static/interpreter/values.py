@@ -116,21 +116,26 @@ class Value:
 
     def tensors(self) -> list[Tensor]:
         """The tensors that it is, or holds."""
-        return [tensor for part in self.parts() for tensor in part.tensors()]
+        return []
 
     def gradients(self) -> list[Grad]:
         """The gradients that it is, or holds in order."""
         return []
 
 
+class Holder(Value):
+    """A value that holds others, or is one of them."""
+
+    __slots__ = ()
+
+    def tensors(self) -> list[Tensor]:
+        return [tensor for part in self.parts() for tensor in part.tensors()]
+
+
 class Knowable(Value):
     """A value of which a fact may be learnt: with it, it is another one that is like it in all else."""
 
     __slots__ = ("fact",)
-
-    def __init__(self, loops: frozenset[int] = EMPTY) -> None:
-        super().__init__(loops)
-        self.fact = NOTHING
 
     def copy(self: Same) -> Same:  # noqa: PYI019 - Python 3.10 has no Self
         """The same value, as whatever asks about it finds."""
@@ -220,6 +225,7 @@ class Opaque(Knowable):
 
     def __init__(self, key: int, words: object, loops: frozenset[int] = EMPTY, *, parameter: bool = False) -> None:
         super().__init__(loops)
+        self.fact = NOTHING
         self.key = key
         self.words = words
         self.iterates = ""
@@ -276,10 +282,10 @@ class Named(Value):
 
     __slots__ = ("name", "shim", "ways")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, shim: bool = False) -> None:
         super().__init__()
         self.name = name
-        self.shim = False
+        self.shim = shim
         self.ways: dict[str, Formula] = {}
 
     def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
@@ -494,6 +500,7 @@ class Tensor(Knowable):
 
     def __init__(self, loops: frozenset[int] = EMPTY) -> None:
         super().__init__(loops)
+        self.fact = NOTHING
         self.scaler = -1
         self.deps: frozenset[int] | None = frozenset()
         self.autocast = ""
@@ -646,7 +653,7 @@ class StateDict(Value):
         self.site = site
 
 
-class Sequence(Value):
+class Sequence(Holder):
     """A list or tuple whose items are known."""
 
     kind = "sequence"
@@ -697,7 +704,7 @@ class Sequence(Value):
         return [grad for item in self.items for grad in item.gradients()]
 
 
-class Mapping(Value):
+class Mapping(Holder):
     """A dict whose items are known; ``open`` where it may hold more."""
 
     kind = "mapping"
@@ -822,6 +829,7 @@ class Truth(Knowable):
 
     def __init__(self, formula: Formula, loops: frozenset[int] = EMPTY) -> None:
         super().__init__(loops)
+        self.fact = NOTHING
         self.formula: Formula = formula
 
     def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
@@ -831,7 +839,7 @@ class Truth(Knowable):
         return self.formula
 
 
-class Choice(Value):
+class Choice(Holder):
     """One of several values, each under its condition; the conditions exclude one another."""
 
     kind = "choice"

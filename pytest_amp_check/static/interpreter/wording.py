@@ -8,6 +8,19 @@ from ...protocol.words import Words
 from ..project.syntax import walk
 
 
+class Phrase:
+    """Words around those of the user, put together when asked for."""
+
+    __slots__ = ("_form", "_parts")
+
+    def __init__(self, form: str, *parts: object) -> None:
+        self._form = form
+        self._parts = parts
+
+    def __str__(self) -> str:
+        return self._form.format(*self._parts)
+
+
 def wording(node: ast.AST) -> Words:
     """The words of an expression; for a call, those of what is called."""
     return Words(node.func if isinstance(node, ast.Call) else node)
