@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 
 from ...protocol.words import chain
 from .contexts import enter, entered_value
@@ -12,6 +13,7 @@ from .functions import follow
 from .interpreter import Handlers, Interpreter
 from .values import (
     NONE,
+    UNREAD,
     Args,
     BoundMethod,
     Choice,
@@ -113,6 +115,15 @@ def _state_method(
     return receiver
 
 
+#: What a dict gives of what it holds.
+_VIEWS: dict[str, Callable[[Mapping], Value]] = {
+    "copy": lambda held: Mapping(held.items, open=held.open),
+    "keys": lambda held: Sequence([Const(k) for k in held.items], open=held.open),
+    "values": lambda held: Sequence(list(held.items.values()), open=held.open),
+    "items": lambda held: Sequence([Sequence([Const(k), v]) for k, v in held.items.items()], open=held.open),
+}
+
+
 def _mapping_method(
     at: Interpreter, receiver: Mapping, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -120,22 +131,17 @@ def _mapping_method(
         for value in (*args, Mapping(keywords, open="**" in keywords)):
             merge_into(receiver, value)
         return NONE
-    if name == "copy":
-        return Mapping(receiver.items, open=receiver.open)
-    if name == "keys":
-        return Sequence([Const(k) for k in receiver.items], open=receiver.open)
-    if name == "values":
-        return Sequence(list(receiver.items.values()), open=receiver.open)
-    if name == "items":
-        return Sequence([Sequence([Const(k), v]) for k, v in receiver.items.items()], open=receiver.open)
+    view = _VIEWS.get(name)
+    if view is not None:
+        return view(receiver)
     if name == "clear":
         receiver.items.clear()
         return NONE
-    if name == "setdefault" and len(args) == 2 and isinstance(args[0], Const):
+    if name == "setdefault" and len(args) == 2 and args[0].value is not UNREAD:
         return receiver.items.setdefault(args[0].value, args[1])
     if name in ("get", "pop", "setdefault") and args:
         found = item(at, receiver, args[0], node)
-        if name == "pop" and isinstance(args[0], Const):
+        if name == "pop":
             receiver.items.pop(args[0].value, None)
         return found
     return at.fresh(node, name)

@@ -12,8 +12,8 @@ from .contexts import Itself
 from .expressions import attribute
 from .forks import join_values, on_each
 from .functions import bind_unknown, follow, is_static
-from .imports import at_home, globals_of, look_up, member
-from .interpreter import Handlers, Interpreter
+from .imports import globals_of, look_up, member
+from .interpreter import Handlers, Interpreter, first_answer, within
 from .unknown import lend, unknown
 from .values import (
     NONE,
@@ -53,7 +53,7 @@ def base_value(at: Interpreter, cls: Class, base: ast.expr) -> Value | None:
         base = base.value
     value = look_up(at, base.id) if isinstance(base, ast.Name) and cls.module is at.state.frame.module else None
     if value is None and isinstance(base, (ast.Name, ast.Attribute)):
-        value = at_home(at, cls.module, lambda: at.evaluate(base))
+        value = within(at, globals_of(at, cls.module), lambda: at.evaluate(base))
     return value
 
 
@@ -169,15 +169,15 @@ def own_method(at: Interpreter, receiver: Value, name: str) -> FunctionValue | N
     """A method that a class of the project gives a scaler, unless that method is what asks for it."""
     cls = receiver.thing.facts.get("cls") if isinstance(receiver, Ref) else None
     method = method_of(at, cls, name) if cls is not None else None
-    if method is None or method in at.active:
-        return None
+    return None if method is None or method in at.active else _bound(at, method, receiver)
+
+
+def _bound(at: Interpreter, method: Function, receiver: Value | None) -> FunctionValue:
     return FunctionValue(method, globals_of(at, method.module), receiver, decorations(at, method))
 
 
 def _named_attribute(at: Interpreter, receiver: Named, name: str, node: ast.AST) -> Value:
-    made = Named(f"{receiver.name}.{name}")
-    made.shim = receiver.shim
-    return made
+    return Named(f"{receiver.name}.{name}", shim=receiver.shim)
 
 
 def _member(at: Interpreter, receiver: ModuleValue, name: str, node: ast.AST) -> Value:
@@ -210,33 +210,35 @@ def _super_attribute(at: Interpreter, receiver: SuperValue, name: str, node: ast
 
 
 def _instance_attribute(at: Interpreter, receiver: Instance, name: str, node: ast.AST) -> Value:
-    value = at.state.heap.get((receiver.key, name))
     if name == "__dict__":
         return as_mapping(at, receiver)
+    value = at.state.heap.get((receiver.key, name))
     if value is not None:
         if isinstance(value, Opaque) and name in receiver.cls.changed:
             value.loops |= at.turning()
         return value
-    method = method_of(at, receiver.cls, name)
-    if method is not None:
-        if "property" in method.decorator_names():
-            return follow(at, FunctionValue(method, globals_of(at, method.module), receiver), [], {}, node)
-        return FunctionValue(method, globals_of(at, method.module), receiver, decorations(at, method))
-    for owner in bases_of(at, receiver.cls):
-        shared = at.class_vars.get(owner.node, {}).get(name)
-        if shared is not None:
-            return shared
+    found = _of_class(at, receiver, name, node)
+    if found is not None:
+        return found
     assigned = _assigned_elsewhere(at, receiver, name)
     if assigned is not None:
         at.store(receiver.key, name, assigned)
         return assigned
     if receiver.thing is not None and name in BOUND["module"]:
         return BoundMethod(receiver, name)
-    for ask in at.handlers.inherited_attributes:
-        found = ask(at, receiver, name, node)
-        if found is not None:
-            return found
-    return at.opaque(("attribute of", receiver.key, name), wording(node))
+    found = first_answer(at.handlers.inherited_attributes, at, receiver, name, node)
+    return found or at.opaque(("attribute of", receiver.key, name), wording(node))
+
+
+def _of_class(at: Interpreter, receiver: Instance, name: str, node: ast.AST) -> Value | None:
+    """What an object has by a name from its class."""
+    method = method_of(at, receiver.cls, name)
+    if method is None:
+        shared = (at.class_vars.get(owner.node, {}).get(name) for owner in bases_of(at, receiver.cls))
+        return next((value for value in shared if value is not None), None)
+    if "property" in method.decorator_names():
+        return follow(at, FunctionValue(method, globals_of(at, method.module), receiver), [], {}, node)
+    return _bound(at, method, receiver)
 
 
 def decorations(at: Interpreter, method: Function) -> tuple[Value, ...]:
@@ -254,19 +256,23 @@ def _assigned_elsewhere(at: Interpreter, receiver: Instance, name: str) -> Value
     places = [place for cls in bases_of(at, receiver.cls) for place in cls.assigned.get(name, ())]
     maybe_none = any(isinstance(expression, ast.Constant) and expression.value is None for _, expression in places)
     for method, expression in places:
-        # An attribute may be given what is computed from itself, or from one that is computed from it.
-        if (method in at.active and method.name != "__init__") or id(expression) in at.looked_up:
-            continue
-        at.looked_up.add(id(expression))
-        value = _as_assigned(at, receiver, method, expression)
-        at.looked_up.discard(id(expression))
-        if isinstance(value, Const) and value.value is None:
-            continue
-        if maybe_none and not isinstance(value, Opaque):
+        value = _given_in(at, receiver, method, expression)
+        if value is not None and maybe_none and not isinstance(value, Opaque):
             question = at.ask(("set", receiver.key, name), name, frozenset())
             return join_values(at, question, value, NONE, name)
-        return value
+        if value is not None:
+            return value
     return None
+
+
+def _given_in(at: Interpreter, receiver: Instance, method: Function, expression: ast.expr) -> Value | None:
+    # An attribute may be given what is computed from itself, or from one that is computed from it.
+    if (method in at.active and method.name != "__init__") or id(expression) in at.looked_up:
+        return None
+    at.looked_up.add(id(expression))
+    value = _as_assigned(at, receiver, method, expression)
+    at.looked_up.discard(id(expression))
+    return None if value.value is None else value
 
 
 def _as_assigned(at: Interpreter, receiver: Instance, method: Function, expression: ast.expr) -> Value:
@@ -288,15 +294,15 @@ def _as_assigned(at: Interpreter, receiver: Instance, method: Function, expressi
 def call_method(
     at: Interpreter, receiver: Value, name: str, args: Args, node: ast.AST, keywords: Keywords | None = None
 ) -> Value:
-    if isinstance(receiver, Instance):
-        method = method_of(at, receiver.cls, name)
-        if method is not None:
-            func = FunctionValue(method, globals_of(at, method.module), receiver, decorations(at, method))
-            if method.manager:
-                return HelperContext(func, args, keywords or {}, node)
-            return follow(at, func, args, keywords or {}, node)
+    if not isinstance(receiver, Instance):
+        return at.method(receiver, name, args, keywords or {}, node)
+    method = method_of(at, receiver.cls, name)
+    if method is None:
         return NONE
-    return at.method(receiver, name, args, keywords or {}, node)
+    func = _bound(at, method, receiver)
+    if method.manager:
+        return HelperContext(func, args, keywords or {}, node)
+    return follow(at, func, args, keywords or {}, node)
 
 
 def _instance_method(
@@ -309,17 +315,10 @@ def _instance_method(
     if method is not None:
         if receiver.thing is not None and name == "forward":
             return at.call_value(receiver, args, keywords, node)
-        bound = FunctionValue(
-            method,
-            globals_of(at, method.module),
-            None if is_static(method) else receiver,
-            decorations(at, method),
-        )
-        return at.call_value(bound, args, keywords, node)
-    for ask in at.handlers.inherited_methods:
-        found = ask(at, receiver, name, args, keywords, node)
-        if found is not None:
-            return found
+        return at.call_value(_bound(at, method, None if is_static(method) else receiver), args, keywords, node)
+    found = first_answer(at.handlers.inherited_methods, at, receiver, name, args, keywords, node)
+    if found is not None:
+        return found
     if receiver.thing is not None:
         return at.handlers.methods["module"](at, receiver, name, args, keywords, node)
     if name == "_asdict":
@@ -334,10 +333,9 @@ def _instance_method(
 def _class_method(
     at: Interpreter, receiver: ClassValue, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
-    for ask in at.handlers.class_methods:
-        found = ask(at, receiver, name, args)
-        if found is not None:
-            return found
+    found = first_answer(at.handlers.class_methods, at, receiver, name, args)
+    if found is not None:
+        return found
     method = method_of(at, receiver.cls, name)
     if method is None:
         return unknown(at, at.opaque(("class attribute", id(receiver.cls.node), name), name), args, keywords, node)

@@ -8,9 +8,9 @@ from ...protocol import events as e
 from .conditions import Formula, both, either, negate
 from .expressions import assign
 from .forks import branch
-from .interpreter import Context, Handlers, Interpreter
+from .interpreter import Context, Handlers, Interpreter, within
 from .state import Open
-from .statements import _own_nodes, holds_autocast, in_frame
+from .statements import _own_nodes, holds_autocast
 from .values import (
     Choice,
     GradMode,
@@ -21,14 +21,10 @@ from .values import (
     StackContext,
     Value,
 )
-from .wording import wording
+from .wording import last_name, wording
 
 
-def _with(at: Interpreter, node: ast.With | ast.AsyncWith) -> None:
-    with_items(at, node, 0)
-
-
-def with_items(at: Interpreter, node: ast.With | ast.AsyncWith, index: int) -> None:
+def with_items(at: Interpreter, node: ast.With | ast.AsyncWith, index: int = 0) -> None:
     if at.state.cur is None:
         return
     if index == len(node.items):
@@ -42,12 +38,13 @@ def with_items(at: Interpreter, node: ast.With | ast.AsyncWith, index: int) -> N
         at.found = found
         return
     context = at.evaluate(item.context_expr)
-    if isinstance(context, Choice) and any(isinstance(v, HelperContext) for _, v in context.options):
-        context = next(v for _, v in context.options if isinstance(v, HelperContext))
-    block = at.handlers.blocks.get(context.kind)
-    if block is not None:
-        block(at, context, node, index)
-        return
+    context = next((v for v in context.alternatives() if isinstance(v, HelperContext)), context)
+    at.handlers.blocks.get(context.kind, _block)(at, context, node, index)
+
+
+def _block(at: Interpreter, context: Value, node: ast.With | ast.AsyncWith, index: int) -> None:
+    """Read what stands in a context."""
+    item = node.items[index]
     depth, opened = at.state.depth, len(at.state.open)
     enter(at, context, item.context_expr)
     if item.optional_vars is not None:
@@ -56,7 +53,7 @@ def with_items(at: Interpreter, node: ast.With | ast.AsyncWith, index: int) -> N
     base = len(at.state.unwind)
     at.state.unwind = [
         *at.state.unwind,
-        lambda: in_frame(at, frame, lambda: exit_context(at, context, item.context_expr, depth)),
+        lambda: within(at, frame, lambda: exit_context(at, context, item.context_expr, depth)),
     ]
     if holds_autocast(context):
         _yields_inside(at, node, item.context_expr)
@@ -80,13 +77,8 @@ def _yields_inside(at: Interpreter, node: ast.With | ast.AsyncWith, context: ast
         return
     for inner in _own_nodes(node.body):
         if isinstance(inner, (ast.Yield, ast.YieldFrom, ast.Await)):
-            at.emit(
-                e.SCOPE_LOST,
-                inner,
-                None,
-                how="yield",
-                names={"context": wording(context), "function": function.name},
-            )
+            names = {"context": wording(context), "function": function.name}
+            at.emit(e.SCOPE_LOST, inner, None, how="yield", names=names)
             return
 
 
@@ -219,43 +211,33 @@ def _enter_choice(at: Interpreter, context: Choice, node: ast.AST) -> None:
         places.append(at.state.cur)
         start = no
     at.state.cur = at.draft.join(places)
-    at.state.depth += 1
-    at.state.open.append(Open(enabled, device, dtype))
-    _opened(at, at.state.open[-1], node)
+    _opened(at, Open(enabled, device, dtype), node)
 
 
 def _enter_autocast(at: Interpreter, context: Ref, node: ast.AST, *, remember: bool = True) -> None:
     facts = context.thing.facts
-    device, dtype, cache = (
-        str(facts.get("device", "")),
-        str(facts.get("dtype", "?")),
-        bool(facts.get("cache", True)),
-    )
+    device, dtype = str(facts.get("device", "")), str(facts.get("dtype", "?"))
+    cache = bool(facts.get("cache", True))
     instance = context.thing.key if facts.get("stored") else None
     names = {"context": wording(node)}
-
-    def enter(on: bool) -> None:
-        at.emit(e.AUTOCAST_ENTER, node, instance, enabled=on, device=device, dtype=dtype, cache=cache, names=names)
-
-    yes, no = branch(at, context.enabled)
     places = []
-    for place, on in ((yes, True), (no, False)):
+    for place, on in zip(branch(at, context.enabled), (True, False), strict=True):
         if place is not None:
             at.state.cur = place
             at.state.path.append(context.enabled if on else negate(context.enabled))
-            enter(on)
+            at.emit(e.AUTOCAST_ENTER, node, instance, enabled=on, device=device, dtype=dtype, cache=cache, names=names)
             at.state.path.pop()
             places.append(at.state.cur)
     at.state.cur = at.draft.join(places)
     at.state.entered += 1
     if remember:
-        at.state.depth += 1
-        at.state.open.append(Open(context.enabled, device, dtype, cache=cache))
-        _opened(at, at.state.open[-1], node)
+        _opened(at, Open(context.enabled, device, dtype, cache=cache), node)
 
 
 def _opened(at: Interpreter, region: Open, node: ast.AST) -> None:
-    """Remember where a region was entered."""
+    """Remember a region, and where it was entered."""
+    at.state.depth += 1
+    at.state.open.append(region)
     region.turns = tuple(loop.key for loop in at.state.loops)
     region.site = at.site(node)
     region.words = wording(node)
@@ -263,20 +245,18 @@ def _opened(at: Interpreter, region: Open, node: ast.AST) -> None:
 
 def _keeps_apart(value: Value) -> bool:
     """Whether gradients may not be averaged over processes in a context."""
-    if isinstance(value, Choice):
-        return any(isinstance(v, NoSync) for _, v in value.options)
-    return isinstance(value, NoSync)
+    return any(isinstance(option, NoSync) for option in value.alternatives())
 
 
 def _expects_error(context: ast.expr) -> bool:
     """Whether a context is there for an exception: ``pytest.raises``, ``self.assertRaises``."""
     func = context.func if isinstance(context, ast.Call) else context
-    name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+    name = last_name(func)
     return name == "raises" or name.startswith("assertRaises")
 
 
 def register(handlers: Handlers) -> None:
-    handlers.statements.update({ast.With: _with, ast.AsyncWith: _with})
+    handlers.statements.update({ast.With: with_items, ast.AsyncWith: with_items})
     unknown = _Unknown()
     handlers.contexts.update(
         {

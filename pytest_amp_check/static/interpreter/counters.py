@@ -6,11 +6,11 @@ import ast
 from collections.abc import Callable
 
 from ...protocol.words import Words
-from .conditions import Formula, both, either, negate
+from .conditions import Formula, both, either, literals, negate
 from .identity import structural
 from .interpreter import Interpreter
 from .truth import truth
-from .values import Choice, Const, Named, Opaque, Truth, Value
+from .values import UNREAD, Choice, Const, Named, Opaque, Truth, Value
 from .wording import shortened
 
 _MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
@@ -33,8 +33,8 @@ _ARITHMETIC: dict[str, Callable[..., object]] = {
 
 def asked(at: Interpreter, value: Value, node: ast.expr) -> Formula:
     """The formula of a test that is no comparison."""
-    if isinstance(value, Opaque) and value.remainder is not None:
-        return negate(_remainder(at, value, 0, node))
+    if value.remainder is not None:
+        return negate(_remainder(at, *value.remainder, 0, node))
     return _at_first(at, truth(at, value, shortened(node), node), "!=", value, Const(0))
 
 
@@ -52,12 +52,10 @@ def ordered(at: Interpreter, op: str, left: Value, right: Value, node: ast.Compa
 
 def _against_zero(at: Interpreter, op: str, left: Value, right: Value, node: ast.Compare) -> Formula | None:
     """``x > 0`` and ``x <= 0`` of a number that is none below zero, a norm or a remainder: whether it is any."""
-    if not isinstance(right, Const) or not isinstance(left, Opaque):
-        return None
-    if (op, right.value) not in ((">", 0), (">=", 1), ("<=", 0), ("<", 1)):
+    if not isinstance(left, Opaque) or (op, right.value) not in ((">", 0), (">=", 1), ("<=", 0), ("<", 1)):
         return None
     if left.remainder is not None:
-        formula = negate(_remainder(at, left, 0, node))
+        formula = negate(_remainder(at, *left.remainder, 0, node))
     elif not left.counter and right.value == 0:
         formula = truth(at, left, shortened(node), node)
     else:
@@ -77,32 +75,31 @@ def _order(at: Interpreter, op: str, left: Value, right: Value, node: ast.Compar
 
 def _counts(at: Interpreter, formula: Formula, left: Value, right: Value) -> Formula:
     """Mark a comparison of a counter of the loop being read, other than the loop's own index."""
-    inner = formula[1] if not isinstance(formula, bool) and formula[0] == "not" else formula
-    if isinstance(inner, bool) or inner[0] != "test" or not at.state.loops:
-        return formula
-    here = at.state.loops[-1].key
-    for side in (left, right):
-        if isinstance(side, Opaque) and side.counter and here in side.loops and not side.index:
-            at.graph.tests[inner[1]].counts = True
+    asked = literals(formula)
+    if len(asked) == 1 and any(_turns_here(at, side) and not side.index for side in (left, right)):
+        at.graph.tests[asked[0][0]].counts = True
     return formula
+
+
+def _turns_here(at: Interpreter, value: Value) -> bool:
+    """Whether a value is a counter of the innermost loop."""
+    return value.counter and bool(at.state.loops) and at.state.loops[-1].key in value.loops
 
 
 def _at_first(at: Interpreter, formula: Formula, op: str, left: Value, right: Value) -> Formula:
     """Note what a comparison of a counter with a number comes to in the first turn of its loop."""
-    inner = formula[1] if not isinstance(formula, bool) and formula[0] == "not" else formula
-    if isinstance(inner, bool) or inner[0] != "test":
-        return formula
-    sides = [_first_of(left), _first_of(right)]
-    if None not in sides:
-        known = compute(op, *sides)
-        if isinstance(known, Const):
-            at.graph.tests[inner[1]].later = bool(known.value) != (inner is formula)
+    asked = literals(formula)
+    if len(asked) == 1:
+        ((key, positive),) = asked
+        known = compute(op, left.at_first(), right.at_first())
+        if known is not None:
+            at.graph.tests[key].later = bool(known.value) != positive
     return formula
 
 
 def equal(at: Interpreter, left: Value, right: Value, node: ast.Compare) -> Formula:
     """The formula of ``==``."""
-    if isinstance(left, Const) and isinstance(right, Const):
+    if UNREAD not in (left.value, right.value):
         return bool(left.value == right.value)
     if isinstance(left, Named) and isinstance(right, Named) and left.dtypes and right.dtypes:
         others = right.dtypes
@@ -112,26 +109,24 @@ def equal(at: Interpreter, left: Value, right: Value, node: ast.Compare) -> Form
         if isinstance(value, Choice):
             parts = [both(f, equal(at, v, other, node)) for f, v in value.options]
             return at.short(either(*parts))
-        if isinstance(value, Opaque) and value.remainder is not None:
-            return _remainder_equals(at, value, other, node)
-        if isinstance(value, Truth) and isinstance(other, Const) and isinstance(other.value, bool):
+        if value.remainder is not None:
+            return _remainder_equals(at, value, value.remainder, other, node)
+        if isinstance(value, Truth) and isinstance(other.value, bool):
             return value.formula if other.value else negate(value.formula)
+    return _asks_equal(at, left, right, node)
+
+
+def _asks_equal(at: Interpreter, left: Value, right: Value, node: ast.Compare) -> Formula:
     pair = sorted((repr(left.identity(at.number)), repr(right.identity(at.number))))
-    loops = left.loops | right.loops
-    formula = at.ask(("equal", *pair), shortened(node), loops, node)
+    test = at.test(("equal", *pair), shortened(node), left.loops | right.loops, node)
     for value, other in ((left, right), (right, left)):
-        if not isinstance(formula, bool):
-            if isinstance(other, Const):
-                _one_of(at, value.identity(at.number), formula[1])
-            elif isinstance(other, Named) and other.name.rpartition(".")[2].isupper():
-                # Constants of one class or module that cannot be read, as those of an enumeration.
-                _one_of(at, (value.identity(at.number), other.name.rpartition(".")[0]), formula[1])
-    if not isinstance(formula, bool) and at.state.loops:
-        here = at.state.loops[-1].key
-        for side in (left, right):
-            if isinstance(side, Opaque) and side.counter and here in side.loops:
-                at.graph.tests[formula[1]].counts = True
-    return _at_first(at, formula, "==", left, right)
+        if other.value is not UNREAD:
+            _one_of(at, value.identity(at.number), test.key)
+        elif isinstance(other, Named) and other.name.rpartition(".")[2].isupper():
+            # Constants of one class or module that cannot be read, as those of an enumeration.
+            _one_of(at, (value.identity(at.number), other.name.rpartition(".")[0]), test.key)
+    test.counts = test.counts or _turns_here(at, left) or _turns_here(at, right)
+    return _at_first(at, ("test", test.key), "==", left, right)
 
 
 def _one_of(at: Interpreter, value: object, key: int) -> None:
@@ -144,52 +139,43 @@ def _one_of(at: Interpreter, value: object, key: int) -> None:
         known.append(key)
 
 
-def _remainder_equals(at: Interpreter, value: Opaque, other: Value, node: ast.Compare) -> Formula:
-    if isinstance(other, Const) and isinstance(other.value, int):
-        return _remainder(at, value, other.value, node)
-    assert value.remainder is not None
+def _remainder_equals(
+    at: Interpreter, value: Value, sides: tuple[Value, Value], other: Value, node: ast.Compare
+) -> Formula:
+    if isinstance(other.value, int):
+        return _remainder(at, *sides, other.value, node)
     # ``i % k == k - 1``
-    if other is structural(at, "binary", (value.remainder[1], Const(1)), "", "-"):
-        return _remainder(at, value, -1, node)
+    if other is structural(at, "binary", (sides[1], Const(1)), "", "-"):
+        return _remainder(at, *sides, -1, node)
     question = ("equal", value.identity(at.number), other.identity(at.number))
     return at.ask(question, shortened(node), value.loops | other.loops, node)
 
 
-def _remainder(at: Interpreter, value: Opaque, remainder: int, node: ast.AST) -> Formula:
-    """The question whether ``value`` (a ``%``) is ``remainder``: the same for every spelling of it."""
-    assert value.remainder is not None
-    count, modulus = value.remainder
-    known = modulus.value if isinstance(modulus, Const) and isinstance(modulus.value, int) else 0
+def _remainder(at: Interpreter, count: Value, modulus: Value, remainder: int, node: ast.AST) -> Formula:
+    """The question whether ``count % modulus`` is ``remainder``: the same for every spelling of it."""
+    known = modulus.value if isinstance(modulus.value, int) else 0
     if known == 1:
         return remainder == 0
-    base, offset = (count.base, count.offset) if isinstance(count, Opaque) else (count, 0)
+    base, offset = count.base, count.offset
     ahead = (offset - remainder) % known if known else offset - remainder
     question = ("modulo", base.identity(at.number), ahead, modulus.identity(at.number))
-    text: object = shortened(node)
+    test = at.test(question, _as_equation(node), count.loops | modulus.loops, node)
+    counted = isinstance(count, Opaque) and (count.counter or bool(count.loops))
+    test.counts = counted and bool(at.state.loops)
+    test.off_by_one = base.first is not None and base.first + offset - remainder == 0
+    return ("test", test.key)
+
+
+def _as_equation(node: ast.AST) -> Words:
+    """The words of a question about a remainder, whatever way it is asked in."""
     if isinstance(node, ast.BinOp):
-        text = Words(ast.Compare(node, [ast.Eq()], [ast.Constant(0)]), 80)
-    elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.NotEq):
-        text = Words(ast.Compare(node.left, [ast.Eq()], node.comparators), 80)
-    formula = at.ask(question, text, count.loops | modulus.loops, node)
-    if not isinstance(formula, bool):
-        test = at.graph.tests[formula[1]]
-        counted = isinstance(count, Opaque) and (count.counter or bool(count.loops))
-        test.counts = counted and bool(at.state.loops)
-        first = base.first if isinstance(base, Opaque) else None
-        test.off_by_one = first is not None and first + offset - remainder == 0
-    return formula
+        return Words(ast.Compare(node, [ast.Eq()], [ast.Constant(0)]), 80)
+    if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.NotEq):
+        return Words(ast.Compare(node.left, [ast.Eq()], node.comparators), 80)
+    return shortened(node)
 
 
-def _first_of(value: Value) -> object:
-    """The number that a value is in the first turn of the loop that counts it, or None."""
-    if isinstance(value, Const):
-        return value.value if isinstance(value.value, (int, float)) else None
-    if isinstance(value, Opaque) and value.counter and value.base.first is not None:
-        return value.base.first + value.offset
-    return None
-
-
-def compute(op: str, left: object, right: object) -> Value | None:
+def compute(op: str, left: object, right: object) -> Const | None:
     """The result of an operation on numbers and strings, or None."""
     if not isinstance(left, (int, float, str)) or not isinstance(right, (int, float, str)):
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from functools import reduce
+from collections.abc import Callable
 
 from ...protocol import events as e
 from ...protocol import surface
@@ -11,15 +11,17 @@ from ...protocol.words import chain
 from ..project.syntax import walk
 from .conditions import Formula, both, either, literals, negate
 from .counters import asked, compute, equal, ordered
-from .dtypes import NOTHING, joined
+from .dtypes import NOTHING
 from .forks import fork, join_values
 from .identity import divide, multiply, structural
 from .imports import BUILTINS, look_up
-from .interpreter import Handlers, Interpreter
+from .interpreter import Handlers, Interpreter, first_answer
 from .microbatches import draws
 from .truth import is_none, truth
 from .values import (
+    EMPTY,
     NONE,
+    UNREAD,
     Choice,
     Const,
     FunctionValue,
@@ -38,7 +40,11 @@ from .values import (
     Value,
     merge_into,
 )
-from .wording import shortened, wording
+from .wording import last_name, shortened, spelled, wording
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _OPERATORS: dict[type[ast.AST], str] = {
     ast.Add: "+",
@@ -62,6 +68,9 @@ _OPERATORS: dict[type[ast.AST], str] = {
     ast.Is: "is",
     ast.IsNot: "is not",
 }
+#: What is asked where one of these operators is negated.
+_NEGATIVE = {"is not": "is", "!=": "==", "not in": "in"}
+_COMBINED: dict[type[ast.AST], Callable[..., Formula]] = {ast.And: both, ast.Or: either}
 #: Elements above which a literal is data, and not read.
 TABLE = 64
 #: Elements up to which a comprehension over scalers and optimizers is read one by one.
@@ -76,7 +85,7 @@ def _name(at: Interpreter, node: ast.Name) -> Value:
     value = look_up(at, node.id)
     if value is None:
         value = _unbound(at, node.id)
-    return _recognise(at, value, node)
+    return _recognise(at, value, node, node.id)
 
 
 def _unbound(at: Interpreter, name: str) -> Value:
@@ -88,21 +97,20 @@ def _unbound(at: Interpreter, name: str) -> Value:
     return at.opaque(("global", module.path, name), name)
 
 
-def _recognise(at: Interpreter, value: Value, node: ast.expr) -> Value:
-    """An unknown value that this file uses as a scaler, an optimizer or a module is one."""
-    last = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+def _recognise(at: Interpreter, value: Value, node: ast.expr, last: str) -> Value:
+    """An unknown value that this file uses as a scaler, an optimizer or a module is one; ``last`` is its last name."""
     if last and last not in at.state.frame.module.used:
         return value
     if isinstance(value, Named) and not value.name.startswith(("torch.", "builtins.")):
         value = _imported_object(at, value, node)
-    if not isinstance(value, Opaque):
-        return value
-    text = chain(node)
-    role = at.state.frame.module.uses.get(text) if text else None
-    if role is None or text is None:
-        return value
-    if role == "module" and (value.key, "parameters") in at.state.heap:
-        # Its parameters are what it was given under that name, not what a module has.
+    return _by_its_use(at, value, node) if isinstance(value, Opaque) else value
+
+
+def _by_its_use(at: Interpreter, value: Opaque, node: ast.expr) -> Value:
+    text = chain(node) or ""
+    role = at.state.frame.module.uses.get(text)
+    # The parameters of a module are what it was given under that name, if it was, not what a module has.
+    if role is None or (role == "module" and (value.key, "parameters") in at.state.heap):
         return value
     maker = at.handlers.recognised.get(role)
     if maker is not None:
@@ -124,14 +132,14 @@ def is_stepped(at: Interpreter, target: ast.expr) -> bool:
 
 def found_optimizer(at: Interpreter, target: ast.expr, value: Opaque) -> None:
     """An optimizer that code which cannot be read has made, or has found."""
-    made = _recognise(at, value, target)
-    if isinstance(made, Ref) and made.role == "optimizer":
+    made = _recognise(at, value, target, last_name(target))
+    if made.role == "optimizer" and made.thing is not None:
         at.emit(e.OPTIMIZER_NEW, target, made.thing.key, found=True)
 
 
 def _attribute(at: Interpreter, node: ast.Attribute) -> Value:
     receiver = at.evaluate(node.value)
-    return _recognise(at, attribute(at, receiver, node.attr, node), node)
+    return _recognise(at, attribute(at, receiver, node.attr, node), node, node.attr)
 
 
 def attribute(at: Interpreter, receiver: Value, name: str, node: ast.AST) -> Value:
@@ -146,7 +154,7 @@ def attribute(at: Interpreter, receiver: Value, name: str, node: ast.AST) -> Val
         return stored
     text = wording(node) if isinstance(node, ast.expr) else name
     made = structural(at, "attribute", (receiver,), text, name)
-    made.parameter = isinstance(receiver, Opaque) and receiver.parameter
+    made.parameter = receiver.parameter
     made.graded = made.graded or name == "grad"
     made.compares = receiver.called
     return made
@@ -155,33 +163,14 @@ def attribute(at: Interpreter, receiver: Value, name: str, node: ast.AST) -> Val
 def _subscript(at: Interpreter, node: ast.Subscript) -> Value:
     receiver = at.evaluate(node.value)
     index = at.evaluate(node.slice)
-    return _recognise(at, item(at, receiver, index, node), node)
+    return _recognise(at, item(at, receiver, index, node), node, "")
 
 
 def item(at: Interpreter, receiver: Value, index: Value, node: ast.AST) -> Value:
-    if isinstance(receiver, Tensor):
-        part = receiver.copy()
-        part.vague = not receiver.is_loss
-        return part
-    if isinstance(receiver, Params) and receiver.groups and _is_key(index):
-        return structural(at, "item", (receiver, index), shortened(node) if isinstance(node, ast.expr) else "")
-    if isinstance(receiver, Params):
-        return Params(receiver.modules, receiver.optimizers, one=not receiver.groups, groups=False)
-    place = index.value if isinstance(index, Const) else None
-    if (
-        isinstance(receiver, Sequence)
-        and isinstance(place, int)
-        and -len(receiver.items) <= place < len(receiver.items)
-    ):
-        return receiver.items[place]
-    if isinstance(receiver, Mapping) and isinstance(index, Const):
-        found = receiver.items.get(index.value)
-        if found is not None:
-            return found
-    if isinstance(receiver, Sequence) and len(receiver.items) == 1:
-        return receiver.items[0]
-    text = shortened(node) if isinstance(node, ast.expr) else ""
-    made = structural(at, "item", (receiver, index), text)
+    known = receiver.item(index)
+    if known is not None:
+        return known
+    made = structural(at, "item", (receiver, index), spelled(node))
     made.entry = entry_of(receiver, index)
     return made
 
@@ -193,26 +182,25 @@ def _sequence(at: Interpreter, node: ast.Tuple | ast.List | ast.Set) -> Value:
     return Sequence(items, open=any(isinstance(element, ast.Starred) for element in node.elts))
 
 
-def _starred(at: Interpreter, node: ast.Starred) -> Value:
-    return at.evaluate(node.value)
-
-
 def _dict(at: Interpreter, node: ast.Dict) -> Value:
     if len(node.values) > TABLE:
         return at.fresh(node, "table")
     made = Mapping({})
     for key, item in zip(node.keys, node.values, strict=True):
         value = at.evaluate(item)
-        if key is None:
-            if isinstance(value, Mapping):
-                made.items.update(value.items)
-                made.open = made.open or value.open
-            else:
-                made.open = True
+        if key is not None:
+            made.items[_key(at.evaluate(key), key)] = value
+        elif isinstance(value, Mapping):
+            made.items.update(value.items)
+            made.open = made.open or value.open
         else:
-            known = at.evaluate(key)
-            made.items[known.value if isinstance(known, Const) else ("?", id(key))] = value
+            made.open = True
     return made
+
+
+def _key(value: Value, node: ast.AST) -> object:
+    """The key of an entry in a dict: one that is not known is like no other."""
+    return value.value if value.value is not UNREAD else ("?", id(node))
 
 
 def _joined_string(at: Interpreter, node: ast.JoinedStr) -> Value:
@@ -226,29 +214,33 @@ def _joined_string(at: Interpreter, node: ast.JoinedStr) -> Value:
 def _comprehension(at: Interpreter, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
     """A comprehension is read as one turn of its loops."""
     saved = dict(at.state.frame.vars)
-    items: list[Value] | None = None
+    first = node.generators[0]
+    iterable = at.evaluate(first.iter)
+    items = _each_object(iterable) if len(node.generators) == 1 and not first.ifs else None
+    made = _turn(at, node, iterable) if items is None else Sequence([_given(at, first, i, node.elt) for i in items])
+    at.state.frame.vars = saved
+    return made
+
+
+def _given(at: Interpreter, generator: ast.comprehension, item: Value, element: ast.expr) -> Value:
+    """The element of a comprehension for one item."""
+    assign(at, generator.target, item)
+    return at.evaluate(element)
+
+
+def _turn(at: Interpreter, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, iterable: Value) -> Value:
     pieces = False
     for generator in node.generators:
-        iterable = at.evaluate(generator.iter)
-        items = _each_object(iterable) if len(node.generators) == 1 and not generator.ifs else None
-        if items is not None:
-            break
+        if generator is not node.generators[0]:
+            iterable = at.evaluate(generator.iter)
         assign(at, generator.target, element_of(at, iterable, generator.iter))
         for test in generator.ifs:
             condition(at, test)
-        pieces = pieces or iterable.pieces or (_is_range(iterable) and draws((node.elt,)))
-    if items is not None:
-        elements = []
-        for item in items:
-            assign(at, node.generators[0].target, item)
-            elements.append(at.evaluate(node.elt))
-        at.state.frame.vars = saved
-        return Sequence(elements)
+        pieces = pieces or iterable.pieces or (iterable.iterates == "range" and draws((node.elt,)))
     around = at.state.turns
     at.state.turns = (*around, -1 - len(around))
     element = at.evaluate(node.elt)
     at.state.turns = around
-    at.state.frame.vars = saved
     if isinstance(element, Params) and element.one:
         return Params(element.modules, element.optimizers)
     if isinstance(element, Grad):
@@ -267,19 +259,22 @@ def _dict_comprehension(at: Interpreter, node: ast.DictComp) -> Value:
         return iterable
     saved = dict(at.state.frame.vars)
     made = Mapping({}, open=items is None)
-    for item in [None] if items is None else items:
-        if item is not None:
-            assign(at, first.target, item)
-            if any(condition(at, test) is False for test in first.ifs):
-                continue
-        else:
-            for generator in node.generators:
-                over = iterable if generator is first else at.evaluate(generator.iter)
-                assign(at, generator.target, element_of(at, over, generator.iter))
-        key, value = at.evaluate(node.key), at.evaluate(node.value)
-        made.items[key.value if isinstance(key, Const) else ("?", id(node.key))] = value
+    if items is None:
+        assign(at, first.target, element_of(at, iterable, first.iter))
+        for generator in node.generators[1:]:
+            assign(at, generator.target, element_of(at, at.evaluate(generator.iter), generator.iter))
+        _enter_pair(at, made, node)
+    for item in items or ():
+        assign(at, first.target, item)
+        if not any(condition(at, test) is False for test in first.ifs):
+            _enter_pair(at, made, node)
     at.state.frame.vars = saved
     return made
+
+
+def _enter_pair(at: Interpreter, made: Mapping, node: ast.DictComp) -> None:
+    key, value = at.evaluate(node.key), at.evaluate(node.value)
+    made.items[_key(key, node.key)] = value
 
 
 def _each_object(iterable: Value) -> list[Value] | None:
@@ -291,41 +286,33 @@ def _each_object(iterable: Value) -> list[Value] | None:
 
 def each_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
     """The one element that stands for all: the same in every loop over the same value."""
-    if isinstance(value, Params):
+    if isinstance(value, Sequence) and len(value.items) == 1:
+        return value.items[0]
+    if isinstance(value, (Params, Sequence)):
         return element_of(at, value, node)
-    if isinstance(value, Sequence):
-        return value.items[0] if len(value.items) == 1 else element_of(at, value, node)
     return structural(at, "each of", (value,), shortened(node))
 
 
 def element_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
     """What a loop over a value is given at each turn."""
-    if isinstance(value, Params):
-        if value.groups:
-            return Params(value.modules, value.optimizers, groups=True)
-        return Params(value.modules, value.optimizers, one=True)
-    if isinstance(value, (Tensor, Grad)):
-        return value.knowing(value.fact.part)
-    if isinstance(value, Sequence) and value.items and not isinstance(value.items[0], Const):
-        parts = [part for part in value.items if isinstance(part, Tensor)]
-        if len(parts) == len(value.items):
-            merged = Tensor.merge(parts)
-            merged.fact = reduce(joined, [part.fact for part in parts])
-            return merged
-        if len(value.items) == 1:
-            return value.items[0]
+    known = value.element()
+    if known is not None:
+        return known
     if isinstance(value, Opaque) and value.iterates == "enumerate":
-        index = at.fresh(node, "index")
-        index.counter = index.index = True
-        index.first = value.first
         inner = at.of_file(Enumerated).get(value.key)
+        index = _index(at, value, node, "index")
         return Sequence([index, element_of(at, inner, node) if inner is not None else at.fresh(node, "element")])
-    made = at.fresh(node, "element")
+    made = _index(at, value, node, "element") if value.iterates == "range" else at.fresh(node, "element")
     made.graded = value.graded
-    if isinstance(value, Opaque) and value.iterates == "range":
-        made.counter = made.index = True
-        made.first = value.first
     return made.knowing(value.fact.part)
+
+
+def _index(at: Interpreter, value: Value, node: ast.expr, name: str) -> Opaque:
+    """The number that a loop over a range or an enumeration hands out."""
+    made = at.fresh(node, name)
+    made.counter = made.index = True
+    made.first = value.first
+    return made
 
 
 def _lambda(at: Interpreter, node: ast.Lambda) -> Value:
@@ -339,7 +326,7 @@ def _walrus(at: Interpreter, node: ast.NamedExpr) -> Value:
     return value
 
 
-def _await(at: Interpreter, node: ast.Await) -> Value:
+def _inner(at: Interpreter, node: ast.Starred | ast.Await | ast.YieldFrom) -> Value:
     return at.evaluate(node.value)
 
 
@@ -379,18 +366,15 @@ def _bool_operation(at: Interpreter, node: ast.BoolOp) -> Value:
         if isinstance(node.op, ast.Or):
             return join_values(at, first, values[0], values[1], f"or {node.lineno}:{node.col_offset}")
     formulas = [truth(at, v, shortened(n)) for v, n in zip(values, node.values, strict=True)]
-    combine = both if isinstance(node.op, ast.And) else either
-    loops: frozenset[int] = frozenset()
-    for value in values:
-        loops |= value.loops
-    return Truth(at.short(combine(*formulas)), loops)
+    loops = EMPTY.union(*[value.loops for value in values])
+    return Truth(at.short(_COMBINED[type(node.op)](*formulas)), loops)
 
 
 def _unary(at: Interpreter, node: ast.UnaryOp) -> Value:
     if isinstance(node.op, ast.Not):
         return Truth(negate(condition(at, node.operand)), at.turning())
     value = at.evaluate(node.operand)
-    if isinstance(value, Const) and isinstance(node.op, ast.USub) and isinstance(value.value, (int, float)):
+    if isinstance(node.op, ast.USub) and isinstance(value.value, (int, float)):
         return Const(-value.value)
     if isinstance(value, (Tensor, Grad)):
         return value
@@ -425,19 +409,19 @@ def _use(at: Interpreter, value: Value, node: ast.AST) -> None:
 
 
 def operate(at: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Value:
-    if isinstance(left, Const) and isinstance(right, Const):
+    if UNREAD not in (left.value, right.value):
         known = compute(op, left.value, right.value) or at.fresh(node)
         known.divided = op == "/"
         return known
-    if op in ("&", "|") and isinstance(left, Truth) and isinstance(right, Truth):
-        combine = both if op == "&" else either
+    combine = {"&": both, "|": either}.get(op)
+    if combine is not None and isinstance(left, Truth) and isinstance(right, Truth):
         return Truth(combine(left.formula, right.formula), left.loops | right.loops)
-    for operator in at.handlers.operators:
-        special = operator(at, op, left, right, node)
-        if special is not None:
-            return special
-    if isinstance(left, Params) or isinstance(right, Params):
-        return left if isinstance(left, Params) else right
+    special = first_answer(at.handlers.operators, at, op, left, right, node)
+    if special is not None:
+        return special
+    for side in (left, right):
+        if isinstance(side, Params):
+            return side
     return _united(op, left, right) or _number(at, op, left, right, node)
 
 
@@ -455,29 +439,26 @@ def _united(op: str, left: Value, right: Value) -> Value | None:
 
 def _number(at: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Opaque:
     """What an operator makes of two values of which one at least is not known."""
-    text = shortened(node) if isinstance(node, ast.expr) else op
-    made = structural(at, "binary", (left, right), text, op)
+    made = structural(at, "binary", (left, right), spelled(node, op), op)
     _count(op, left, right, made)
     if op == "%":
         made.remainder = left, right
     made.divided = made.divided or _averages(op, left, right)
     if op in ("+", "-", "*", "/"):
-        made.compares = any(side.compares for side in (left, right))
-    if op == "/" and isinstance(left, Opaque) and not made.divisors:
-        divide(at, made, left, right, node)
-    elif op == "*" and isinstance(left, Opaque):
-        multiply(at, made, left, right)
+        made.compares = left.compares or right.compares
+    if isinstance(left, Opaque):
+        if op == "/" and not made.divisors:
+            divide(at, made, left, right, node)
+        elif op == "*":
+            multiply(at, made, left, right)
     return made
 
 
 def _count(op: str, left: Value, right: Value, made: Opaque) -> None:
     """A counter goes on to be one, moved by what is added to it."""
-    counted = left if isinstance(left, Opaque) and left.counter else right
-    other = right if counted is left else left
-    if not isinstance(counted, Opaque) or not counted.counter:
-        return
-    made.counter = True
-    if op in ("+", "-") and isinstance(other, Const) and isinstance(other.value, int):
+    counted, other = (left, right) if left.counter else (right, left)
+    made.counter = made.counter or counted.counter
+    if counted.counter and op in ("+", "-") and isinstance(other.value, int):
         made.base = counted.base
         made.offset = counted.offset + (other.value if op == "+" else -other.value)
         made.first, made.index = counted.first, counted.index
@@ -494,25 +475,12 @@ def augment(at: Interpreter, node: ast.AugAssign) -> None:
         return
     if left.graded and op in ("/", "*"):
         at.emit(e.GRAD_NORMALISE, node, None, None, owners=None)
-    if isinstance(left, Sequence) and op == "+":
-        left.items.extend(right.items if isinstance(right, Sequence) else [right])
+    if _extended(op, left, right):
         return
-    if isinstance(left, Mapping) and op == "|":
-        merge_into(left, right)
-        return
-    value = operate(at, op, left, right, node)
-    # A number that an object holds is another one in the next call.
-    kept = isinstance(target, ast.Attribute) and isinstance(value, Const)
-    if (isinstance(value, Opaque) or kept) and isinstance(left, (Opaque, Const)) and op in ("+", "-"):
-        made = at.fresh(node, shortened(target))
-        # A number that grows by a fixed step in a loop counts its turns, or what they hold.
-        by_one = isinstance(right, Const) and isinstance(right.value, int)
-        made.counter = bool(at.state.loops) and (by_one or (isinstance(left, Opaque) and left.counter))
-        made.divided, made.compares = value.divided, value.compares
-        value = made
+    value = _moved_on(at, op, left, right, node)
     if value.divided and isinstance(target, ast.Subscript):
         owner, option = at.evaluate(target.value), at.evaluate(target.slice)
-        if isinstance(owner, Params) and owner.groups and isinstance(option, Const) and option.value == "lr":
+        if isinstance(owner, Params) and owner.groups and option.value == "lr":
             for listener in at.handlers.rate_divided:
                 listener(at, owner)
     at.values[target] = left
@@ -520,17 +488,42 @@ def augment(at: Interpreter, node: ast.AugAssign) -> None:
     assign(at, target, value, anew=False)
 
 
+def _extended(op: str, left: Value, right: Value) -> bool:
+    """Whether an operator puts something into a container, which it does."""
+    if isinstance(left, Sequence) and op == "+":
+        left.items.extend(right.items if isinstance(right, Sequence) else [right])
+        return True
+    if isinstance(left, Mapping) and op == "|":
+        merge_into(left, right)
+        return True
+    return False
+
+
+def _moved_on(at: Interpreter, op: str, left: Value, right: Value, node: ast.AugAssign) -> Value:
+    """What an augmented assignment makes of a number: where it adds to it, another one each time."""
+    value = operate(at, op, left, right, node)
+    # A number that an object holds is another one in the next call.
+    kept = isinstance(node.target, ast.Attribute) and isinstance(value, Const)
+    if op not in ("+", "-") or not (isinstance(value, Opaque) or kept) or not isinstance(left, (Opaque, Const)):
+        return value
+    made = at.fresh(node, shortened(node.target))
+    # A number that grows by a fixed step in a loop counts its turns, or what they hold.
+    made.counter = bool(at.state.loops) and (isinstance(right.value, int) or left.counter)
+    made.divided, made.compares = value.divided, value.compares
+    return made
+
+
 def condition(at: Interpreter, node: ast.expr) -> Formula:
     """The formula of a test."""
-    if isinstance(node, ast.BoolOp):
-        combine = both if isinstance(node.op, ast.And) else either
-        return combine(*(condition(at, part) for part in node.values))
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return negate(condition(at, node.operand))
-    if isinstance(node, ast.Compare):
-        return _comparison(at, node)
-    value = at.evaluate(node)
-    return asked(at, value, node)
+    match node:
+        case ast.BoolOp():
+            return _COMBINED[type(node.op)](*(condition(at, part) for part in node.values))
+        case ast.UnaryOp(op=ast.Not()):
+            return negate(condition(at, node.operand))
+        case ast.Compare():
+            return _comparison(at, node)
+        case _:
+            return asked(at, at.evaluate(node), node)
 
 
 def _comparison(at: Interpreter, node: ast.Compare) -> Formula:
@@ -550,86 +543,85 @@ def _comparison(at: Interpreter, node: ast.Compare) -> Formula:
 def _compared(
     at: Interpreter, op: str, left: Value, right: Value, left_node: ast.expr, right_node: ast.expr, node: ast.Compare
 ) -> Formula:
-    if op in ("is", "is not", "==", "!="):
-        negative = op in ("is not", "!=")
+    positive = _NEGATIVE.get(op)
+    if positive is not None:
+        return negate(_compared(at, positive, left, right, left_node, right_node, node))
+    if op in ("is", "=="):
         for value, other, side in ((left, right, left_node), (right, left, right_node)):
-            if not isinstance(other, Const) or isinstance(value, Const):
-                continue
-            if other.value is None:
-                formula = is_none(at, value, shortened(side), node)
-                return negate(formula) if negative else formula
-            if isinstance(other.value, bool) and not isinstance(value, Choice):
+            if value.value is UNREAD and other.value is None:
+                return is_none(at, value, shortened(side), node)
+            if value.value is UNREAD and isinstance(other.value, bool) and not isinstance(value, Choice):
                 # Asked of a flag, "is True" and "== True" are the flag itself.
                 formula = truth(at, value, shortened(side), node)
-                return negate(formula) if negative == other.value else formula
-        formula = equal(at, left, right, node)
-        return negate(formula) if negative else formula
-    if isinstance(left, Const) and isinstance(right, Const):
-        known = compute(op, left.value, right.value)
-        if isinstance(known, Const):
-            return bool(known.value)
+                return formula if other.value else negate(formula)
+        return equal(at, left, right, node)
+    known = compute(op, left.value, right.value)
+    if known is not None:
+        return bool(known.value)
     if op in ("<", "<=", ">", ">="):
         return ordered(at, op, left, right, node)
-    question = (op.removeprefix("not "), left.identity(at.number), right.identity(at.number))
-    formula = at.ask(question, shortened(node), left.loops | right.loops, node)
-    return negate(formula) if op == "not in" else formula
+    return at.ask(
+        (op, left.identity(at.number), right.identity(at.number)), shortened(node), left.loops | right.loops, node
+    )
 
 
 def assign(at: Interpreter, target: ast.expr, value: Value, *, anew: bool = True) -> None:
     """Give a target a value, which is made ``anew`` in each turn of the loops around, or goes on from the last turn."""
     if anew and value.fact is not NOTHING:
         value = value.knowing(value.fact._replace(made=at.turning()))
-    if isinstance(target, ast.Name):
-        name_it(at, value, target.id)
-        at.state.frame.vars[target.id] = value
-    elif isinstance(target, (ast.Tuple, ast.List)):
-        _unpack(at, target, value, anew=anew)
-    elif isinstance(target, ast.Starred):
-        assign(at, target.value, value, anew=anew)
-    elif isinstance(target, ast.Attribute):
-        _assign_attribute(at, target, value)
-    elif isinstance(target, ast.Subscript):
-        _assign_item(at, target, value)
+    _TARGETS[type(target)](at, target, value, anew)
 
 
-def name_it(at: Interpreter, value: Value, name: str) -> None:
+def _assign_name(at: Interpreter, target: ast.Name, value: Value, anew: bool) -> None:
+    name_it(at, value, target.id)
+    at.state.frame.vars[target.id] = value
+
+
+def _assign_rest(at: Interpreter, target: ast.Starred, value: Value, anew: bool) -> None:
+    assign(at, target.value, value, anew=anew)
+
+
+def name_it(at: Interpreter, value: Value, name: object) -> None:
     """A thing goes by the first name it is given; an autocast context that has a name may be entered again."""
-    if isinstance(value, Ref):
-        if not value.thing.name:
-            value.thing.name = name
-        if value.role == "autocast":
-            value.thing.facts["stored"] = True
-    elif isinstance(value, Choice):
-        for _, option in value.options:
-            name_it(at, option, name)
+    for option in value.alternatives():
+        if isinstance(option, Ref):
+            option.thing.name = option.thing.name or str(name)
+            if option.role == "autocast":
+                option.thing.facts["stored"] = True
 
 
-def _unpack(at: Interpreter, target: ast.Tuple | ast.List, value: Value, *, anew: bool) -> None:
-    if isinstance(value, Sequence) and not value.open and len(value.items) == len(target.elts):
-        for element, item in zip(target.elts, value.items, strict=True):
-            assign(at, element, item, anew=anew)
-        return
-    if isinstance(value, Sequence) and len(value.items) == 1 and isinstance(value.items[0], Tensor):
-        # A comprehension: each of its items is like the one.
-        for element in target.elts:
-            assign(at, element, value.items[0].copy(), anew=anew)
-        return
+def _unpack(at: Interpreter, target: ast.Tuple | ast.List, value: Value, anew: bool) -> None:
+    known = _parts(value, len(target.elts))
     for i, element in enumerate(target.elts):
-        part: Value
-        if isinstance(value, Tensor) and not is_stepped(at, element):
-            part = value.copy()
-            part.vague = not value.is_loss
-            part.fact = value.fact.part
-        elif isinstance(value, (Params, Grad)):
-            part = value if isinstance(element, ast.Name) else at.fresh(element)
-        else:
-            part = structural(at, "part", (value,), shortened(element), i)
-            part.loops |= at.turning()
-            part = part.knowing(value.fact.part)
-        assign(at, element, part, anew=anew)
+        assign(at, element, known[i] if known is not None else _part(at, value, element, i), anew=anew)
 
 
-def _assign_attribute(at: Interpreter, target: ast.Attribute, value: Value) -> None:
+def _parts(value: Value, count: int) -> list[Value] | None:
+    """What a value is unpacked to, where that is known."""
+    if not isinstance(value, Sequence):
+        return None
+    if not value.open and len(value.items) == count:
+        return value.items
+    if len(value.items) == 1 and isinstance(value.items[0], Tensor):
+        # A comprehension: each of its items is like the one.
+        return [value.items[0].copy() for _ in range(count)]
+    return None
+
+
+def _part(at: Interpreter, value: Value, element: ast.expr, place: int) -> Value:
+    """One of the values that a value is unpacked to."""
+    if isinstance(value, Tensor) and not is_stepped(at, element):
+        part = value.item(NONE)
+        part.fact = value.fact.part
+        return part
+    if isinstance(value, (Params, Grad)):
+        return value if isinstance(element, ast.Name) else at.fresh(element)
+    made = structural(at, "part", (value,), shortened(element), place)
+    made.loops |= at.turning()
+    return made.knowing(value.fact.part)
+
+
+def _assign_attribute(at: Interpreter, target: ast.Attribute, value: Value, anew: bool) -> None:
     receiver = at.evaluate(target.value)
     if isinstance(value, Ref):
         # Other methods may do to it what this one leaves undone.
@@ -637,49 +629,47 @@ def _assign_attribute(at: Interpreter, target: ast.Attribute, value: Value) -> N
     written = at.handlers.written.get(receiver.kind)
     if written is not None and written(at, receiver, target.attr, value, target):
         return
-    if isinstance(receiver, Instance):
-        name_it(at, value, str(shortened(target)))
-        _contain(receiver, value)
-        if isinstance(value, Const) and value.value is None and target.attr in receiver.cls.changed:
-            # Some other method gives it its value.
-            at.state.heap.pop((receiver.key, target.attr), None)
-            at.written.append((receiver.key, target.attr))
-        else:
-            at.store(receiver.key, target.attr, _stored(at, receiver, target.attr, value))
-        return
     if target.attr == "grad" and value.divided:
         at.emit(e.GRAD_NORMALISE, target, None, None, owners=None)
     key = receiver.identity(at.number)
     if isinstance(key, int):
-        name_it(at, value, str(shortened(target)))
+        name_it(at, value, shortened(target))
         at.store(key, target.attr, value)
+
+
+def _field_written(at: Interpreter, receiver: Instance, name: str, value: Value, target: ast.Attribute) -> bool:
+    name_it(at, value, shortened(target))
+    _contain(receiver, value)
+    if value.value is None and name in receiver.cls.changed:
+        # Some other method gives it its value.
+        at.state.heap.pop((receiver.key, name), None)
+        at.written.append((receiver.key, name))
+    else:
+        at.store(receiver.key, name, _stored(at, receiver, name, value))
+    return True
 
 
 def _contain(receiver: Instance, value: Value) -> None:
     """A module that is an attribute of a module is part of it."""
-    inner = value.thing if isinstance(value, (Ref, Instance)) else None
-    if receiver.thing is not None and inner is not None and inner.role == "module":
-        receiver.thing.facts.setdefault("parts", set()).add(inner.key)
+    if receiver.thing is not None and value.thing is not None and value.thing.role == "module":
+        receiver.thing.facts.setdefault("parts", set()).add(value.thing.key)
 
 
 def _stored(at: Interpreter, receiver: Instance, name: str, value: Value) -> Value:
     """What an attribute holds: a number that other methods change too is not known by its first value."""
-    if not isinstance(value, Const) or isinstance(value.value, str):
-        return value
-    changed, counted = receiver.cls.changed, receiver.cls.counted
-    if name not in changed:
+    if value.value is UNREAD or isinstance(value.value, str) or name not in receiver.cls.changed:
         return value
     made = at.opaque(("attribute of", receiver.key, name), name, at.turning())
-    made.counter = name in counted
+    made.counter = name in receiver.cls.counted
     return made.knowing(value.fact)
 
 
-def _assign_item(at: Interpreter, target: ast.Subscript, value: Value) -> None:
+def _assign_item(at: Interpreter, target: ast.Subscript, value: Value, anew: bool) -> None:
     receiver = at.evaluate(target.value)
     index = at.evaluate(target.slice)
     if isinstance(receiver, Mapping):
-        receiver.items[index.value if isinstance(index, Const) else ("?", id(target.slice))] = value
-        name_it(at, value, str(shortened(target)))
+        receiver.items[_key(index, target.slice)] = value
+        name_it(at, value, shortened(target))
     for listener in at.handlers.item_written:
         listener(at, receiver, index, target, value)
 
@@ -693,25 +683,21 @@ def _slice(at: Interpreter, node: ast.Slice) -> Value:
 
 def is_version_guard(test: ast.expr) -> bool:
     """Whether a test asks what the torch that is installed has."""
-    for node in walk(test):
-        name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
-        if "version" in name.lower() or name == "hasattr":
-            return True
-    return False
+    return any("version" in name.lower() or name == "hasattr" for name in map(last_name, walk(test)))
 
 
 def entry_of(receiver: Value, index: Value) -> tuple[int, str | None] | None:
     """Which item of which unknown value an index leads to."""
     if not isinstance(receiver, Opaque):
         return None
-    return receiver.key, index.value if isinstance(index, Const) and isinstance(index.value, str) else None
+    return receiver.key, index.value if isinstance(index.value, str) else None
 
 
 def _holds_state(value: Value) -> bool:
     """Whether a value is a scaler, an optimizer or a state, or a pair with one."""
     if isinstance(value, Sequence):
         return any(_holds_state(item) for item in value.items)
-    return isinstance(value, StateDict) or (isinstance(value, Ref) and value.role in ("scaler", "optimizer"))
+    return value.role in ("scaler", "optimizer") or isinstance(value, StateDict)
 
 
 def undo(value: Value) -> None:
@@ -733,24 +719,28 @@ def _averages(op: str, left: Value, right: Value) -> bool:
         return True
     if op == "*":
         return left.divided or right.divided
-    sides = [side for side in (left, right) if not isinstance(side, Const)]
+    sides = [side for side in (left, right) if side.value is UNREAD]
     return op in ("+", "-") and all(side.divided for side in sides)
-
-
-def _is_range(value: Value) -> bool:
-    return isinstance(value, Opaque) and value.iterates == "range"
-
-
-def _is_key(index: Value) -> bool:
-    """Whether a subscript of a parameter group asks for an option: its learning rate."""
-    return isinstance(index, Const) and isinstance(index.value, str) and index.value != "params"
 
 
 class Enumerated(dict[int, Value]):
     """What each ``enumerate(...)`` goes over, by the key of its value."""
 
 
+#: What gives each kind of target its value.
+_TARGETS: dict[type[ast.AST], Callable[[Interpreter, Any, Value, bool], None]] = {
+    ast.Name: _assign_name,
+    ast.Tuple: _unpack,
+    ast.List: _unpack,
+    ast.Starred: _assign_rest,
+    ast.Attribute: _assign_attribute,
+    ast.Subscript: _assign_item,
+}
+
+
 def register(handlers: Handlers) -> None:
+    for kind in ("instance", "module instance"):
+        handlers.written[kind] = _field_written
     handlers.expressions.update(
         {
             ast.Constant: _constant,
@@ -760,7 +750,7 @@ def register(handlers: Handlers) -> None:
             ast.Tuple: _sequence,
             ast.List: _sequence,
             ast.Set: _sequence,
-            ast.Starred: _starred,
+            ast.Starred: _inner,
             ast.Dict: _dict,
             ast.JoinedStr: _joined_string,
             ast.ListComp: _comprehension,
@@ -769,9 +759,9 @@ def register(handlers: Handlers) -> None:
             ast.DictComp: _dict_comprehension,
             ast.Lambda: _lambda,
             ast.NamedExpr: _walrus,
-            ast.Await: _await,
+            ast.Await: _inner,
             ast.Yield: _yield,
-            ast.YieldFrom: _await,
+            ast.YieldFrom: _inner,
             ast.IfExp: _if_expression,
             ast.BoolOp: _bool_operation,
             ast.UnaryOp: _unary,

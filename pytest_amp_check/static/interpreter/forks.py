@@ -11,6 +11,7 @@ from .dtypes import NOTHING, joined
 from .interpreter import Interpreter
 from .values import (
     NONE,
+    UNREAD,
     Choice,
     Const,
     Divisor,
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+#: Values above which what may be any of them is unknown.
+OPTIONS = 8
+
+
 def branch(at: Interpreter, formula: Formula) -> tuple[int | None, int | None]:
     """Fork on a condition: the places where it is true and where it is false."""
     if at.state.cur is None:
@@ -51,16 +56,17 @@ def branch(at: Interpreter, formula: Formula) -> tuple[int | None, int | None]:
         no, yes = branch(at, formula[1])
         return yes, no
     # Short circuit: an "and" goes on while its parts are true, an "or" while they are false.
+    every = word == "and"
     ends: list[int | None] = []
     for part in formula[1:]:
         yes, no = branch(at, part)
-        ends.append(no if word == "and" else yes)
-        at.state.cur = yes if word == "and" else no
+        at.state.cur, end = (yes, no) if every else (no, yes)
+        ends.append(end)
         if at.state.cur is None:
             break
     through = at.state.cur
     short = at.draft.join(ends)
-    return (through, short) if word == "and" else (short, through)
+    return (through, short) if every else (short, through)
 
 
 def fork(
@@ -73,17 +79,17 @@ def fork(
         return (at.state.cur is not None, False) if formula else (False, at.state.cur is not None)
     mark = at.draft.mark(at.state.cur)
     yes, no = branch(at, formula)
-    before_vars, before_heap, before = at.state.frame.vars, at.state.heap, len(at.written)
-    at.state.frame.vars, at.state.heap, at.state.cur = dict(before_vars), dict(before_heap), yes
-    at.state.path.append(formula)
-    then()
-    at.state.path.pop()
-    after_yes = (at.state.cur, at.state.frame.vars, at.state.heap)
-    at.state.frame.vars, at.state.heap, at.state.cur = dict(before_vars), dict(before_heap), no
-    at.state.path.append(negate(formula))
-    otherwise()
-    at.state.path.pop()
-    after_no = (at.state.cur, at.state.frame.vars, at.state.heap)
+    variables, heap, before = at.state.frame.vars, at.state.heap, len(at.written)
+
+    def read(place: int | None, condition: Formula, act: Callable[[], None]) -> tuple[int | None, Vars, Heap]:
+        at.state.frame.vars, at.state.heap, at.state.cur = dict(variables), dict(heap), place
+        at.state.path.append(condition)
+        act()
+        at.state.path.pop()
+        return at.state.cur, at.state.frame.vars, at.state.heap
+
+    after_yes = read(yes, formula, then)
+    after_no = read(no, negate(formula), otherwise)
     _meet(at, formula, after_yes, after_no, before)
     if after_yes[0] is not None and after_no[0] is not None:
         at.state.cur = at.draft.forget(mark, at.state.cur)
@@ -124,41 +130,46 @@ def _meet_maps(
 
 def join_values(at: Interpreter, formula: Formula, a: Value, b: Value, name: str) -> Value:
     """The value that is ``a`` where the formula is true and ``b`` where it is not."""
-    if a is b or (isinstance(a, Const) and isinstance(b, Const) and a.value is b.value):
+    if a is b or a.value is b.value is not UNREAD:
         return a
     if isinstance(formula, bool):
         return a if formula else b
-    if isinstance(a, Opaque) and isinstance(b, Opaque) and a.key == b.key:
-        return a.knowing(joined(a.fact, b.fact))
     met = _joined(at, formula, a, b, name)
     return met if a.fact is NOTHING and b.fact is NOTHING else met.knowing(joined(a.fact, b.fact))
 
 
 def _joined(at: Interpreter, formula: Formula, a: Value, b: Value, name: str) -> Value:
     """The same of two values that differ, without what is known of their dtypes."""
-    if _is_truth(a) and _is_truth(b):
-        met = either(both(formula, _formula(a)), both(negate(formula), _formula(b)))
+    if a.formula is not None and b.formula is not None:
+        met = either(both(formula, a.formula), both(negate(formula), b.formula))
         return Truth(at.short(met), a.loops | b.loops)
     join = _JOINS.get(a.kind) if a.kind == b.kind else None
-    joined_alike = join(at, formula, a, b, name) if join is not None else None
-    if joined_alike is not None:
-        return joined_alike
-    if a.matters or b.matters:
-        options = [(at.short(both(formula, f)), v) for f, v in _options(a)]
-        options += [(at.short(both(negate(formula), f)), v) for f, v in _options(b)]
-        options = [(f, v) for f, v in options if f is not False]
-        if len(options) <= 8:
-            return Choice(options)
-    met_opaque = at.opaque(("met", name, at.graph.name, len(at.draft.nodes)), name, a.loops | b.loops)
-    met_opaque.divided = a.divided or b.divided
+    alike = join(at, formula, a, b, name) if join is not None else None
+    return alike or _choice(at, formula, a, b) or _unknown_of(at, formula, a, b, name)
+
+
+def _choice(at: Interpreter, formula: Formula, a: Value, b: Value) -> Choice | None:
+    """One of two values of which one matters at least, where these are not too many."""
+    if not (a.matters or b.matters):
+        return None
+    options = [(at.short(both(formula, f)), v) for f, v in _options(a)]
+    options += [(at.short(both(negate(formula), f)), v) for f, v in _options(b)]
+    options = [(f, v) for f, v in options if f is not False]
+    return Choice(options) if len(options) <= OPTIONS else None
+
+
+def _unknown_of(at: Interpreter, formula: Formula, a: Value, b: Value, name: str) -> Opaque:
+    """The unknown value that stands for either of two."""
+    met = at.opaque(("met", name, at.graph.name, len(at.draft.nodes)), name, a.loops | b.loops)
+    met.divided = a.divided or b.divided
+    met.parameter = a.parameter and b.parameter
+    met.compares = a.compares or b.compares
+    met.graded = a.graded or b.graded
     sides = [side for side in (a, b) if isinstance(side, Opaque)]
-    met_opaque.parameter = len(sides) == 2 and all(side.parameter for side in sides)
-    met_opaque.compares = any(side.compares for side in sides)
-    met_opaque.graded = any(side.graded for side in sides)
-    met_opaque.readings = tuple(dict.fromkeys(reading for side in sides for reading in side.readings))
-    if isinstance(a, Opaque) and isinstance(b, Opaque):
-        met_opaque.divisors = _divisors_of_either(at, formula, a, b)
-    return met_opaque
+    met.readings = tuple(dict.fromkeys(reading for side in sides for reading in side.readings))
+    if len(sides) == 2:
+        met.divisors = _divisors_of_either(at, formula, *sides)
+    return met
 
 
 def _either_name(at: Interpreter, formula: Formula, a: Named, b: Named, name: str) -> Named:
@@ -166,8 +177,7 @@ def _either_name(at: Interpreter, formula: Formula, a: Named, b: Named, name: st
     first, second = a.dtypes, b.dtypes
     if first == second or not first or not second:
         return a
-    met = Named(a.name)
-    met.shim = a.shim
+    met = Named(a.name, shim=a.shim)
     for dtypes, here in ((first, formula), (second, negate(formula))):
         for dtype, condition in dtypes.items():
             met.ways[dtype] = at.short(either(met.ways.get(dtype, False), both(here, condition)))
@@ -223,6 +233,10 @@ def _same_tensor(at: Interpreter, formula: Formula, a: Tensor, b: Tensor, name: 
     return tensor
 
 
+def _same_unknown(at: Interpreter, formula: Formula, a: Opaque, b: Opaque, name: str) -> Opaque | None:
+    return a if a.key == b.key else None
+
+
 def _same_items(at: Interpreter, formula: Formula, a: Sequence, b: Sequence, name: str) -> Sequence | None:
     if len(a.items) != len(b.items):
         return None
@@ -243,6 +257,7 @@ _JOINS: dict[str, Callable[[Interpreter, Formula, Any, Any, str], Value | None]]
     "parameters": _same_parameters,
     "tensor": _same_tensor,
     "sequence": _same_items,
+    "unknown": _same_unknown,
 }
 
 
@@ -263,7 +278,7 @@ def on_each(at: Interpreter, value: Value, act: Callable[[Value], Value]) -> Val
     """Do what a call does on each of the values that its receiver may be; None can be no receiver."""
     if not isinstance(value, Choice):
         return act(value)
-    options = [(f, v) for f, v in value.options if not (isinstance(v, Const) and v.value is None)]
+    options = [(f, v) for f, v in value.options if v.value is not None]
     if not options:
         return at.opaque(("of none", at.number(value)), "")
     return _each(at, options, act, excluded=len(options) < len(value.options))
@@ -295,19 +310,8 @@ def _each(
     return join_values(at, formula, results[0], results[1], "each")
 
 
-def _is_truth(value: Value) -> bool:
-    return isinstance(value, Truth) or (isinstance(value, Const) and isinstance(value.value, bool))
-
-
-def _formula(value: Value) -> Formula:
-    if isinstance(value, Truth):
-        return value.formula
-    assert isinstance(value, Const)
-    return bool(value.value)
-
-
 def _same_number(a: Value | None, b: Value | None) -> bool:
-    return a is b or (isinstance(a, Const) and isinstance(b, Const) and a.value == b.value)
+    return a is b or (isinstance(a, Const) and b is not None and a.value == b.value)
 
 
 def _mentions(question: object, key: object) -> bool:

@@ -9,12 +9,12 @@ from ...protocol import surface
 from ...protocol.words import Words
 from ..project.module import Function
 from ..project.syntax import walk
-from .conditions import both
+from .conditions import Formula, both
 from .contexts import close_context, enter, exit_context, with_items
 from .expressions import assign, name_it
 from .forks import join_values
 from .imports import dotted_name
-from .interpreter import Handlers, Interpreter
+from .interpreter import Handlers, Interpreter, first_answer
 from .tensors import in_region
 from .unknown import unknown
 from .values import (
@@ -68,17 +68,9 @@ def follow(
     if function in at.active:
         _recursion(at, func, node)
         return at.fresh(node, "recursive")
-    if function.abstract():
-        _reach(at, function)
-        words = Words(node.func) if isinstance(node, ast.Call) else function.name
-        return unknown(at, at.opaque(("abstract", id(function.node)), words), args, keywords, node)
-    matters = function.words if at.module.trains else function.contexts
-    spoilt = function.fragile and in_region(at)
-    if not (matters or spoilt or always or func.wrappers or _worthwhile(at, function)):
-        _reach(at, function)
-        return unknown(at, at.opaque(("function", id(function.node)), function.name), args, keywords, node)
-    if len(at.active) >= DEPTH or at.spent > BUDGET or _too_far(at, function):
-        return unknown(at, at.opaque(("function", id(function.node)), function.name), args, keywords, node)
+    instead = _unread(at, func, node, always=always)
+    if instead is not None:
+        return unknown(at, instead, args, keywords, node)
     _reach(at, function)
     frame = Frame(function, func.frame, at.site(node))
     _bind(at, frame, function, args, keywords, node)
@@ -92,6 +84,23 @@ def follow(
         value = at.fresh(node, "pieces")
         value.pieces = True
     return value
+
+
+def _unread(at: Interpreter, func: FunctionValue, node: ast.AST, *, always: bool) -> Opaque | None:
+    """The unknown value that stands for a function whose body is not read."""
+    function = func.function
+    if function.abstract():
+        _reach(at, function)
+        return at.opaque(
+            ("abstract", id(function.node)), Words(node.func) if isinstance(node, ast.Call) else function.name
+        )
+    matters = function.words if at.module.trains else function.contexts
+    spoilt = function.fragile and in_region(at)
+    if not (matters or spoilt or always or func.wrappers or _worthwhile(at, function)):
+        _reach(at, function)
+    elif len(at.active) < DEPTH and at.spent <= BUDGET and not _too_far(at, function):
+        return None
+    return at.opaque(("function", id(function.node)), function.name)
 
 
 def _too_far(at: Interpreter, function: Function) -> bool:
@@ -133,18 +142,7 @@ def run(at: Interpreter, frame: Frame, function: Function, wrappers: tuple[Value
     for wrapper in regions:
         name_it(at, wrapper, "")
         enter(at, wrapper, place)
-    body = function.node.body
-    if isinstance(function.node, ast.Lambda):
-        value = at.evaluate(function.node.body)
-        if at.state.cur is not None:
-            frame.returns.append((at.state.cur, True, value, at.state.heap))
-    else:
-        assert isinstance(body, list)
-        marker = len(at.state.loops)
-        at.read(body)
-        del at.state.loops[marker:]
-        if at.state.cur is not None:
-            frame.returns.append((at.state.cur, at.short(both(*at.state.path[frame.path_base :])), NONE, at.state.heap))
+    _read_body(at, frame, function)
     del at.state.path[base:]
     at.state.cur = at.draft.join(cur for cur, *_ in frame.returns)
     value = _returned(at, frame)
@@ -165,6 +163,22 @@ def run(at: Interpreter, frame: Frame, function: Function, wrappers: tuple[Value
     return value
 
 
+def _read_body(at: Interpreter, frame: Frame, function: Function) -> None:
+    """Read what a function does; it returns where it comes to its end, too."""
+    formula: Formula = True
+    if isinstance(function.node, ast.Lambda):
+        value = at.evaluate(function.node.body)
+    else:
+        value = NONE
+        marker = len(at.state.loops)
+        at.read(function.node.body)
+        del at.state.loops[marker:]
+        if at.state.cur is not None:
+            formula = at.short(both(*at.state.path[frame.path_base :]))
+    if at.state.cur is not None:
+        frame.returns.append((at.state.cur, formula, value, at.state.heap))
+
+
 def _returned(at: Interpreter, frame: Frame) -> Value:
     if not frame.returns:
         return NONE
@@ -173,13 +187,8 @@ def _returned(at: Interpreter, frame: Frame) -> Value:
     way = ("way", at.serial)
     for _, formula, earlier, earlier_heap in reversed(frame.returns[:-1]):
         if earlier is not value:
-            value = join_values(
-                at,
-                formula if formula is not True else at.ask(way, "", at.turning()),
-                earlier,
-                value,
-                "returned",
-            )
+            asked = formula if formula is not True else at.ask(way, "", at.turning())
+            value = join_values(at, asked, earlier, value, "returned")
         if earlier_heap is not heap:
             heap = {**earlier_heap, **heap}
     at.state.heap = heap
@@ -190,13 +199,12 @@ def _recursion(at: Interpreter, func: FunctionValue, node: ast.AST) -> None:
     """A function that is being read calls itself: its decorators enter their contexts once more."""
     depth = at.state.depth
     place = func.function.decorators[0] if func.function.decorators else node
-    for wrapper in func.wrappers:
-        if not isinstance(wrapper, GradMode):
-            enter(at, wrapper, place)
-    for wrapper in func.wrappers:
-        if not isinstance(wrapper, GradMode):
-            exit_context(at, wrapper, place, depth)
-            close_context(at, wrapper)
+    regions = [wrapper for wrapper in func.wrappers if not isinstance(wrapper, GradMode)]
+    for wrapper in regions:
+        enter(at, wrapper, place)
+    for wrapper in regions:
+        exit_context(at, wrapper, place, depth)
+        close_context(at, wrapper)
     at.state.depth = depth
 
 
@@ -205,22 +213,13 @@ def _bind(at: Interpreter, frame: Frame, function: Function, args: Args, keyword
     spec = function.node.args
     names = function.parameters()
     rest = dict(keywords)
-    for i, parameter in enumerate(names):
-        if i < len(args):
-            frame.vars[parameter.arg] = args[i]
-        elif parameter.arg in rest:
+    frame.vars.update(zip([parameter.arg for parameter in names], args, strict=False))
+    for parameter in [*names, *spec.kwonlyargs]:
+        if parameter.arg in rest and parameter.arg not in frame.vars:
             frame.vars[parameter.arg] = rest.pop(parameter.arg)
-    for keyword in spec.kwonlyargs:
-        if keyword.arg in rest:
-            frame.vars[keyword.arg] = rest.pop(keyword.arg)
-    defaults = list(zip(reversed(names), reversed(spec.defaults), strict=False))
-    defaults += [(a, d) for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None]
     starred = "**" in rest or has_stars(node)
-    for parameter, default in defaults:
-        if parameter.arg not in frame.vars and not starred:
-            outer, at.state.frame = at.state.frame, frame
-            frame.vars[parameter.arg] = at.evaluate(default)
-            at.state.frame = outer
+    if not starred:
+        _bind_defaults(at, frame, spec, names)
     for parameter in [*names, *spec.kwonlyargs]:
         if parameter.arg not in frame.vars:
             key = ("missing", at.place_key(node), parameter.arg)
@@ -229,6 +228,16 @@ def _bind(at: Interpreter, frame: Frame, function: Function, args: Args, keyword
         frame.vars[spec.vararg.arg] = Sequence(list(args[len(names) :]), open=starred)
     if spec.kwarg is not None:
         frame.vars[spec.kwarg.arg] = Mapping(dict(rest), open=starred)
+
+
+def _bind_defaults(at: Interpreter, frame: Frame, spec: ast.arguments, names: list[ast.arg]) -> None:
+    defaults = list(zip(reversed(names), reversed(spec.defaults), strict=False))
+    defaults += [(a, d) for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None]
+    outer, at.state.frame = at.state.frame, frame
+    for parameter, default in defaults:
+        if parameter.arg not in frame.vars:
+            frame.vars[parameter.arg] = at.evaluate(default)
+    at.state.frame = outer
 
 
 def bind_unknown(at: Interpreter, frame: Frame, function: Function) -> None:
@@ -248,22 +257,24 @@ def bind_unknown(at: Interpreter, frame: Frame, function: Function) -> None:
 
 
 def _annotated(at: Interpreter, value: Opaque, parameter: ast.arg) -> Value:
-    annotation = parameter.annotation
-    if annotation is None:
-        return value
-    for node in walk(annotation):
-        if isinstance(node, (ast.Name, ast.Attribute)):
-            named = dotted_name(at, node)
-            for recognise in at.handlers.annotations if named else ():
-                found = recognise(at, named or "", value, parameter)
-                if found is not None:
-                    return found
-            entry = surface.lookup(named) if named else None
-            role = entry.role if entry is not None else surface.BASES.get(named or "")
-            if role in (surface.SCALER, surface.OPTIMIZER, surface.MODULE):
-                thing = at.thing(("annotated", id(parameter)), role, parameter.arg, at.site(parameter))
-                return Ref(thing, True, value)
+    for node in walk(parameter.annotation) if parameter.annotation is not None else ():
+        named = dotted_name(at, node)
+        found = _of_type(at, named, value, parameter) if named else None
+        if found is not None:
+            return found
     return value
+
+
+def _of_type(at: Interpreter, named: str, value: Opaque, parameter: ast.arg) -> Value | None:
+    """What a parameter is whose annotation names a type."""
+    found = first_answer(at.handlers.annotations, at, named, value, parameter)
+    if found is not None:
+        return found
+    entry = surface.lookup(named)
+    role = entry.role if entry is not None else surface.BASES.get(named)
+    if role not in (surface.SCALER, surface.OPTIMIZER, surface.MODULE):
+        return None
+    return Ref(at.thing(("annotated", id(parameter)), role, parameter.arg, at.site(parameter)), True, value)
 
 
 def _with_helper(at: Interpreter, context: HelperContext, node: ast.With | ast.AsyncWith, index: int) -> None:

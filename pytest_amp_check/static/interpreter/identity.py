@@ -8,24 +8,13 @@ from ...protocol.events import Event
 from ...protocol.words import Words
 from .conditions import Formula, both, either
 from .interpreter import Interpreter
-from .values import EMPTY, Choice, Const, Divisor, Opaque, Tensor, Value
-
-
-class _Equals:
-    """The words of a question whether something equals a constant."""
-
-    __slots__ = ("_of", "_other")
-
-    def __init__(self, of: object, other: object) -> None:
-        self._of = of
-        self._other = other
-
-    def __str__(self) -> str:
-        return f"{self._of} == {self._other!r}"
+from .values import EMPTY, UNREAD, Choice, Const, Divisor, Opaque, Tensor, Value
+from .wording import Phrase
 
 
 def structural(at: Interpreter, word: str, parts: tuple[Value, ...], text: object, *extra: object) -> Opaque:
     """The unknown value that an operation on values gives: the same for the same operation on the same values."""
+    number = at.number
     loops: frozenset[int] = EMPTY
     readings: tuple[Event, ...] = ()
     graded = False
@@ -33,10 +22,9 @@ def structural(at: Interpreter, word: str, parts: tuple[Value, ...], text: objec
         turning = part.loops or part.turns()
         if turning is not EMPTY:
             loops = turning if loops is EMPTY else loops | turning
-        if isinstance(part, Opaque):
-            graded = graded or part.graded
+        graded = graded or part.graded
         readings += part.readings
-    made = at.opaque((word, *extra, tuple([part.identity(at.number) for part in parts])), text, loops)
+    made = at.opaque((word, *extra, tuple([part.identity(number) for part in parts])), text, loops)
     if readings:
         made.readings = tuple(dict.fromkeys((*made.readings, *readings)))
     made.graded = graded
@@ -45,18 +33,18 @@ def structural(at: Interpreter, word: str, parts: tuple[Value, ...], text: objec
 
 def is_equal(at: Interpreter, value: Value, other: object, node: ast.AST) -> Formula:
     """The condition under which a value equals a constant: the same question as a comparison of the two."""
-    if isinstance(value, Const):
+    if value.value is not UNREAD:
         return bool(value.value == other)
     if isinstance(value, Choice):
         return either(*(both(formula, is_equal(at, v, other, node)) for formula, v in value.options))
     pair = sorted((repr(value.identity(at.number)), repr(Const(other).identity(at.number))))
     words = value.words if isinstance(value, Opaque) else ""
-    return at.ask(("equal", *pair), _Equals(words, other), value.loops, node)
+    return at.ask(("equal", *pair), Phrase("{} == {!r}", words, other), value.loops, node)
 
 
 def number_key(at: Interpreter, number: Value) -> object:
     """What identifies a number by which losses are divided."""
-    if isinstance(number, Const) and isinstance(number.value, (int, float)):
+    if isinstance(number.value, (int, float)):
         return ("const", repr(float(number.value)))
     return number.identity(at.number)
 
@@ -81,7 +69,7 @@ def multiply(at: Interpreter, made: Tensor | Opaque, value: Tensor | Opaque, num
 
 def _is_small(number: Value, written: ast.expr | None) -> bool:
     """Whether a number is one, or the two that stands in a mean of two losses."""
-    if not isinstance(number, Const) or not isinstance(number.value, (int, float)):
+    if not isinstance(number.value, (int, float)):
         return False
     return number.value <= 1 or (number.value <= 2 and isinstance(written, ast.Constant))
 

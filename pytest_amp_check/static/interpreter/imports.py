@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable
 
 from ...protocol import surface
 from ..project.module import Imported, Module
 from ..project.project import is_spoken_for
-from ..project.syntax import walk
 from .interpreter import Interpreter
-from .values import Const, Frame, ImportedValue, ModuleValue, Named, Value
+from .values import Frame, ImportedValue, ModuleValue, Named, Value
+from .wording import names_in
 
 BUILTINS = frozenset(
     "abs all any bool callable chain dict divmod enumerate exit filter float format getattr hasattr id int isinstance "
@@ -52,14 +51,6 @@ def _global_value(at: Interpreter, home: Frame, name: str) -> Value | None:
     return value
 
 
-def at_home(at: Interpreter, module: Module, act: Callable[[], Value | None]) -> Value | None:
-    """What is found among the globals of a module."""
-    outer, at.state.frame = at.state.frame, globals_of(at, module)
-    value = act()
-    at.state.frame = outer
-    return value
-
-
 def globals_of(at: Interpreter, module: Module) -> Frame:
     """The globals of a file."""
     if module is at.module:
@@ -91,7 +82,7 @@ def _bind_global(at: Interpreter, home: Frame, name: str) -> None:
     at.unrecorded(act)
     at.active = active
     value = home.vars.get(name)
-    if isinstance(value, Const) and isinstance(value.value, (bool, int, float)):
+    if value is not None and isinstance(value.value, (bool, int, float)):
         # A setting: people change these, and other files may have.
         home.vars[name] = at.opaque(("global", *key), name)
     at.binding.discard(key)
@@ -102,7 +93,7 @@ def imported(at: Interpreter, origin: Imported) -> Value:
     shim = at.state.shims + at.state.trying > 0
     if not is_spoken_for(origin) and at.project.leads(origin, at.state.frame.module.path):
         return ImportedValue(origin, shim=shim)
-    return _named(origin, shim=shim)
+    return Named(_dotted(origin), shim=shim)
 
 
 def _loaded(at: Interpreter, frame: Frame, name: str) -> Value:
@@ -110,7 +101,7 @@ def _loaded(at: Interpreter, frame: Frame, name: str) -> Value:
     value = frame.vars[name]
     if isinstance(value, ImportedValue):
         # While it is looked for, it is what it would be if it were not found.
-        frame.vars[name] = _named(value.origin, shim=value.shim)
+        frame.vars[name] = Named(_dotted(value.origin), shim=value.shim)
         found = _from_module(at, value.origin, frame.module) if at.module.trains else None
         if found is not None:
             frame.vars[name] = found
@@ -165,15 +156,8 @@ def _lists_imports(statement: ast.stmt, module: Module) -> bool:
     """Whether a statement gives a name a table of what other files define: reading it would read all of these."""
     if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
         return False
-    names = {node.id for node in walk(statement.value) if isinstance(node, ast.Name)}
-    return len(names & module.imports.keys()) > LISTED
+    return len(names_in(statement.value) & module.imports.keys()) > LISTED
 
 
 def _dotted(origin: Imported) -> str:
     return "." * origin.level + ".".join(filter(None, (origin.module, origin.name)))
-
-
-def _named(origin: Imported, *, shim: bool) -> Named:
-    value = Named(_dotted(origin))
-    value.shim = shim
-    return value

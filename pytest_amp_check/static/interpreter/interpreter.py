@@ -10,7 +10,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Items
 
 from ...protocol import events as e
-from ...protocol.events import Event, Graph, Node, Program, Site, Thing
+from ...protocol.events import Event, Graph, Node, Program, Site, Test, Thing
 from ..project.module import Class, Function, Module
 from ..project.project import Project
 from .conditions import Formula, Tests, literals, weight
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     Notes = TypeVar("Notes")
+    Result = TypeVar("Result")
 
 #: Tests that a formula may speak of.
 LONG = 24
@@ -306,33 +307,30 @@ class Interpreter:
         """Add an event here; ``names`` among the facts become the event's names."""
         if self.state.cur is None:
             return None
-        names = facts.pop("names", None)
         if kind == e.ZERO_GRAD and self.state.rescuing:
             facts["rescue"] = True
-        self._count_turns(kind, facts)
-        event = Event(kind, self.site(node), subject, object, facts, names, self.guards())
-        here = self.draft.node(event)
-        self.draft.link(self.state.cur, here)
-        self.state.cur = here
-        self.draft.happened += 1
-        for handlers in self.state.handlers:
-            handlers.append(here)
+        event = self._happens(self.state.cur, kind, self.site(node), subject, object, facts)
+        for places in self.state.handlers:
+            places.append(self.state.cur)
         return event
 
     def emit_at(self, kind: e.Kind, site: Site, subject: int | None, **facts: Any) -> None:
         """Add an event here that speaks of another place."""
         if self.state.cur is not None:
-            names = facts.pop("names", None)
-            self._count_turns(kind, facts)
-            here = self.draft.node(Event(kind, site, subject, None, facts, names, self.guards()))
-            self.draft.link(self.state.cur, here)
-            self.state.cur = here
-            self.draft.happened += 1
+            self._happens(self.state.cur, kind, site, subject, None, facts)
 
-    def _count_turns(self, kind: e.Kind, facts: dict[str, Any]) -> None:
-        """Say in which loops an event happens, where its kind declares that this matters."""
+    def _happens(
+        self, cur: int, kind: e.Kind, site: Site, subject: int | None, object: int | None, facts: dict[str, Any]
+    ) -> Event:
+        names = facts.pop("names", None)
         if kind.turns:
+            # In which loops it happens matters.
             facts.setdefault("loops", (*(loop.key for loop in self.state.loops), *self.state.turns))
+        event = Event(kind, site, subject, object, facts, names, self.guards())
+        self.state.cur = self.draft.node(event)
+        self.draft.link(cur, self.state.cur)
+        self.draft.happened += 1
+        return event
 
     def guards(self) -> tuple[tuple[int, bool], ...]:
         """The tests under which the place being read stands."""
@@ -393,15 +391,34 @@ class Interpreter:
 
     # Questions about values.
 
+    def test(self, question: object, text: object, loops: frozenset[int], node: ast.AST | None = None) -> Test:
+        return self.tests.test(question, text, self.site(node) if node is not None else None, loops)
+
     def ask(self, question: object, text: object, loops: frozenset[int], node: ast.AST | None = None) -> Formula:
-        test = self.tests.test(question, text, self.site(node) if node is not None else None, loops)
-        return ("test", test.key)
+        return ("test", self.test(question, text, loops, node).key)
 
     def short(self, formula: Formula) -> Formula:
         """A formula, or where it speaks of many tests a question of its own, so that formulas do not grow for ever."""
         if weight(formula, LONG) < LONG:
             return formula
         return self.ask(("long", formula), "", self.turning())
+
+
+def within(at: Interpreter, frame: Frame, act: Callable[[], Result]) -> Result:
+    """What is found where the variables are those of a frame."""
+    outer, at.state.frame = at.state.frame, frame
+    result = act()
+    at.state.frame = outer
+    return result
+
+
+def first_answer(asked: Items[Callable[..., Value | None]], *given: Any) -> Value | None:
+    """The answer of the first that has one."""
+    for ask in asked:
+        found = ask(*given)
+        if found is not None:
+            return found
+    return None
 
 
 def _noted(held: dict[Any, Any], kind: Callable[[], Notes]) -> Notes:

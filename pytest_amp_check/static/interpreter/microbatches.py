@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from ..project.module import stored_names
 from ..project.syntax import children, walk
+from .wording import names_in
 
 #: Calls that cut a batch into pieces.
 PIECES = frozenset({"chunk", "split", "tensor_split", "array_split", "islice", "batched"})
@@ -14,16 +15,12 @@ PIECES = frozenset({"chunk", "split", "tensor_split", "array_split", "islice", "
 
 def draws(nodes: Iterable[ast.AST]) -> bool:
     """Whether something is taken from an iterator: ``next(it)``, ``it.next()``."""
-    for top in nodes:
-        for node in walk(top):
-            if not isinstance(node, ast.Call):
-                continue
-            func = node.func
-            if isinstance(func, ast.Name) and func.id == "next":
-                return True
-            if isinstance(func, ast.Attribute) and func.attr in ("next", "__next__"):
-                return True
-    return False
+    calls = [node.func for top in nodes for node in walk(top) if isinstance(node, ast.Call)]
+    return any(
+        (isinstance(func, ast.Name) and func.id == "next")
+        or (isinstance(func, ast.Attribute) and func.attr in ("next", "__next__"))
+        for func in calls
+    )
 
 
 def keeps_gradients(body: list[ast.stmt]) -> bool:
@@ -33,21 +30,15 @@ def keeps_gradients(body: list[ast.stmt]) -> bool:
 
 def selects(body: list[ast.stmt], target: ast.expr) -> bool:
     """Whether the index of a loop picks what its turn works on: a time step, a view, a task."""
-    names = {node.id for node in walk(target) if isinstance(node, ast.Name)}
-    for top in body:
-        for node in walk(top):
-            if isinstance(node, ast.Subscript) and any(
-                isinstance(part, ast.Name) and part.id in names for part in walk(node.slice)
-            ):
-                return True
-    return False
+    names = names_in(target)
+    subscripts = [node for top in body for node in walk(top) if isinstance(node, ast.Subscript)]
+    return any(not names.isdisjoint(names_in(node.slice)) for node in subscripts)
 
 
 def loaded(body: list[ast.stmt]) -> set[str]:
     """The names that a block reads and does not assign."""
     assigned, _ = stored_names(body)
-    names = {node.id for top in body for node in walk(top) if isinstance(node, ast.Name)}
-    return names - assigned
+    return names_in(*body) - assigned
 
 
 def stored_beside(outer: ast.For | ast.AsyncFor | ast.While, inner: ast.stmt) -> set[str]:

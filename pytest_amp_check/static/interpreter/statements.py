@@ -22,7 +22,7 @@ from .expressions import (
 )
 from .forks import branch, fork, join_values
 from .imports import imported, look_up
-from .interpreter import Handlers, Interpreter
+from .interpreter import Handlers, Interpreter, within
 from .microbatches import draws, keeps_gradients, loaded, selects, stored_beside
 from .state import Loop
 from .values import (
@@ -44,13 +44,16 @@ from .values import (
     Tensor,
     Value,
 )
-from .wording import wording
+from .wording import names_in, wording
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-TYPE_CHECKING = False
+#: Roles of things of which a loop may go over several.
+OBJECTS = frozenset(("optimizer", "scaler"))
+#: Decorators that make a context of a function.
+MANAGERS = ("contextlib.contextmanager", "contextlib.asynccontextmanager")
 #: Literal sequences up to this length are read item by item.
 UNROLL = 4
 
@@ -81,10 +84,6 @@ def _ann_assign(at: Interpreter, node: ast.AnnAssign) -> None:
         assign(at, node.target, at.evaluate(node.value))
 
 
-def _aug_assign(at: Interpreter, node: ast.AugAssign) -> None:
-    augment(at, node)
-
-
 def _return(at: Interpreter, node: ast.Return) -> None:
     value = at.evaluate(node.value) if node.value is not None else NONE
     leave(at, at.state.frame.unwind_base)
@@ -109,22 +108,13 @@ def _raise(at: Interpreter, node: ast.Raise) -> None:
     at.state.cur = None
 
 
-def _break(at: Interpreter, node: ast.Break) -> None:
+def _jump(at: Interpreter, node: ast.Break | ast.Continue) -> None:
     if at.state.loops:
         loop = at.state.loops[-1]
         leave(at, loop.unwind_base)
         if at.state.cur is not None:
-            at.draft.leave(loop.breaks, (at.state.cur, at.state.frame.vars, at.state.heap))
-    at.draft.jumped += 1
-    at.state.cur = None
-
-
-def _continue(at: Interpreter, node: ast.Continue) -> None:
-    if at.state.loops:
-        loop = at.state.loops[-1]
-        leave(at, loop.unwind_base)
-        if at.state.cur is not None:
-            at.draft.leave(loop.continues, (at.state.cur, at.state.frame.vars, at.state.heap))
+            exits = loop.breaks if isinstance(node, ast.Break) else loop.continues
+            at.draft.leave(exits, (at.state.cur, at.state.frame.vars, at.state.heap))
     at.draft.jumped += 1
     at.state.cur = None
 
@@ -146,7 +136,7 @@ def _delete(at: Interpreter, node: ast.Delete) -> None:
             at.state.frame.vars.pop(target.id, None)
         elif isinstance(target, ast.Subscript):
             holder, place = at.evaluate(target.value), at.evaluate(target.slice)
-            if isinstance(holder, Mapping) and isinstance(place, Const):
+            if isinstance(holder, Mapping):
                 holder.items.pop(place.value, None)
 
 
@@ -189,25 +179,26 @@ def decorate(at: Interpreter, decorator: ast.expr, value: Value, node: ast.AST) 
     applied = at.evaluate(decorator)
     if isinstance(applied, Named):
         at.call_value(applied, [], {}, decorator)
-        if applied.name in ("contextlib.contextmanager", "contextlib.asynccontextmanager") and isinstance(
-            value, FunctionValue
-        ):
-            value.function.manager = True
-    if not isinstance(value, FunctionValue):
-        return value
-    if isinstance(applied, (Ref, Choice)) and holds_autocast(applied):
-        function = value.function
-        if function.generator or isinstance(function.node, ast.AsyncFunctionDef):
-            words = wording(decorator)
-            key = applied.thing.key if isinstance(applied, Ref) else None
-            at.emit(e.SCOPE_LOST, decorator, key, how="generator", names={"context": words, "function": function.name})
-            return value
-        return FunctionValue(function, value.frame, value.receiver, (*value.wrappers, applied))
-    if isinstance(applied, GradMode):
-        return FunctionValue(value.function, value.frame, value.receiver, (*value.wrappers, applied))
+    return _decorated(at, applied, value, decorator, node) if isinstance(value, FunctionValue) else value
+
+
+def _decorated(
+    at: Interpreter, applied: Value, value: FunctionValue, decorator: ast.expr, node: ast.AST
+) -> FunctionValue:
+    function = value.function
     if isinstance(applied, FunctionValue):
         made = at.call_value(applied, [value], {}, node)
         return made if isinstance(made, FunctionValue) else value
+    if isinstance(applied, Named) and applied.name in MANAGERS:
+        function.manager = True
+    region = holds_autocast(applied)
+    if region and (function.generator or isinstance(function.node, ast.AsyncFunctionDef)):
+        names = {"context": wording(decorator), "function": function.name}
+        key = applied.thing.key if isinstance(applied, Ref) else None
+        at.emit(e.SCOPE_LOST, decorator, key, how="generator", names=names)
+        return value
+    if region or isinstance(applied, GradMode):
+        return FunctionValue(function, value.frame, value.receiver, (*value.wrappers, applied))
     return value
 
 
@@ -216,13 +207,11 @@ def _class(at: Interpreter, node: ast.ClassDef) -> None:
     at.state.frame.vars[node.name] = ClassValue(cls, at.state.frame)
     if not cls.words:
         return
-    outer, frame = at.state.frame, Frame(at.state.frame.function, at.state.frame, at.state.frame.caller)
+    frame = Frame(at.state.frame.function, at.state.frame, at.state.frame.caller)
     frame.of_class = True
     at.captured.append(frame)
     frame.path_base, frame.unwind_base = len(at.state.path), len(at.state.unwind)
-    at.state.frame = frame
-    at.read(node.body)
-    at.state.frame = outer
+    within(at, frame, lambda: at.read(node.body))
     at.class_vars[node] = frame.vars
 
 
@@ -277,12 +266,12 @@ def _match(at: Interpreter, node: ast.Match) -> None:
 def _try(at: Interpreter, node: ast.Try) -> None:
     shim = any(catches_import(handler) for handler in node.handlers)
     at.state.trying += shim
-    before_vars, before_heap, before_cur = dict(at.state.frame.vars), dict(at.state.heap), at.state.cur
+    before_vars, before_heap = dict(at.state.frame.vars), dict(at.state.heap)
     raised: list[int] = [at.state.cur] if at.state.cur is not None else []
     base = len(at.state.unwind)
     if node.finalbody:
         frame = at.state.frame
-        at.state.unwind = [*at.state.unwind, lambda: in_frame(at, frame, lambda: at.read(node.finalbody))]
+        at.state.unwind = [*at.state.unwind, lambda: within(at, frame, lambda: at.read(node.finalbody))]
     at.state.handlers.append(raised)
     at.state.guarded += bool(node.handlers)
     depth, entered = at.state.depth, at.state.entered
@@ -300,28 +289,26 @@ def _try(at: Interpreter, node: ast.Try) -> None:
         if at.state.entered != entered:
             at.emit(e.AUTOCAST_EXIT, handler, depth=depth)
         at.state.frame.vars, at.state.heap = dict(in_try), dict(before_heap)
-        if handler.name:
-            at.state.frame.vars[handler.name] = at.fresh(handler, handler.name)
-        at.state.rescuing += 1
-        at.read(handler.body)
-        at.state.rescuing -= 1
+        _rescue(at, handler)
         ends.append((at.state.cur, at.state.frame.vars, at.state.heap))
     at.state.unwind = at.state.unwind[:base]
     at.state.shims -= shim
-    live = [end for end in ends if end[0] is not None]
-    if not live:
-        at.state.cur = None
-        if node.finalbody and before_cur is not None and raised and not node.handlers:
-            _only_raised(at, node, raised)
-        return
-    cur, variables, heap = live[0]
-    for other in live[1:]:
-        # Which way it went cannot be asked again; the body of the try is what the values are taken from.
-        cur = at.draft.join((cur, other[0]))
-        variables = {**other[1], **variables}
-        heap = {**other[2], **heap}
-    at.state.cur, at.state.frame.vars, at.state.heap = cur, variables, heap
-    at.read(node.finalbody)
+    # Which way it went cannot be asked again; the body of the try is what the values are taken from.
+    live = [(cur, variables, heap) for cur, variables, heap in ends if cur is not None]
+    at.state.cur = None
+    _gather(at, live)
+    if not live and node.finalbody and raised and not node.handlers:
+        _only_raised(at, node, raised)
+    else:
+        at.read(node.finalbody)
+
+
+def _rescue(at: Interpreter, handler: ast.ExceptHandler) -> None:
+    if handler.name:
+        at.state.frame.vars[handler.name] = at.fresh(handler, handler.name)
+    at.state.rescuing += 1
+    at.read(handler.body)
+    at.state.rescuing -= 1
 
 
 def _raising(at: Interpreter, places: list[int]) -> list[int]:
@@ -349,32 +336,17 @@ def _only_raised(at: Interpreter, node: ast.Try, raised: list[int]) -> None:
     at.state.cur = None
 
 
-def in_frame(at: Interpreter, frame: Frame, act: Callable[[], None]) -> None:
-    saved = at.state.frame
-    at.state.frame = frame
-    act()
-    at.state.frame = saved
-
-
 def _for(at: Interpreter, node: ast.For | ast.AsyncFor) -> None:
     iterable = at.evaluate(node.iter)
     items = _few_items(iterable)
-    if items is None and (
-        _is_of_params(iterable)
-        or _is_of_things(iterable)
-        or _binds_object(at, node.target)
-        or _chooses_object(at, node)
-    ):
+    if items is None and _stands_for_all(at, node, iterable):
         # What is done to every parameter, or to every optimizer, is done to the one that stands for them all.
         items = [each_of(at, iterable, node.iter)]
     if items is not None:
         _unrolled(at, node, items)
         return
     pieces = iterable.pieces or (
-        isinstance(iterable, Opaque)
-        and iterable.iterates == "range"
-        and not selects(node.body, node.target)
-        and _draws_anew(at, node)
+        iterable.iterates == "range" and not selects(node.body, node.target) and _draws_anew(at, node)
     )
 
     def bind() -> None:
@@ -383,28 +355,33 @@ def _for(at: Interpreter, node: ast.For | ast.AsyncFor) -> None:
     _loop(at, node, bind, None, pieces=pieces)
 
 
-def _binds_object(at: Interpreter, target: ast.expr) -> bool:
-    return any(
-        isinstance(part, ast.Name) and at.state.frame.module.uses.get(part.id) in ("optimizer", "scaler")
-        for part in walk(target)
+def _stands_for_all(at: Interpreter, node: ast.For | ast.AsyncFor, iterable: Value) -> bool:
+    """Whether a loop does the same to each of what it goes over, so that one turn tells what it does to all."""
+    return (
+        _is_of_params(iterable)
+        or _is_of_things(iterable)
+        or any(_is_object(at, name) for name in names_in(node.target))
+        or _chooses_object(at, node)
     )
+
+
+def _is_object(at: Interpreter, name: str | None) -> bool:
+    """Whether this file uses what a name stands for as an optimizer or a scaler."""
+    return at.state.frame.module.uses.get(name or "") in OBJECTS
 
 
 def _chooses_object(at: Interpreter, node: ast.For | ast.AsyncFor) -> bool:
     """Whether the variable of a loop picks an optimizer out of several, another one in each turn."""
-    if "optimizer" not in at.state.frame.module.uses.values() and "scaler" not in at.state.frame.module.uses.values():
+    if not OBJECTS.intersection(at.state.frame.module.uses.values()):
         return False
-    names = {part.id for part in walk(node.target) if isinstance(part, ast.Name)}
-    for inner in _own_nodes(node.body):
-        if isinstance(inner, ast.Assign) and isinstance(inner.value, ast.Subscript):
-            index = {part.id for part in walk(inner.value.slice) if isinstance(part, ast.Name)}
-            thing = any(
-                at.state.frame.module.uses.get(chain(target) or "") in ("optimizer", "scaler")
-                for target in inner.targets
-            )
-            if thing and index & names:
-                return True
-    return False
+    names = names_in(node.target)
+    return any(
+        isinstance(inner, ast.Assign)
+        and isinstance(inner.value, ast.Subscript)
+        and any(_is_object(at, chain(target)) for target in inner.targets)
+        and not names.isdisjoint(names_in(inner.value.slice))
+        for inner in _own_nodes(node.body)
+    )
 
 
 def _unrolled(at: Interpreter, node: ast.For | ast.AsyncFor, items: list[Value]) -> None:
@@ -481,15 +458,7 @@ def _loop(
     at.state.loops.append(loop)
     base = len(at.state.path)
     at.state.cur = head
-    past: int | None
-    if test is None:
-        # A loop over data that is empty teaches nothing: it is taken to turn at least once.
-        entry, past = at.draft.node(), at.draft.node()
-        at.draft.link(head, entry)
-        at.draft.link(head, past, first, False)
-        at.state.cur = entry
-    else:
-        at.state.cur, past = branch(at, condition(at, test))
+    at.state.cur, past = branch(at, condition(at, test)) if test is not None else _over_data(at, head, first)
     bind()
     at.read(body)
     del at.state.path[base:]
@@ -515,6 +484,14 @@ def _loop(
     at.state.cur = at.draft.forget(mark, at.state.cur)
 
 
+def _over_data(at: Interpreter, head: int, first: int) -> tuple[int, int]:
+    """The way into a loop over data and past it: if they are empty nothing is learnt, so it turns at least once."""
+    entry, past = at.draft.node(), at.draft.node()
+    at.draft.link(head, entry)
+    at.draft.link(head, past, first, False)
+    return entry, past
+
+
 def _leaves_the_step(at: Interpreter, head: int, loop: Loop) -> bool:
     """Whether a loop that was just read runs backward and leaves the step to what follows; its events say so."""
     events = [node.event for node in at.draft.nodes[head:] if node.event is not None]
@@ -523,13 +500,12 @@ def _leaves_the_step(at: Interpreter, head: int, loop: Loop) -> bool:
         return False
     if any(event.kind in (e.SCALER_STEP, e.STEP, e.HANDOFF) for event in events):
         return False
-    for event in backwards:
-        if loop.pieces or "inside" not in event.facts:
-            event.facts["inside"] = e.MICRO if loop.pieces else e.LOOSE
     for event in events:
         if event.kind == e.LOOP_EXIT:
             # The window that its loop stands in goes on.
             event.facts["within"] = True
+        elif event.kind == e.BACKWARD and (loop.pieces or "inside" not in event.facts):
+            event.facts["inside"] = e.MICRO if loop.pieces else e.LOOSE
     return True
 
 
@@ -551,9 +527,8 @@ def _carry(at: Interpreter, body: list[ast.stmt], loop: Loop, bind: Callable[[],
     names, attributes = stored_names(body)
     carried = [name for name in names if name in at.state.frame.vars]
     held = [key for key in at.state.heap if key[1] in attributes]
-    trial = any(_may_become_thing(at.state.frame.vars[name]) for name in carried)
-    trial = trial or any(_may_become_thing(at.state.heap[key]) for key in held)
-    if trial and at.spent < 4_000:
+    values = [*(at.state.frame.vars[name] for name in carried), *(at.state.heap[key] for key in held)]
+    if at.spent < 4_000 and any(_may_become_thing(value) for value in values):
         after_vars, after_heap = _trial(at, body, loop, bind)
     else:
         after_vars, after_heap = {}, {}
@@ -566,25 +541,22 @@ def _carry(at: Interpreter, body: list[ast.stmt], loop: Loop, bind: Callable[[],
 
 
 def _carried(at: Interpreter, value: Value, after: Value | None, name: str, key: frozenset[int]) -> Value:
-    if isinstance(value, (Tensor, Sequence)):
-        return value
     if _may_become_thing(value):
         if after is None or after is value or isinstance(after, Opaque):
             return value
         formula = at.ask(("first turn", *key), "", frozenset())
         return join_values(at, formula, value, after, name)
-    if isinstance(value, (Const, Opaque)):
-        at.serial += 1
-        made = at.opaque(("carried", at.serial, name), name, key)
-        made.counter = isinstance(value, Const) and isinstance(value.value, int) and not isinstance(value.value, bool)
-        made.counter = made.counter or (isinstance(value, Opaque) and value.counter)
-        if made.counter and isinstance(value, Const) and isinstance(value.value, int):
-            made.first = value.value
-        elif isinstance(value, Opaque) and value.counter and value.first is not None:
-            made.first = value.first + value.offset
-        made.fact = value.fact
-        return made
-    return value
+    if not isinstance(value, (Const, Opaque)):
+        return value
+    at.serial += 1
+    made = at.opaque(("carried", at.serial, name), name, key)
+    start = value.value
+    if isinstance(start, int) and not isinstance(start, bool):
+        made.counter, made.first = True, start
+    elif value.counter:
+        made.counter, made.first = True, None if value.first is None else value.first + value.offset
+    made.fact = value.fact
+    return made
 
 
 def _trial(
@@ -606,16 +578,12 @@ def _trial(
 
 
 def holds_autocast(value: Value) -> bool:
-    if isinstance(value, Choice):
-        return any(holds_autocast(v) for _, v in value.options)
-    return isinstance(value, Ref) and value.role == "autocast"
+    return any(option.role == "autocast" for option in value.alternatives())
 
 
 def _may_become_thing(value: Value) -> bool:
     """Whether a variable that a loop assigns may hold something the protocol cares for."""
-    if isinstance(value, Const):
-        return value.value is None
-    return isinstance(value, (Ref, Choice, Instance, NullContext, Params, FunctionValue))
+    return value.value is None or isinstance(value, (Ref, Choice, Instance, NullContext, Params, FunctionValue))
 
 
 def _few_items(value: Value) -> list[Value] | None:
@@ -646,7 +614,7 @@ def _is_of_things(value: Value) -> bool:
         return False
     (item,) = value.items
     parts = item.items if isinstance(item, Sequence) and not item.open else [item]
-    return any(isinstance(part, Ref) and part.role in ("optimizer", "scaler") for part in parts)
+    return any(part.role in OBJECTS for part in parts)
 
 
 def _is_main_guard(test: ast.expr) -> bool:
@@ -679,11 +647,11 @@ def register(handlers: Handlers) -> None:
             ast.Expr: _expression,
             ast.Assign: _assign,
             ast.AnnAssign: _ann_assign,
-            ast.AugAssign: _aug_assign,
+            ast.AugAssign: augment,
             ast.Return: _return,
             ast.Raise: _raise,
-            ast.Break: _break,
-            ast.Continue: _continue,
+            ast.Break: _jump,
+            ast.Continue: _jump,
             ast.Delete: _delete,
             ast.Assert: _assert,
             ast.Import: _import,

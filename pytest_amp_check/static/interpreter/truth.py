@@ -4,74 +4,53 @@ from __future__ import annotations
 
 import ast
 
+from ...protocol.events import Test
 from .conditions import Formula, both, either
 from .interpreter import Interpreter
-from .values import Choice, Const, Opaque, Ref, Sequence, Tensor, Truth, Value
-
-
-class _IsNone:
-    """The words of a question for None."""
-
-    __slots__ = ("_of",)
-
-    def __init__(self, of: object) -> None:
-        self._of = of
-
-    def __str__(self) -> str:
-        return f"{self._of} is None"
+from .values import Choice, Opaque, Value
+from .wording import Phrase
 
 
 def truth(at: Interpreter, value: Value, text: object = "", node: ast.AST | None = None) -> Formula:
     """The condition under which a value is true."""
-    if isinstance(value, Const):
-        return bool(value.value)
-    if isinstance(value, Truth):
-        return value.formula
     if isinstance(value, Choice):
         return at.short(either(*(both(f, truth(at, v, text, node)) for f, v in value.options)))
-    if isinstance(value, Ref) and value.source is not None:
-        value = value.source
+    value = value.source or value
+    known = value.truth()
+    if known is not None:
+        return known
     if isinstance(value, Opaque):
-        formula = at.ask(("true", value.key), text or value.words, value.loops, node)
-        if not isinstance(formula, bool):
-            test = at.graph.tests[formula[1]]
-            test.counts = test.counts or value.counter
-            test.flag = test.flag or value.argument
-            for reading in value.readings if test.of_gradients is not None else ():
-                owners = reading.facts.get("owners")
-                test.of_gradients = None if owners is None else (test.of_gradients or frozenset()).union(owners)
-                if owners is None:
-                    break
-            if not test.implies and ("none", value.key) in at.tests.keys:
-                _imply(at, value)
-        return formula
-    if isinstance(value, Tensor):
-        return at.ask(("true", at.number(value)), text, value.loops | at.turning(), node)
-    if isinstance(value, Sequence):
-        return (
-            True
-            if value.items
-            else at.ask(("true", at.number(value)), text, at.turning(), node)
-            if value.open
-            else False
-        )
-    return True
+        test = at.test(("true", value.key), text or value.words, value.loops, node)
+        _describe(at, test, value)
+        return ("test", test.key)
+    return at.ask(("true", at.number(value)), text, value.loops | at.turning(), node)
+
+
+def _describe(at: Interpreter, test: Test, value: Opaque) -> None:
+    """What is known of a question whether an unknown value is true."""
+    test.counts = test.counts or value.counter
+    test.flag = test.flag or value.argument
+    for reading in value.readings if test.of_gradients is not None else ():
+        owners = reading.facts.get("owners")
+        if owners is None:
+            test.of_gradients = None
+            break
+        test.of_gradients = (test.of_gradients or frozenset()).union(owners)
+    if not test.implies and ("none", value.key) in at.tests.keys:
+        _imply(at, value)
 
 
 def is_none(at: Interpreter, value: Value, text: object = "", node: ast.AST | None = None) -> Formula:
     """The condition under which a value is None."""
-    if isinstance(value, Const):
-        return value.value is None
     if isinstance(value, Choice):
         return at.short(either(*(both(f, is_none(at, v, text, node)) for f, v in value.options)))
-    if isinstance(value, Ref) and value.source is not None:
-        value = value.source
-    if isinstance(value, Opaque):
-        formula = at.ask(("none", value.key), _IsNone(text or value.words), value.loops, node)
-        if ("true", value.key) in at.tests.keys:
-            _imply(at, value)
-        return formula
-    return False
+    value = value.source or value
+    if not isinstance(value, Opaque):
+        return value.value is None
+    formula = at.ask(("none", value.key), Phrase("{} is None", text or value.words), value.loops, node)
+    if ("true", value.key) in at.tests.keys:
+        _imply(at, value)
+    return formula
 
 
 def _imply(at: Interpreter, value: Opaque) -> None:

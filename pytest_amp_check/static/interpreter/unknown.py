@@ -12,7 +12,6 @@ from .interpreter import Handlers, Interpreter
 from .tensors import computed
 from .values import (
     Args,
-    Choice,
     Grad,
     Instance,
     Keywords,
@@ -20,7 +19,7 @@ from .values import (
     Opaque,
     Params,
     Ref,
-    Sequence,
+    Tensor,
     Value,
 )
 from .wording import wording
@@ -49,39 +48,40 @@ def unknown(at: Interpreter, func: Value, args: Args, keywords: Keywords, node: 
         if listener(at, func, given, node):
             break
     if tensors and last not in TELLING:
-        made = computed(at, tensors)
-        made.deps = None
-        # A criterion is given targets, too: what is given a result of a model alone makes no loss of it.
-        if len(given) > 1 or tensors[0].forward is None:
-            made.divided = made.divided and any(t.is_loss for t in tensors)
-        if len(given) > 1:
-            made.vague = False
-        made.opaque = made.opaque or is_graded(given)
-        made.module_read = False
-        return made
+        return _unknown_tensor(at, given, tensors)
     if last in IMPURE:
         return at.fresh(node, name)
-    made_opaque = structural(
-        at, "call", (func, *given), wording(node) if isinstance(node, ast.Call) else "", tuple(keywords)
-    )
+    made = structural(at, "call", (func, *given), wording(node) if isinstance(node, ast.Call) else "", tuple(keywords))
     if at.state.loops:
-        made_opaque.loops |= frozenset((at.state.loops[-1].key,))
-    made_opaque.called = True
-    made_opaque.divided = hands_on_divided(given)
-    made_opaque.compares = len(given) > 1 and any(v.called for v in given)
-    return made_opaque
+        made.loops |= frozenset((at.state.loops[-1].key,))
+    made.called = True
+    made.divided = hands_on_divided(given)
+    made.compares = len(given) > 1 and any(v.called for v in given)
+    return made
+
+
+def _unknown_tensor(at: Interpreter, given: list[Value], tensors: list[Tensor]) -> Tensor:
+    """What code that cannot be read makes of tensors among others."""
+    made = computed(at, tensors)
+    made.deps = None
+    # A criterion is given targets, too: what is given a result of a model alone makes no loss of it.
+    if len(given) > 1 or tensors[0].forward is None:
+        made.divided = made.divided and any(t.is_loss for t in tensors)
+    if len(given) > 1:
+        made.vague = False
+    made.opaque = made.opaque or is_graded(given)
+    made.module_read = False
+    return made
 
 
 def hand_off(at: Interpreter, given: list[Value], node: ast.AST) -> None:
     """Tell the protocol that unknown code was given scalers or optimizers."""
-    for value in given:
-        if isinstance(value, Opaque):
-            at.program.facts.setdefault("handed", set()).add(value.key)
-    options = [v for value in given for v in value.alternatives()]
-    direct = [value.thing for value in options if isinstance(value, Ref) and value.enabled is not False]
-    trainers = {t.role for t in direct} >= {"scaler", "optimizer"}
+    at.program.facts.setdefault("handed", set()).update(value.key for value in given if isinstance(value, Opaque))
     things = tuple(thing.key for thing in held(at, given))
     if things:
+        options = [v for value in given for v in value.alternatives()]
+        direct = [value.thing for value in options if isinstance(value, Ref) and value.enabled is not False]
+        trainers = {t.role for t in direct} >= {"scaler", "optimizer"}
         at.emit(e.HANDOFF, node, things=things, trains=tuple(t.key for t in direct) if trainers else ())
     if "no_sync" in at.module.identifiers and any(_has_gradients(value) for value in given):
         at.emit(e.GRAD_AVERAGE, node)
@@ -97,17 +97,10 @@ def held(at: Interpreter, values: Iterable[Value]) -> list[Thing]:
 
 
 def _hold(at: Interpreter, value: Value, things: dict[int, Thing], seen: set[int], depth: int) -> None:
+    inner = value.parts()
     if isinstance(value, Ref):
         if value.role in ("scaler", "optimizer"):
             things[value.thing.key] = value.thing
-        return
-    inner: Iterable[Value] = ()
-    if isinstance(value, Sequence):
-        inner = value.items
-    elif isinstance(value, Mapping):
-        inner = value.items.values()
-    elif isinstance(value, Choice):
-        inner = [option for _, option in value.options]
     elif isinstance(value, Instance) and value.key not in seen:
         seen.add(value.key)
         inner = [item for _, item in at.attributes(value.key)]
@@ -149,7 +142,7 @@ def compares(name: str) -> bool:
 
 def _has_gradients(value: Value) -> bool:
     """Whether whoever is given a value may average gradients over processes by hand."""
-    return isinstance(value, (Params, Grad)) or (isinstance(value, Ref) and value.role in ("module", "optimizer"))
+    return value.role in ("module", "optimizer") or isinstance(value, (Params, Grad))
 
 
 def register(handlers: Handlers) -> None:

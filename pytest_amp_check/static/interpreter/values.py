@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 from collections.abc import Mapping as Items
+from functools import reduce
 
 from ...protocol.events import Event, Site, Thing
 from ...protocol.named import NamedTuple
@@ -14,15 +15,19 @@ from .dtypes import A_NUMBER, NOTHING, Fact, joined
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeVar
 
     from ..project.module import Class, Function, Imported, Module
+
+    Same = TypeVar("Same", bound="Knowable")
 
 #: An empty set: most values have several, and each made anew would be an object of its own.
 EMPTY: frozenset[Any] = frozenset()
 
 #: Containers within containers, and items of one, up to which two that hold the same are taken for equal.
 KEYED, KEYED_ITEMS = 3, 16
+#: What stands for the Python value of what is no constant: no program has it.
+UNREAD = object()
 
 
 class Value:
@@ -40,11 +45,26 @@ class Value:
     matters: bool = False
     #: What is known of its dtype, as that of a tensor.
     fact: Fact = NOTHING
+    #: What a constant is.
+    value: object = UNREAD
+    #: The formula of a value that is a condition.
+    formula: Formula | None = None
+    #: A thing of the protocol with its role, and the unknown value that it was recognised in.
+    role: str = ""
+    thing: Thing | None = None
+    source: Opaque | None = None
     #: What only unknown values are; see :class:`Opaque`.
     called: bool = False
     compares: bool = False
+    counter: bool = False
+    first: int | None = None
     full: bool = False
     graded: bool = False
+    index: bool = False
+    iterates: str = ""
+    offset: int = 0
+    parameter: bool = False
+    remainder: tuple[Value, Value] | None = None
     #: The events that read the gradients from which it was computed.
     readings: tuple[Event, ...] = ()
 
@@ -61,6 +81,27 @@ class Value:
         """A key that equal values share; ``number`` gives one that no other value has."""
         return number(self)
 
+    @property
+    def base(self) -> Value:
+        """What :attr:`offset` was added to: itself, where nothing was."""
+        return self
+
+    def truth(self) -> Formula | None:
+        """The condition under which it is true, None where that must be asked."""
+        return True
+
+    def item(self, index: Value) -> Value | None:
+        """What an index leads to, None where that is not known."""
+        return None
+
+    def element(self) -> Value | None:
+        """What a loop over it is given in each turn, None where that is not known."""
+        return None
+
+    def at_first(self) -> object:
+        """The number that it is in the first turn of the loop that counts it, or None."""
+        return None
+
     def turns(self) -> frozenset[int]:
         """The loops in which it, or something that it holds, is made anew."""
         return self.loops
@@ -75,22 +116,49 @@ class Value:
 
     def tensors(self) -> list[Tensor]:
         """The tensors that it is, or holds."""
-        return [tensor for part in self.parts() for tensor in part.tensors()]
+        return []
 
     def gradients(self) -> list[Grad]:
         """The gradients that it is, or holds in order."""
         return []
 
 
-class Const(Value):
+class Holder(Value):
+    """A value that holds others, or is one of them."""
+
+    __slots__ = ()
+
+    def tensors(self) -> list[Tensor]:
+        return [tensor for part in self.parts() for tensor in part.tensors()]
+
+
+class Knowable(Value):
+    """A value of which a fact may be learnt: with it, it is another one that is like it in all else."""
+
+    __slots__ = ("fact",)
+
+    def copy(self: Same) -> Same:  # noqa: PYI019 - Python 3.10 has no Self
+        """The same value, as whatever asks about it finds."""
+        kind = type(self)
+        made = kind.__new__(kind)
+        for name in (*Value.__slots__, "fact", *kind.__slots__):
+            setattr(made, name, getattr(self, name))
+        return made
+
+    def knowing(self: Same, fact: Fact) -> Same:  # noqa: PYI019
+        if fact == self.fact:
+            return self
+        made = self.copy()
+        made.fact = fact
+        return made
+
+
+class Const(Knowable):
     """A Python constant."""
 
     kind = "constant"
 
-    __slots__ = (
-        "fact",
-        "value",
-    )
+    __slots__ = ("value",)
 
     def __init__(self, value: object) -> None:
         super().__init__()
@@ -104,20 +172,18 @@ class Const(Value):
     def matters(self) -> bool:  # type: ignore[override]
         return self.value is None or isinstance(self.value, (str, bool))
 
-    def copy(self) -> Const:
-        made = Const(self.value)
-        made.loops, made.divided, made.pieces = self.loops, self.divided, self.pieces
-        return made
+    @property
+    def formula(self) -> Formula | None:  # type: ignore[override]
+        return self.value if isinstance(self.value, bool) else None
 
-    def knowing(self, fact: Fact) -> Const:
-        if fact == self.fact:
-            return self
-        made = self.copy()
-        made.fact = fact
-        return made
+    def truth(self) -> Formula:
+        return bool(self.value)
+
+    def at_first(self) -> object:
+        return self.value if isinstance(self.value, (int, float)) else None
 
 
-class Opaque(Value):
+class Opaque(Knowable):
     """A value of which only its identity is known: equal expressions over equal values are the same Opaque.
 
     ``parameter`` says that it came in from outside the code that is read, ``argument`` that it did so itself, and
@@ -142,7 +208,6 @@ class Opaque(Value):
         "counter",
         "divisors",
         "entry",
-        "fact",
         "factors",
         "first",
         "full",
@@ -160,8 +225,8 @@ class Opaque(Value):
 
     def __init__(self, key: int, words: object, loops: frozenset[int] = EMPTY, *, parameter: bool = False) -> None:
         super().__init__(loops)
-        self.key = key
         self.fact = NOTHING
+        self.key = key
         self.words = words
         self.iterates = ""
         self.parameter = self.argument = parameter
@@ -169,7 +234,7 @@ class Opaque(Value):
         self.first: int | None = None
         self.index = False
         self.offset = 0
-        self._base: Opaque | None = None
+        self._base: Value | None = None
         self.remainder: tuple[Value, Value] | None = None
         self.called = False
         self.compares = False
@@ -185,33 +250,24 @@ class Opaque(Value):
         return self.key
 
     @property
-    def base(self) -> Opaque:
-        """What :attr:`offset` was added to: itself, where nothing was."""
+    def base(self) -> Value:
         return self._base or self
 
     @base.setter
-    def base(self, value: Opaque) -> None:
+    def base(self, value: Value) -> None:
         self._base = value
+
+    def truth(self) -> None:
+        return None
+
+    def at_first(self) -> object:
+        first = self.base.first
+        return first + self.offset if self.counter and first is not None else None
 
     @property
     def text(self) -> str:
         """The user's own words for it."""
         return str(self.words)
-
-    def copy(self) -> Opaque:
-        """The same unknown value, as whatever asks about it finds."""
-        made = Opaque(self.key, self.words, self.loops)
-        made.divided, made.pieces = self.divided, self.pieces
-        for name in Opaque.__slots__:
-            setattr(made, name, getattr(self, name))
-        return made
-
-    def knowing(self, fact: Fact) -> Opaque:
-        if fact == self.fact:
-            return self
-        made = self.copy()
-        made.fact = fact
-        return made
 
 
 class Named(Value):
@@ -226,10 +282,10 @@ class Named(Value):
 
     __slots__ = ("name", "shim", "ways")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, shim: bool = False) -> None:
         super().__init__()
         self.name = name
-        self.shim = False
+        self.shim = shim
         self.ways: dict[str, Formula] = {}
 
     def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
@@ -280,21 +336,17 @@ class Ref(Value):
 
     matters = True
 
-    __slots__ = ("enabled", "kind", "source", "thing")
+    __slots__ = ("enabled", "kind", "role", "source", "thing")
 
     def __init__(self, thing: Thing, enabled: Formula = True, source: Opaque | None = None) -> None:
         super().__init__()
-        self.kind = thing.role
-        self.thing = thing
+        self.kind = self.role = thing.role
+        self.thing: Thing = thing
         self.enabled = enabled
         self.source = source
 
     def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
         return ("thing", self.thing.key)
-
-    @property
-    def role(self) -> str:
-        return self.thing.role
 
 
 class Engine(Ref):
@@ -400,7 +452,7 @@ class SuperValue(Value):
         self.receiver = receiver
 
 
-class Tensor(Value):
+class Tensor(Knowable):
     """A tensor that a loss is, or is made of.
 
     scaler      key of the scaler it was multiplied by, -1 if none
@@ -431,7 +483,6 @@ class Tensor(Value):
         "deps",
         "divisors",
         "dtypes",
-        "fact",
         "factors",
         "forward",
         "in_region",
@@ -449,8 +500,8 @@ class Tensor(Value):
 
     def __init__(self, loops: frozenset[int] = EMPTY) -> None:
         super().__init__(loops)
-        self.scaler = -1
         self.fact = NOTHING
+        self.scaler = -1
         self.deps: frozenset[int] | None = frozenset()
         self.autocast = ""
         self.in_region = False
@@ -476,11 +527,21 @@ class Tensor(Value):
     def matters(self) -> bool:  # type: ignore[override]
         return self.scaler >= 0
 
+    def truth(self) -> None:
+        return None
+
+    def item(self, index: Value) -> Tensor:
+        part = self.copy()
+        part.vague = not self.is_loss
+        return part
+
+    def element(self) -> Tensor:
+        return self.knowing(self.fact.part)
+
     def copy(self) -> Tensor:
-        made = Tensor(self.loops)
-        made.divided = self.divided
-        for name in Tensor.__slots__:
-            setattr(made, name, getattr(self, name))
+        made = super().copy()
+        # What is made of the pieces of a window is none.
+        made.pieces = False
         return made
 
     @staticmethod
@@ -488,39 +549,25 @@ class Tensor(Value):
         """A tensor computed from others."""
         made = parts[0].copy()
         made.fact = NOTHING
+        made.scaler = max(part.scaler for part in parts)
+        made.deps = united(part.deps for part in parts)
+        made.autocast = _where({part.autocast for part in parts})
         for part in parts[1:]:
-            made.loops |= part.loops
-            made.scaler = max(made.scaler, part.scaler)
-            made.divided = made.divided and part.divided
-            made.deps = None if made.deps is None or part.deps is None else made.deps | part.deps
-            made.dtypes |= part.dtypes
-            made.forward = made.forward or part.forward
-            made.low = made.low or part.low
-            made.matmul = made.matmul or part.matmul
-            made.penalty = made.penalty or part.penalty
-            made.uneven = made.uneven or part.uneven
-            made.opaque = made.opaque or part.opaque
-            made.is_loss = made.is_loss or part.is_loss
-            made.custom = made.custom or part.custom
-            made.ran |= part.ran
-            made.module_read = made.module_read and part.module_read
-            made.vague = made.vague and part.vague
-            if part.autocast and made.autocast != part.autocast:
-                made.autocast = (
-                    part.autocast
-                    if not made.autocast
-                    else "unknown"
-                    if "unknown" in (made.autocast, part.autocast)
-                    else "in"
-                )
+            for name in ("divided", "module_read", "vague"):
+                setattr(made, name, getattr(made, name) and getattr(part, name))
+            for name in ("custom", "forward", "is_loss", "low", "matmul", "opaque", "penalty", "uneven"):
+                setattr(made, name, getattr(made, name) or getattr(part, name))
+            for name in ("dtypes", "loops", "ran"):
+                setattr(made, name, getattr(made, name) | getattr(part, name))
         return made
 
-    def knowing(self, fact: Fact) -> Tensor:
-        if fact == self.fact:
-            return self
-        made = self.copy()
-        made.fact = fact
-        return made
+
+def _where(places: set[str]) -> str:
+    """Where forwards ran of which each ran "in", "out" or "unknown"; "" where none did."""
+    places.discard("")
+    if len(places) > 1:
+        return "unknown" if "unknown" in places else "in"
+    return "".join(places)
 
 
 class Params(Value):
@@ -548,6 +595,15 @@ class Params(Value):
         self.one = one
         self.groups = groups
 
+    def item(self, index: Value) -> Params | None:
+        if self.groups and isinstance(index.value, str) and index.value != "params":
+            # An option of the group: its learning rate.
+            return None
+        return Params(self.modules, self.optimizers, one=not self.groups)
+
+    def element(self) -> Params:
+        return Params(self.modules, self.optimizers, one=not self.groups, groups=self.groups)
+
 
 class Grad(Value):
     """``p.grad`` of parameters."""
@@ -560,6 +616,9 @@ class Grad(Value):
         super().__init__()
         self.params = params
         self.unscaled = unscaled
+
+    def element(self) -> Grad:
+        return self
 
     def gradients(self) -> list[Grad]:
         return [self]
@@ -594,7 +653,7 @@ class StateDict(Value):
         self.site = site
 
 
-class Sequence(Value):
+class Sequence(Holder):
     """A list or tuple whose items are known."""
 
     kind = "sequence"
@@ -611,6 +670,25 @@ class Sequence(Value):
     def readings(self) -> tuple[Event, ...]:  # type: ignore[override]
         return tuple(reading for item in self.items for reading in item.readings)
 
+    def truth(self) -> Formula | None:
+        return True if self.items else None if self.open else False
+
+    def item(self, index: Value) -> Value | None:
+        place, size = index.value, len(self.items)
+        if isinstance(place, int) and -size <= place < size:
+            return self.items[place]
+        return self.items[0] if size == 1 else None
+
+    def element(self) -> Value | None:
+        if not self.items or isinstance(self.items[0], Const):
+            return None
+        tensors = [item for item in self.items if isinstance(item, Tensor)]
+        if len(tensors) == len(self.items):
+            merged = Tensor.merge(tensors)
+            merged.fact = reduce(joined, [tensor.fact for tensor in tensors])
+            return merged
+        return self.items[0] if len(self.items) == 1 else None
+
     def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
         if depth >= KEYED or self.open or len(self.items) > KEYED_ITEMS:
             return number(self)
@@ -626,7 +704,7 @@ class Sequence(Value):
         return [grad for item in self.items for grad in item.gradients()]
 
 
-class Mapping(Value):
+class Mapping(Holder):
     """A dict whose items are known; ``open`` where it may hold more."""
 
     kind = "mapping"
@@ -643,6 +721,9 @@ class Mapping(Value):
         if depth >= KEYED or self.open or len(self.items) > KEYED_ITEMS:
             return number(self)
         return ("entries", *[(key, item.identity(number, depth + 1)) for key, item in self.items.items()])
+
+    def item(self, index: Value) -> Value | None:
+        return self.items.get(index.value)
 
     def parts(self) -> Iterable[Value]:
         return self.items.values()
@@ -739,38 +820,26 @@ class HelperContext(Value):
         self.node = node
 
 
-class Truth(Value):
+class Truth(Knowable):
     """The value of a condition."""
 
     kind = "truth"
 
-    __slots__ = (
-        "fact",
-        "formula",
-    )
+    __slots__ = ("formula",)
 
     def __init__(self, formula: Formula, loops: frozenset[int] = EMPTY) -> None:
         super().__init__(loops)
-        self.formula = formula
         self.fact = NOTHING
+        self.formula: Formula = formula
 
     def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
         return ("truth", self.formula)
 
-    def copy(self) -> Truth:
-        made = Truth(self.formula, self.loops)
-        made.divided, made.pieces = self.divided, self.pieces
-        return made
-
-    def knowing(self, fact: Fact) -> Truth:
-        if fact == self.fact:
-            return self
-        made = self.copy()
-        made.fact = fact
-        return made
+    def truth(self) -> Formula:
+        return self.formula
 
 
-class Choice(Value):
+class Choice(Holder):
     """One of several values, each under its condition; the conditions exclude one another."""
 
     kind = "choice"
@@ -799,10 +868,7 @@ class Choice(Value):
 
     @property
     def fact(self) -> Fact:  # type: ignore[override]
-        met = self.options[0][1].fact
-        for _, option in self.options[1:]:
-            met = joined(met, option.fact)
-        return met
+        return reduce(joined, [option.fact for option in self.alternatives()])
 
 
 NONE = Const(None)
@@ -876,12 +942,18 @@ def merge_into(mapping: Mapping, value: Value) -> None:
             mapping.open = True
 
 
-def merge_params(parts: list[Params]) -> Params:
-    modules: frozenset[int] | None = frozenset()
-    optimizers: frozenset[int] | None = frozenset()
+def united(parts: Iterable[frozenset[int] | None]) -> frozenset[int] | None:
+    """The keys of all parts, None where those of one are not known."""
+    every: frozenset[int] = frozenset()
     for part in parts:
-        modules = None if modules is None or part.modules is None else modules | part.modules
-        optimizers = None if optimizers is None or part.optimizers is None else optimizers | part.optimizers
+        if part is None:
+            return None
+        every |= part
+    return every
+
+
+def merge_params(parts: list[Params]) -> Params:
+    modules, optimizers = united(part.modules for part in parts), united(part.optimizers for part in parts)
     return Params(modules, optimizers, groups=any(part.groups for part in parts))
 
 
@@ -890,11 +962,7 @@ def modules_of(value: Value | None) -> frozenset[int] | None:
     if isinstance(value, Params):
         return value.modules
     if isinstance(value, Sequence) and value.items:
-        owned: frozenset[int] = frozenset()
-        for item in value.items:
-            inner = modules_of(item.items.get("params") if isinstance(item, Mapping) else item)
-            if inner is None:
-                return None
-            owned |= inner
-        return owned
+        return united(
+            modules_of(item.items.get("params") if isinstance(item, Mapping) else item) for item in value.items
+        )
     return None
