@@ -32,7 +32,7 @@ from ..interpreter.values import (
     merge_params,
 )
 from ..interpreter.wording import wording
-from .checkpoints import first_of
+from .arguments import first_of
 from .gradients import grad_used
 from .losses import is_uneven
 
@@ -109,7 +109,8 @@ def _dict(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Val
     return made
 
 
-def _vars(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+def fields(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    """An object as a dict of what it holds."""
     return as_mapping(at, args[0]) if args and isinstance(args[0], Instance) else None
 
 
@@ -191,7 +192,7 @@ def register(handlers: Handlers) -> None:
         "getattr": _getattr,
         "hasattr": _hasattr,
         "dict": _dict,
-        "vars": _vars,
+        "vars": fields,
         "filter": _last_of_two,
         "map": _last_of_two,
         "sum": _sum,

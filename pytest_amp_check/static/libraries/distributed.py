@@ -31,8 +31,9 @@ from ..interpreter.values import (
 from ..interpreter.wording import wording
 from ..project.module import Class
 from ..project.syntax import walk
+from .arguments import first_of
 from .autograd_functions import is_low_op
-from .checkpoints import first_of, may_save
+from .checkpoints import may_save
 from .modules import wrap_module
 
 #: Methods by which a pool of threads is given work.

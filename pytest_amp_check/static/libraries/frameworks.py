@@ -34,7 +34,8 @@ from ..interpreter.values import (
     Value,
 )
 from ..interpreter.wording import receiver_words, wording
-from .checkpoints import first_of, state_of
+from .arguments import first_of
+from .checkpoints import state_of
 from .losses import all_optimizers, as_loss, backward, fed
 from .optimizers import each_optimizer
 from .scalers import scaled_value, scaler_attribute

@@ -35,7 +35,8 @@ from ..interpreter.values import (
     Value,
 )
 from ..interpreter.wording import receiver_words, wording
-from .checkpoints import first_of, state_of
+from .arguments import first_of
+from .checkpoints import state_of
 from .gradients import HOOKS, clip, rate_divided
 from .losses import owners_of
 from .overhead import Costs

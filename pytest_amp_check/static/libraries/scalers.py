@@ -6,15 +6,12 @@ import ast
 
 from ...protocol import events as e
 from ...protocol import surface
-from ...protocol.words import Words
 from ..interpreter.classes import own_method
-from ..interpreter.conditions import Formula
 from ..interpreter.forks import fork, join_values, on_each
 from ..interpreter.functions import follow
 from ..interpreter.identity import structural
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.tensors import foreign_tensor, in_region
-from ..interpreter.truth import truth
 from ..interpreter.unknown import unknown
 from ..interpreter.values import (
     NONE,
@@ -33,11 +30,12 @@ from ..interpreter.values import (
 )
 from ..interpreter.wording import receiver_words, wording
 from ..project.module import Class
-from .arguments import bound_arguments, plain, words_of
-from .checkpoints import entry_in, first_of, state_of
-from .losses import all_optimizers, penalty, whole
+from .arguments import bind, first_of, literal, plain
+from .checkpoints import entry_in, state_of
+from .losses import all_optimizers, loss_names, penalty, whole
 from .optimizers import each_optimizer
 from .overhead import Costs
+from .regions import when_enabled
 from .sharding import sharded
 
 
@@ -97,8 +95,7 @@ def _enabled_scaler(at: Interpreter, scaler: Ref, name: str, args: Args, keyword
         value = first_of(args, keywords, "outputs")
         return scaled_value(at, scaler, value, node)
     if name == "update":
-        new_scale = first_of(args, keywords, "new_scale")
-        given = new_scale is not None and not (isinstance(new_scale, Const) and new_scale.value is None)
+        given = literal(first_of(args, keywords, "new_scale") or NONE) is not None
         at.emit(e.UPDATE, node, key, new_scale=given, names=words)
         return NONE
     if name in ("step", "unscale_"):
@@ -121,8 +118,7 @@ def _enabled_scaler(at: Interpreter, scaler: Ref, name: str, args: Args, keyword
 
 
 def _takes_closure(args: Args, keywords: Keywords) -> bool:
-    closure = args[1] if len(args) > 1 else keywords.get("closure")
-    return closure is not None and isinstance(closure, FunctionValue)
+    return isinstance(first_of(args[1:], keywords, "closure"), FunctionValue)
 
 
 def scaled_value(at: Interpreter, scaler: Ref, value: Value | None, node: ast.AST) -> Value:
@@ -132,10 +128,7 @@ def scaled_value(at: Interpreter, scaler: Ref, value: Value | None, node: ast.AS
     if isinstance(value, Sequence):
         return Sequence([scaled_value(at, scaler, item, node) for item in value.items], open=value.open)
     made = value.copy() if isinstance(value, Tensor) else foreign_tensor(value)
-    argument = node.args[0] if isinstance(node, ast.Call) and node.args else None
-    names = {"scaler": receiver_words(node), "call": wording(node)}
-    if argument is not None:
-        names["loss"] = Words(argument)
+    names = loss_names(receiver_words(node), node)
     if made.penalty is not None:
         penalty(at, made, node)
     at.emit(
@@ -155,12 +148,8 @@ def scaled_value(at: Interpreter, scaler: Ref, value: Value | None, node: ast.AS
 
 
 def _new_scaler(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    bound, excess = bound_arguments(entry, args, keywords)
-    enabled: Formula = True
-    if "enabled" in bound:
-        enabled = truth(at, bound["enabled"], words_of("enabled", node), node)
-    elif "**" in bound:
-        enabled = at.ask(("open", id(node)), "", frozenset(), node)
+    bound = bind(entry.parameters, args, keywords)
+    enabled = when_enabled(at, bound, node, open_ended="**" in bound)
     thing = at.thing(("scaler", at.place_key(node)), "scaler", "", at.site(node))
     thing.facts.update(
         constructed=True, enabled=enabled, callable=entry.name, sharded=entry.facts.get("sharded", False)
@@ -173,7 +162,7 @@ def _new_scaler(at: Interpreter, entry: surface.Entry, args: Args, keywords: Key
         thing.key,
         callable=entry.name,
         arguments=arguments,
-        excess=excess,
+        excess=max(0, len(args) - len(entry.parameters)),
         names={"call": wording(node), "scaler": thing.name},
     )
     return Ref(thing, enabled)

@@ -16,7 +16,8 @@ from ..interpreter.tensors import foreign_tensor, low_result
 from ..interpreter.unknown import hand_off, refs, unknown
 from ..interpreter.values import NONE, Args, Keywords, NoSync, Opaque, Params, Value
 from ..interpreter.wording import receiver_words, wording
-from .checkpoints import first_of, loads_unknown, state_of
+from .arguments import first_of
+from .checkpoints import loads_unknown, state_of
 from .losses import all_optimizers, backward, fill, first_given
 
 Method = Callable[[Interpreter, Value, Args, Keywords, ast.AST], Value | None]
