@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 
 from ...protocol import surface
 from ...protocol.events import UNKNOWN, Symbol, Thing
 from ...protocol.words import Words
 from ..interpreter.interpreter import Interpreter
-from ..interpreter.values import Args, Const, Instance, Keywords, Named, Ref, Sequence, Tensor, Value
+from ..interpreter.values import Args, Const, Instance, Keywords, Mapping, Named, Ref, Sequence, Tensor, Value
 from .written import keywords_of
 
 
@@ -45,6 +46,13 @@ def items_of(value: Value | None) -> list[Value]:
 def each_of(value: Value) -> list[Value]:
     """What a list or a tuple holds, or the one thing that stands instead of it."""
     return value.items if isinstance(value, Sequence) else [value]
+
+
+def each_item(value: Sequence | Mapping, act: Callable[[Value], Value]) -> Value:
+    """A list, a tuple or a dict of what is made of each of its items."""
+    if isinstance(value, Sequence):
+        return Sequence([act(item) for item in value.items], open=value.open)
+    return Mapping({key: act(item) for key, item in value.items.items()}, open=value.open)
 
 
 def thing_of(value: Value | None) -> Thing | None:

@@ -234,15 +234,11 @@ def _saved(forward: Function, backward: Function) -> dict[str, str]:
     mine = _context(backward)
     known = {f"{mine}.{attribute}": source for attribute, source in _noted(forward).items()}
     for assign in all_of(backward.node, ast.Assign):
-        source = chain(assign.value) or ""
-        if len(assign.targets) != 1:
-            continue
-        target = assign.targets[0]
-        if source.rpartition(".")[2] in ("saved_tensors", "saved_variables"):
-            parts = zip(elements(target), kept, strict=False)
-            known.update({part.id: name for part, name in parts if isinstance(part, ast.Name)})
-        elif isinstance(target, ast.Name) and source in known:
-            known[target.id] = known[source]
+        if len(assign.targets) == 1:
+            target, source = assign.targets[0], chain(assign.value) or ""
+            unpacks = source.rpartition(".")[2] in ("saved_tensors", "saved_variables")
+            pairs = zip(elements(target), kept, strict=False) if unpacks else [(target, known.get(source))]
+            known.update({part.id: name for part, name in pairs if isinstance(part, ast.Name) and name is not None})
     return known
 
 

@@ -98,25 +98,16 @@ class Contents:
             self.optimizers.append(value.thing.name)
             self.owners.append(value.thing.key)
 
-    def scale(self, value: Value, key: str | None, depth: int) -> None:
-        """The loss scale itself."""
-        self.scalers.append(key or "")
-
     def mapping(self, value: Mapping, key: str | None, depth: int) -> None:
         """What a dict under a name of its own holds besides is seldom a state: a configuration, say."""
         self.open = self.open or (value.open and (depth == 0 or key is None or speaks_of_scaling(key)))
         for name, item in value.items.items():
             self.look(item, None if isinstance(name, tuple) else str(name), depth + 1)
 
-    def sequence(self, value: Sequence, key: str | None, depth: int) -> None:
-        """Each of several."""
-        for item in value.items:
-            self.look(item, key, depth + 1)
-
-    def choice(self, value: Choice, key: str | None, depth: int) -> None:
-        """One of several."""
-        for option in value.alternatives():
-            self.look(option, key, depth)
+    def parts(self, value: Sequence | Choice, key: str | None, depth: int) -> None:
+        """Each of several values, or one of them."""
+        for part in value.parts():
+            self.look(part, key, depth + (value.kind == "sequence"))
 
     def unknown(self, value: Opaque, key: str | None, depth: int) -> None:
         """A scaler's state may have been put together elsewhere."""
@@ -129,17 +120,21 @@ class Contents:
         owner = next((v for v in state.of.alternatives() if isinstance(v, Ref)), state.of)
         if isinstance(owner, Opaque):
             self._unknown_state(owner, key)
-        elif isinstance(owner, Ref) and owner.role == "scaler":
-            self.scalers.append(key or "")
-            self.scaler_entries.add(key or "")
-        elif isinstance(owner, Ref) and owner.role == "optimizer":
-            self.optimizers.append(_said(owner, state.node))
-            self.owners.append(owner.thing.key)
-            self.optimizer_entries.add(key or "")
-            self.place = self.place or state
+        elif isinstance(owner, Ref) and owner.role in ("scaler", "optimizer"):
+            self._known_state(owner, state, key or "")
         else:
             self.others = True
             self.modules = self.modules or isinstance(owner, Instance) or ref_of(owner, "module") is not None
+
+    def _known_state(self, owner: Ref, state: StateDict, key: str) -> None:
+        if owner.role == "scaler":
+            self.scalers.append(key)
+            self.scaler_entries.add(key)
+        else:
+            self.optimizers.append(_said(owner, state.node))
+            self.owners.append(owner.thing.key)
+            self.optimizer_entries.add(key)
+            self.place = self.place or state
 
     def _unknown_state(self, owner: Opaque, key: str | None) -> None:
         if key is None:
@@ -168,10 +163,10 @@ _LOOKS: dict[str, Callable[[Contents, Any, str | None, int], None]] = {
     **dict.fromkeys(("module", "scaler", "optimizer", "engine"), Contents.thing),
     **dict.fromkeys(("instance", "module instance"), Contents.fields),
     "state": Contents.state,
-    "scale": Contents.scale,
+    "scale": lambda contents, value, key, depth: contents.scalers.append(key or ""),
     "mapping": Contents.mapping,
-    "sequence": Contents.sequence,
-    "choice": Contents.choice,
+    "sequence": Contents.parts,
+    "choice": Contents.parts,
     "unknown": Contents.unknown,
 }
 
@@ -214,15 +209,13 @@ def may_save(at: Interpreter, given: list[Value], node: ast.AST) -> None:
     inner = [v for value in given for v in items_of(value)]
     mappings = [value for value in (*given, *inner) if isinstance(value, Mapping)]
     states: list[Value] = [value for value in given if value.kind == "state"]
-    if not (mappings or states):
-        return
-    if holds_scaler(at, given):
-        for value in mappings:
-            value.open = True
-        return
+    scaled = bool(mappings or states) and holds_scaler(at, given)
     for mapping in mappings:
-        _may_save(at, mapping, node, others=True)
-    _may_save(at, Sequence(states), node, others=False)
+        mapping.open = mapping.open or scaled
+        if not scaled:
+            _may_save(at, mapping, node, others=True)
+    if states and not scaled:
+        _may_save(at, Sequence(states), node, others=False)
 
 
 def _may_save(at: Interpreter, holder: Value, node: ast.AST, *, others: bool) -> None:
@@ -230,8 +223,7 @@ def _may_save(at: Interpreter, holder: Value, node: ast.AST, *, others: bool) ->
     contents = Contents(at.attributes)
     contents.look(holder)
     # Live objects are given for their states to be taken, or loaded, by whoever gets them.
-    taken = contents.optimizers and contents.place is not None
-    if taken and (contents.modules or (others and contents.others)):
+    if contents.optimizers and contents.place is not None and (contents.modules or (others and contents.others)):
         saved(at, holder, node)
 
 
@@ -258,7 +250,7 @@ def loads_unknown(at: Interpreter, owner: object, state: Value | None, node: ast
     """Something that is not known loads a state: a scaler may, unless what it loads goes by another name."""
     _, name = entry_in(state)
     if name is None or speaks_of_scaling(f"{owner} {name}"):
-        at.emit(e.SCALER_LOAD, node, None, entry=None)
+        at.emit(e.SCALER_LOAD, node, entry=None)
 
 
 def entry_in(state: Value | None) -> tuple[int, str | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from ...protocol import events as e
 from ...protocol import surface
@@ -27,7 +27,6 @@ from ..interpreter.values import (
     Grad,
     Keywords,
     Params,
-    Ref,
     ScaleValue,
     Tensor,
     Value,
@@ -38,7 +37,7 @@ from .written import first_argument, first_words, receiver
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeGuard
 
 #: Tensor methods that end a tensor's use as a loss.
 TO_NUMBER = frozenset("item tolist numpy cpu shape size dim backward_hooks requires_grad".split())
@@ -53,6 +52,16 @@ FILLS = frozenset("masked_fill masked_fill_ fill_ index_fill index_fill_".split(
 #: Tensor methods that are an operator, as they are in place.
 _SCALES = {"mul": "*", "div": "/", "true_divide": "/"}
 _LOW = ("float16", "bfloat16")
+#: What is different with a tensor that a method gives from one that is computed in any way.
+_CHANGES: dict[str, tuple[tuple[str, object], ...]] = {
+    **dict.fromkeys(PIECES, (("pieces", True),)),
+    **dict.fromkeys(
+        ("detach", "detach_", "clone_", "data"), (("deps", frozenset()), ("scaler", -1), ("uneven", False))
+    ),
+    **dict.fromkeys(("float", "double"), (("low", ""), ("matmul", False))),
+    "sum": (("divided", True),),
+    "mean": (("vague", False),),
+}
 #: How a criterion reduces that is not asked to.
 _MEAN = Const("mean")
 
@@ -112,12 +121,14 @@ def _tensor_method(at: Interpreter, tensor: Tensor, name: str, args: Args, keywo
         return _scaled_by(at, tensor, name, args, node)
     made = computed(at, [tensor, *given_tensors(args, {})])
     made.opaque = made.opaque or is_graded(args)
-    change = _CHANGES.get(name)
-    if change is not None:
-        change(made, [*args, *keywords.values()])
-    elif name in FILLS:
+    given = (*args, *keywords.values()) if name in ("to", "type") else ()
+    widens = any(surface.DTYPES.get(name_of(value)) in ("float32", "float64") for value in given)
+    changes = _CHANGES.get("float" if widens else name, ())
+    for attribute, value in changes:
+        setattr(made, attribute, value)
+    if name in FILLS:
         fill(at, args[-1] if args else keywords.get("value"), tensor, node)
-    elif is_low(name, region_device(at)):
+    elif not changes and is_low(name, region_device(at)):
         made.matmul = True
     if name in LINEAR and not args:
         made.divisors, made.factors = tensor.divisors, tensor.factors
@@ -135,44 +146,6 @@ def _scaled_by(at: Interpreter, tensor: Tensor, name: str, args: Args, node: ast
     return result
 
 
-def _detached(made: Tensor, given: list[Value]) -> None:
-    made.deps = frozenset()
-    made.scaler = -1
-    made.uneven = False
-
-
-def _widened(made: Tensor, given: list[Value]) -> None:
-    made.low, made.matmul = "", False
-
-
-def _cast(made: Tensor, given: list[Value]) -> None:
-    if any(surface.DTYPES.get(name_of(value)) in ("float32", "float64") for value in given):
-        _widened(made, given)
-
-
-def _totalled(made: Tensor, given: list[Value]) -> None:
-    made.divided = True
-
-
-def _averaged(made: Tensor, given: list[Value]) -> None:
-    made.vague = False
-
-
-def _cut(made: Tensor, given: list[Value]) -> None:
-    made.pieces = True
-
-
-#: What a method makes of a tensor, beside what was computed from it; what it is given follows.
-_CHANGES: dict[str, Callable[[Tensor, list[Value]], None]] = {
-    **dict.fromkeys(PIECES, _cut),
-    **dict.fromkeys(("detach", "detach_", "clone_", "data"), _detached),
-    **dict.fromkeys(("float", "double"), _widened),
-    **dict.fromkeys(("to", "type"), _cast),
-    "sum": _totalled,
-    "mean": _averaged,
-}
-
-
 def backward(at: Interpreter, tensor: Tensor, node: ast.AST, gradient: Value | None = None) -> None:
     """A tensor runs backward, from ones or from a gradient that is given, which may be scaled already."""
     if tensor.penalty is not None:
@@ -186,9 +159,9 @@ def backward(at: Interpreter, tensor: Tensor, node: ast.AST, gradient: Value | N
     if replicated is not None:
         names["module"] = replicated.name
         averaged = replicated.facts["wrapped"]["ddp"]
-    facts = {
+    facts: dict[str, Any] = {
         "averaged": averaged,
-        "feeds": fed(at, tensor),
+        "feeds": updated_by(at, tensor.deps),
         "divided": tensor.divided or tensor.opaque or gradient is not None,
         "vague": tensor.vague,
         "opaque": scaler is None and (tensor.opaque or gradient is not None),
@@ -198,12 +171,11 @@ def backward(at: Interpreter, tensor: Tensor, node: ast.AST, gradient: Value | N
         "custom": tensor.custom,
         "names": names,
     }
-    fork(
-        at,
-        either(*at.state.apart),
-        lambda: _emit_backward(at, node, scaler, {**facts, "apart": True}),
-        lambda: _emit_backward(at, node, scaler, dict(facts)),
-    )
+
+    def run(**apart: bool) -> None:
+        at.emit(e.BACKWARD, node, scaler, **facts, **apart)
+
+    fork(at, either(*at.state.apart), lambda: run(apart=True), run)
 
 
 def _names_of_backward(node: ast.AST) -> dict[str, object]:
@@ -224,29 +196,20 @@ def loss_names(scaler: object, node: ast.AST) -> dict[str, object]:
     return {**names, "loss": argument} if argument else names
 
 
-def _emit_backward(at: Interpreter, node: ast.AST, scaler: int | None, facts: dict[str, Any]) -> None:
-    at.emit(e.BACKWARD, node, scaler, **facts)
-
-
 def penalty(at: Interpreter, tensor: Tensor, node: ast.AST) -> None:
     penalty = tensor.penalty
     tensor.penalty = None
     if isinstance(penalty, tuple):
         place, names = penalty
-        at.emit(e.PENALTY, place, None, None, names=names)
+        at.emit(e.PENALTY, place, names=names)
 
 
 def fill(at: Interpreter, value: Value | None, tensor: Tensor, node: ast.AST) -> None:
     number = literal(value)
     if not isinstance(number, (int, float)):
         return
-    at.emit(
-        e.FILL,
-        node,
-        value=float(number),
-        eligible=(tensor.matmul or bool(tensor.low)) and tensor.dtypes != {"bfloat16"},
-        names={"call": wording(node)},
-    )
+    eligible = (tensor.matmul or bool(tensor.low)) and tensor.dtypes != {"bfloat16"}
+    at.emit(e.FILL, node, value=float(number), eligible=eligible, names={"call": wording(node)})
 
 
 def whole(at: Interpreter, keys: frozenset[int]) -> frozenset[int]:
@@ -260,17 +223,12 @@ def whole(at: Interpreter, keys: frozenset[int]) -> frozenset[int]:
     return frozenset(whole)
 
 
-def fed(at: Interpreter, tensor: Tensor) -> tuple[int, ...] | None:
-    """The optimizers whose gradients a backward reaches, where the modules tell."""
-    return _updating(at, tensor.deps)
-
-
 def owners_of(at: Interpreter, params: Params) -> tuple[int, ...] | None:
     """The optimizers that update parameters; None where that is not known."""
-    return tuple(params.optimizers) if params.optimizers else _updating(at, params.modules)
+    return tuple(params.optimizers) if params.optimizers else updated_by(at, params.modules)
 
 
-def _updating(at: Interpreter, modules: frozenset[int] | None) -> tuple[int, ...] | None:
+def updated_by(at: Interpreter, modules: frozenset[int] | None) -> tuple[int, ...] | None:
     """The optimizers that update modules; None where that is not known."""
     if modules is None:
         return None
@@ -290,14 +248,10 @@ def all_optimizers(at: Interpreter) -> tuple[int, ...]:
 
 def loss_arithmetic(at: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Value | None:
     """What an operator makes of a loss, of gradients or of the loss scale."""
-    for side in (left, right):
-        if isinstance(side, Choice) and any(v.kind in ("tensor", "scale") for v in side.alternatives()):
-            other = right if side is left else left
-
-            def act(value: Value, side: Value = side, other: Value = other) -> Value:
-                return operate(at, op, value if side is left else other, other if side is left else value, node)
-
-            return on_each(at, side, act)
+    if _is_chosen(left):
+        return on_each(at, left, lambda value: operate(at, op, value, right, node))
+    if _is_chosen(right):
+        return on_each(at, right, lambda value: operate(at, op, left, value, node))
     scaled = _scale_arithmetic(op, left, right)
     if scaled is not None:
         return scaled
@@ -310,14 +264,19 @@ def loss_arithmetic(at: Interpreter, op: str, left: Value, right: Value, node: a
     return low_result(at, "matmul", [left, right]) if op == "@" else None
 
 
+def _is_chosen(value: Value) -> TypeGuard[Choice]:
+    """Whether a value is one of several of which some are losses, or the loss scale."""
+    return isinstance(value, Choice) and any(option.kind in ("tensor", "scale") for option in value.alternatives())
+
+
 def _scale_arithmetic(op: str, left: Value, right: Value) -> Value | None:
     """What an operator makes of the loss scale: with it gradients and losses are unscaled, or scaled."""
     scale, value = (left, right) if isinstance(left, ScaleValue) else (right, left)
-    if op == "/" and isinstance(right, ScaleValue) and isinstance(left, Const):
-        return ScaleValue(right.scaler, inverse=not right.inverse)
     if not isinstance(scale, ScaleValue):
         return None
     divides = op == "/" and scale is right
+    if divides and value.kind == "constant":
+        return ScaleValue(scale.scaler, inverse=not scale.inverse)
     undone = (op == "*" and scale.inverse) or (divides and not scale.inverse)
     if isinstance(value, Grad):
         return Grad(value.params, unscaled=undone)
@@ -348,7 +307,7 @@ def _tensor_arithmetic(
     if op == "@":
         made.matmul = True
     elif _is_wide(left) or _is_wide(right):
-        _widened(made, [])
+        made.low, made.matmul = "", False
     if op == "/" and isinstance(left, Tensor):
         _divided(at, made, left, right, node)
     elif op == "*" and not left.kind == right.kind == "tensor":
@@ -397,17 +356,17 @@ def is_uneven(parts: Iterable[Tensor]) -> bool:
     """
     known = [part for part in parts if part.scaler >= 0 or (not part.opaque and (part.is_loss or part.deps))]
     trained = [part for part in known if part.deps != frozenset()]
-    for number, part in enumerate(trained):
-        for other in trained[:number]:
-            if part.scaler == other.scaler:
-                continue
-            if part.deps is None or other.deps is None:
-                # Nothing tells apart what two scalers are there for.
-                if min(part.scaler, other.scaler) < 0:
-                    return True
-            elif part.deps & other.deps:
-                return True
-    return False
+    return any(_clash(part, other) for number, part in enumerate(trained) for other in trained[:number])
+
+
+def _clash(one: Tensor, other: Tensor) -> bool:
+    """Whether two terms that are trained together hold scales that differ."""
+    if one.scaler == other.scaler:
+        return False
+    if one.deps is None or other.deps is None:
+        # Nothing tells apart what two scalers are there for.
+        return min(one.scaler, other.scaler) < 0
+    return bool(one.deps & other.deps)
 
 
 def first_given(args: Args, keywords: Keywords) -> Value | None:
@@ -452,12 +411,8 @@ def _tensor_attribute(at: Interpreter, receiver: Tensor, name: str, node: ast.AS
     return made
 
 
-def _call_loss(at: Interpreter, func: Ref, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return loss(at, func.thing.facts, args, keywords, node)
-
-
 def register(handlers: Handlers) -> None:
-    handlers.calls["loss"] = _call_loss
+    handlers.calls["loss"] = lambda at, func, *given: loss(at, func.thing.facts, *given)
     handlers.methods["tensor"] = _tensor_method
     handlers.attributes["tensor"] = _tensor_attribute
     handlers.operators.append(loss_arithmetic)

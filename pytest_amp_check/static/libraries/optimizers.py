@@ -56,8 +56,9 @@ def _one_optimizer(
 
 
 def optimizer_of(at: Interpreter, value: Value, node: ast.AST) -> Thing | None:
-    if isinstance(value, Ref) and value.role in ("optimizer", "module"):
-        return value.thing
+    ref = ref_of(value, "optimizer") or ref_of(value, "module")
+    if ref is not None:
+        return ref.thing
     if isinstance(value, Instance):
         inner = _wrapped_optimizer(at, value)
         return inner or at.thing(("used instance", value.key), "optimizer", "", at.site(node))
@@ -88,7 +89,7 @@ def _optimizer_method(
         step_optimizer(at, optimizer, node, names)
         return at.fresh(node, name)
     if name == "zero_grad":
-        at.emit(e.ZERO_GRAD, node, None, None, owners=(key,), names=names, **keeps_zeros(at, args, keywords))
+        at.emit(e.ZERO_GRAD, node, owners=(key,), names=names, **keeps_zeros(at, args, keywords))
         return NONE
     if name == "state_dict":
         return state_of(at, optimizer, node)
@@ -104,7 +105,7 @@ def _optimizer_method(
         if name in HOOKS:
             optimizer.thing.facts["divided"] = True
     if name == "backward":
-        at.emit(e.BACKWARD, node, None, opaque=True, feeds=None)
+        at.emit(e.BACKWARD, node, opaque=True, feeds=None)
         return NONE
     return structural(at, "call", (optimizer, *args), name, name)
 

@@ -34,7 +34,7 @@ def new_autocast(at: Interpreter, entry: surface.Entry, args: Args, keywords: Ke
     if not open_ended:
         names = {"context": wording(node), "call": wording(node)}
         excess = max(0, len(args) - len(entry.parameters))
-        at.emit(e.AUTOCAST_NEW, node, None, callable=entry.name, arguments=arguments, excess=excess, names=names)
+        at.emit(e.AUTOCAST_NEW, node, callable=entry.name, arguments=arguments, excess=excess, names=names)
     enabled = when_enabled(at, bound, node, open_ended=open_ended)
     device = entry.facts.get("device") or arguments.get("device_type", e.UNKNOWN)
     device = device.partition(":")[0] if isinstance(device, str) and not isinstance(device, Symbol) else ""

@@ -44,20 +44,7 @@ from .sharding import local_clip
 from .written import first_words
 
 #: Functions of the standard library and of torch that neither step nor change what they are given.
-HARMLESS = (
-    "builtins.",
-    "torch.",
-    "logging.",
-    "math.",
-    "os.",
-    "time.",
-    "json.",
-    "numpy.",
-    "np.",
-    "copy.",
-    "sys.",
-    "random.",
-)
+HARMLESS = tuple("builtins. torch. logging. math. os. time. json. numpy. np. copy. sys. random.".split())
 #: Functions that are a ``%``.
 REMAINDERS = frozenset("math.fmod operator.mod numpy.mod numpy.remainder numpy.fmod torch.remainder torch.fmod".split())
 #: Functions after which a loss may have been divided, or summed rather than averaged.
@@ -71,7 +58,7 @@ def _call_named(at: Interpreter, func: Named, args: Args, keywords: Keywords, no
     name = surface.canonical(func.name)
     shim = func.shim or at.state.shims + at.state.trying > 0
     if name in surface.DEPRECATED and not shim and isinstance(node, ast.expr):
-        _deprecated(at, name, node)
+        at.emit(e.DEPRECATED, node, old=name, new=surface.DEPRECATED[name], names={"call": name})
     entry = surface.SURFACE.get(name)
     if entry is not None:
         handler = at.handlers.roles.get(entry.role)
@@ -98,9 +85,12 @@ def _of_family(at: Interpreter, name: str, args: Args, keywords: Keywords, node:
         return iterate(at, args, keywords, node) or structural(at, "call", tuple(args), wording(node), "iter")
     if name.startswith("torch.optim.lr_scheduler."):
         return _scheduler(at, args, keywords, node)
-    if name.startswith("torch.nn.") and name.rpartition(".")[2][:1].isupper() and name.count(".") <= 3:
-        return torch_module(at, name, args, node)
-    return None
+    return torch_module(at, name, args, node) if _is_module(name) else None
+
+
+def _is_module(name: str) -> bool:
+    """Whether a name is that of a class of ``torch.nn``."""
+    return name.startswith("torch.nn.") and name.rpartition(".")[2][:1].isupper() and name.count(".") <= 3
 
 
 def _outside(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -207,10 +197,6 @@ def _owners_of(at: Interpreter, given: list[Value]) -> tuple[int, ...] | None:
     return tuple(dict.fromkeys(key for known in owners for key in (all_optimizers(at) if known is None else known)))
 
 
-def _deprecated(at: Interpreter, name: str, node: ast.AST) -> None:
-    at.emit(e.DEPRECATED, node, old=name, new=surface.DEPRECATED[name], names={"call": name})
-
-
 def _entry_clip(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     bound = bind(entry.parameters, args, keywords)
     rest = [bound[name] for name in entry.parameters[1:] if name in bound]
@@ -260,20 +246,6 @@ def _grad_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: 
     return made
 
 
-def _null(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return NullContext()
-
-
-def _exit_stack(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return StackContext()
-
-
-def _context(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    if entry.facts.get("grad"):
-        return NullContext()
-    return GradMode()
-
-
 def _cache_clear(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     at.emit(e.AUTOCAST_CACHE_CLEAR, node)
     return NONE
@@ -288,19 +260,6 @@ def _fill_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: 
         value = next((bound[k] for k in ("input", "other") if literal(bound.get(k)) is not UNKNOWN), None)
     fill(at, value, made, node)
     return made
-
-
-def _device(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    thing = at.thing(("device", at.place_key(node)), "device", "", at.site(node))
-    return Ref(thing)
-
-
-def _partial(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return Partial(args[0], args[1:], keywords) if args else at.fresh(node)
-
-
-def _load(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return at.fresh(node, "loaded")
 
 
 def makes_float32(name: str, args: Args, keywords: Keywords) -> bool:
@@ -335,13 +294,17 @@ def register(handlers: Handlers) -> None:
             surface.LOSS: _loss_function,
             surface.BACKWARD: _backward_function,
             surface.GRAD: _grad_function,
-            surface.NULL_CONTEXT: _null,
-            surface.EXIT_STACK: _exit_stack,
-            surface.CONTEXT: _context,
+            surface.NULL_CONTEXT: lambda at, entry, args, keywords, node: NullContext(),
+            surface.EXIT_STACK: lambda at, entry, args, keywords, node: StackContext(),
+            surface.CONTEXT: lambda at, entry, *_: NullContext() if entry.facts.get("grad") else GradMode(),
             surface.CACHE_CLEAR: _cache_clear,
-            surface.LOAD: _load,
+            surface.LOAD: lambda at, entry, args, keywords, node: at.fresh(node, "loaded"),
             surface.FILL: _fill_function,
-            surface.DEVICE: _device,
-            surface.PARTIAL: _partial,
+            surface.DEVICE: lambda at, entry, args, keywords, node: Ref(
+                at.thing(("device", at.place_key(node)), "device", "", at.site(node))
+            ),
+            surface.PARTIAL: lambda at, entry, args, keywords, node: (
+                Partial(args[0], args[1:], keywords) if args else at.fresh(node)
+            ),
         }
     )
