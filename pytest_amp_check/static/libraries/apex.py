@@ -10,7 +10,8 @@ from ..interpreter.conditions import Formula
 from ..interpreter.forks import fork
 from ..interpreter.interpreter import Context, Handlers, Interpreter
 from ..interpreter.truth import truth
-from ..interpreter.values import NONE, Const, Engine, Instance, Keywords, Opaque, Params, Ref, Sequence, Value
+from ..interpreter.values import NONE, Engine, Keywords, Opaque, Params, Sequence, Value
+from .arguments import each_of, literal, ref_of, thing_of
 from .frameworks import describe, optimizers_in
 from .losses import as_loss
 
@@ -39,14 +40,12 @@ def _apex(at: Interpreter, node: ast.AST) -> Engine:
 
 def _initialized(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.AST) -> Value:
     models, optimizers = bound.get("models"), bound.get("optimizers")
-    level, masters = bound.get("opt_level"), bound.get("master_weights")
-    copies = isinstance(level, Const) and level.value == "O2"
-    if copies and not (isinstance(masters, Const) and masters.value is False):
-        for model in models.items if isinstance(models, Sequence) else [models]:
-            if isinstance(model, (Ref, Instance)) and model.thing is not None:
-                model.thing.facts["copies"] = "O2"
     if models is None:
         return at.fresh(node, "initialized")
+    if literal(bound.get("opt_level")) == "O2" and literal(bound.get("master_weights")) is not False:
+        for thing in map(thing_of, each_of(models)):
+            if thing is not None:
+                thing.facts["copies"] = "O2"
     return models if optimizers is None else Sequence([models, optimizers])
 
 
@@ -57,9 +56,8 @@ def _scaled_loss(at: Interpreter, entry: surface.Entry, bound: Keywords, node: a
 
 
 def _master_params(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.AST) -> Value:
-    optimizer = bound.get("optimizer")
-    key = optimizer.thing.key if isinstance(optimizer, Ref) and optimizer.role == "optimizer" else None
-    return Params(None, None if key is None else frozenset((key,)))
+    optimizer = ref_of(bound.get("optimizer"), "optimizer")
+    return Params(None, None if optimizer is None else frozenset((optimizer.thing.key,)))
 
 
 class _Scaled(Context):
@@ -69,7 +67,7 @@ class _Scaled(Context):
         return made
 
     def exit(self, at: Interpreter, value: ScaledLoss, node: ast.AST, depth: int) -> None:
-        given = value.optimizers.items if isinstance(value.optimizers, Sequence) else [value.optimizers]
+        given = each_of(value.optimizers)
         keys = optimizers_in(given)
         owners = keys if len(keys) == len(given) else None
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from ...protocol import events as e
 from ...protocol import surface
+from ...protocol.events import UNKNOWN
 from ...protocol.named import NamedTuple
 from ...protocol.words import chain
 from ..interpreter.classes import method_of, role_of
@@ -17,6 +18,8 @@ from ..interpreter.tensors import computed, foreign_tensor, in_region
 from ..interpreter.values import Args, ClassValue, Ref, Value
 from ..project.module import Class, Function, Module
 from ..project.syntax import walk
+from .arguments import given_tensors
+from .written import all_of, called, constant, elements, keywords_of, last_name, operands, receiver
 
 #: Names by which code speaks of dtypes: who does so takes care of them.
 _DTYPES = frozenset(
@@ -28,7 +31,7 @@ _BUILTIN = frozenset({"float", "type"})
 #: Decorators that change nothing about dtypes.
 _NEUTRAL = frozenset({"staticmethod", "once_differentiable"})
 #: Functions of torch that make a tensor of float32 where no dtype is given.
-_FACTORIES = frozenset("rand randn zeros ones empty eye linspace Tensor FloatTensor".split())
+FACTORIES = frozenset("rand randn zeros ones empty eye linspace Tensor FloatTensor".split())
 
 
 class Flaw(NamedTuple):
@@ -83,15 +86,19 @@ def _flaw(at: Interpreter, cls: Class) -> Flaw | None:
     fwd, bwd = _devices(at, forward), _devices(at, backward)
     if fwd is None or bwd is None:
         return None
-    if bwd and not fwd:
-        return Flaw("backward-alone", backward)
-    if fwd and bwd:
-        known = len(fwd) == len(bwd) == 1 and "" not in (*fwd, *bwd)
-        return Flaw("devices", backward) if known and fwd != bwd else None
+    if bwd:
+        return _flaw_of_both(fwd, bwd, backward) if fwd else Flaw("backward-alone", backward)
     if _speaks_of_dtypes(forward) or _speaks_of_dtypes(backward):
         return None
     mixed = _mixed_inputs(forward, backward)
-    return Flaw("forward-alone" if fwd else "undecorated", backward if fwd else forward, mixed) if mixed else None
+    how, method = ("forward-alone", backward) if fwd else ("undecorated", forward)
+    return Flaw(how, method, mixed) if mixed else None
+
+
+def _flaw_of_both(fwd: list[str], bwd: list[str], backward: Function) -> Flaw | None:
+    """What two decorated methods lack: they may name two devices."""
+    known = len(fwd) == len(bwd) == 1 and "" not in (*fwd, *bwd)
+    return Flaw("devices", backward) if known and fwd != bwd else None
 
 
 def _devices(at: Interpreter, method: Function) -> list[str] | None:
@@ -101,21 +108,17 @@ def _devices(at: Interpreter, method: Function) -> list[str] | None:
     """
     found: list[str] = []
     for decorator in method.decorators:
-        called = decorator if isinstance(decorator, ast.Call) else None
-        target = called.func if called is not None else decorator
-        named = _named_at(at, method, target)
+        named = _named_at(at, method, called(decorator) or decorator)
         last = named.rpartition(".")[2]
         if last in _NEUTRAL:
             continue
-        if last not in ("custom_fwd", "custom_bwd"):
+        keywords = keywords_of(decorator)
+        if last not in ("custom_fwd", "custom_bwd") or "cast_inputs" in keywords:
             return None
-        keywords = {k.arg: k.value for k in called.keywords} if called is not None else {}
-        if "cast_inputs" in keywords:
-            return None
-        device = keywords.get("device_type")
-        old = named in ("torch.cuda.amp.custom_fwd", "torch.cuda.amp.custom_bwd")
-        known = isinstance(device, ast.Constant) and isinstance(device.value, str)
-        found.append("cuda" if old else str(device.value).partition(":")[0] if known else "")  # type: ignore[union-attr]
+        device = constant(keywords.get("device_type"))
+        if named in ("torch.cuda.amp.custom_fwd", "torch.cuda.amp.custom_bwd"):
+            device = "cuda"
+        found.append(device.partition(":")[0] if isinstance(device, str) and device is not UNKNOWN else "")
     return found
 
 
@@ -123,17 +126,19 @@ def _given_weights(at: Interpreter, names: set[str]) -> Iterator[tuple[str, froz
     """Functions that methods of modules apply to parameters of the module, with the places of these."""
     for method in at.module.functions.values():
         owner = method.cls
-        if owner is None or method.name == "__init__":
+        if owner is None or method.name == "__init__" or _enters_autocast(method):
             continue
-        if any("autocast" in (chain(d) or "") for d in _targets(method.decorators)):
-            continue
-        for node in walk(method.node):
-            called = chain(node.func) if isinstance(node, ast.Call) else None
-            name, _, last = (called or "").rpartition(".")
-            if last == "apply" and name in names and isinstance(node, ast.Call):
-                places = {i for i, arg in enumerate(node.args) if _is_weight(at, arg, method, owner)}
+        for call in all_of(method.node, ast.Call):
+            name, _, last = (chain(call.func) or "").rpartition(".")
+            if last == "apply" and name in names:
+                places = {i for i, arg in enumerate(call.args) if _is_weight(at, arg, method, owner)}
                 if places and not _speaks_of_dtypes(method):
                     yield name, frozenset(places)
+
+
+def _enters_autocast(method: Function) -> bool:
+    """Whether a decorator of a method is an autocast."""
+    return any("autocast" in (chain(called(d) or d) or "") for d in method.decorators)
 
 
 def _named_at(at: Interpreter, method: Function, node: ast.expr) -> str:
@@ -146,42 +151,25 @@ def _named_at(at: Interpreter, method: Function, node: ast.expr) -> str:
 
 def _is_weight(at: Interpreter, argument: ast.expr, method: Function, owner: Class) -> bool:
     """Whether an argument is an attribute to which the class assigns a parameter of float32."""
-    parameters = method.parameters()
-    if not (isinstance(argument, ast.Attribute) and isinstance(argument.value, ast.Name) and parameters):
+    head, _, name = (chain(argument) or "").partition(".")
+    if head != _context(method):
         return False
-    if argument.value.id != parameters[0].arg:
-        return False
-    values = [value for _, value in owner.assigned.get(argument.attr, ())]
+    values = [value for _, value in owner.assigned.get(name, ())]
     return bool(values) and all(_is_parameter(at, value, method) for value in values)
 
 
 def _is_parameter(at: Interpreter, value: ast.expr, method: Function) -> bool:
     """Whether an expression makes a parameter of float32."""
-    if not isinstance(value, ast.Call) or not _named_at(at, method, value.func).endswith("Parameter"):
+    maker = called(value)
+    if maker is None or not _named_at(at, method, maker).endswith("Parameter"):
         return False
-    made = {_named_at(at, method, n.func).rpartition(".")[2] for n in walk(value) if isinstance(n, ast.Call)}
-    return bool(made & _FACTORIES) and not any(_speaks_of_dtype(node) for node in walk(value))
+    made = {_named_at(at, method, call.func).rpartition(".")[2] for call in all_of(value, ast.Call)}
+    return bool(made & FACTORIES) and not any(_speaks_of_dtype(node) for node in walk(value))
 
 
 def _is_float32(value: Value) -> bool:
     """Whether a value is known to be a tensor of float32."""
-    if isinstance(value, Ref):
-        return bool(value.thing.facts.get("parameter"))
-    return value.full
-
-
-def _targets(decorators: Iterable[ast.expr]) -> Iterator[ast.expr]:
-    for decorator in decorators:
-        yield decorator.func if isinstance(decorator, ast.Call) else decorator
-
-
-def _word(node: ast.AST) -> str | None:
-    """The last part of a name, or the name of an argument."""
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    if isinstance(node, ast.Name):
-        return node.id
-    return node.arg if isinstance(node, ast.keyword) else None
+    return bool(value.thing.facts.get("parameter")) if isinstance(value, Ref) else value.full
 
 
 def _speaks_of_dtypes(method: Function) -> bool:
@@ -191,28 +179,36 @@ def _speaks_of_dtypes(method: Function) -> bool:
 
 def _speaks_of_dtype(node: ast.AST) -> bool:
     """Whether a name is one by which code speaks of dtypes; ``float(2)`` is a number."""
-    return _word(node) in _DTYPES and not (isinstance(node, ast.Name) and node.id in _BUILTIN)
+    if isinstance(node, ast.keyword):
+        return node.arg in _DTYPES
+    word = last_name(node)
+    return word in _DTYPES and not (word in _BUILTIN and isinstance(node, ast.Name))
 
 
 def _mixed_inputs(forward: Function, backward: Function) -> frozenset[int]:
     """The inputs of forward that backward multiplies, as they came, with the gradient of a low-precision output."""
-    inputs = [parameter.arg for parameter in forward.parameters()[1:]]
-    gradients = {parameter.arg for parameter in backward.parameters()[1:]}
     if not any(is_low_op(node, forward.module) for node in walk(forward.node)):
         return frozenset()
-    reassigned = {n.id for n in walk(forward.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    saved = {
+    gradients = {parameter.arg for parameter in backward.parameters()[1:]}
+    saved = _saved_inputs(forward, backward)
+    found: set[int] = set()
+    for node in walk(backward.node):
+        sides = [{chain(part) for part in walk(side)} for side in _operands(node, backward.module)]
+        if any(side & gradients for side in sides):
+            others = [side for side in sides if not side & gradients]
+            found.update(saved[name] for side in others for name in side if name in saved)
+    return frozenset(found)
+
+
+def _saved_inputs(forward: Function, backward: Function) -> dict[str | None, int]:
+    """The places of the inputs that backward knows as they came, by its names for them."""
+    inputs = [parameter.arg for parameter in forward.parameters()[1:]]
+    reassigned = {name.id for name in all_of(forward.node, ast.Name) if isinstance(name.ctx, ast.Store)}
+    return {
         name: inputs.index(source)
         for name, source in _saved(forward, backward).items()
         if source in inputs and source not in reassigned
     }
-    found: set[int] = set()
-    for node in walk(backward.node):
-        sides = [{chain(part) for part in walk(side)} for side in _operands(node, backward.module)]
-        for side in sides:
-            if side & gradients:
-                found.update(saved[n] for other in sides if not other & gradients for n in other if n in saved)
-    return frozenset(found)
 
 
 def is_low_op(node: ast.AST, module: Module) -> bool:
@@ -222,48 +218,53 @@ def is_low_op(node: ast.AST, module: Module) -> bool:
 
 def _operands(node: ast.AST, module: Module) -> list[ast.expr]:
     """The operands of an op that autocast runs in the low-precision dtype."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-        return [node.left, node.right]
-    word = _word(node.func) if isinstance(node, ast.Call) else None
-    if isinstance(node, ast.Call) and any(map(is_low, (word or "", *module.aliases.get(word or "", ())))):
-        receiver = [node.func.value] if isinstance(node.func, ast.Attribute) else []
-        return [*receiver, *node.args]
-    return []
+    if not isinstance(node, ast.Call):
+        return operands(node, ast.MatMult)
+    word = last_name(node.func)
+    if not any(map(is_low, (word, *module.aliases.get(word, ())))):
+        return []
+    of = receiver(node)
+    return [*([] if of is None else [of]), *node.args]
 
 
 def _saved(forward: Function, backward: Function) -> dict[str, str]:
     """What backward knows the variables of forward by."""
-    kept: list[str] = []
-    names: dict[str, str] = {}
-    context = forward.parameters()[0].arg if forward.parameters() else ""
-    for node in walk(forward.node):
-        if isinstance(node, ast.Call) and _word(node.func) == "save_for_backward":
-            kept = [chain(argument) or "" for argument in node.args]
-        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
-            for target in node.targets:
-                if isinstance(target, ast.Attribute) and chain(target.value) == context:
-                    names[target.attr] = node.value.id
-    mine = backward.parameters()[0].arg if backward.parameters() else ""
-    known = {f"{mine}.{attribute}": source for attribute, source in names.items()}
-    for node in walk(backward.node):
-        if not isinstance(node, ast.Assign) or len(node.targets) != 1:
-            continue
-        target, source = node.targets[0], chain(node.value) or ""
-        if source.rpartition(".")[2] in ("saved_tensors", "saved_variables"):
-            parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []
-            for part, name in zip(parts, kept, strict=False):
-                if isinstance(part, ast.Name):
-                    known[part.id] = name
-        elif isinstance(target, ast.Name) and source in known:
-            known[target.id] = known[source]
+    calls = [call for call in all_of(forward.node, ast.Call) if last_name(call.func) == "save_for_backward"]
+    kept = [chain(argument) or "" for argument in calls[-1].args] if calls else []
+    mine = _context(backward)
+    known = {f"{mine}.{attribute}": source for attribute, source in _noted(forward).items()}
+    for assign in all_of(backward.node, ast.Assign):
+        if len(assign.targets) == 1:
+            target, source = assign.targets[0], chain(assign.value) or ""
+            unpacks = source.rpartition(".")[2] in ("saved_tensors", "saved_variables")
+            pairs = zip(elements(target), kept, strict=False) if unpacks else [(target, known.get(source))]
+            known.update({part.id: name for part, name in pairs if isinstance(part, ast.Name) and name is not None})
     return known
+
+
+def _noted(forward: Function) -> dict[str, str]:
+    """The variables that forward makes attributes of its context, by these."""
+    context = _context(forward)
+    return {
+        target.attr: assign.value.id
+        for assign in all_of(forward.node, ast.Assign)
+        if isinstance(assign.value, ast.Name)
+        for target in assign.targets
+        if isinstance(target, ast.Attribute) and chain(target.value) == context
+    }
+
+
+def _context(method: Function) -> str:
+    """The name of the first parameter of a method, "" where it has none."""
+    parameters = method.parameters()
+    return parameters[0].arg if parameters else ""
 
 
 def _class_method(at: Interpreter, receiver: ClassValue, name: str, args: Args) -> Value | None:
     """What applying a Function gives."""
     if name != "apply" or role_of(at, receiver.cls) != surface.AUTOGRAD_FUNCTION:
         return None
-    tensors = [t for value in args for t in value.tensors()]
+    tensors = given_tensors(args, {})
     made = computed(at, tensors) if tensors else foreign_tensor(None)
     backward = method_of(at, receiver.cls, "backward")
     made.custom = backward is not None and "custom_bwd" not in backward.decorator_names()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from functools import partial
 
 from ...protocol import surface
+from ...protocol.events import UNKNOWN
 from ..interpreter.classes import BOUND, as_mapping
 from ..interpreter.expressions import Enumerated, attribute, element_of, operate
 from ..interpreter.identity import structural
@@ -32,9 +34,10 @@ from ..interpreter.values import (
     merge_params,
 )
 from ..interpreter.wording import wording
-from .checkpoints import first_of
+from .arguments import first_of, given_tensors, literal
 from .gradients import grad_used
 from .losses import is_uneven
+from .written import first_argument
 
 
 def _super(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -63,43 +66,31 @@ def _counting(at: Interpreter, name: str, args: Args, start: Value) -> Opaque:
     made = structural(at, "call", tuple(args), name, name)
     made.loops |= at.turning()
     made.iterates = name
-    made.first = start.value if isinstance(start, Const) and isinstance(start.value, int) else None
+    number = literal(start)
+    made.first = number if isinstance(number, int) else None
     return made
 
 
 def _zip(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    place = node.args[0] if isinstance(node, ast.Call) and node.args else ast.Constant(0)
+    place = first_argument(node) or ast.Constant(0)
     zipped = Sequence([Sequence([element_of(at, a, place) for a in args])], open=True)
     zipped.pieces = any(a.pieces for a in args)
     return zipped
 
 
-def _divmod(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
-    return Sequence([operate(at, op, args[0], args[1], node) for op in ("//", "%")]) if len(args) == 2 else None
-
-
 def _float(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    first = args[0] if args else NONE
-    if not isinstance(first, Const) or not isinstance(first.value, (str, int, float)):
-        return _shown(at, "float", args, node)
+    given = literal(args[0]) if args else None
+    if given is UNKNOWN or not isinstance(given, (str, int, float)):
+        return _shown("float", at, args, keywords, node)
     try:
-        return Const(float(first.value))
+        return Const(float(given))
     except ValueError:
         return at.fresh(node, "float")
 
 
-def _bool(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return Truth(truth(at, args[0] if args else NONE, "", node))
-
-
 def _getattr(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
-    if len(args) >= 2 and isinstance(args[1], Const) and isinstance(args[1].value, str):
-        return attribute(at, args[0], args[1].value, node)
-    return None
-
-
-def _hasattr(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
-    return Const(True) if _has(args) else None
+    name = literal(args[1]) if len(args) >= 2 else UNKNOWN
+    return attribute(at, args[0], name, node) if isinstance(name, str) and name is not UNKNOWN else None
 
 
 def _dict(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -109,7 +100,8 @@ def _dict(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Val
     return made
 
 
-def _vars(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+def fields(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    """An object as a dict of what it holds."""
     return as_mapping(at, args[0]) if args and isinstance(args[0], Instance) else None
 
 
@@ -126,7 +118,7 @@ def _sum(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Valu
 
 
 def _largest(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
-    tensors = args[0].tensors() if args else []
+    tensors = given_tensors(args[:1], {})
     return computed(at, tensors) if tensors else None
 
 
@@ -142,11 +134,11 @@ def chained(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> V
     known = iterated(at, args, keywords, node)
     if known is not None:
         return known
-    tensors = [t for v in args for t in v.tensors()]
+    tensors = given_tensors(args, {})
     return computed(at, tensors) if tensors else at.fresh(node)
 
 
-def _shown(at: Interpreter, name: str, args: Args, node: ast.AST) -> Value:
+def _shown(name: str, at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """What makes a number or a text of gradients has read them."""
     for value in args:
         for grad in value.gradients():
@@ -165,17 +157,17 @@ def _isinstance(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) 
 
 def _has(args: Args) -> bool:
     """Whether a thing is known to have an attribute."""
-    if len(args) != 2 or not isinstance(args[0], Ref) or not isinstance(args[1], Const):
+    if len(args) != 2 or not isinstance(args[0], Ref):
         return False
-    return args[0].source is None and args[1].value in BOUND.get(args[0].role, ())
+    return args[0].source is None and literal(args[1]) in BOUND.get(args[0].role, ())
 
 
 def _takes_pieces(bounds: list[Value]) -> bool:
     """Whether a range goes forward in steps of more than one, as slices of a batch do."""
     if len(bounds) != 3:
         return False
-    step = bounds[2]
-    return not isinstance(step, Const) or (isinstance(step.value, int) and step.value > 1)
+    step = literal(bounds[2])
+    return step is UNKNOWN or (isinstance(step, int) and step > 1)
 
 
 def register(handlers: Handlers) -> None:
@@ -184,14 +176,16 @@ def register(handlers: Handlers) -> None:
         "range": _range,
         "enumerate": _enumerate,
         "zip": _zip,
-        "divmod": _divmod,
+        "divmod": lambda at, args, keywords, node: (
+            Sequence([operate(at, op, args[0], args[1], node) for op in ("//", "%")]) if len(args) == 2 else None
+        ),
         "float": _float,
-        "bool": _bool,
+        "bool": lambda at, args, keywords, node: Truth(truth(at, args[0] if args else NONE, "", node)),
         "isinstance": _isinstance,
         "getattr": _getattr,
-        "hasattr": _hasattr,
+        "hasattr": lambda at, args, keywords, node: Const(True) if _has(args) else None,
         "dict": _dict,
-        "vars": _vars,
+        "vars": fields,
         "filter": _last_of_two,
         "map": _last_of_two,
         "sum": _sum,
@@ -201,10 +195,6 @@ def register(handlers: Handlers) -> None:
         **dict.fromkeys(("list", "tuple", "set", "sorted", "reversed", "iter", "next"), iterated),
     }
     for name in ("int", "str", "len", "print", "format", "repr"):
-        functions[name] = _shows(name)
+        functions[name] = partial(_shown, name)
     handlers.functions.update({f"builtins.{name}": function for name, function in functions.items()})
     handlers.functions["collections.OrderedDict"] = _dict
-
-
-def _shows(name: str) -> Callable[[Interpreter, Args, Keywords, ast.AST], Value]:
-    return lambda at, args, keywords, node: _shown(at, name, args, node)

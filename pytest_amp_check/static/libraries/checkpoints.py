@@ -20,12 +20,17 @@ from ..interpreter.values import (
     Mapping,
     Opaque,
     Ref,
-    ScaleValue,
     Sequence,
     StateDict,
     Value,
 )
 from ..interpreter.wording import wording
+from .arguments import first_of, items_of, ref_of
+from .written import called, last_name, receiver
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 #: Containers within containers that are looked into.
 DEPTH = 5
@@ -80,59 +85,66 @@ class Contents:
 
     def look(self, value: Value, key: str | None = "", depth: int = 0) -> None:
         """Look into a value; ``key`` is what it is saved under, None where that is not known."""
-        if depth > DEPTH:
-            return
-        if isinstance(value, StateDict):
-            self._state_of(value, key)
-        elif isinstance(value, Ref):
-            self.modules = self.modules or value.role == "module"
-            if value.role == "scaler":
-                self.whole_scalers.append(value.thing.name)
-            elif value.role == "optimizer":
-                self.optimizers.append(value.thing.name)
-                self.owners.append(value.thing.key)
-        elif isinstance(value, ScaleValue):
-            self.scalers.append(key or "")
-        elif isinstance(value, Mapping):
-            # What a dict under a name of its own holds besides is seldom a state: a configuration, say.
-            self.open = self.open or (value.open and (depth == 0 or key is None or speaks_of_scaling(key)))
-            for name, item in value.items.items():
-                self.look(item, None if isinstance(name, tuple) else str(name), depth + 1)
-        elif isinstance(value, Sequence):
-            for item in value.items:
-                self.look(item, key, depth + 1)
-        elif isinstance(value, Choice):
-            for option in value.alternatives():
-                self.look(option, key, depth)
-        elif isinstance(value, Instance):
-            self._fields_of(value, key, depth)
-        elif isinstance(value, Opaque):
-            # A scaler's state may have been put together elsewhere.
-            unknown = depth == 0 or (key is None and depth == 1)
-            number = value.index or value.counter
-            self.open = self.open or unknown or (not number and speaks_of_scaling(f"{key or ''} {value.text}"))
+        look = _LOOKS.get(value.kind)
+        if look is not None and depth <= DEPTH:
+            look(self, value, key, depth)
 
-    def _state_of(self, state: StateDict, key: str | None) -> None:
-        owner = state.of
-        owner = next((v for v in owner.alternatives() if isinstance(v, Ref)), owner)
-        role = owner.role if isinstance(owner, Ref) else ""
-        if role == "scaler":
-            self.scalers.append(key or "")
-            self.scaler_entries.add(key or "")
-        elif isinstance(owner, Ref) and role == "optimizer":
-            self.optimizers.append(_said(owner, state.node))
-            self.owners.append(owner.thing.key)
-            self.optimizer_entries.add(key or "")
-            self.place = self.place or state
-        elif isinstance(owner, Opaque) and key is None:
-            self.open = True
-        elif isinstance(owner, Opaque) and speaks_of_scaling(f"{key} {owner.text}"):
-            self.scalers.append(str(key))
+    def thing(self, value: Ref, key: str | None, depth: int) -> None:
+        """A thing that is saved as it is."""
+        self.modules = self.modules or value.role == "module"
+        if value.role == "scaler":
+            self.whole_scalers.append(value.thing.name)
+        elif value.role == "optimizer":
+            self.optimizers.append(value.thing.name)
+            self.owners.append(value.thing.key)
+
+    def mapping(self, value: Mapping, key: str | None, depth: int) -> None:
+        """What a dict under a name of its own holds besides is seldom a state: a configuration, say."""
+        self.open = self.open or (value.open and (depth == 0 or key is None or speaks_of_scaling(key)))
+        for name, item in value.items.items():
+            self.look(item, None if isinstance(name, tuple) else str(name), depth + 1)
+
+    def parts(self, value: Sequence | Choice, key: str | None, depth: int) -> None:
+        """Each of several values, or one of them."""
+        for part in value.parts():
+            self.look(part, key, depth + (value.kind == "sequence"))
+
+    def unknown(self, value: Opaque, key: str | None, depth: int) -> None:
+        """A scaler's state may have been put together elsewhere."""
+        unknown = depth == 0 or (key is None and depth == 1)
+        number = value.index or value.counter
+        self.open = self.open or unknown or (not number and speaks_of_scaling(f"{key or ''} {value.text}"))
+
+    def state(self, state: StateDict, key: str | None, depth: int) -> None:
+        """The state of something."""
+        owner = next((v for v in state.of.alternatives() if isinstance(v, Ref)), state.of)
+        if isinstance(owner, Opaque):
+            self._unknown_state(owner, key)
+        elif isinstance(owner, Ref) and owner.role in ("scaler", "optimizer"):
+            self._known_state(owner, state, key or "")
         else:
             self.others = True
-            self.modules = self.modules or role == "module" or isinstance(owner, Instance)
+            self.modules = self.modules or isinstance(owner, Instance) or ref_of(owner, "module") is not None
 
-    def _fields_of(self, value: Instance, key: str | None, depth: int) -> None:
+    def _known_state(self, owner: Ref, state: StateDict, key: str) -> None:
+        if owner.role == "scaler":
+            self.scalers.append(key)
+            self.scaler_entries.add(key)
+        else:
+            self.optimizers.append(_said(owner, state.node))
+            self.owners.append(owner.thing.key)
+            self.optimizer_entries.add(key)
+            self.place = self.place or state
+
+    def _unknown_state(self, owner: Opaque, key: str | None) -> None:
+        if key is None:
+            self.open = True
+        elif speaks_of_scaling(f"{key} {owner.text}"):
+            self.scalers.append(key)
+        else:
+            self.others = True
+
+    def fields(self, value: Instance, key: str | None, depth: int) -> None:
         """An object that is saved as it is: a record of states, or something that has a scaler among the rest."""
         if value.thing is not None:
             self.modules = True
@@ -146,14 +158,27 @@ class Contents:
                 self.look(item, name, depth + 1)
 
 
+#: What a value of a kind holds.
+_LOOKS: dict[str, Callable[[Contents, Any, str | None, int], None]] = {
+    **dict.fromkeys(("module", "scaler", "optimizer", "engine"), Contents.thing),
+    **dict.fromkeys(("instance", "module instance"), Contents.fields),
+    "state": Contents.state,
+    "scale": lambda contents, value, key, depth: contents.scalers.append(key or ""),
+    "mapping": Contents.mapping,
+    "sequence": Contents.parts,
+    "choice": Contents.parts,
+    "unknown": Contents.unknown,
+}
+
+
 def _said(owner: Ref, node: ast.AST) -> str:
     """What the user calls an optimizer whose state is taken; a name that it goes by elsewhere tells more than ``x``."""
-    taken = node.func if isinstance(node, ast.Call) else None
-    if not isinstance(taken, ast.Attribute) or taken.attr != "state_dict":
+    taken = receiver(node)
+    if taken is None or last_name(called(node)) != "state_dict":
         return owner.thing.name
-    if isinstance(taken.value, ast.Name) and "." in owner.thing.name and owner.thing.facts.get("constructed"):
+    if isinstance(taken, ast.Name) and "." in owner.thing.name and owner.thing.facts.get("constructed"):
         return owner.thing.name
-    return str(Words(taken.value))
+    return str(Words(taken))
 
 
 def saved(at: Interpreter, value: Value, node: ast.AST, *, objects: bool = False) -> None:
@@ -181,23 +206,25 @@ def may_save(at: Interpreter, given: list[Value], node: ast.AST) -> None:
 
     Unless that code is given a scaler too, whose state it may add.
     """
-    inner = [v for value in given if isinstance(value, Sequence) for v in value.items]
+    inner = [v for value in given for v in items_of(value)]
     mappings = [value for value in (*given, *inner) if isinstance(value, Mapping)]
-    states = [value for value in given if isinstance(value, StateDict)]
-    if not (mappings or states):
-        return
-    if holds_scaler(at, given):
-        for value in mappings:
-            value.open = True
-        return
-    holders: list[Value] = [*mappings, Sequence(list(states))]
-    for holder in holders:
-        contents = Contents(at.attributes)
-        contents.look(holder)
-        # Live objects are given for their states to be taken, or loaded, by whoever gets them.
-        taken = contents.optimizers and contents.place is not None
-        if taken and (contents.modules or (contents.others and isinstance(holder, Mapping))):
-            saved(at, holder, node)
+    states: list[Value] = [value for value in given if value.kind == "state"]
+    scaled = bool(mappings or states) and holds_scaler(at, given)
+    for mapping in mappings:
+        mapping.open = mapping.open or scaled
+        if not scaled:
+            _may_save(at, mapping, node, others=True)
+    if states and not scaled:
+        _may_save(at, Sequence(states), node, others=False)
+
+
+def _may_save(at: Interpreter, holder: Value, node: ast.AST, *, others: bool) -> None:
+    """Whether the states are for a checkpoint; ``others`` says that any that are no optimizer's tell."""
+    contents = Contents(at.attributes)
+    contents.look(holder)
+    # Live objects are given for their states to be taken, or loaded, by whoever gets them.
+    if contents.optimizers and contents.place is not None and (contents.modules or (others and contents.others)):
+        saved(at, holder, node)
 
 
 def states_taken(at: Interpreter, name: str, given: list[Value], node: ast.AST) -> Value | None:
@@ -223,16 +250,12 @@ def loads_unknown(at: Interpreter, owner: object, state: Value | None, node: ast
     """Something that is not known loads a state: a scaler may, unless what it loads goes by another name."""
     _, name = entry_in(state)
     if name is None or speaks_of_scaling(f"{owner} {name}"):
-        at.emit(e.SCALER_LOAD, node, None, entry=None)
+        at.emit(e.SCALER_LOAD, node, entry=None)
 
 
 def entry_in(state: Value | None) -> tuple[int, str | None]:
     """Which unknown value a state was taken from, and under which name."""
     return (state.entry if isinstance(state, Opaque) else None) or (-1, None)
-
-
-def first_of(args: Args, keywords: Keywords, name: str) -> Value | None:
-    return args[0] if args else keywords.get(name)
 
 
 def _handed(at: Interpreter, func: Value, given: list[Value], node: ast.AST) -> bool:

@@ -16,24 +16,16 @@ from ..interpreter.imports import globals_of
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.tensors import in_region
 from ..interpreter.unknown import hand_off
-from ..interpreter.values import (
-    Args,
-    Const,
-    FunctionValue,
-    Instance,
-    Keywords,
-    NullContext,
-    Ref,
-    Sequence,
-    Tensor,
-    Value,
-)
+from ..interpreter.values import Args, FunctionValue, Instance, Keywords, NullContext, Tensor, Value
 from ..interpreter.wording import wording
 from ..project.module import Class
 from ..project.syntax import walk
+from .arguments import bind, first_of, items_of, literal, thing_of
 from .autograd_functions import is_low_op
-from .checkpoints import first_of, may_save
+from .checkpoints import may_save
 from .modules import wrap_module
+from .overhead import is_compiled_or_low
+from .written import all_of, called, constant, keywords_of, last_name
 
 #: Methods by which a pool of threads is given work.
 SUBMITS = frozenset("submit map apply apply_async map_async imap imap_unordered starmap".split())
@@ -65,13 +57,10 @@ class Pool(Value):
 def _capture(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """A module is traced, or its kernels are captured."""
     how = entry.facts["how"]
-    bound = {**dict(zip(entry.parameters, args, strict=False)), **keywords}
-    inner = first_of(args, keywords, entry.parameters[0])
-    thing = inner.thing if isinstance(inner, (Ref, Instance)) else None
+    bound = bind(entry.parameters, args, keywords)
+    thing = thing_of(first_of(args, keywords, entry.parameters[0]))
     casts = thing is not None and thing.role == "module" and not _is_never_cast(thing)
-    checked = bound.get("check_trace")
-    if isinstance(checked, Const) and checked.value is False:
-        casts = False
+    casts = casts and literal(bound.get("check_trace")) is not False
     names = {"call": wording(node), "module": thing.name if thing is not None else ""}
     if how != "trace" or casts:
         at.emit(e.CAPTURE, node, thing.key if thing is not None else None, how=how, names=names)
@@ -80,19 +69,14 @@ def _capture(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywor
 
 def _thread(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     _hand_over(at, [*args, *keywords.values()], node)
-    bound = {**dict(zip(entry.parameters, args, strict=False)), **keywords}
-    given = bound.get("args")
-    return ThreadValue(bound.get("target"), given.items if isinstance(given, Sequence) else [])
+    bound = bind(entry.parameters, args, keywords)
+    return ThreadValue(bound.get("target"), items_of(bound.get("args")))
 
 
 def _hand_over(at: Interpreter, given: list[Value], node: ast.AST) -> None:
     """Another thread is given something, which it may write to a checkpoint."""
     hand_off(at, given, node)
     may_save(at, given, node)
-
-
-def _pool(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return Pool()
 
 
 def thread_method(
@@ -160,7 +144,7 @@ def _has_island(at: Interpreter, module: Instance, depth: int) -> bool:
     if any(_switches_off(owner) for owner in bases_of(at, module.cls)) or _leaves_autocast(at, module):
         return True
     held = [value for _, value in at.attributes(module.key)]
-    held += [item for value in held if isinstance(value, Sequence) for item in value.items]
+    held += [item for value in held for item in items_of(value)]
     return depth > 0 and any(_has_island(at, value, depth - 1) for value in held if isinstance(value, Instance))
 
 
@@ -191,34 +175,29 @@ def _leaves_autocast(at: Interpreter, module: Instance) -> bool:
 
 def _is_never_cast(thing: Thing) -> bool:
     """Whether the weights of a module are not cast in a region, and so not kept for it."""
-    return bool(thing.facts.get("frozen") or thing.facts.get("low") or thing.facts.get("compiled"))
+    return bool(thing.facts.get("frozen")) or is_compiled_or_low(thing)
 
 
 def _switches_off(cls: Class) -> bool:
     """Whether a class multiplies matrices itself where it has switched autocast off."""
-    for node in walk(cls.node):
-        if not isinstance(node, (ast.With, ast.FunctionDef)):
-            continue
-        contexts = node.decorator_list if isinstance(node, ast.FunctionDef) else [i.context_expr for i in node.items]
-        off = any(_is_off(context) for context in contexts)
-        if off and any(is_low_op(inner, cls.module) for part in node.body for inner in walk(part)):
-            return True
-    return False
+    blocks = [
+        node.body for node in all_of(cls.node, ast.With) if any(_is_off(item.context_expr) for item in node.items)
+    ]
+    blocks += [node.body for node in all_of(cls.node, ast.FunctionDef) if any(map(_is_off, node.decorator_list))]
+    return any(is_low_op(inner, cls.module) for block in blocks for part in block for inner in walk(part))
 
 
 def _is_off(context: ast.expr) -> bool:
     """Whether a context is an autocast that its literal arguments switch off, or have compute in float32."""
-    if not isinstance(context, ast.Call) or (chain(context.func) or "").rpartition(".")[2] != "autocast":
+    if last_name(called(context)) != "autocast":
         return False
-    given = {keyword.arg: keyword.value for keyword in context.keywords}
-    enabled = given.get("enabled")
-    if isinstance(enabled, ast.Constant) and enabled.value is False:
-        return True
-    return (chain(given["dtype"]) or "") in ("torch.float32", "torch.float") if "dtype" in given else False
+    given = keywords_of(context)
+    dtype = chain(given["dtype"]) if "dtype" in given else None
+    return constant(given.get("enabled")) is False or dtype in ("torch.float32", "torch.float")
 
 
 def register(handlers: Handlers) -> None:
-    handlers.roles.update({surface.CAPTURE: _capture, surface.THREAD: _thread, surface.POOL: _pool})
+    handlers.roles.update({surface.CAPTURE: _capture, surface.THREAD: _thread, surface.POOL: lambda *_: Pool()})
     handlers.methods.update({"thread": thread_method, "pool": thread_method})
     handlers.contexts["pool"] = Itself()
     handlers.forward_run.append(_replicated)

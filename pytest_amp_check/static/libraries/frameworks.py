@@ -10,7 +10,6 @@ from ...protocol import frameworks, surface
 from ...protocol.events import Thing
 from ...protocol.finding import INFO, WARNING
 from ...protocol.frameworks import FRAMEWORKS
-from ...protocol.words import Words
 from ..interpreter.conditions import Formula, either, negate
 from ..interpreter.forks import fork, on_each
 from ..interpreter.functions import has_stars
@@ -34,8 +33,9 @@ from ..interpreter.values import (
     Value,
 )
 from ..interpreter.wording import receiver_words, wording
-from .checkpoints import first_of, state_of
-from .losses import all_optimizers, as_loss, backward, fed
+from .arguments import bind, first_of, items_of, literal, ref_of
+from .checkpoints import state_of
+from .losses import all_optimizers, as_loss, backward, loss_names, updated_by
 from .optimizers import each_optimizer
 from .scalers import scaled_value, scaler_attribute
 
@@ -49,14 +49,15 @@ def framework_call(at: Interpreter, name: str, args: Args, keywords: Keywords, n
     entry = frameworks.lookup(name)
     if entry is None:
         return None
-    bound = {**dict(zip(entry.parameters, args, strict=False)), **keywords}
+    bound = bind(entry.parameters, args, keywords)
     handler = at.handlers.framework_roles.get(entry.role)
     if handler is not None:
         return handler(at, entry, bound, node)
     return first_of(args, keywords, entry.parameters[0]) or at.fresh(node, name)
 
 
-def _new_engine(at: Interpreter, framework: str, bound: Keywords, node: ast.AST) -> Engine:
+def _new_engine(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.AST) -> Engine:
+    framework = str(entry.facts["framework"])
     known = FRAMEWORKS[framework]
     thing = at.thing(("scaler", at.place_key(node)), "scaler", "", at.site(node))
     given = bound.get(known.precision)
@@ -89,14 +90,13 @@ def _precision(at: Interpreter, given: Value | None, framework: str, node: ast.A
     values = FRAMEWORKS[framework].scaled
     if not values:
         return NONE, True, ""
-    if given is None or (isinstance(given, Const) and given.value is None):
+    if given is None or literal(given) is None:
         # Of one program, all engines that are not given another share what is set outside of it.
         unknown = at.opaque(("precision", framework), FRAMEWORKS[framework].precision)
         return unknown, is_equal(at, unknown, values[0], node), INFO
-    options = [v for _, v in given.options] if isinstance(given, Choice) else [given]
     enabled = either(*(is_equal(at, given, value, node) for value in values))
-    literal = isinstance(enabled, bool) or any(isinstance(v, Const) and v.value in values for v in options)
-    return given, enabled, "" if literal else WARNING
+    known = isinstance(enabled, bool) or any(literal(v) in values for v in given.alternatives())
+    return given, enabled, "" if known else WARNING
 
 
 def used_engine(at: Interpreter, framework: str, value: Opaque, text: str, node: ast.AST) -> Engine:
@@ -119,40 +119,29 @@ def annotated_engine(at: Interpreter, named: str, value: Opaque, parameter: ast.
 def engine_method(at: Interpreter, engine: Engine, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     at.of_graph(Engines).setdefault(engine.thing.key, engine)
     does = FRAMEWORKS[engine.framework].methods.get(name)
-    given = [*args, *keywords.values()]
-    if does == frameworks.BACKWARD:
-        _run_backward(at, engine, first_of(args, keywords, "loss"), node, divides=engine.framework == "accelerate")
-        return NONE
-    if does == frameworks.UPDATE_PARAMS:
-        _run_backward(at, engine, first_of(args, keywords, "loss"), node, divides=True)
-        _step_wrapped(at, engine, node)
-        _zero_wrapped(at, engine, node)
-        return NONE
-    if does == frameworks.STEP:
-        _step_wrapped(at, engine, node)
-        return NONE
-    if does == frameworks.ZERO_GRAD:
-        _zero_wrapped(at, engine, node)
+    if does in (frameworks.BACKWARD, frameworks.UPDATE_PARAMS):
+        divides = does == frameworks.UPDATE_PARAMS or engine.framework == "accelerate"
+        _run_backward(at, engine, first_of(args, keywords, "loss"), node, divides=divides)
+    if does in (frameworks.STEP, frameworks.UPDATE_PARAMS):
+        key, names = _wrapped(at, engine, node)
+        _step(at, engine, key, node, names, sure=True)
+    if does in (frameworks.ZERO_GRAD, frameworks.UPDATE_PARAMS):
+        key, names = _wrapped(at, engine, node)
+        at.emit(e.ZERO_GRAD, node, owners=(key,), names=names)
+    if does in _GIVE_NONE:
         return NONE
     if does in (frameworks.UNSCALE, frameworks.UNSCALE_ONE):
-        _unscale(at, engine, optimizers_in(given) if does == frameworks.UNSCALE_ONE else (), node)
+        given = optimizers_in([*args, *keywords.values()]) if does == frameworks.UNSCALE_ONE else ()
+        _unscale(at, engine, given, node)
         return at.fresh(node, "norm")
     if does == frameworks.PREPARE:
-        for value in args:
-            _prepare(at, engine, value)
-        return args[0] if len(args) == 1 else Sequence(list(args), open=has_stars(node))
+        return _prepared(at, engine, args, node)
     if does == frameworks.GIVE_BACK and args:
         return args[0]
-    if does == frameworks.AUTOCAST:
-        return _region(at, engine, node)
-    if does == frameworks.NO_EFFECT:
-        return NullContext()
-    if does == frameworks.STATE:
-        return state_of(at, engine, node)
-    if does == frameworks.SAVE:
-        return NONE
-    func = structural(at, "method", (engine,), wording(node), name)
-    return unknown(at, func, args, keywords, node)
+    give = _GIVE.get(does or "")
+    if give is not None:
+        return give(at, engine, node)
+    return unknown(at, structural(at, "method", (engine,), wording(node), name), args, keywords, node)
 
 
 def engine_called(at: Interpreter, engine: Engine, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -160,7 +149,7 @@ def engine_called(at: Interpreter, engine: Engine, args: Args, keywords: Keyword
     if engine.framework != "timm":
         return unknown(at, engine, args, keywords, node)
     order = ("loss", "optimizer", "clip_grad", "clip_mode", "parameters", "create_graph", "need_update")
-    bound = {**dict(zip(order, args, strict=False)), **keywords}
+    bound = bind(order, args, keywords)
     scaler = Ref(engine.thing)
     scaled = scaled_value(at, scaler, bound.get("loss"), node)
     for tensor in scaled.tensors():
@@ -168,16 +157,11 @@ def engine_called(at: Interpreter, engine: Engine, args: Args, keywords: Keyword
     optimizer = bound.get("optimizer", NONE)
     names: dict[str, object] = {"scaler": wording(node), "call": wording(node)}
 
-    def update() -> None:
-        each_optimizer(
-            at,
-            optimizer,
-            node,
-            lambda key, _: at.emit(e.SCALER_STEP, node, scaler.thing.key, key, framework="timm", names=names),
-        )
+    def step(key: int, _: object) -> None:
+        at.emit(e.SCALER_STEP, node, scaler.thing.key, key, framework="timm", names=names)
 
-    needed = bound.get("need_update")
-    fork(at, True if needed is None else truth(at, needed, "", node), update, lambda: None)
+    needed = truth(at, bound.get("need_update", Const(True)), "", node)
+    fork(at, needed, lambda: each_optimizer(at, optimizer, node, step), lambda: None)
     return NONE
 
 
@@ -216,26 +200,23 @@ def _engine_written(at: Interpreter, receiver: Engine, name: str, value: Value, 
 def _run_backward(at: Interpreter, engine: Engine, value: Value | None, node: ast.AST, *, divides: bool) -> None:
     if isinstance(value, Choice):
         on_each(at, value, lambda v: _run_each(at, engine, v, node, divides))
-        return
-    _run_each(at, engine, value, node, divides)
+    else:
+        _run_each(at, engine, value, node, divides)
 
 
 def _run_each(at: Interpreter, engine: Engine, value: Value | None, node: ast.AST, divides: bool) -> Value:
     loss = as_loss(value)
     if divides and engine.steps is not None:
         divided_by(at, loss, engine.steps, FRAMEWORKS[engine.framework].title, node)
-        loss.divided = loss.divided or not isinstance(engine.steps, Const) or engine.steps.value != 1
-    argument = node.args[0] if isinstance(node, ast.Call) and node.args else None
-    names: dict[str, object] = {"scaler": receiver_words(node) or engine.thing.name, "call": wording(node)}
-    if argument is not None:
-        names["loss"] = Words(argument)
+        loss.divided = loss.divided or literal(engine.steps) != 1
+    names = loss_names(receiver_words(node) or engine.thing.name, node)
 
     def run(scaler: int | None) -> None:
         at.emit(
             e.BACKWARD,
             node,
             scaler,
-            feeds=fed(at, loss),
+            feeds=updated_by(at, loss.deps),
             divided=loss.divided,
             opaque=loss.opaque and scaler is None,
             scaled=scaler is not None,
@@ -250,9 +231,8 @@ def _run_each(at: Interpreter, engine: Engine, value: Value | None, node: ast.AS
 
 
 def divided_by(at: Interpreter, loss: Tensor, steps: Value, framework: str, node: ast.AST) -> None:
-    options = [v for _, v in steps.options] if isinstance(steps, Choice) else [steps]
-    keys = {number_key(at, v) for v in options if not (isinstance(v, Const) and v.value in (1, None))}
-    texts = {v.text for v in options if isinstance(v, Opaque)} - {""}
+    keys = {number_key(at, v) for v in steps.alternatives() if literal(v) not in (1, None)}
+    texts = {v.text for v in steps.alternatives() if isinstance(v, Opaque)} - {""}
     divided_twice(at, loss, keys, texts, framework, f"in `{wording(node)}`")
 
 
@@ -276,37 +256,33 @@ def _unscale(at: Interpreter, engine: Engine, optimizers: tuple[int, ...], node:
 
 
 def optimizers_in(given: list[Value]) -> tuple[int, ...]:
-    return tuple(v.thing.key for v in given if isinstance(v, Ref) and v.role == "optimizer")
+    return tuple(ref.thing.key for value in given if (ref := ref_of(value, "optimizer")) is not None)
+
+
+def _prepared(at: Interpreter, engine: Engine, args: Args, node: ast.AST) -> Value:
+    """What an engine gives back of what it prepares."""
+    for value in args:
+        _prepare(at, engine, value)
+    return args[0] if len(args) == 1 else Sequence(list(args), open=has_stars(node))
 
 
 def _prepare(at: Interpreter, engine: Engine, value: Value) -> None:
     """Let an optimizer be stepped through an engine from here on."""
-    if isinstance(value, Sequence):
-        for item in value.items:
-            _prepare(at, engine, item)
-    elif isinstance(value, Ref) and value.role == "optimizer":
-        value.thing.facts["engine"] = (engine, frozenset(at.guards()))
+    for item in items_of(value):
+        _prepare(at, engine, item)
+    optimizer = ref_of(value, "optimizer")
+    if optimizer is not None:
+        optimizer.thing.facts["engine"] = (engine, frozenset(at.guards()))
 
 
-def _step_wrapped(at: Interpreter, engine: Engine, node: ast.AST) -> None:
-    _each_wrapped(at, engine, node, lambda key, names: _step(at, engine, key, node, names, sure=True))
-
-
-def _zero_wrapped(at: Interpreter, engine: Engine, node: ast.AST) -> None:
-    _each_wrapped(
-        at, engine, node, lambda key, names: at.emit(e.ZERO_GRAD, node, None, None, owners=(key,), names=names)
-    )
-
-
-def _each_wrapped(
-    at: Interpreter, engine: Engine, node: ast.AST, act: Callable[[int, dict[str, object]], object]
-) -> None:
-    """Act on the optimizer that an engine wraps, by its own name or by the engine's."""
-    optimizer = engine.optimizer
-    thing = optimizer.thing if isinstance(optimizer, Ref) and optimizer.role == "optimizer" else None
-    if thing is None:
+def _wrapped(at: Interpreter, engine: Engine, node: ast.AST) -> tuple[int, dict[str, object]]:
+    """The optimizer that an engine wraps, by its own name or by the engine's, and the words for it."""
+    optimizer = ref_of(engine.optimizer, "optimizer")
+    if optimizer is None:
         thing = at.thing(("wrapped by", engine.thing.key), "optimizer", engine.thing.name, at.site(node))
-    act(thing.key, {"optimizer": thing.name, "scaler": engine.thing.name, "call": wording(node)})
+    else:
+        thing = optimizer.thing
+    return thing.key, {"optimizer": thing.name, "scaler": engine.thing.name, "call": wording(node)}
 
 
 def _step(at: Interpreter, engine: Engine, key: int, node: ast.AST, names: dict[str, object], *, sure: bool) -> None:
@@ -352,12 +328,19 @@ def _region(at: Interpreter, engine: Engine, node: ast.AST) -> Value:
     return Ref(thing, enabled)
 
 
-def _engine_entry(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.AST) -> Value:
-    return _new_engine(at, str(entry.facts["framework"]), bound, node)
+#: What methods give that do no more, and those that give nothing.
+_GIVE: dict[str, Callable[[Interpreter, Engine, ast.AST], Value]] = {
+    frameworks.AUTOCAST: _region,
+    frameworks.NO_EFFECT: lambda at, engine, node: NullContext(),
+    frameworks.STATE: state_of,
+}
+_GIVE_NONE = frozenset(
+    (frameworks.BACKWARD, frameworks.UPDATE_PARAMS, frameworks.STEP, frameworks.ZERO_GRAD, frameworks.SAVE)
+)
 
 
 def register(handlers: Handlers) -> None:
-    handlers.framework_roles[frameworks.ENGINE] = _engine_entry
+    handlers.framework_roles[frameworks.ENGINE] = _new_engine
     handlers.recognised.update(dict.fromkeys(FRAMEWORKS, used_engine))
     handlers.annotations.append(annotated_engine)
     handlers.calls["engine"] = engine_called

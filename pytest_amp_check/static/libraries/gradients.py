@@ -7,27 +7,14 @@ import ast
 from ...protocol import events as e
 from ...protocol.events import Event
 from ...protocol.optable import FOREACH_IN_PLACE, IN_PLACE
-from ...protocol.words import Words
 from ..interpreter.expressions import operate, undo
 from ..interpreter.identity import structural
 from ..interpreter.interpreter import Handlers, Interpreter
-from ..interpreter.values import (
-    NONE,
-    Args,
-    Const,
-    FunctionValue,
-    Grad,
-    Keywords,
-    Named,
-    Params,
-    ScaleValue,
-    Sequence,
-    Value,
-    merge_params,
-)
+from ..interpreter.values import NONE, Args, FunctionValue, Grad, Keywords, Params, ScaleValue, Value, merge_params
 from ..interpreter.wording import receiver_words, wording
-from ..project.syntax import walk
+from .arguments import items_of, literal, name_of
 from .losses import all_optimizers, owners_of
+from .written import all_of, called, first_argument, first_words, keywords_of, last_name, receiver
 
 #: Methods of tensors, modules and optimizers that let other code have the gradients before the step.
 HOOKS = frozenset(
@@ -55,23 +42,21 @@ def _params_method(at: Interpreter, params: Params, name: str, args: Args, keywo
     if name in ("values", "items", "copy"):
         return params
     if name in ("copy_", "add_", "mul_", "sub_", "fill_", "zero_", "lerp_"):
-        at.emit(e.PARAM_WRITE, node, None, None)
+        at.emit(e.PARAM_WRITE, node)
         return params
     return at.fresh(node, name)
 
 
 def _params_attribute(at: Interpreter, receiver: Params, name: str, node: ast.AST) -> Value:
-    if name == "grad":
-        return Grad(receiver)
-    if name == "data":
-        return receiver
+    if name in ("grad", "data"):
+        return Grad(receiver) if name == "grad" else receiver
     return structural(at, "attribute", (receiver,), name, name)
 
 
 def _grad_method(at: Interpreter, grad: Grad, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     effect = IN_PLACE.get(name)
     if effect is not None:
-        if isinstance(node, ast.Call) and any(keyword.arg == "rounding_mode" for keyword in node.keywords):
+        if "rounding_mode" in keywords_of(node):
             effect = "edit"
         grad_changed(at, grad, effect, args, receiver_words(node), node)
         return grad
@@ -90,30 +75,29 @@ def grad_changed(at: Interpreter, grad: Grad, effect: str, args: Args, words: ob
     if effect == "fill":
         effect = _effect_of_filling(args)
     if effect == "zero":
-        at.emit(e.ZERO_GRAD, node, None, None, owners=owners if owners is not None else (), names=names)
+        at.emit(e.ZERO_GRAD, node, owners=owners if owners is not None else (), names=names)
     elif effect in ("divide", "multiply"):
         grad_written(at, grad, operate(at, "/" if effect == "divide" else "*", grad, first, node), node)
     elif effect == "replace" and not _is_edited_copy(node):
         grad_written(at, grad, first, node)
     elif effect in ("edit", "replace"):
-        at.emit(e.GRAD_EDIT, node, None, None, owners=owners, names=names)
+        at.emit(e.GRAD_EDIT, node, owners=owners, names=names)
 
 
 def _effect_of_filling(args: Args) -> str:
     """What filling gradients, or some of them, does: zero clears, and what overflows on purpose is no edit."""
     number = args[-1] if args else NONE
-    if isinstance(number, Const) and number.value == 0:
+    if literal(number) == 0:
         return "zero" if len(args) == 1 else "homogeneous"
     return "homogeneous" if _is_infinite(number) else "edit"
 
 
 def _is_edited_copy(node: ast.AST) -> bool:
     """Whether what is copied into gradients is an edit of gradients: ``p.grad.copy_(p.grad.clamp(-1, 1))``."""
-    made = node.args[0] if isinstance(node, ast.Call) and node.args else None
-    if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Attribute):
-        return False
-    edited = made.func.value
-    return IN_PLACE.get(f"{made.func.attr}_") == "edit" and isinstance(edited, ast.Attribute) and edited.attr == "grad"
+    made = first_argument(node)
+    edited = receiver(made)
+    method = last_name(called(made))
+    return IN_PLACE.get(f"{method}_") == "edit" and isinstance(edited, ast.Attribute) and edited.attr == "grad"
 
 
 def _item_written(at: Interpreter, receiver: Value, index: Value, target: ast.Subscript, value: Value) -> None:
@@ -141,67 +125,55 @@ def grad_written(at: Interpreter, target: Grad, value: Value, node: ast.AST) -> 
     owners = owners_of(at, target.params)
     call = wording(node) if isinstance(node, ast.expr) else "this assignment"
     names = {"params": "p.grad", "call": call, **_owner_name(at, owners)}
-    if isinstance(value, Const) and value.value is None:
-        at.emit(
-            e.ZERO_GRAD,
-            node,
-            None,
-            None,
-            owners=owners if owners is not None else all_optimizers(at),
-            names=names,
-        )
-    elif isinstance(value, Grad) and value.unscaled:
-        at.emit(e.GRAD_DIVIDE, node, None, None, owners=owners, names=names)
-    elif isinstance(value, Grad) and isinstance(node, (ast.AugAssign, ast.Call)) and _normalises(node):
-        at.emit(e.GRAD_NORMALISE, node, None, None, owners=owners, names=names)
-    elif isinstance(node, ast.AugAssign):
-        at.emit(e.GRAD_EDIT, node, None, None, owners=owners, names=names)
+    kind = _effect_of_writing(value, node)
+    if kind is not None:
+        at.emit(kind, node, owners=owners, names=names)
+    elif literal(value) is None:
+        at.emit(e.ZERO_GRAD, node, owners=all_optimizers(at) if owners is None else owners, names=names)
     else:
         # Gradients that come from elsewhere (averaged over ranks, restored): whatever they are.
         undo(value)
-        at.emit(e.HANDOFF, node, None, None, things=owners if owners is not None else all_optimizers(at))
+        at.emit(e.HANDOFF, node, things=all_optimizers(at) if owners is None else owners)
+
+
+def _effect_of_writing(value: Value, node: ast.AST) -> e.Kind | None:
+    """What writing a value to gradients does to them, where it is known to depend on what they were."""
+    if isinstance(value, Grad) and value.unscaled:
+        return e.GRAD_DIVIDE
+    if isinstance(value, Grad) and _normalises(node):
+        return e.GRAD_NORMALISE
+    return e.GRAD_EDIT if isinstance(node, ast.AugAssign) and literal(value) is not None else None
 
 
 def _normalises(node: ast.AST) -> bool:
     """Whether gradients are divided by a number, as the end of an accumulation window does."""
     if isinstance(node, ast.AugAssign):
-        return isinstance(node.op, (ast.Div, ast.Mult))
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-        return False
-    name = node.func.attr
-    return (IN_PLACE.get(name) or FOREACH_IN_PLACE.get(name)) in ("divide", "multiply")
+        return type(node.op) in (ast.Div, ast.Mult)
+    name = last_name(called(node))
+    return receiver(node) is not None and (IN_PLACE.get(name) or FOREACH_IN_PLACE.get(name)) in ("divide", "multiply")
 
 
 def grad_used(at: Interpreter, grad: Grad, node: ast.AST) -> Event | None:
     if grad.unscaled:
         return None
-    return at.emit(
-        e.GRAD_READ,
-        node,
-        None,
-        None,
-        owners=owners_of(at, grad.params),
-        names={"params": "p.grad", "call": wording(node), **_owner_name(at, owners_of(at, grad.params))},
-    )
+    owners = owners_of(at, grad.params)
+    names = {"params": "p.grad", "call": wording(node), **_owner_name(at, owners)}
+    return at.emit(e.GRAD_READ, node, owners=owners, names=names)
 
 
 def clip(at: Interpreter, params: Value | None, rest: list[Value], bound: Keywords, node: ast.AST) -> Value:
     norm = at.fresh(node, "norm")
     limit = bound.get("max_norm") or bound.get("clip_value") or (rest[0] if rest else None)
-    if _mentions_scale(limit):
+    if isinstance(limit, ScaleValue):
         # The limit is scaled as the gradients are.
         return norm
-    strict = bound.get("error_if_nonfinite")
-    arguments = node.args if isinstance(node, ast.Call) else []
     clipping = at.emit(
         e.CLIP,
         node,
-        None,
-        None,
         owners=_clip_owners(at, params),
-        nonfinite_error=isinstance(strict, Const) and strict.value is True and not at.state.guarded,
+        nonfinite_error=literal(bound.get("error_if_nonfinite")) is True and not at.state.guarded,
         measures_only=_is_infinite(limit),
-        names={"call": wording(node), "params": Words(arguments[0]) if arguments else ""},
+        names={"call": wording(node), "params": first_words(node)},
     )
     if clipping is not None:
         norm.readings = (clipping,)
@@ -213,46 +185,34 @@ def clip(at: Interpreter, params: Value | None, rest: list[Value], bound: Keywor
 def _clip_owners(at: Interpreter, params: Value | None) -> tuple[int, ...] | None:
     if isinstance(params, Params):
         return owners_of(at, params)
-    if isinstance(params, Sequence):
-        parts = [item for item in params.items if isinstance(item, Params)]
-        if parts and len(parts) == len(params.items):
-            return owners_of(at, merge_params(parts))
-    return None
+    items = items_of(params)
+    parts = [item for item in items if isinstance(item, Params)]
+    return owners_of(at, merge_params(parts)) if parts and len(parts) == len(items) else None
 
 
 def _only_looks(hook: Value) -> bool:
     """Whether a hook on gradients is known to give none back, so that it leaves them as they are."""
     if not isinstance(hook, FunctionValue) or isinstance(hook.function.node, ast.Lambda):
         return False
-    return not any(isinstance(inner, ast.Return) and inner.value is not None for inner in walk(hook.function.node))
-
-
-def _mentions_scale(value: Value | None) -> bool:
-    """Whether a number was computed from the loss scale."""
-    return isinstance(value, ScaleValue)
+    return all(inner.value is None for inner in all_of(hook.function.node, ast.Return))
 
 
 def _is_infinite(value: Value | None) -> bool:
-    if isinstance(value, Const):
-        return value.value == float("inf")
-    return isinstance(value, Named) and value.name.rpartition(".")[2] in ("inf", "Inf", "infty")
-
-
-def _grad_attribute(at: Interpreter, receiver: Grad, name: str, node: ast.AST) -> Value:
-    return receiver if name == "data" else at.fresh(node, name)
+    return literal(value) == float("inf") or name_of(value).rpartition(".")[2] in ("inf", "Inf", "infty")
 
 
 def _parameter_written(at: Interpreter, receiver: Params, name: str, value: Value, target: ast.Attribute) -> bool:
     if name == "grad":
         grad_written(at, Grad(receiver), value, target)
     elif name == "data":
-        at.emit(e.PARAM_WRITE, target, None, None)
+        at.emit(e.PARAM_WRITE, target)
     return name in ("grad", "data")
 
 
 def register(handlers: Handlers) -> None:
     handlers.methods.update({"parameters": _params_method, "gradients": _grad_method})
-    handlers.attributes.update({"parameters": _params_attribute, "gradients": _grad_attribute})
+    handlers.attributes["parameters"] = _params_attribute
+    handlers.attributes["gradients"] = lambda at, grad, name, node: grad if name == "data" else at.fresh(node, name)
     handlers.written["parameters"] = _parameter_written
     handlers.operands["gradients"] = grad_used
     handlers.augmented["gradients"] = grad_written

@@ -10,18 +10,8 @@ from ..interpreter.classes import call_method, method_of
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.truth import truth
 from ..interpreter.unknown import hand_off
-from ..interpreter.values import (
-    NONE,
-    Choice,
-    Const,
-    Instance,
-    Keywords,
-    Mapping,
-    Opaque,
-    Ref,
-    Sequence,
-    Value,
-)
+from ..interpreter.values import NONE, Choice, Instance, Keywords, Mapping, Opaque, Ref, Sequence, Value
+from .arguments import each_item, literal, ref_of
 from .checkpoints import saved, state_of
 from .optimizers import optimizer_of
 
@@ -50,10 +40,10 @@ def _saves(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.AST
 
 def _handed(at: Interpreter, func: Value, given: list[Value], node: ast.AST) -> bool:
     """A handler is called with the objects that it saves, or is given to something together with them."""
-    if not (isinstance(func, Saver) or any(isinstance(value, Saver) for value in given)):
+    if all(value.kind != Saver.kind for value in (func, *given)):
         return False
     for value in given:
-        if isinstance(value, Mapping):
+        if value.kind == "mapping":
             save_objects(at, value, node)
     return True
 
@@ -64,10 +54,8 @@ def save_objects(at: Interpreter, objects: Value, node: ast.AST) -> None:
 
 
 def _states_of(at: Interpreter, value: Value, node: ast.AST) -> Value:
-    if isinstance(value, Mapping):
-        return Mapping({key: _states_of(at, item, node) for key, item in value.items.items()}, open=value.open)
-    if isinstance(value, Sequence):
-        return Sequence([_states_of(at, item, node) for item in value.items], open=value.open)
+    if isinstance(value, (Mapping, Sequence)):
+        return each_item(value, lambda item: _states_of(at, item, node))
     if isinstance(value, Choice):
         return Choice([(formula, _states_of(at, option, node)) for formula, option in value.options])
     if isinstance(value, Instance) and method_of(at, value.cls, "state_dict") is not None:
@@ -83,8 +71,8 @@ def _trainer(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.A
     hand_off(at, list(bound.values()), node)
     trainer = at.fresh(node, "trainer")
     wanted = bound.get("scaler", NONE)
-    scalers = [v for v in wanted.alternatives() if isinstance(v, Ref) and v.role == "scaler"]
-    if not scalers and not (isinstance(wanted, Const) and not wanted.value):
+    scalers = [ref for value in wanted.alternatives() if (ref := ref_of(value, "scaler")) is not None]
+    if not scalers and literal(wanted):
         scalers = [_own_scaler(at, trainer, wanted, node)]
     optimizer = optimizer_of(at, bound.get("optimizer", NONE), node)
     keys = tuple(v.thing.key for v in scalers if v.enabled is not False)

@@ -6,6 +6,7 @@ import ast
 
 from ...protocol import events as e
 from ...protocol import frameworks
+from ...protocol.events import UNKNOWN
 from ...protocol.finding import ERROR, INFO, WARNING
 from ...protocol.frameworks import FRAMEWORKS
 from ...protocol.words import Words
@@ -16,10 +17,10 @@ from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.values import NONE, Args, Engine, Instance, Keywords, Mapping, Params, Ref, Value
 from ..interpreter.wording import wording
 from ..project.module import Class, Function, Module
-from ..project.syntax import walk
 from .frameworks import describe, divided_twice, engine_method, optimizers_in, used_engine
 from .gradients import clip
 from .losses import as_loss
+from .written import all_of, constant, keywords_of, last_name
 
 #: Methods that a Trainer runs under autocast.
 STEPS = frozenset({"training_step", "validation_step", "test_step", "predict_step"})
@@ -34,13 +35,8 @@ class Trainers:
     """What the calls of ``Trainer`` in one file say."""
 
     def __init__(self, module: Module) -> None:
-        self.calls: list[dict[str | None, ast.expr]] = []
-        for node in walk(module.tree):
-            if isinstance(node, ast.Call):
-                func = node.func
-                name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
-                if name == "Trainer":
-                    self.calls.append({keyword.arg: keyword.value for keyword in node.keywords})
+        calls = all_of(module.tree, ast.Call)
+        self.calls = [keywords_of(call) for call in calls if last_name(call.func) == "Trainer"]
 
     def trains_in(self, precisions: tuple[object, ...]) -> str | None:
         """How far it is known that they train in one of some precisions: a severity, or None where none does.
@@ -57,16 +53,15 @@ class Trainers:
         given = call.get("precision")
         if given is None:
             return INFO if None in call or "plugins" in call else None
-        if isinstance(given, ast.Constant):
-            return ERROR if given.value in precisions else None
-        return WARNING
+        precision = constant(given)
+        return WARNING if precision is UNKNOWN else ERROR if precision in precisions else None
 
     def divisions(self) -> tuple[set[object], set[str]]:
         """The numbers of micro-batches that they accumulate: keys of constants, and texts."""
         given = [call["accumulate_grad_batches"] for call in self.calls if "accumulate_grad_batches" in call]
-        numbers = [node.value for node in given if isinstance(node, ast.Constant)]
+        numbers = map(constant, given)
         keys: set[object] = {("const", repr(float(n))) for n in numbers if isinstance(n, int) and n > 1}
-        return keys, {str(Words(node)) for node in given if not isinstance(node, ast.Constant)}
+        return keys, {str(Words(node)) for node in given if constant(node) is UNKNOWN}
 
 
 class Known(dict[str, Trainers]):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ...protocol import events as e
 from ...protocol import surface
-from ...protocol.events import Thing
+from ...protocol.events import UNKNOWN, Thing
 from ...protocol.words import Words
 from ..interpreter.conditions import either
 from ..interpreter.dtypes import is_low
@@ -26,18 +26,18 @@ from ..interpreter.values import (
     Const,
     Grad,
     Keywords,
-    Named,
     Params,
-    Ref,
     ScaleValue,
     Tensor,
     Value,
 )
 from ..interpreter.wording import receiver_words, wording
+from .arguments import given_tensors, literal, name_of, thing_of
+from .written import first_argument, first_words, receiver
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeGuard
 
 #: Tensor methods that end a tensor's use as a loss.
 TO_NUMBER = frozenset("item tolist numpy cpu shape size dim backward_hooks requires_grad".split())
@@ -47,42 +47,67 @@ _SPARES = frozenset(
 )
 #: Tensor methods that keep by what a loss was divided.
 LINEAR = frozenset("mean sum float double clone squeeze".split())
+#: Tensor methods that put a number in the place of some.
+FILLS = frozenset("masked_fill masked_fill_ fill_ index_fill index_fill_".split())
+#: Tensor methods that are an operator, as they are in place.
+_SCALES = {"mul": "*", "div": "/", "true_divide": "/"}
+_LOW = ("float16", "bfloat16")
+#: What is different with a tensor that a method gives from one that is computed in any way.
+_CHANGES: dict[str, tuple[tuple[str, object], ...]] = {
+    **dict.fromkeys(PIECES, (("pieces", True),)),
+    **dict.fromkeys(
+        ("detach", "detach_", "clone_", "data"), (("deps", frozenset()), ("scaler", -1), ("uneven", False))
+    ),
+    **dict.fromkeys(("float", "double"), (("low", ""), ("matmul", False))),
+    "sum": (("divided", True),),
+    "mean": (("vague", False),),
+}
+#: How a criterion reduces that is not asked to.
+_MEAN = Const("mean")
 
 
 def loss(at: Interpreter, facts: dict[str, object], args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    parts = [t for value in [*args, *keywords.values()] for t in value.tensors()]
-    low, promotes = "", facts.get("promotes")
-    first = next(iter(args[0].tensors()), None) if args else None
-    if first is not None and first.low and not (in_region(at) or at.state.maybe_open or at.state.no_grad or promotes):
-        low = first.low if first.low in ("float16", "bfloat16") else ""
     at.emit(
         e.LOSS,
         node,
         function=facts.get("kind"),
-        low_precision=low,
+        low_precision="" if facts.get("promotes") else _low_input(at, args),
         ambient=None if at.state.open else at.state.ambient,
-        names={
-            "call": wording(node),
-            "loss": Words(node.args[0]) if isinstance(node, ast.Call) and node.args else "",
-        },
+        names={"call": wording(node), "loss": first_words(node)},
     )
-    made = computed(at, parts) if parts else Tensor(at.turning())
-    if not parts:
-        made.deps = None
-        made.autocast = "in" if in_region(at) else "unknown"
-        made.module_read = False
-        made.in_region = in_region(at)
+    parts = given_tensors(args, keywords)
+    made = computed(at, parts) if parts else _of_unknown(at)
     if at.state.no_grad:
         made.deps = frozenset()
     made.is_loss = True
     made.low = ""
-    reduction = keywords.get("reduction")
-    summed = facts.get("reduction") == "sum" or (isinstance(reduction, Const) and reduction.value == "sum")
-    unknown_reduction = reduction is not None and not isinstance(reduction, Const)
-    legacy = keywords.get("size_average")
-    summed = summed or (isinstance(legacy, Const) and legacy.value is False)
-    made.divided = summed or unknown_reduction
+    made.divided = "sum" in (facts.get("reduction"), reduction_of(keywords))
     made.vague = False
+    return made
+
+
+def reduction_of(keywords: Keywords) -> object:
+    """How a criterion is asked to reduce: one that is not known may be a sum."""
+    if literal(keywords.get("size_average")) is False:
+        return "sum"
+    asked = literal(keywords.get("reduction", _MEAN))
+    return "sum" if asked is UNKNOWN else asked
+
+
+def _low_input(at: Interpreter, args: Args) -> str:
+    """The low dtype of what a loss is computed of outside of all regions, "" where it has none."""
+    if not args or in_region(at) or at.state.maybe_open or at.state.no_grad:
+        return ""
+    return next((t.low if t.low in _LOW else "" for t in args[0].tensors()), "")
+
+
+def _of_unknown(at: Interpreter) -> Tensor:
+    """A loss of what no module in view gave."""
+    made = Tensor(at.turning())
+    made.deps = None
+    made.in_region = in_region(at)
+    made.autocast = "in" if made.in_region else "unknown"
+    made.module_read = False
     return made
 
 
@@ -92,61 +117,51 @@ def _tensor_method(at: Interpreter, tensor: Tensor, name: str, args: Args, keywo
         return NONE
     if name in TO_NUMBER:
         return at.fresh(node, name)
-    made = computed(at, [tensor, *(t for v in args for t in v.tensors())])
+    if name.removesuffix("_") in _SCALES:
+        return _scaled_by(at, tensor, name, args, node)
+    made = computed(at, [tensor, *given_tensors(args, {})])
     made.opaque = made.opaque or is_graded(args)
-    if name in ("detach", "detach_", "clone_", "data"):
-        made.deps = frozenset()
-        made.scaler = -1
-        made.uneven = False
-    elif name in ("float", "double"):
-        made.low, made.matmul = "", False
-    elif name in ("to", "type"):
-        dtypes = [surface.DTYPES.get(v.name) for v in [*args, *keywords.values()] if isinstance(v, Named)]
-        if any(dtype in ("float32", "float64") for dtype in dtypes):
-            made.low, made.matmul = "", False
-    elif name.removesuffix("_") in ("div", "true_divide", "mul"):
-        result = operate(at, "*" if name.startswith("mul") else "/", tensor, args[0] if args else NONE, node)
-        if name.endswith("_"):
-            # In place: the tensor goes on to be used.
-            tensor.divided = tensor.divided or result.divided
-            if isinstance(result, Tensor):
-                tensor.divisors, tensor.factors = result.divisors, result.factors
-        return result
-    elif name == "sum":
-        made.divided = True
-    elif name == "mean":
-        made.vague = False
-    elif name in PIECES:
-        made.pieces = True
-    elif name in ("masked_fill", "masked_fill_", "fill_", "index_fill", "index_fill_"):
+    given = (*args, *keywords.values()) if name in ("to", "type") else ()
+    widens = any(surface.DTYPES.get(name_of(value)) in ("float32", "float64") for value in given)
+    changes = _CHANGES.get("float" if widens else name, ())
+    for attribute, value in changes:
+        setattr(made, attribute, value)
+    if name in FILLS:
         fill(at, args[-1] if args else keywords.get("value"), tensor, node)
-    elif is_low(name, region_device(at)):
+    elif not changes and is_low(name, region_device(at)):
         made.matmul = True
     if name in LINEAR and not args:
         made.divisors, made.factors = tensor.divisors, tensor.factors
     return made
 
 
+def _scaled_by(at: Interpreter, tensor: Tensor, name: str, args: Args, node: ast.AST) -> Value:
+    """A method that multiplies a tensor by a number, or divides it."""
+    result = operate(at, _SCALES[name.removesuffix("_")], tensor, args[0] if args else NONE, node)
+    if name.endswith("_"):
+        # In place: the tensor goes on to be used.
+        tensor.divided = tensor.divided or result.divided
+        if isinstance(result, Tensor):
+            tensor.divisors, tensor.factors = result.divisors, result.factors
+    return result
+
+
 def backward(at: Interpreter, tensor: Tensor, node: ast.AST, gradient: Value | None = None) -> None:
     """A tensor runs backward, from ones or from a gradient that is given, which may be scaled already."""
-    names = {"loss": receiver_words(node), "call": wording(node)}
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        inner = node.func.value
-        if isinstance(inner, ast.Call) and inner.args:
-            names["loss"] = Words(inner.args[0])
-            if isinstance(inner.func, ast.Attribute):
-                names["scaler"] = Words(inner.func.value)
     if tensor.penalty is not None:
         penalty(at, tensor, node)
     for listener in at.handlers.backward_run:
         listener(at, tensor, node)
     scaler = tensor.scaler if tensor.scaler >= 0 else None
+    names = _names_of_backward(node)
+    averaged = None
     replicated = averaged_over(at, tensor)
     if replicated is not None:
         names["module"] = replicated.name
-    facts = {
-        "averaged": replicated.facts["wrapped"]["ddp"] if replicated is not None else None,
-        "feeds": fed(at, tensor),
+        averaged = replicated.facts["wrapped"]["ddp"]
+    facts: dict[str, Any] = {
+        "averaged": averaged,
+        "feeds": updated_by(at, tensor.deps),
         "divided": tensor.divided or tensor.opaque or gradient is not None,
         "vague": tensor.vague,
         "opaque": scaler is None and (tensor.opaque or gradient is not None),
@@ -156,16 +171,29 @@ def backward(at: Interpreter, tensor: Tensor, node: ast.AST, gradient: Value | N
         "custom": tensor.custom,
         "names": names,
     }
-    fork(
-        at,
-        either(*at.state.apart),
-        lambda: _emit_backward(at, node, scaler, {**facts, "apart": True}),
-        lambda: _emit_backward(at, node, scaler, dict(facts)),
-    )
+
+    def run(**apart: bool) -> None:
+        at.emit(e.BACKWARD, node, scaler, **facts, **apart)
+
+    fork(at, either(*at.state.apart), lambda: run(apart=True), run)
 
 
-def _emit_backward(at: Interpreter, node: ast.AST, scaler: int | None, facts: dict[str, Any]) -> None:
-    at.emit(e.BACKWARD, node, scaler, **facts)
+def _names_of_backward(node: ast.AST) -> dict[str, object]:
+    """The words for a loss that runs backward, and for the scaler where it is scaled in the same breath."""
+    scaling = receiver(node)
+    argument = first_argument(scaling)
+    if argument is None:
+        return {"loss": receiver_words(node), "call": wording(node)}
+    names: dict[str, object] = {"loss": Words(argument), "call": wording(node)}
+    scaler = receiver(scaling)
+    return names if scaler is None else {**names, "scaler": Words(scaler)}
+
+
+def loss_names(scaler: object, node: ast.AST) -> dict[str, object]:
+    """The words for a scaler that is given a loss."""
+    argument = first_words(node)
+    names = {"scaler": scaler, "call": wording(node)}
+    return {**names, "loss": argument} if argument else names
 
 
 def penalty(at: Interpreter, tensor: Tensor, node: ast.AST) -> None:
@@ -173,20 +201,15 @@ def penalty(at: Interpreter, tensor: Tensor, node: ast.AST) -> None:
     tensor.penalty = None
     if isinstance(penalty, tuple):
         place, names = penalty
-        at.emit(e.PENALTY, place, None, None, names=names)
+        at.emit(e.PENALTY, place, names=names)
 
 
 def fill(at: Interpreter, value: Value | None, tensor: Tensor, node: ast.AST) -> None:
-    number = value.value if isinstance(value, Const) and isinstance(value.value, (int, float)) else None
-    if number is None:
+    number = literal(value)
+    if not isinstance(number, (int, float)):
         return
-    at.emit(
-        e.FILL,
-        node,
-        value=float(number),
-        eligible=(tensor.matmul or bool(tensor.low)) and tensor.dtypes != {"bfloat16"},
-        names={"call": wording(node)},
-    )
+    eligible = (tensor.matmul or bool(tensor.low)) and tensor.dtypes != {"bfloat16"}
+    at.emit(e.FILL, node, value=float(number), eligible=eligible, names={"call": wording(node)})
 
 
 def whole(at: Interpreter, keys: frozenset[int]) -> frozenset[int]:
@@ -200,36 +223,23 @@ def whole(at: Interpreter, keys: frozenset[int]) -> frozenset[int]:
     return frozenset(whole)
 
 
-def fed(at: Interpreter, tensor: Tensor) -> tuple[int, ...] | None:
-    """The optimizers whose gradients a backward reaches, where the modules tell."""
-    if tensor.deps is None:
-        return None
-    fed = []
-    for thing in at.program.things:
-        if thing.role == "optimizer":
-            owns = thing.facts.get("owns")
-            if owns is None:
-                return None
-            if whole(at, owns) & whole(at, tensor.deps):
-                fed.append(thing.key)
-    return tuple(fed) if fed else None
-
-
 def owners_of(at: Interpreter, params: Params) -> tuple[int, ...] | None:
     """The optimizers that update parameters; None where that is not known."""
-    if params.optimizers:
-        return tuple(params.optimizers)
-    if params.modules is None:
+    return tuple(params.optimizers) if params.optimizers else updated_by(at, params.modules)
+
+
+def updated_by(at: Interpreter, modules: frozenset[int] | None) -> tuple[int, ...] | None:
+    """The optimizers that update modules; None where that is not known."""
+    if modules is None:
         return None
     owners = []
-    for thing in at.program.things:
-        if thing.role == "optimizer":
-            owns = thing.facts.get("owns")
-            if owns is None:
-                return None
-            if whole(at, owns) & whole(at, params.modules):
-                owners.append(thing.key)
-    return tuple(owners) if owners else None
+    for key in all_optimizers(at):
+        owns = at.program.things[key].facts.get("owns")
+        if owns is None:
+            return None
+        if whole(at, owns) & whole(at, modules):
+            owners.append(key)
+    return tuple(owners) or None
 
 
 def all_optimizers(at: Interpreter) -> tuple[int, ...]:
@@ -238,49 +248,55 @@ def all_optimizers(at: Interpreter) -> tuple[int, ...]:
 
 def loss_arithmetic(at: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Value | None:
     """What an operator makes of a loss, of gradients or of the loss scale."""
-    for side in (left, right):
-        if isinstance(side, Choice) and any(isinstance(v, (Tensor, ScaleValue)) for _, v in side.options):
-            other = right if side is left else left
-
-            def act(value: Value, side: Value = side, other: Value = other) -> Value:
-                return operate(at, op, value if side is left else other, other if side is left else value, node)
-
-            return on_each(at, side, act)
+    if _is_chosen(left):
+        return on_each(at, left, lambda value: operate(at, op, value, right, node))
+    if _is_chosen(right):
+        return on_each(at, right, lambda value: operate(at, op, left, value, node))
     scaled = _scale_arithmetic(op, left, right)
     if scaled is not None:
         return scaled
-    if isinstance(left, Grad) or isinstance(right, Grad):
-        return left if isinstance(left, Grad) else right
+    for side in (left, right):
+        if side.kind == "gradients":
+            return side
     parts = [*left.tensors(), *right.tensors()]
     if parts:
         return _tensor_arithmetic(at, op, left, right, parts, node)
     return low_result(at, "matmul", [left, right]) if op == "@" else None
 
 
+def _is_chosen(value: Value) -> TypeGuard[Choice]:
+    """Whether a value is one of several of which some are losses, or the loss scale."""
+    return isinstance(value, Choice) and any(option.kind in ("tensor", "scale") for option in value.alternatives())
+
+
 def _scale_arithmetic(op: str, left: Value, right: Value) -> Value | None:
     """What an operator makes of the loss scale: with it gradients and losses are unscaled, or scaled."""
-    if isinstance(right, ScaleValue) and op == "/" and isinstance(left, Const):
-        return ScaleValue(right.scaler, inverse=not right.inverse)
-    scale = left if isinstance(left, ScaleValue) else right
+    scale, value = (left, right) if isinstance(left, ScaleValue) else (right, left)
     if not isinstance(scale, ScaleValue):
         return None
-    value = right if scale is left else left
-    undone = scale.inverse if op == "*" else op == "/" and scale is right and not scale.inverse
+    divides = op == "/" and scale is right
+    if divides and value.kind == "constant":
+        return ScaleValue(scale.scaler, inverse=not scale.inverse)
+    undone = (op == "*" and scale.inverse) or (divides and not scale.inverse)
     if isinstance(value, Grad):
         return Grad(value.params, unscaled=undone)
     tensors = value.tensors()
     if tensors:
-        made = Tensor.merge(tensors)
-        if undone:
-            made.penalty = None
-            made.scaler = -1
-            made.uneven = False
-        elif op == "*":
-            made.scaler = scale.scaler
-        return made
-    if undone or (op == "/" and scale is right):
+        return _scaled(Tensor.merge(tensors), scale.scaler if op == "*" else None, undone=undone)
+    if undone or divides:
         undo(value)
     return ScaleValue(scale.scaler, inverse=scale.inverse)
+
+
+def _scaled(made: Tensor, scaler: int | None, *, undone: bool) -> Tensor:
+    """A loss that was multiplied by the scale of a scaler, or from which it was taken away."""
+    if undone:
+        made.penalty = None
+        made.scaler = -1
+        made.uneven = False
+    elif scaler is not None:
+        made.scaler = scaler
+    return made
 
 
 def _tensor_arithmetic(
@@ -290,26 +306,40 @@ def _tensor_arithmetic(
     made.opaque = made.opaque or is_graded((left, right))
     if op == "@":
         made.matmul = True
-    elif any(isinstance(side, Ref) and side.thing.facts.get("wide") for side in (left, right)):
+    elif _is_wide(left) or _is_wide(right):
         made.low, made.matmul = "", False
     if op == "/" and isinstance(left, Tensor):
-        made.divided = True
-        if not isinstance(right, Tensor):
-            divide(at, made, left, right, node)
-        elif left.penalty and right.penalty:
-            made.penalty = None
-    elif op == "*" and (not isinstance(left, Tensor) or not isinstance(right, Tensor)):
-        factor = right if isinstance(left, Tensor) else left
-        if len(parts) == 1:
-            multiply(at, made, parts[0], factor)
-        # A weight of which only the name is known may well be 1 / k, but those of a criterion's parts are not.
-        share = _is_share(factor.value) if isinstance(factor, Const) else not at.state.forwards
-        made.divided = made.divided or factor.divided or share
+        _divided(at, made, left, right, node)
+    elif op == "*" and not left.kind == right.kind == "tensor":
+        _multiplied(at, made, parts, right if left.kind == "tensor" else left)
     elif op in ("+", "-"):
         made.uneven = made.uneven or is_uneven(parts)
         made.divided = all(p.divided for p in parts)
         made.divisors = frozenset.intersection(*(p.divisors for p in parts))
     return made
+
+
+def _is_wide(value: Value) -> bool:
+    """Whether a value is a parameter with which all that is low becomes float32."""
+    thing = thing_of(value)
+    return thing is not None and bool(thing.facts.get("wide"))
+
+
+def _divided(at: Interpreter, made: Tensor, tensor: Tensor, divisor: Value, node: ast.AST) -> None:
+    made.divided = True
+    if not isinstance(divisor, Tensor):
+        divide(at, made, tensor, divisor, node)
+    elif tensor.penalty and divisor.penalty:
+        made.penalty = None
+
+
+def _multiplied(at: Interpreter, made: Tensor, parts: list[Tensor], factor: Value) -> None:
+    if len(parts) == 1:
+        multiply(at, made, parts[0], factor)
+    # A weight of which only the name is known may well be 1 / k, but those of a criterion's parts are not.
+    number = literal(factor)
+    share = not at.state.forwards if number is UNKNOWN else _is_share(number)
+    made.divided = made.divided or factor.divided or share
 
 
 def as_loss(value: Value | None) -> Tensor:
@@ -326,23 +356,23 @@ def is_uneven(parts: Iterable[Tensor]) -> bool:
     """
     known = [part for part in parts if part.scaler >= 0 or (not part.opaque and (part.is_loss or part.deps))]
     trained = [part for part in known if part.deps != frozenset()]
-    for number, part in enumerate(trained):
-        for other in trained[:number]:
-            if part.scaler == other.scaler:
-                continue
-            if part.deps is None or other.deps is None:
-                # Nothing tells apart what two scalers are there for.
-                if min(part.scaler, other.scaler) < 0:
-                    return True
-            elif part.deps & other.deps:
-                return True
-    return False
+    return any(_clash(part, other) for number, part in enumerate(trained) for other in trained[:number])
+
+
+def _clash(one: Tensor, other: Tensor) -> bool:
+    """Whether two terms that are trained together hold scales that differ."""
+    if one.scaler == other.scaler:
+        return False
+    if one.deps is None or other.deps is None:
+        # Nothing tells apart what two scalers are there for.
+        return min(one.scaler, other.scaler) < 0
+    return bool(one.deps & other.deps)
 
 
 def first_given(args: Args, keywords: Keywords) -> Value | None:
     """The gradient that a backward is given, if it is given one."""
     given = args[0] if args else keywords.get("gradient", keywords.get("grad_tensors"))
-    return None if isinstance(given, Const) else given
+    return None if literal(given) is not UNKNOWN else given
 
 
 def _is_share(factor: object) -> bool:
@@ -381,12 +411,8 @@ def _tensor_attribute(at: Interpreter, receiver: Tensor, name: str, node: ast.AS
     return made
 
 
-def _call_loss(at: Interpreter, func: Ref, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return loss(at, func.thing.facts, args, keywords, node)
-
-
 def register(handlers: Handlers) -> None:
-    handlers.calls["loss"] = _call_loss
+    handlers.calls["loss"] = lambda at, func, *given: loss(at, func.thing.facts, *given)
     handlers.methods["tensor"] = _tensor_method
     handlers.attributes["tensor"] = _tensor_attribute
     handlers.operators.append(loss_arithmetic)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ...protocol import events as e
 from ...protocol import surface
 from ...protocol.events import Thing
-from ...protocol.words import chain
+from ...protocol.named import NamedTuple
 from ..interpreter.classes import BOUND, decorations, method_of, reads_forward
 from ..interpreter.functions import follow
 from ..interpreter.imports import globals_of
@@ -20,7 +20,6 @@ from ..interpreter.values import (
     Args,
     BoundMethod,
     Choice,
-    Const,
     FunctionValue,
     Instance,
     Keywords,
@@ -35,10 +34,16 @@ from ..interpreter.values import (
     Value,
 )
 from ..interpreter.wording import receiver_words, wording
-from .checkpoints import first_of, state_of
+from ..project.module import Function
+from .arguments import bind, each_item, first_of, given_tensors, literal, name_of, ref_of, thing_of
+from .checkpoints import state_of
 from .gradients import HOOKS, clip, rate_divided
 from .losses import owners_of
-from .overhead import Costs
+from .overhead import Costs, is_compiled_or_low
+from .written import called, first_argument, keywords_of, last_name
+
+#: What a method of a module does: None where it runs the module.
+Method = Callable[["Interpreter", "_Asked"], Value | None]
 
 #: Words of a forward that computes a loss itself.
 LOSSES = frozenset(
@@ -54,15 +59,15 @@ SAME = frozenset("train eval cuda cpu float double apply to_empty share_memory".
 PARTS = frozenset("modules named_modules children named_children buffers".split())
 
 
-def forward(at: Interpreter, thing: Thing, args: Args, keywords: Keywords, node: ast.AST, read: bool) -> Tensor:
+def forward(at: Interpreter, thing: Thing, args: Args, keywords: Keywords, node: ast.AST, *, read: bool) -> Tensor:
     """The value of a module's forward."""
     hand_off(at, [*args, *keywords.values()], node)
-    cached = not (thing.facts.get("compiled") or thing.facts.get("low"))
     made = Tensor(at.turning())
+    cached = not is_compiled_or_low(thing)
     made.forward = at.emit(e.FORWARD, node, thing.key, cached=cached, names={"module": wording(node)})
     for listener in at.handlers.forward_run:
         listener(at, thing, node)
-    parts = [t for value in [*args, *keywords.values()] for t in value.tensors()]
+    parts = given_tensors(args, keywords)
     deps: frozenset[int] | None = frozenset((thing.key,))
     made.ran = at.turning()
     for part in parts:
@@ -81,17 +86,14 @@ def _call_object(at: Interpreter, receiver: Instance, args: Args, keywords: Keyw
     """The value of a call of a module whose class is in view: with what its forward does to a loss."""
     thing = receiver.thing
     assert thing is not None
-    made = forward(at, thing, args, keywords, node, reads_forward(at, receiver.cls))
+    made = forward(at, thing, args, keywords, node, read=reads_forward(at, receiver.cls))
     method = method_of(at, receiver.cls, "forward")
-    given = [*args, *keywords.values()]
-    compares = len(given) > 1 and any(v.tensors() or (v.called) for v in given)
     if method is None or method in at.active:
         return made
-    telling = compares or bool(method.words & LOSSES) or (method.fragile and in_region(at))
+    telling = _tells_of_loss(at, method, [*args, *keywords.values()])
     casts = "autocast" in method.words and not (at.state.open or at.state.maybe_open or at.state.no_grad)
     here = at.state.frame.function or at.state.frame.module
-    spoilt = here.fragile and in_region(at)
-    if not (telling or casts or spoilt):
+    if not (telling or casts or (here.fragile and in_region(at))):
         return made
     outcome: list[Value] = []
     inner = FunctionValue(method, globals_of(at, method.module), receiver)
@@ -107,159 +109,149 @@ def _call_object(at: Interpreter, receiver: Instance, args: Args, keywords: Keyw
     return _reduced_as(outcome[0], made) if telling else _known_as(outcome[0], made)
 
 
+def _tells_of_loss(at: Interpreter, method: Function, given: list[Value]) -> bool:
+    """Whether a forward may compute a loss, by its words or by what it is given, or may spoil it."""
+    compares = len(given) > 1 and any(v.tensors() or v.called for v in given)
+    return compares or bool(method.words & LOSSES) or (method.fragile and in_region(at))
+
+
 def module_method(
     at: Interpreter, receiver: Ref | Instance, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     thing = receiver.thing
     assert thing is not None
-    if thing.facts.get("wide") and name in ELEMENTWISE:
-        # As wide as the parameter, and as exact.
-        return receiver
-    if name in SAME:
+    if name in SAME or (name in ELEMENTWISE and thing.facts.get("wide")):
+        # The module itself, or what is as wide as the parameter, and as exact.
         return receiver
     if name in PARTS:
         return at.fresh(node, name)
+    asked = _Asked(receiver, thing, args, keywords, node)
     if name in HOOKS:
-        comm_hook(at, thing, args[1] if len(args) > 1 else keywords.get("hook"), node)
-        # torch's own hooks average over ranks, not over micro-batches.
-        if not any(isinstance(v, Named) and v.name.startswith("torch.") for v in [*args, *keywords.values()]):
-            rate_divided(at, Params(frozenset((thing.key,))))
-        return at.fresh(node, name)
+        return _hooked(at, name, asked)
     act = _METHODS.get(name)
-    done = act(at, receiver, thing, args, keywords, node) if act is not None else None
-    return forward(at, thing, args, keywords, node, False) if done is None else done
+    done = act(at, asked) if act is not None else None
+    return forward(at, thing, args, keywords, node, read=False) if done is None else done
 
 
-def _parameters(at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return Params(frozenset((thing.key,)))
+def _hooked(at: Interpreter, name: str, asked: _Asked) -> Value:
+    comm_hook(at, asked.thing, first_of(asked.args[1:], asked.keywords, "hook"), asked.node)
+    # torch's own hooks average over ranks, not over micro-batches.
+    if not any(name_of(value).startswith("torch.") for value in [*asked.args, *asked.keywords.values()]):
+        rate_divided(at, asked.parameters)
+    return at.fresh(asked.node, name)
 
 
-def _named_parameters(
-    at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST
-) -> Value:
-    parameter = Params(frozenset((thing.key,)), one=True)
-    return Sequence([Sequence([at.fresh(node, "name"), parameter])])
+class _Asked(NamedTuple):
+    """A method of a module that is called."""
+
+    receiver: Ref | Instance
+    thing: Thing
+    args: Args
+    keywords: Keywords
+    node: ast.AST
+
+    @property
+    def parameters(self) -> Params:
+        return Params(frozenset((self.thing.key,)))
 
 
-def _zero_grad(at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    owners = owners_of(at, Params(frozenset((thing.key,))))
-    at.emit(e.ZERO_GRAD, node, None, None, owners=owners, names={"call": wording(node)})
+def _named_parameters(at: Interpreter, asked: _Asked) -> Value:
+    parameter = Params(frozenset((asked.thing.key,)), one=True)
+    return Sequence([Sequence([at.fresh(asked.node, "name"), parameter])])
+
+
+def _zero_grad(at: Interpreter, asked: _Asked) -> Value:
+    owners = owners_of(at, asked.parameters)
+    at.emit(e.ZERO_GRAD, asked.node, owners=owners, names={"call": wording(asked.node)})
     return NONE
 
 
-def _half(at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    _cast(at, thing, "float16", node)
-    return receiver
+def _casting(dtype: str) -> Method:
+    def act(at: Interpreter, asked: _Asked) -> Value:
+        _cast(at, asked.thing, dtype, asked.node)
+        return asked.receiver
+
+    return act
 
 
-def _bfloat16(at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    _cast(at, thing, "bfloat16", node)
-    return receiver
-
-
-def _to(at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    for value in [*args, *keywords.values()]:
-        dtype = surface.DTYPES.get(value.name) if isinstance(value, Named) else None
+def _to(at: Interpreter, asked: _Asked) -> Value:
+    for value in [*asked.args, *asked.keywords.values()]:
+        dtype = surface.DTYPES.get(name_of(value))
         if dtype in ("float16", "bfloat16"):
-            _cast(at, thing, dtype, node)
-    return receiver
+            _cast(at, asked.thing, dtype, asked.node)
+    return asked.receiver
 
 
-def _requires_grad(
-    at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST
-) -> Value:
-    flag = first_of(args, keywords, "requires_grad")
-    if isinstance(flag, Const) and flag.value is False:
-        thing.facts["frozen"] = True
-    return receiver
+def _requires_grad(at: Interpreter, asked: _Asked) -> Value:
+    if literal(first_of(asked.args, asked.keywords, "requires_grad")) is False:
+        asked.thing.facts["frozen"] = True
+    return asked.receiver
 
 
-def _compile(at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    thing.facts["compiled"] = True
+def _compile(at: Interpreter, asked: _Asked) -> Value:
+    asked.thing.facts["compiled"] = True
     return NONE
 
 
-def _load_state_dict(
-    at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST
-) -> Value:
-    at.emit(e.PARAM_WRITE, node, thing.key, None, names={"module": receiver_words(node), "call": wording(node)})
-    return at.fresh(node, "load_state_dict")
+def _load_state_dict(at: Interpreter, asked: _Asked) -> Value:
+    names = {"module": receiver_words(asked.node), "call": wording(asked.node)}
+    at.emit(e.PARAM_WRITE, asked.node, asked.thing.key, names=names)
+    return at.fresh(asked.node, "load_state_dict")
 
 
-def _state_dict(at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return state_of(at, receiver, node)
+def _run(at: Interpreter, asked: _Asked) -> Value:
+    return forward(at, asked.thing, asked.args, asked.keywords, asked.node, read=is_read(asked.receiver))
 
 
-def _run(at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return forward(at, thing, args, keywords, node, bool(thing.facts.get("read")))
-
-
-def _no_sync(
-    at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST
-) -> Value | None:
-    return None if args else NoSync()
-
-
-def _clip(at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return clip(at, Params(frozenset((thing.key,))), args, keywords, node)
-
-
-def _backward(at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    at.emit(e.BACKWARD, node, None, opaque=True, feeds=None)
+def _backward(at: Interpreter, asked: _Asked) -> Value:
+    at.emit(e.BACKWARD, asked.node, opaque=True, feeds=None)
     return NONE
 
 
-def _step(at: Interpreter, receiver: Value, thing: Thing, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return unknown(at, receiver, args, keywords, node)
-
-
-_METHODS: dict[str, Callable[[Interpreter, Value, Thing, Args, Keywords, ast.AST], Value | None]] = {
-    "parameters": _parameters,
+_METHODS: dict[str, Method] = {
+    "parameters": lambda at, asked: asked.parameters,
     "named_parameters": _named_parameters,
     "zero_grad": _zero_grad,
-    "half": _half,
-    "bfloat16": _bfloat16,
+    "half": _casting("float16"),
+    "bfloat16": _casting("bfloat16"),
     "to": _to,
     "requires_grad_": _requires_grad,
     "compile": _compile,
     "load_state_dict": _load_state_dict,
-    "state_dict": _state_dict,
+    "state_dict": lambda at, asked: state_of(at, asked.receiver, asked.node),
     "forward": _run,
     "__call__": _run,
-    "no_sync": _no_sync,
-    "clip_grad_norm_": _clip,
+    "no_sync": lambda at, asked: None if asked.args else NoSync(),
+    "clip_grad_norm_": lambda at, asked: clip(at, asked.parameters, asked.args, asked.keywords, asked.node),
     "backward": _backward,
-    "step": _step,
+    "step": lambda at, asked: unknown(at, asked.receiver, asked.args, asked.keywords, asked.node),
 }
 
 
 def _cast(at: Interpreter, thing: Thing, dtype: str, node: ast.AST) -> None:
     thing.facts["low"] = True
-    at.emit(
-        e.MODULE_CAST,
-        node,
-        thing.key,
-        dtype=dtype,
-        names={"module": receiver_words(node), "call": wording(node)},
-    )
+    names = {"module": receiver_words(node), "call": wording(node)}
+    at.emit(e.MODULE_CAST, node, thing.key, dtype=dtype, names=names)
 
 
 def torch_module(at: Interpreter, name: str, args: Args, node: ast.AST) -> Value:
     parts = [v for v in args if isinstance(v, (Ref, Instance))]
     thing = at.thing(("module", at.place_key(node)), "module", "", at.site(node))
-    thing.facts["read"] = all(bool(is_read(p)) for p in parts)
     kind = name.rpartition(".")[2]
     last = args[-1] if kind == "Sequential" and args else None
-    thing.facts["kind"] = last.thing.facts.get("kind", "") if isinstance(last, Ref) else kind
-    thing.facts["parts"] = {p.thing.key for p in parts if p.thing is not None}
-    thing.facts["parameter"] = name.endswith(".Parameter") and all(v.full for v in args)
-    thing.facts["wide"] = name.endswith(".Parameter") and isinstance(node, ast.Call) and _has_dimensions(node)
+    thing.facts.update(
+        read=all(map(is_read, parts)),
+        kind=last.thing.facts.get("kind", "") if isinstance(last, Ref) else kind,
+        parts={part.thing.key for part in parts if part.thing is not None},
+        parameter=kind == "Parameter" and all(value.full for value in args),
+        wide=kind == "Parameter" and _has_dimensions(node),
+    )
     return Ref(thing)
 
 
 def wrap_module(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     inner = first_of(args, keywords, entry.parameters[0])
-    thing = inner.thing if isinstance(inner, (Ref, Instance)) else None
+    thing = thing_of(inner)
     if thing is None and isinstance(inner, Opaque):
         thing = at.thing(("wrapped", at.place_key(node)), "module", "", at.site(node))
         inner = Ref(thing)
@@ -269,8 +261,7 @@ def wrap_module(at: Interpreter, entry: surface.Entry, args: Args, keywords: Key
         thing.facts["compiled"] = True
     if entry.facts.get("copies") and isinstance(inner, (Ref, Instance)):
         # A copy has parameters of its own.
-        thing = at.thing(("copy", at.place_key(node)), "module", "", at.site(node))
-        return Ref(thing)
+        return Ref(at.thing(("copy", at.place_key(node)), "module", "", at.site(node)))
     return inner if inner is not None else at.fresh(node, "wrapped")
 
 
@@ -280,42 +271,34 @@ def mark_wrapped(at: Interpreter, thing: Thing, entry: surface.Entry, args: Args
     if wraps is None:
         return
     strategy = keywords.get("sharding_strategy") or (args[2] if len(args) > 2 else None)
-    if wraps == "fsdp1" and isinstance(strategy, Named) and strategy.name.endswith(".NO_SHARD"):
+    if wraps == "fsdp1" and name_of(strategy).endswith(".NO_SHARD"):
         wraps = "whole"
     thing.facts.setdefault("wrapped", {}).setdefault(wraps, frozenset(at.guards()))
 
 
 def _script(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     inner = args[0] if args else NONE
-    decorated = isinstance(inner, FunctionValue) and any(
-        isinstance(w, Ref) and w.role == "autocast" for w in inner.wrappers
-    )
+    wrappers = inner.wrappers if isinstance(inner, FunctionValue) else ()
+    decorated = any(ref_of(wrapper, "autocast") is not None for wrapper in wrappers)
     if isinstance(inner, Instance):
         forward = method_of(at, inner.cls, "forward")
         decorated = forward is not None and any(isinstance(w, Ref) for w in decorations(at, forward))
     if decorated:
-        at.emit(e.SCOPE_LOST, node, None, how="script", names={"context": "autocast", "call": wording(node)})
+        at.emit(e.SCOPE_LOST, node, how="script", names={"context": "autocast", "call": wording(node)})
     return inner
 
 
 def comm_hook(at: Interpreter, module: Thing | None, hook: Value | None, node: ast.AST) -> None:
     """Gradients are cast before they are averaged over ranks."""
-    if isinstance(hook, Named) and surface.canonical(hook.name) in surface.FP16_HOOKS:
+    if surface.canonical(name_of(hook)) in surface.FP16_HOOKS:
         key = module.key if module is not None else None
         at.emit(e.COMM_HOOK, node, key, names={"call": wording(node)})
 
 
 def _register_hook(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    bound = {**dict(zip(entry.parameters, args, strict=False)), **keywords}
-    model = bound.get("model")
-    thing = model.thing if isinstance(model, (Ref, Instance)) else None
-    comm_hook(at, thing, bound.get("comm_hook_type"), node)
+    bound = bind(entry.parameters, args, keywords)
+    comm_hook(at, thing_of(bound.get("model")), bound.get("comm_hook_type"), node)
     return at.fresh(node, "hook")
-
-
-def _compressed(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    """A hook that is wrapped so that its gradients are cast to float16."""
-    return Named(min(surface.FP16_HOOKS))
 
 
 def _known_as(outcome: Value, made: Tensor) -> Value:
@@ -331,11 +314,9 @@ def _known_as(outcome: Value, made: Tensor) -> Value:
 def _reduced_as(outcome: Value, made: Tensor) -> Value:
     """What a module gives, in the shape and with the reductions that reading its forward has shown."""
     if isinstance(outcome, Choice):
-        outcome = next((v for _, v in outcome.options if isinstance(v, (Tensor, Sequence, Mapping))), outcome)
-    if isinstance(outcome, Sequence) and not outcome.open:
-        return Sequence([_reduced_as(item, made) for item in outcome.items])
-    if isinstance(outcome, Mapping) and not outcome.open:
-        return Mapping({key: _reduced_as(item, made) for key, item in outcome.items.items()})
+        outcome = next((v for v in outcome.alternatives() if v.kind in ("tensor", "sequence", "mapping")), outcome)
+    if isinstance(outcome, (Sequence, Mapping)) and not outcome.open:
+        return each_item(outcome, lambda item: _reduced_as(item, made))
     part = made.copy()
     part.fact = outcome.fact
     if isinstance(outcome, Tensor):
@@ -346,27 +327,21 @@ def _reduced_as(outcome: Value, made: Tensor) -> Value:
 
 
 def is_read(value: Value) -> bool:
-    if isinstance(value, Instance):
-        return bool(value.thing and value.thing.facts.get("read"))
-    return isinstance(value, Ref) and bool(value.thing.facts.get("read"))
+    thing = thing_of(value)
+    return thing is not None and bool(thing.facts.get("read"))
 
 
-def _has_dimensions(node: ast.Call) -> bool:
+def _has_dimensions(node: ast.AST) -> bool:
     """Whether a parameter is made of a float32 tensor that has a dimension: with it, all that is low is float32."""
-    made = node.args[0] if node.args else None
-    if not isinstance(made, ast.Call) or not made.args or any(k.arg == "dtype" for k in made.keywords):
+    made = first_argument(node)
+    first = first_argument(made)
+    if made is None or first is None or "dtype" in keywords_of(made):
         return False
-    kind = (chain(made.func) or "").rpartition(".")[2]
-    first = made.args[0]
+    kind = last_name(called(made))
     if kind in ("Tensor", "FloatTensor", "tensor"):
         return isinstance(first, ast.List) and bool(first.elts)
-    return kind in ("ones", "zeros", "rand", "randn", "empty", "full") and not (
-        isinstance(first, (ast.List, ast.Tuple)) and not first.elts
-    )
-
-
-def _call_module(at: Interpreter, func: Ref, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return forward(at, func.thing, args, keywords, node, bool(func.thing.facts.get("read")))
+    empty = isinstance(first, (ast.List, ast.Tuple)) and not first.elts
+    return kind in ("ones", "zeros", "rand", "randn", "empty", "full") and not empty
 
 
 def _module_attribute(at: Interpreter, receiver: Ref, name: str, node: ast.AST) -> Value | None:
@@ -376,7 +351,8 @@ def _module_attribute(at: Interpreter, receiver: Ref, name: str, node: ast.AST) 
 
 
 def register(handlers: Handlers) -> None:
-    handlers.calls.update({"module": _call_module, "module instance": _call_object})
+    handlers.calls["module"] = lambda at, func, *given: forward(at, func.thing, *given, read=is_read(func))
+    handlers.calls["module instance"] = _call_object
     handlers.methods.update({"module": module_method, "loss": module_method})
     handlers.attributes["module"] = _module_attribute
     handlers.roles.update(
@@ -385,6 +361,7 @@ def register(handlers: Handlers) -> None:
             surface.COMPILE: wrap_module,
             surface.SCRIPT: _script,
             surface.REGISTER_HOOK: _register_hook,
-            surface.COMPRESS: _compressed,
+            # A hook that is wrapped so that its gradients are cast to float16.
+            surface.COMPRESS: lambda *_: Named(min(surface.FP16_HOOKS)),
         }
     )

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from ...protocol import events as e
 from ...protocol import surface
 from ...protocol.events import Thing
-from ...protocol.words import Words
 from ..interpreter.classes import BOUND, method_of
 from ..interpreter.forks import on_each
 from ..interpreter.identity import structural
@@ -18,7 +17,6 @@ from ..interpreter.values import (
     Args,
     BoundMethod,
     Choice,
-    Const,
     FunctionValue,
     Instance,
     Keywords,
@@ -26,16 +24,16 @@ from ..interpreter.values import (
     Opaque,
     Params,
     Ref,
-    Sequence,
     Value,
     modules_of,
 )
 from ..interpreter.wording import receiver_words, wording
 from ..project.module import Class
-from .arguments import bound_arguments
-from .checkpoints import entry_in, first_of, state_of
+from .arguments import bind, first_of, items_of, literal, ref_of, thing_of
+from .checkpoints import entry_in, state_of
 from .gradients import HOOKS
 from .overhead import keeps_zeros
+from .written import first_words
 
 
 def each_optimizer(
@@ -53,14 +51,14 @@ def _one_optimizer(
 ) -> Value:
     thing = optimizer_of(at, value, node)
     if thing is not None:
-        argument = node.args[0] if isinstance(node, ast.Call) and node.args else None
-        act(thing.key, {"optimizer": Words(argument) if argument is not None else thing.name})
+        act(thing.key, {"optimizer": first_words(node) or thing.name})
     return NONE
 
 
 def optimizer_of(at: Interpreter, value: Value, node: ast.AST) -> Thing | None:
-    if isinstance(value, Ref) and value.role in ("optimizer", "module"):
-        return value.thing
+    ref = ref_of(value, "optimizer") or ref_of(value, "module")
+    if ref is not None:
+        return ref.thing
     if isinstance(value, Instance):
         inner = _wrapped_optimizer(at, value)
         return inner or at.thing(("used instance", value.key), "optimizer", "", at.site(node))
@@ -72,9 +70,9 @@ def optimizer_of(at: Interpreter, value: Value, node: ast.AST) -> Thing | None:
 def _wrapped_optimizer(at: Interpreter, wrapper: Instance) -> Thing | None:
     """The optimizer that an object holds, if it holds one: it is what the object's own ``step`` steps."""
     held = {
-        value.thing
+        thing_of(value)
         for (key, _), value in at.state.heap.items()
-        if key == wrapper.key and isinstance(value, Ref) and value.role == "optimizer"
+        if key == wrapper.key and ref_of(value, "optimizer") is not None
     }
     return held.pop() if len(held) == 1 and method_of(at, wrapper.cls, "step") is not None else None
 
@@ -91,7 +89,7 @@ def _optimizer_method(
         step_optimizer(at, optimizer, node, names)
         return at.fresh(node, name)
     if name == "zero_grad":
-        at.emit(e.ZERO_GRAD, node, None, None, owners=(key,), names=names, **keeps_zeros(at, args, keywords))
+        at.emit(e.ZERO_GRAD, node, owners=(key,), names=names, **keeps_zeros(at, args, keywords))
         return NONE
     if name == "state_dict":
         return state_of(at, optimizer, node)
@@ -107,7 +105,7 @@ def _optimizer_method(
         if name in HOOKS:
             optimizer.thing.facts["divided"] = True
     if name == "backward":
-        at.emit(e.BACKWARD, node, None, opaque=True, feeds=None)
+        at.emit(e.BACKWARD, node, opaque=True, feeds=None)
         return NONE
     return structural(at, "call", (optimizer, *args), name, name)
 
@@ -128,24 +126,18 @@ def new_optimizer(at: Interpreter, params: Value | None, node: ast.AST, callable
 
 
 def _entry_optimizer(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    bound, _ = bound_arguments(entry, args, keywords)
-    made = new_optimizer(at, bound.get("params"), node, entry.name)
-    rate = bound.get("lr")
+    bound = bind(entry.parameters, args, keywords)
     groups = bound.get("params")
-    rates = [item.items.get("lr") for item in _items(groups) if isinstance(item, Mapping)]
-    fused = keywords.get("fused")
-    made.thing.facts["fused"] = isinstance(fused, Const) and fused.value is True
-    made.thing.facts["divided"] = any(value is not None and value.divided for value in (rate, *rates))
+    made = new_optimizer(at, groups, node, entry.name)
+    rates = [item.items.get("lr") for item in items_of(groups) if isinstance(item, Mapping)]
+    made.thing.facts["fused"] = literal(keywords.get("fused")) is True
+    made.thing.facts["divided"] = any(value is not None and value.divided for value in (bound.get("lr"), *rates))
     return made
-
-
-def _items(value: Value | None) -> list[Value]:
-    return value.items if isinstance(value, Sequence) else []
 
 
 def _subclass_optimizer(at: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """An optimizer of the project's own, whose methods may do more than torch's."""
-    made = new_optimizer(at, args[0] if args else keywords.get("params"), node, cls.name)
+    made = new_optimizer(at, first_of(args, keywords, "params"), node, cls.name)
     if cls.methods.keys() & {"step", "zero_grad"}:
         made.thing.facts["hooked"] = True
     return made

@@ -6,14 +6,17 @@ import ast
 
 from ...protocol import events as e
 from ...protocol.events import Site, Thing
+from ...protocol.named import NamedTuple
 from ..interpreter.imports import look_up
 from ..interpreter.interpreter import Handlers, Interpreter
-from ..interpreter.state import Loop
-from ..interpreter.values import Args, Const, Keywords, Opaque, Tensor
+from ..interpreter.state import Loop, Open
+from ..interpreter.values import Args, Keywords, Opaque, Tensor, Value
 from ..interpreter.wording import wording
 from ..project.module import stored_names
 from ..project.syntax import walk
+from .arguments import first_of, literal
 from .losses import whole
+from .written import all_of, called, last_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +41,7 @@ _NEEDS_NO_CACHE = frozenset(
 _WRITES = frozenset("step load_state_dict copy_ mul_ add_ lerp_ data".split())
 
 
-class Recast:
+class Recast(NamedTuple):
     """A module whose weights are cast anew in each turn of a loop.
 
     ``loop`` is that loop, None where it is one of the module's own forward; ``outer`` are the loops around it,
@@ -46,25 +49,13 @@ class Recast:
     nothing ("cache").
     """
 
-    __slots__ = ("entered", "how", "loop", "module", "names", "outer", "site")
-
-    def __init__(
-        self,
-        how: str,
-        module: int,
-        loop: int | None,
-        outer: tuple[int, ...],
-        entered: tuple[int, ...],
-        site: Site,
-        names: dict[str, object],
-    ) -> None:
-        self.how = how
-        self.module = module
-        self.loop = loop
-        self.outer = outer
-        self.entered = entered
-        self.site = site
-        self.names = names
+    how: str
+    module: int
+    loop: int | None
+    outer: tuple[int, ...]
+    entered: tuple[int, ...]
+    site: Site
+    names: dict[str, object]
 
 
 class Costs:
@@ -80,25 +71,33 @@ class Costs:
 
 def _ran(at: Interpreter, thing: Thing, node: ast.AST) -> None:
     """A module runs forward, of which the weights may be cast anew in each turn of the loop around."""
-    if len(at.state.open) != 1 or not at.state.loops or at.state.no_grad or at.state.maybe_open:
+    state = at.state
+    if len(state.open) != 1 or not state.loops or state.no_grad or state.maybe_open or is_compiled_or_low(thing):
         return
-    region, loop = at.state.open[0], at.state.loops[-1]
-    if region.enabled is False or region.site is None or thing.facts.get("low") or thing.facts.get("compiled"):
+    region, loop = state.open[0], state.loops[-1]
+    if region.enabled is False or region.site is None or loop.frame is not state.frame or _changes(node, loop):
         return
-    if loop.node is None or loop.frame is not at.state.frame or _changes(node, loop):
-        return
-    keys = tuple(other.key for other in at.state.loops)
-    if region.turns == keys and region.cache:
-        how = "region"
-    elif not region.cache and keys[: len(region.turns)] == region.turns != keys and _free_to_cache(at, loop):
-        how = "cache"
-    else:
-        return
-    costs = at.of_graph(Costs)
-    module = costs.casting[0] if costs.casting else thing
-    names = {"context": region.words, "module": wording(node)}
-    own = None if costs.casting else loop.key
-    costs.recasts.append(Recast(how, module.key, own, keys[:-1], region.turns, region.site, names))
+    keys = tuple(other.key for other in state.loops)
+    how = _why_anew(at, region, keys, loop)
+    if how:
+        costs = at.of_graph(Costs)
+        module = costs.casting[0] if costs.casting else thing
+        names = {"context": region.words, "module": wording(node)}
+        turn = None if costs.casting else loop.key
+        costs.recasts.append(Recast(how, module.key, turn, keys[:-1], region.turns, region.site, names))
+
+
+def is_compiled_or_low(thing: Thing) -> bool:
+    """Whether the weights of a module are not cast one by one where it runs in a region."""
+    return bool(thing.facts.get("low") or thing.facts.get("compiled"))
+
+
+def _why_anew(at: Interpreter, region: Open, loops: tuple[int, ...], loop: Loop) -> str:
+    """Why a region casts weights anew in each turn of the innermost of some loops, "" where it need not."""
+    if region.cache:
+        return "region" if region.turns == loops else ""
+    around = loops[: len(region.turns)] == region.turns != loops
+    return "cache" if around and _free_to_cache(at, loop) else ""
 
 
 def _free_to_cache(at: Interpreter, loop: Loop) -> bool:
@@ -125,11 +124,7 @@ def _cast_for(at: Interpreter, tensor: Tensor, node: ast.AST) -> None:
 def _logged(at: Interpreter, call: ast.expr) -> None:
     """A statement that only tells somebody of the loss scale."""
     costs = at.of_graph(Costs)
-    if not costs.scale_reads or not isinstance(call, ast.Call):
-        return
-    func = call.func
-    last = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
-    if last not in _TELLING:
+    if not costs.scale_reads or not isinstance(call, ast.Call) or last_name(call.func) not in _TELLING:
         return
     read = [part for part in walk(call) if id(part) in costs.scale_reads]
     if not read or not _nothing_else(at, call, read):
@@ -143,42 +138,40 @@ def _logged(at: Interpreter, call: ast.expr) -> None:
 
 def _nothing_else(at: Interpreter, call: ast.Call, read: list[ast.AST]) -> bool:
     """Whether a call is given loss scales and counters alone: another number may be copied anyway."""
-    inside = {id(part) for node in (*read, call.func) for part in walk(node)}
-    for part in walk(call):
-        if isinstance(part, ast.Call) and part is not call and id(part) not in inside:
-            return False
-        if isinstance(part, ast.Name) and id(part) not in inside:
-            value = look_up(at, part.id)
-            if not (isinstance(value, Const) or (isinstance(value, Opaque) and (value.counter or value.index))):
-                return False
-    return True
+    inside = {id(part) for node in (*read, call.func) for part in walk(node)} | {id(call)}
+    if any(id(part) not in inside for part in all_of(call, ast.Call)):
+        return False
+    names = [part.id for part in all_of(call, ast.Name) if id(part) not in inside]
+    return all(_is_count(look_up(at, name)) for name in names)
+
+
+def _is_count(value: Value | None) -> bool:
+    """Whether a value is a constant, or what a loop counts."""
+    if isinstance(value, Opaque):
+        return value.counter or value.index
+    return value is not None and value.kind == "constant"
 
 
 def keeps_zeros(at: Interpreter, args: Args, keywords: Keywords) -> dict[str, Any]:
     """The facts of a ``zero_grad`` that writes zeros where it could let go of the gradients."""
-    given = args[0] if args else keywords.get("set_to_none")
-    off = isinstance(given, Const) and given.value is False
+    off = literal(first_of(args, keywords, "set_to_none")) is False
     names = at.module.identifiers | at.state.frame.module.identifiers
     return {"zeros": True} if off and _NEEDS_ZEROS.isdisjoint(names) else {}
 
 
 def _names_one(node: ast.AST, names: frozenset[str]) -> bool:
     """Whether code has a name, or an attribute, of some."""
-    return any(
-        (part.attr if isinstance(part, ast.Attribute) else part.id) in names
-        for part in walk(node)
-        if isinstance(part, (ast.Attribute, ast.Name))
-    )
+    return not names.isdisjoint(map(last_name, walk(node)))
 
 
 def _changes(node: ast.AST, loop: Loop) -> bool:
     """Whether the module that a call runs is another one in each turn of a loop, as far as the names tell."""
-    assert loop.node is not None
+    if loop.node is None:
+        return True
     stored = set(stored_names(loop.node.body)[0])
     if isinstance(loop.node, (ast.For, ast.AsyncFor)):
-        stored |= {part.id for part in walk(loop.node.target) if isinstance(part, ast.Name)}
-    func = node.func if isinstance(node, ast.Call) else node
-    return any(isinstance(part, ast.Name) and part.id in stored for part in walk(func))
+        stored |= {part.id for part in all_of(loop.node.target, ast.Name)}
+    return any(part.id in stored for part in all_of(called(node) or node, ast.Name))
 
 
 def register(handlers: Handlers) -> None:

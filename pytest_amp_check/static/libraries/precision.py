@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 
 from ...protocol import events as e
 from ...protocol import surface
-from ...protocol.events import Event
+from ...protocol.events import Event, Thing
+from ...protocol.named import NamedTuple
 from ...protocol.words import Words, chain
 from ..interpreter.dtypes import (
     A_NUMBER,
@@ -20,6 +22,7 @@ from ..interpreter.dtypes import (
     INTEGERS,
     KEEP_TRAITS,
     LEFT,
+    LOW,
     NEGATED,
     NOTHING,
     NUMBER,
@@ -43,16 +46,33 @@ from ..interpreter.dtypes import (
 from ..interpreter.expressions import attribute
 from ..interpreter.imports import look_up
 from ..interpreter.interpreter import Handlers, Interpreter
-from ..interpreter.values import Const, Named, Opaque, Ref, Tensor, Value
-from ..project.syntax import alike, walk
+from ..interpreter.values import Named, Value
+from ..project.syntax import alike
+from .arguments import literal, ref_of
+from .written import (
+    all_of,
+    called,
+    constant,
+    elements,
+    first_argument,
+    holder,
+    keywords_of,
+    last_name,
+    operands,
+    receiver,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: Constructors whose tensors are float32 unless a dtype is given.
-_FLOATING = frozenset("zeros ones empty rand randn full normal linspace logspace eye FloatTensor".split())
+#: Constructors of tensors, of float32 unless a dtype is given but for the last three.
+_CONSTRUCTORS = frozenset(
+    "zeros ones empty rand randn full normal linspace logspace eye FloatTensor arange tensor as_tensor".split()
+)
 _LOGS = frozenset(("log", "log2", "log10"))
+#: What logarithms are better computed as, by what they are of: of several, as the first.
+_LOGS_OF = {EXP_SUM: "logsumexp", COMPLEMENT: "log-complement", SIGMOID: "log-sigmoid", SOFTMAX: "log-softmax"}
 _WRITES = {
     # method -> place of the tensor that is written, and the words of its parameter
     "index_add_": (2, "source"),
@@ -71,16 +91,22 @@ _WITH_OUT = frozenset(("mm", "matmul", "bmm", "addmm", "baddbmm", "addbmm", "mv"
 _REDUCTIONS = frozenset("mean sum max min amax amin std var norm prod median logsumexp".split())
 _BOUNDED = frozenset("sigmoid softmax tanh normalize sin cos hardsigmoid erf cosine_similarity".split())
 _DTYPES = frozenset(("float16", "bfloat16"))
-#: Methods that cast.
-_DTYPES_OF = {"half": "float16", "bfloat16": "bfloat16", "float": "float32", "double": "float64"}
-_METHOD_OPERATORS: dict[str, ast.operator] = {
-    "add": ast.Add(),
-    "sub": ast.Sub(),
-    "mul": ast.Mult(),
-    "div": ast.Div(),
-    "true_divide": ast.Div(),
-    "pow": ast.Pow(),
+#: Methods that cast, and to which dtype: "" where that is among what they are given.
+_CASTS = {"half": "float16", "bfloat16": "bfloat16", "float": "float32", "double": "float64"}
+_CASTS.update(dict.fromkeys(("to", "type", "type_as"), ""))
+_OPERATORS: dict[str, type[ast.operator]] = {
+    "add": ast.Add,
+    "sub": ast.Sub,
+    "mul": ast.Mult,
+    "div": ast.Div,
+    "true_divide": ast.Div,
+    "pow": ast.Pow,
 }
+_LINEAR = frozenset((ast.Mult, ast.Div, ast.Add, ast.Sub))
+#: Traits that tell of regions, of positions and of probabilities.
+_OF_REGIONS = frozenset((REGION, GUESS, LEFT))
+_OF_POSITIONS = frozenset((POSITIONS, ROUNDED, ANGLES))
+_PROBABILITIES = frozenset((SIGMOID, SOFTMAX))
 
 
 class _Reported(set[tuple[object, ...]]):
@@ -107,6 +133,15 @@ def _here(at: Interpreter, fact: Fact) -> Fact:
     return fact
 
 
+def _is_tensor(fact: Fact) -> bool:
+    """Whether the dtype of a tensor is known."""
+    return fact.dtype not in ("", NUMBER)
+
+
+def _is_low_of_region(fact: Fact) -> bool:
+    return fact.low and REGION in fact.traits
+
+
 def _state(at: Interpreter) -> State:
     """The autocast state at the place being read."""
     if at.state.open:
@@ -121,14 +156,14 @@ def _state(at: Interpreter) -> State:
 
 def _is_outside(fact: Fact, state: State) -> bool:
     """Whether a tensor that a region made low is used where nothing is cast."""
-    outside = state.how == "off" or (state.how == "out" and LEFT in fact.traits)
-    return fact.low and REGION in fact.traits and outside
+    return _is_low_of_region(fact) and (state.how == "off" or (state.how == "out" and LEFT in fact.traits))
 
 
 def _annotated_attribute(at: Interpreter, node: ast.Attribute, value: Value) -> Value:
     if node.attr in ("T", "mT", "data", "H"):
         return value.knowing(_fact(at, node.value))
-    if isinstance(at.values.get(node.value), Tensor):
+    receiver = at.values.get(node.value)
+    if receiver is not None and receiver.kind == "tensor":
         return value.knowing(NOTHING)
     if value.fact is NOTHING and isinstance(node.value, ast.Name):
         return value.knowing(_buffer(at, node.attr))
@@ -142,18 +177,22 @@ def _buffer(at: Interpreter, name: str) -> Fact:
     if init is None or "register_buffer" not in at.state.frame.module.identifiers:
         return NOTHING
     registering = at.of_file(_Registering)
-    for node in walk(init.node):
-        if isinstance(node, ast.Call) and (chain(node.func) or "").endswith(".register_buffer") and len(node.args) > 1:
-            if not isinstance(node.args[0], ast.Constant) or node.args[0].value != name:
-                continue
-            if node in registering:
-                # It is registered again, as what it has become.
-                return NOTHING
-            registering.add(node)
-            fact = _fact_of(at, _made(node.args[1], init.node))
-            registering.discard(node)
-            return fact if POSITIONS in fact.traits else NOTHING
+    for call in all_of(init.node, ast.Call):
+        if len(call.args) < 2 or not _registers(call, name):
+            continue
+        if call in registering:
+            # It is registered again, as what it has become.
+            return NOTHING
+        registering.add(call)
+        fact = _fact_of(at, _made(call.args[1], init.node))
+        registering.discard(call)
+        return fact if POSITIONS in fact.traits else NOTHING
     return NOTHING
+
+
+def _registers(call: ast.Call, name: str) -> bool:
+    """Whether a call registers a buffer by a name."""
+    return (chain(call.func) or "").endswith(".register_buffer") and constant(first_argument(call)) == name
 
 
 def _fact_of(at: Interpreter, node: ast.expr) -> Fact:
@@ -164,7 +203,8 @@ def _fact_of(at: Interpreter, node: ast.expr) -> Fact:
 
 
 def _annotated_subscript(at: Interpreter, node: ast.Subscript, value: Value) -> Value:
-    if not isinstance(at.values.get(node.value), (Opaque, Tensor)):
+    held = at.values.get(node.value)
+    if held is None or held.kind not in ("unknown", "tensor"):
         return value
     fact = _fact(at, node.value)
     parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
@@ -172,66 +212,64 @@ def _annotated_subscript(at: Interpreter, node: ast.Subscript, value: Value) -> 
 
 
 def _annotated_compare(at: Interpreter, node: ast.Compare, value: Value) -> Value:
-    known = any(_fact(at, side).dtype not in ("", NUMBER) for side in (node.left, *node.comparators))
+    known = any(_is_tensor(_fact(at, side)) for side in (node.left, *node.comparators))
     return value.knowing(Fact("bool")) if known else value
 
 
 def _annotated_unary(at: Interpreter, node: ast.UnaryOp, value: Value) -> Value:
     fact = _fact(at, node.operand)
-    if isinstance(node.op, ast.USub):
-        negated = SIGMOID in fact.traits or SOFTMAX in fact.traits
+    kind = type(node.op)
+    if kind is ast.USub:
+        negated = fact.traits & _PROBABILITIES
         fact = fact.only(REGION, GUESS, LEFT, BOUNDED).having(*([NEGATED] if negated else []))
-    elif not isinstance(node.op, ast.Invert):
-        fact = NOTHING
-    return value.knowing(fact)
+    return value.knowing(fact if kind in (ast.USub, ast.Invert) else NOTHING)
 
 
 def _annotated_binary(at: Interpreter, node: ast.BinOp, value: Value) -> Value:
-    left, right = _fact(at, node.left), _fact(at, node.right)
-    if isinstance(node.op, ast.Add):
+    kind = type(node.op)
+    if kind is ast.Add:
         _epsilons(at, node, divides=False)
-    elif isinstance(node.op, ast.Div) and isinstance(node.right, ast.BinOp) and isinstance(node.right.op, ast.Add):
+    elif kind is ast.Div:
         _epsilons(at, node.right, divides=True)
-    return value.knowing(_arithmetic(at, node.op, left, right, node, node.left, node.right))
+    sides = (node.left, node.right)
+    return value.knowing(_arithmetic(at, kind, _fact(at, node.left), _fact(at, node.right), node, sides))
 
 
 def _arithmetic(
-    at: Interpreter, op: ast.operator, left: Fact, right: Fact, node: ast.AST, first: ast.expr, second: ast.expr
+    at: Interpreter, op: type[ast.operator], left: Fact, right: Fact, node: ast.AST, sides: tuple[ast.expr, ast.expr]
 ) -> Fact:
     """What an operator makes of two operands."""
-    kept = (left.traits | right.traits) & {REGION, GUESS, LEFT}
+    if op is ast.MatMult:
+        return _matmul(at, "matmul", [left, right], node)
+    kept = (left.traits | right.traits) & _OF_REGIONS
     if all(SCALAR in fact.traits or fact.dtype == NUMBER for fact in (left, right)):
         kept |= {SCALAR}
-    if isinstance(op, ast.MatMult):
-        return _matmul(at, "matmul", [left, right], node)
-    if isinstance(op, ast.Pow):
-        tensor = right if left.dtype == NUMBER else left
-        dtype = outcome("pow", tensor, _state(at))
-        squares = isinstance(second, ast.Constant) and second.value == 2
-        squares = squares and BOUNDED not in left.traits
-        return Fact(dtype, kept | ({SQUARE} if squares else frozenset()))
-    if isinstance(op, ast.Div) and left.dtype == NUMBER and right.dtype != NUMBER:
+    if op is ast.Pow:
+        if constant(sides[1]) == 2 and BOUNDED not in left.traits:
+            kept |= {SQUARE}
+        return Fact(outcome("pow", right if left.dtype == NUMBER else left, _state(at)), kept)
+    if op is ast.Div and left.dtype == NUMBER and right.dtype != NUMBER:
         return Fact(outcome("reciprocal", right, _state(at)), kept)
-    traits = set(kept)
+    if op is ast.Sub and left.dtype == NUMBER and right.traits & _PROBABILITIES:
+        kept |= {COMPLEMENT}
+    return _of_linear(op, left, right, kept, sides)
+
+
+def _of_linear(
+    op: type[ast.operator], left: Fact, right: Fact, kept: frozenset[str], sides: tuple[ast.expr, ast.expr]
+) -> Fact:
+    """What an operator keeps of two operands."""
     place = None
     for one in (left, right):
-        if isinstance(op, (ast.Mult, ast.Div, ast.Add, ast.Sub)) and one.traits & {POSITIONS, ROUNDED, ANGLES}:
-            traits |= one.traits & {POSITIONS, ROUNDED, ANGLES}
+        if op in _LINEAR and one.traits & _OF_POSITIONS:
+            kept |= one.traits & _OF_POSITIONS
             place = one.place
-    if isinstance(op, ast.Sub) and left.dtype == NUMBER and right.traits & {SIGMOID, SOFTMAX}:
-        traits.add(COMPLEMENT)
-    if left.traits & right.traits & {BOUNDED} or (
-        BOUNDED in left.traits | right.traits
-        and NUMBER
-        in (
-            left.dtype,
-            right.dtype,
-        )
-    ):
-        traits.add(BOUNDED)
-    if isinstance(op, ast.Mult) and BOUNDED not in traits and alike(first, second):
-        traits.add(SQUARE)
-    return Fact(promoted(left, right), frozenset(traits), place)
+    both, number = left.traits & right.traits, NUMBER in (left.dtype, right.dtype)
+    if BOUNDED in (left.traits | right.traits if number else both):
+        kept |= {BOUNDED}
+    elif op is ast.Mult and alike(*sides):
+        kept |= {SQUARE}
+    return Fact(promoted(left, right), kept, place)
 
 
 def _annotated_call(at: Interpreter, node: ast.Call, value: Value) -> Value:
@@ -242,40 +280,42 @@ def _annotated_call(at: Interpreter, node: ast.Call, value: Value) -> Value:
 
 def _called(at: Interpreter, node: ast.Call) -> Fact | None:
     """What a call makes of what it is given; None where what was called has shown it."""
-    func = node.func
-    dotted = _dotted(at, func)
-    if dotted is None and isinstance(func, ast.Attribute):
-        receiver = _fact(at, func.value)
-        args, keywords = _arguments(at, node)
-        if receiver.dtype not in ("", NUMBER) or receiver.traits & {ANGLES, ROUNDED}:
-            return _op(at, func.attr, [receiver, *args], keywords, node, node.args, method=True)
-        if func.attr in ("new_zeros", "new_ones", "new_full", "new_empty"):
-            return _constructed(at, func.attr, [receiver, *args], keywords, node)
-        if func.attr in ("long", "int") and not args:
-            return Fact("int")
-        if func.attr in _DTYPES_OF or func.attr in ("to", "type", "type_as"):
-            return _cast(at, func.attr, receiver, args, node)
-        if is_low_method(func.attr):
-            return _op(at, func.attr, [receiver, *args], keywords, node, node.args, method=True)
-        return _other(at, node, args, keywords)
-    args, keywords = _arguments(at, node)
+    dotted = _dotted(at, node.func)
+    args = [_fact(at, arg) for arg in node.args]
+    keywords = {keyword.arg or "**": _fact(at, keyword.value) for keyword in node.keywords}
     if dotted is not None:
-        dotted = surface.canonical(dotted)
-        last = dotted.rpartition(".")[2]
-        if dotted.startswith("torch.") and not dotted.startswith(("torch.nn.utils", "torch.distributed")):
-            if dotted in (f"torch.{last}", f"torch.special.{last}", f"torch.linalg.{last}"):
-                if last in _FLOATING or last in ("arange", "tensor", "as_tensor") or last.endswith("_like"):
-                    return _constructed(at, last, args, keywords, node)
-            elif not dotted.startswith("torch.nn.functional."):
-                return NOTHING
-            return _op(at, last, args, keywords, node, node.args[1:], method=False)
-        return NOTHING
+        return _function(at, surface.canonical(dotted), args, keywords, node)
+    if isinstance(node.func, ast.Attribute):
+        receiver = _fact(at, node.func.value)
+        return _method(at, _Op(node.func.attr, receiver, [receiver, *args], keywords, node, node.args))
     return _other(at, node, args, keywords)
 
 
-def _arguments(at: Interpreter, node: ast.Call) -> tuple[list[Fact], dict[str, Fact]]:
-    args = [_fact(at, arg) for arg in node.args]
-    return args, {keyword.arg or "**": _fact(at, keyword.value) for keyword in node.keywords}
+def _function(at: Interpreter, dotted: str, args: list[Fact], keywords: dict[str, Fact], node: ast.Call) -> Fact:
+    """What a function makes of what it is given, if it is one of torch."""
+    space, _, last = dotted.rpartition(".")
+    if not dotted.startswith("torch.") or dotted.startswith(("torch.nn.utils", "torch.distributed")):
+        return NOTHING
+    op = _Op(last, args[0] if args else keywords.get("input", NOTHING), args, keywords, node, node.args[1:])
+    if space in ("torch", "torch.special", "torch.linalg"):
+        if last in _CONSTRUCTORS or last.endswith("_like"):
+            return _constructed(at, op)
+    elif not dotted.startswith("torch.nn.functional."):
+        return NOTHING
+    return _op(at, op)
+
+
+def _method(at: Interpreter, op: _Op) -> Fact | None:
+    """What a method makes of what it is called on and is given, if that is a tensor or may well be one."""
+    if _is_tensor(op.first) or op.first.traits & {ANGLES, ROUNDED}:
+        return _op(at, op)
+    if op.name in ("new_zeros", "new_ones", "new_full", "new_empty"):
+        return _constructed(at, op)
+    if op.name in ("long", "int") and not op.node.args:
+        return Fact("int")
+    if op.name in _CASTS:
+        return _cast(at, op)
+    return _op(at, op) if is_low_method(op.name) else _other(at, op.node, op.args[1:], op.keywords)
 
 
 def _dotted(at: Interpreter, func: ast.expr) -> str | None:
@@ -297,25 +337,30 @@ def _other(at: Interpreter, node: ast.Call, args: list[Fact], keywords: dict[str
     given = [*args, *keywords.values()]
     if chain(node.func) is None or (state.how != "on" and not any(fact.low for fact in given)):
         return None
-    callee = _callee(at, node.func)
-    traits = frozenset({REGION})
-    first = args[0] if args else NOTHING
-    if isinstance(callee, Ref) and callee.role == "module":
-        kind = str(callee.thing.facts.get("kind", ""))
-        if kind in WEIGHTED and not callee.thing.facts.get("low") and _is_outside(first, state):
-            _emit(at, e.DTYPE_CLASH, node, first, how="module", names={"call": Words(node.func)})
-            return NOTHING
-        if kind:
-            dtype = outcome(op_of_module(kind), first, state)
-            kept = first.traits & {GUESS, LEFT, REGION} if dtype == first.dtype else frozenset()
-            made = Fact(dtype, kept | traits)
-            op = op_of_module(kind)
-            if op in _BOUNDED:
-                made = made.having(BOUNDED, *([op] if op in (SIGMOID, SOFTMAX) else []))
-            return made
-        if state.how == "on":
-            return Fact(state.dtype, traits | {GUESS})
-    return None
+    module = ref_of(_callee(at, node.func), "module")
+    if module is None:
+        return None
+    kind = str(module.thing.facts.get("kind", ""))
+    if kind:
+        return _of_module(at, kind, args[0] if args else NOTHING, module.thing, node)
+    return Fact(state.dtype, frozenset({REGION, GUESS})) if state.how == "on" else None
+
+
+def _of_module(at: Interpreter, kind: str, given: Fact, module: Thing, node: ast.Call) -> Fact:
+    """What a module of torch makes of what it is given."""
+    state = _state(at)
+    if kind in WEIGHTED and not module.facts.get("low") and _is_outside(given, state):
+        _emit(at, e.DTYPE_CLASH, node, given, how="module", names={"call": Words(node.func)})
+        return NOTHING
+    op = op_of_module(kind)
+    dtype = outcome(op, given, state)
+    kept = given.traits & _OF_REGIONS if dtype == given.dtype else frozenset()
+    return Fact(dtype, kept | {REGION, *_bounds(op)})
+
+
+def _bounds(op: str) -> tuple[str, ...]:
+    """The traits of what an op gives that is about one at most."""
+    return () if op not in _BOUNDED else (BOUNDED, op) if op in _PROBABILITIES else (BOUNDED,)
 
 
 def _callee(at: Interpreter, func: ast.expr) -> Value | None:
@@ -330,135 +375,140 @@ def _callee(at: Interpreter, func: ast.expr) -> Value | None:
     return found[0] if found else None
 
 
-def _op(
-    at: Interpreter,
-    op: str,
-    args: list[Fact],
-    keywords: dict[str, Fact],
-    node: ast.Call,
-    rest: list[ast.expr],
-    *,
-    method: bool,
-) -> Fact:
-    """What a function of torch, or a method of a tensor, makes of what it is given; ``rest`` follows the tensor."""
-    first = args[0] if args else keywords.get("input", NOTHING)
-    if op in _DTYPES_OF or op in ("to", "type", "type_as"):
-        return _cast(at, op, first, args[1:], node)
-    if op in ("item", "tolist", "size", "dim", "numel"):
-        return A_NUMBER
-    if op == "numpy":
-        if first.dtype == "bfloat16" and REGION in first.traits and GUESS not in first.traits:
-            _emit(at, e.DTYPE_CLASH, node, first, how="numpy", names={"call": Words(node.func)})
-        return NOTHING
-    if op in _WRITES:
-        _indexed(at, op, first, args, keywords, node)
-        return first
-    if op in ("long", "int"):
-        if ROUNDED in first.traits:
-            _emit(at, e.LOW_POSITIONS, first.place, first, how="index")
-        return Fact("int")
-    if op in ("argmax", "argmin", "nonzero", "argsort"):
-        return Fact("int")
-    if op == "cumsum" and first.dtype in INTEGERS:
-        return Fact("int", frozenset({POSITIONS}))
-    if op in ("isnan", "isinf", "isfinite", "eq", "ne", "gt", "lt", "ge", "le"):
-        return Fact("bool")
-    if op in _ADDING or "out" in keywords:
-        return _product_written(at, op, first, args, keywords, node)
-    if is_low(op, _state(at).device):
-        return _matmul(at, op, [fact for fact in args if fact.dtype != NUMBER], node)
-    return _elementwise(at, op, first, args, keywords, node, rest)
+class _Op(NamedTuple):
+    """A function of torch, or a method of a tensor, that is called; ``rest`` follows the tensor."""
+
+    name: str
+    first: Fact
+    args: list[Fact]
+    keywords: dict[str, Fact]
+    node: ast.Call
+    rest: list[ast.expr]
+
+    @property
+    def plain(self) -> str:
+        """Its name where it does not work in place."""
+        return self.name.removesuffix("_")
 
 
-def _elementwise(
-    at: Interpreter,
-    op: str,
-    first: Fact,
-    args: list[Fact],
-    keywords: dict[str, Fact],
-    node: ast.Call,
-    rest: list[ast.expr],
-) -> Fact:
-    name = op.removesuffix("_")
-    if op in ("sin", "cos") and first.traits & {ANGLES, ROUNDED}:
-        how = "angles" if ANGLES in first.traits else "cast"
-        _emit(at, e.LOW_POSITIONS, first.place, first, how=how)
-    if op in ("cat", "stack") and node.args and isinstance(node.args[0], (ast.Tuple, ast.List)):
-        return _concatenated(at, [_fact(at, part) for part in node.args[0].elts], node)
-    if op in ("add", "mul", "sub", "div", "true_divide", "pow") and len(args) > 1 and rest:
-        operator: ast.operator = _METHOD_OPERATORS[op]
-        if op == "add" and first.underflows:
-            _epsilon(at, first, rest[0], node, divides=False)
-        tensor = node.func.value if isinstance(node.func, ast.Attribute) and len(rest) == len(node.args) else None
-        return _arithmetic(at, operator, first, args[1], node, tensor or node.args[0], rest[0])
-    if first.underflows:
-        _clamped(at, name, first, node, rest)
+def _op(at: Interpreter, op: _Op) -> Fact:
+    """What an op makes of what it is given."""
+    act = _OPS.get(op.name)
+    made = act(at, op) if act is not None else None
+    if made is not None:
+        return made
+    if "out" in op.keywords:
+        return _product_written(at, op)
+    if is_low(op.name, _state(at).device):
+        return _matmul(at, op.name, [fact for fact in op.args if fact.dtype != NUMBER], op.node)
+    act = _ELEMENTWISE.get(op.name)
+    made = act(at, op) if act is not None else None
+    return _elementwise(at, op) if made is None else made
+
+
+def _numpy(at: Interpreter, op: _Op) -> Fact:
+    if op.first.dtype == "bfloat16" and REGION in op.first.traits and GUESS not in op.first.traits:
+        _emit(at, e.DTYPE_CLASH, op.node, op.first, how="numpy", names={"call": Words(op.node.func)})
+    return NOTHING
+
+
+def _index(at: Interpreter, op: _Op) -> Fact:
+    if ROUNDED in op.first.traits:
+        _emit(at, e.LOW_POSITIONS, op.first.place, op.first, how="index")
+    return Fact("int")
+
+
+def _running(at: Interpreter, op: _Op) -> Fact | None:
+    """A running sum of integers counts."""
+    return Fact("int", frozenset({POSITIONS})) if op.first.dtype in INTEGERS else None
+
+
+def _wave(at: Interpreter, op: _Op) -> None:
+    if op.first.traits & {ANGLES, ROUNDED}:
+        how = "angles" if ANGLES in op.first.traits else "cast"
+        _emit(at, e.LOW_POSITIONS, op.first.place, op.first, how=how)
+
+
+def _joined(at: Interpreter, op: _Op) -> Fact | None:
+    parts = elements(first_argument(op.node))
+    return _concatenated(at, [_fact(at, part) for part in parts], op.node) if parts else None
+
+
+def _operated(at: Interpreter, op: _Op) -> Fact | None:
+    """A method or a function that is an operator."""
+    if len(op.args) < 2 or not op.rest:
+        return None
+    if op.name == "add" and op.first.underflows:
+        _epsilon(at, op.first, op.rest[0], op.node, divides=False)
+    tensor = receiver(op.node) if len(op.rest) == len(op.node.args) else None
+    sides = (tensor or op.node.args[0], op.rest[0])
+    return _arithmetic(at, _OPERATORS[op.name], op.first, op.args[1], op.node, sides)
+
+
+def _elementwise(at: Interpreter, op: _Op) -> Fact:
+    first = op.first
+    if first.underflows and op.plain in ("clamp", "clip", "clamp_min"):
+        _clamped(at, op)
+    if "dtype" in op.keywords:
+        return Fact(_named_dtype(at, op.node))
     state = _state(at)
-    given = next((value for key, value in keywords.items() if key == "dtype"), None)
-    if given is not None:
-        return Fact(_named_dtype(at, node))
-    dtype = outcome(op, first, state)
-    if name in ("zeros_like", "ones_like", "empty_like", "rand_like", "randn_like", "full_like") or op.startswith(
-        "new_"
-    ):
+    dtype = outcome(op.name, first, state)
+    if op.name.startswith("new_") or op.plain.endswith("_like"):
         return Fact(dtype)
-    fact = Fact(dtype, first.traits & {REGION, GUESS, LEFT, SCALAR})
-    if op in _REDUCTIONS and not rest and not keywords:
+    if op.name in KEEP_TRAITS:
+        return Fact(dtype, first.traits, first.place)
+    fact = Fact(dtype, first.traits & (_OF_REGIONS | {SCALAR}))
+    if op.name in _REDUCTIONS and not op.rest and not op.keywords:
         fact = fact.having(SCALAR)
-    if op in KEEP_TRAITS:
-        return fact._replace(traits=first.traits, place=first.place)
-    _fragile(at, op, first, fact, node)
+    _fragile(at, op, fact)
     if dtype not in ("", first.dtype) and dtype == state.dtype:
         fact = Fact(dtype, frozenset({REGION}))
-    if name in _BOUNDED:
-        fact = fact.having(BOUNDED, *([name] if name in (SIGMOID, SOFTMAX) else []))
-    elif name == "exp" and not _shifted(node):
-        fact = fact.having(EXP)
-    elif name == "sum" and EXP in first.traits:
-        fact = fact.having(EXP_SUM)
-    elif name == "square" and BOUNDED not in first.traits:
-        fact = fact.having(SQUARE)
-    elif name in ("abs", "relu", "mean", "clamp") and BOUNDED in first.traits:
-        fact = fact.having(BOUNDED)
-    return fact
+    return fact.having(*_made_by(op))
 
 
-def _fragile(at: Interpreter, op: str, first: Fact, made: Fact, node: ast.Call) -> None:
+def _made_by(op: _Op) -> tuple[str, ...]:
+    """What is known of the values that an op gives."""
+    bounded = BOUNDED in op.first.traits
+    if op.plain == "exp":
+        return () if _shifted(op.node) else (EXP,)
+    if op.plain == "sum" and EXP in op.first.traits:
+        return (EXP_SUM,)
+    if op.plain == "square" and not bounded:
+        return (SQUARE,)
+    return (BOUNDED,) if bounded and op.plain in ("abs", "relu", "mean", "clamp") else _bounds(op.plain)
+
+
+def _fragile(at: Interpreter, op: _Op, made: Fact) -> None:
     """What overflows or cancels in low precision."""
-    how = ""
-    if op in _LOGS and first.low:
-        for trait, named in (
-            (SOFTMAX, "log-softmax"),
-            (SIGMOID, "log-sigmoid"),
-            (COMPLEMENT, "log-complement"),
-            (EXP_SUM, "logsumexp"),
-        ):
-            if trait in first.traits:
-                how = named
-    elif op == "log1p" and first.low and NEGATED in first.traits:
+    how = _overflows(op, made) if op.first.underflows or made.underflows else ""
+    if op.first.low and op.name in _LOGS:
+        how = next((named for trait, named in _LOGS_OF.items() if trait in op.first.traits), "")
+    elif op.first.low and op.name == "log1p" and NEGATED in op.first.traits:
         how = "log-complement"
-    elif op in ("mean", "sum") and first.underflows and SQUARE in first.traits:
-        how = "squares"
-    elif op == "var" and made.underflows and BOUNDED not in first.traits:
-        how = "variance"
     if how:
-        _emit(at, e.FRAGILE_MATH, node, first, how=how, names={"call": Words(node, 60)})
+        _emit(at, e.FRAGILE_MATH, op.node, op.first, how=how, names={"call": Words(op.node, 60)})
+
+
+def _overflows(op: _Op, made: Fact) -> str:
+    """What squares sums up to more than float16 holds, "" where nothing does."""
+    if op.name in ("mean", "sum") and op.first.underflows and SQUARE in op.first.traits:
+        return "squares"
+    return "variance" if op.name == "var" and made.underflows and BOUNDED not in op.first.traits else ""
 
 
 def _shifted(node: ast.Call) -> bool:
     """Whether the argument of an exponential is a difference, from which its maximum may be taken."""
-    holder = node.func.value if isinstance(node.func, ast.Attribute) and not node.args else None
-    argument = node.args[0] if node.args else holder
-    return argument is not None and any(
-        isinstance(part, (ast.BinOp, ast.UnaryOp)) and isinstance(part.op, (ast.Sub, ast.USub))
-        for part in walk(argument)
-    )
+    argument = first_argument(node) or receiver(node)
+    if argument is None:
+        return False
+    negations = (type(part.op) is ast.USub for part in all_of(argument, ast.UnaryOp))
+    return any(negations) or any(type(part.op) is ast.Sub for part in all_of(argument, ast.BinOp))
 
 
 def _concatenated(at: Interpreter, parts: list[Fact], node: ast.AST) -> Fact:
-    made = parts[0] if parts else NOTHING
+    made = parts[0]
     state = _state(at)
-    if state.how == "on" and state.device == "cpu" and {"float16", "bfloat16"} <= {fact.dtype for fact in parts}:
+    if state.how == "on" and state.device == "cpu" and _DTYPES.issubset(fact.dtype for fact in parts):
         # On the CPU alone these are on autocast's list, and it has no dtype for both.
         _emit(at, e.DTYPE_CLASH, node, made, how="mixed")
         return NOTHING
@@ -472,78 +522,73 @@ def _concatenated(at: Interpreter, parts: list[Fact], node: ast.AST) -> Fact:
 def _matmul(at: Interpreter, op: str, operands: list[Fact], node: ast.AST) -> Fact:
     state = _state(at)
     if state.how == "on":
-        made = Fact(state.dtype, frozenset({REGION}))
         outer = op == "einsum" and state.device == "cpu"
         if not outer and any(POSITIONS in fact.traits and fact.dtype == "float32" for fact in operands):
             return Fact(state.dtype, frozenset({REGION, ANGLES}), node)
-        return made
-    known = [fact for fact in operands if fact.dtype]
-    low = next((fact for fact in known if _is_outside(fact, state)), None)
-    if low is not None and any(fact.dtype == "float32" for fact in known):
+        return Fact(state.dtype, frozenset({REGION}))
+    dtypes = {fact.dtype for fact in operands}
+    low = next((fact for fact in operands if _is_outside(fact, state)), None)
+    if low is not None and "float32" in dtypes:
         _emit(at, e.DTYPE_CLASH, node, low, how="matmul", names={"call": Words(node)})
-    return Fact(known[0].dtype) if len(known) == len(operands) and known and state.how == "off" else NOTHING
+    known = state.how == "off" and operands and "" not in dtypes
+    return Fact(operands[0].dtype) if known else NOTHING
 
 
-def _indexed(
-    at: Interpreter, op: str, buffer: Fact, args: list[Fact], keywords: dict[str, Fact], node: ast.Call
-) -> None:
-    place, word = _WRITES[op]
+def _indexed(at: Interpreter, op: _Op) -> Fact:
+    place, word = _WRITES[op.name]
     # The buffer stands first among the arguments.
-    source = args[place + 1] if len(args) > place + 1 else keywords.get(word, NOTHING)
-    if buffer.dtype == "float32" and source.low and REGION in source.traits:
-        _emit(at, e.DTYPE_CLASH, node, source, how="write", names={"target": Words(node.func)})
+    source = op.args[place + 1] if len(op.args) > place + 1 else op.keywords.get(word, NOTHING)
+    if op.first.dtype == "float32" and _is_low_of_region(source):
+        _emit(at, e.DTYPE_CLASH, op.node, source, how="write", names={"target": Words(op.node.func)})
+    return op.first
 
 
-def _product_written(
-    at: Interpreter, op: str, first: Fact, args: list[Fact], keywords: dict[str, Fact], node: ast.Call
-) -> Fact:
+def _product_written(at: Interpreter, op: _Op) -> Fact:
     """A product that is added to a tensor in place, or written to one that is given."""
-    target, factors = (first, args[1:]) if op in _ADDING else (keywords["out"], args)
-    low = next((fact for fact in factors if fact.low and REGION in fact.traits), None)
-    if low is not None and target.dtype == "float32" and (op in _ADDING or op in _WITH_OUT):
-        _emit(at, e.DTYPE_CLASH, node, low, how="in-place" if op in _ADDING else "out")
+    adds = op.name in _ADDING
+    target, factors = (op.first, op.args[1:]) if adds else (op.keywords["out"], op.args)
+    low = next(filter(_is_low_of_region, factors), None)
+    if low is not None and target.dtype == "float32" and (adds or op.name in _WITH_OUT):
+        _emit(at, e.DTYPE_CLASH, op.node, low, how="in-place" if adds else "out")
     return target
 
 
-def _constructed(at: Interpreter, name: str, args: list[Fact], keywords: dict[str, Fact], node: ast.Call) -> Fact:
+def _constructed(at: Interpreter, op: _Op) -> Fact:
     """What a constructor of tensors gives."""
-    positions = frozenset({POSITIONS}) if name == "arange" else frozenset()
-    zeros = frozenset({ZEROS}) if name in ("zeros", "zeros_like", "new_zeros") else frozenset()
-    if "dtype" in keywords:
-        dtype = _named_dtype(at, node)
-        if _is_short(node):
-            positions = frozenset()
-        if positions and dtype in ("float16", "bfloat16"):
-            return Fact(dtype, frozenset({ROUNDED}), node)
+    zeros = frozenset({ZEROS}) if op.name in ("zeros", "zeros_like", "new_zeros") else frozenset()
+    positions = frozenset({POSITIONS}) if op.name == "arange" and not _is_short(op.node) else frozenset()
+    if "dtype" in op.keywords:
+        dtype = _named_dtype(at, op.node)
+        if positions and dtype in _DTYPES:
+            return Fact(dtype, frozenset({ROUNDED}), op.node)
         return Fact(dtype, positions | zeros)
-    if name.endswith("_like") or name.startswith("new_"):
-        return Fact(args[0].dtype if args else "", zeros)
-    if name == "arange":
-        return Fact("int", positions if not _is_short(node) else frozenset())
-    module = at.state.frame.module
-    if "set_default_dtype" in module.identifiers or name in ("tensor", "as_tensor"):
+    if op.name.endswith("_like") or op.name.startswith("new_"):
+        return Fact(op.args[0].dtype if op.args else "", zeros)
+    if op.name == "arange":
+        return Fact("int", positions)
+    if "set_default_dtype" in at.state.frame.module.identifiers or op.name in ("tensor", "as_tensor"):
         return NOTHING
     return Fact("float32", zeros)
 
 
 def _is_short(node: ast.Call) -> bool:
     """Whether positions are so few that every low dtype has them: up to 256."""
-    return all(isinstance(arg, ast.Constant) and isinstance(arg.value, int) and arg.value <= 256 for arg in node.args)
+    bounds = map(constant, node.args)
+    return all(isinstance(bound, int) and bound <= 256 for bound in bounds)
 
 
 def _named_dtype(at: Interpreter, node: ast.Call) -> str:
     """The dtype that a call is given by name."""
-    for keyword in node.keywords:
-        if keyword.arg == "dtype":
-            return _dtype(at, keyword.value)
-    return ""
+    given = keywords_of(node).get("dtype")
+    return _dtype(at, given) if given is not None else ""
 
 
 def _dtype(at: Interpreter, node: ast.expr) -> str:
     """The dtype that an expression stands for: ``torch.float16``, ``x.dtype``."""
-    if isinstance(node, ast.Attribute) and node.attr == "dtype":
-        fact = _fact(at, node.value)
-        if fact.dtype not in ("", NUMBER):
+    tensor = holder(node)
+    if tensor is not None and last_name(node) == "dtype":
+        fact = _fact(at, tensor)
+        if _is_tensor(fact):
             return fact.dtype
     name = _dotted(at, node)
     if name in ("torch.long", "torch.int64", "torch.int32", "torch.int"):
@@ -551,27 +596,29 @@ def _dtype(at: Interpreter, node: ast.expr) -> str:
     return "bool" if name == "torch.bool" else surface.DTYPES.get(name or "", "")
 
 
-def _cast(at: Interpreter, op: str, given: Fact, args: list[Fact], node: ast.Call) -> Fact:
+def _cast(at: Interpreter, op: _Op) -> Fact:
     """``x.float()``, ``x.to(...)``, ``x.type_as(y)``."""
-    rest = node.args
-    dtype = _DTYPES_OF.get(op, "")
-    if op == "type_as":
-        dtype = args[0].dtype if args else ""
+    given, dtype = op.first, _CASTS[op.name]
+    if op.name == "type_as":
+        dtype = op.args[1].dtype if len(op.args) > 1 else ""
     elif not dtype:
-        named = [_dtype(at, argument) for argument in (*rest, *(k.value for k in node.keywords))]
-        dtype = next((name for name in named if name), "")
-        if not dtype:
-            other = next((fact.dtype for fact in args if fact.dtype not in ("", NUMBER)), "")
-            moves = all(_is_device(argument) for argument in rest) and not any(k.arg == "dtype" for k in node.keywords)
-            dtype = other or (given.dtype if moves else "")
+        dtype = _asked_for(at, op)
     if not dtype:
         return Fact("", given.traits & {POSITIONS})
-    low = dtype in ("float16", "bfloat16", HALF)
+    low = dtype in LOW
     if low and POSITIONS in given.traits:
-        return Fact(dtype, frozenset({ROUNDED}), node)
+        return Fact(dtype, frozenset({ROUNDED}), op.node)
     if low == given.low:
         return given._replace(dtype=dtype)
-    return Fact(dtype, given.traits & {POSITIONS, ROUNDED, ANGLES, BOUNDED, ZEROS}, given.place)
+    return Fact(dtype, given.traits & (_OF_POSITIONS | {BOUNDED, ZEROS}), given.place)
+
+
+def _asked_for(at: Interpreter, op: _Op) -> str:
+    """The dtype that ``to`` is asked for: by name, as that of another tensor, or as it is where it only moves."""
+    named = [_dtype(at, argument) for argument in (*op.node.args, *(k.value for k in op.node.keywords))]
+    others = [fact.dtype for fact in op.args[1:] if _is_tensor(fact)]
+    moves = "dtype" not in op.keywords and all(map(_is_device, op.node.args))
+    return next(filter(None, (*named, *others)), op.first.dtype if moves else "")
 
 
 def _is_device(node: ast.expr) -> bool:
@@ -579,44 +626,43 @@ def _is_device(node: ast.expr) -> bool:
     if isinstance(node, ast.Constant):
         return isinstance(node.value, (str, int))
     last = (chain(node) or "").rpartition(".")[2]
-    called = chain(node.func) if isinstance(node, ast.Call) else None
-    return "device" in last or last == "rank" or "device" in (called or "")
+    maker = called(node)
+    return "device" in last or last == "rank" or (maker is not None and "device" in (chain(maker) or ""))
 
 
 # Epsilons.
 
 
-def _number(at: Interpreter, node: ast.expr) -> float | None:
-    """The number that an expression is known to be."""
-    value = at.values.get(node) if isinstance(node, (ast.Constant, ast.Name, ast.Attribute)) else None
-    return value.value if isinstance(value, Const) and isinstance(value.value, float) else None
+def _small(at: Interpreter, node: ast.expr) -> float | None:
+    """The number that an expression is known to be, if it is between zero and one."""
+    number = literal(at.values.get(node)) if isinstance(node, (ast.Constant, ast.Name, ast.Attribute)) else None
+    return number if isinstance(number, float) and 0 < number < 1 else None
 
 
-def _epsilons(at: Interpreter, node: ast.BinOp, *, divides: bool) -> None:
+def _epsilons(at: Interpreter, node: ast.expr, *, divides: bool) -> None:
     """What is added to something that may underflow; ``divides`` says that something is divided by the sum."""
-    for side, other in ((node.left, node.right), (node.right, node.left)):
+    sides = operands(node, ast.Add)
+    for side, other in zip(sides, reversed(sides), strict=True):
         fact = _fact(at, side)
         if fact.underflows:
             _epsilon(at, fact, other, node, divides=divides)
 
 
 def _epsilon(at: Interpreter, fact: Fact, node: ast.expr, place: ast.AST, *, divides: bool) -> None:
-    number = _number(at, node)
-    if number is not None and 0 < number < 1:
+    number = _small(at, node)
+    if number is not None:
         names = {"sum": Words(place), "epsilon": Words(node)}
         event = _emit(at, e.EPSILON, place, fact, value=number, how="added", divides=divides, names=names)
         if event is not None and divides:
             event.facts["divides"] = True
 
 
-def _clamped(at: Interpreter, op: str, fact: Fact, node: ast.Call, rest: list[ast.expr]) -> None:
-    if op not in ("clamp", "clip", "clamp_min"):
-        return
-    bound = next((k.value for k in node.keywords if k.arg == "min"), rest[0] if rest else None)
-    number = _number(at, bound) if bound is not None else None
-    if bound is not None and number is not None and 0 < number < 1:
-        names = {"sum": Words(node, 60), "epsilon": Words(bound)}
-        _emit(at, e.EPSILON, node, fact, value=number, how="clamped", divides=False, names=names)
+def _clamped(at: Interpreter, op: _Op) -> None:
+    bound = keywords_of(op.node).get("min", op.rest[0] if op.rest else None)
+    number = _small(at, bound) if bound is not None else None
+    if bound is not None and number is not None:
+        names = {"sum": Words(op.node, 60), "epsilon": Words(bound)}
+        _emit(at, e.EPSILON, op.node, op.first, value=number, how="clamped", divides=False, names=names)
 
 
 # Running sums.
@@ -624,12 +670,12 @@ def _clamped(at: Interpreter, op: str, fact: Fact, node: ast.Call, rest: list[as
 
 def _assigned(at: Interpreter, node: ast.Assign) -> None:
     """``total = total + x``, and the moving average ``mean = a * mean + b * x``."""
-    if len(node.targets) != 1 or not isinstance(node.value, ast.BinOp) or not isinstance(node.value.op, ast.Add):
+    sides = operands(node.value, ast.Add)
+    name = chain(node.targets[0]) if sides and len(node.targets) == 1 else None
+    if name is None:
         return
-    name = chain(node.targets[0])
-    sides = (node.value.left, node.value.right)
-    for old, new in (sides, sides[::-1]):
-        before = next((part for part in _factors(old) if name is not None and chain(part) == name), None)
+    for old, new in zip(sides, reversed(sides), strict=True):
+        before = next((part for part in operands(old, ast.Mult) or [old] if chain(part) == name), None)
         if before is not None:
             _summed(at, before, new, node, in_place=False)
             return
@@ -637,13 +683,14 @@ def _assigned(at: Interpreter, node: ast.Assign) -> None:
 
 def _summed_in_place(at: Interpreter, node: ast.Call) -> None:
     """``total.add_(x)``, ``mean.mul_(a).add_(x, alpha=b)`` and ``mean.lerp_(x, b)``."""
-    if not isinstance(node.func, ast.Attribute) or not node.args:
+    name = last_name(node.func)
+    target = receiver(node) if name in ("add_", "lerp_") else None
+    if target is None or not node.args:
         return
-    target: ast.expr = node.func.value
-    if node.func.attr == "add_" and isinstance(target, ast.Call) and isinstance(target.func, ast.Attribute):
-        target = target.func.value if target.func.attr == "mul_" else target
-    if node.func.attr in ("add_", "lerp_"):
-        _summed(at, target, node.args[0], node, in_place=True)
+    decayed = receiver(target)
+    if decayed is not None and name == "add_" and last_name(called(target)) == "mul_":
+        target = decayed
+    _summed(at, target, node.args[0], node, in_place=True)
 
 
 def _summed(at: Interpreter, target: ast.expr, added: ast.expr, node: ast.AST, *, in_place: bool) -> None:
@@ -656,25 +703,30 @@ def _summed(at: Interpreter, target: ast.expr, added: ast.expr, node: ast.AST, *
     if name is None or known is None or not at.state.loops:
         return
     before = known.fact
-    if before.dtype != NUMBER and not (before.low and ZEROS in before.traits):
-        return
-    since = {loop.key for loop in at.state.loops if loop.key not in before.made and not _has_few_turns(loop.node)}
-    parts = [part for part in walk(added) if isinstance(part, (ast.Name, ast.Attribute))]
-    values = [value for part in parts if (value := at.values.get(part)) is not None]
-    made = [value.fact.made | (value.loops if isinstance(value, Tensor) else frozenset()) for value in values]
-    if name in map(chain, parts) or not any(since & loops for loops in made):
+    starts = before.dtype == NUMBER or (before.low and ZEROS in before.traits)
+    if not starts or not _made_each_turn(at, added, name, before):
         return
     fact = _fact(at, added)
-    low = fact.low and LEFT in fact.traits
-    kept = in_place and before.low and fact.dtype != NUMBER
-    if low or kept:
-        _emit(at, e.LOW_SUM, node, fact if low else before, names={"sum": Words(target)})
+    if fact.low and LEFT in fact.traits:
+        before = fact
+    elif not in_place or not before.low or fact.dtype == NUMBER:
+        return
+    _emit(at, e.LOW_SUM, node, before, names={"sum": Words(target)})
+
+
+def _made_each_turn(at: Interpreter, added: ast.expr, name: str, before: Fact) -> bool:
+    """Whether what is added to a sum is made anew in the turns of a loop that began after it, and not of it."""
+    parts: list[ast.expr] = [*all_of(added, ast.Name), *all_of(added, ast.Attribute)]
+    since = {loop.key for loop in at.state.loops if loop.key not in before.made and not _has_few_turns(loop.node)}
+    values = [value for part in parts if (value := at.values.get(part)) is not None]
+    made = [value.fact.made | (value.loops if value.kind == "tensor" else frozenset()) for value in values]
+    return name not in map(chain, parts) and any(since & loops for loops in made)
 
 
 def _annotated_sum(at: Interpreter, node: ast.AugAssign, value: Value) -> Value:
-    before = _fact(at, node.target)
-    after = _arithmetic(at, node.op, before, _fact(at, node.value), node, node.target, node.value)
-    if isinstance(node.op, ast.Add):
+    before, kind = _fact(at, node.target), type(node.op)
+    after = _arithmetic(at, kind, before, _fact(at, node.value), node, (node.target, node.value))
+    if kind is ast.Add:
         _summed(at, node.target, node.value, node, in_place=True)
     return value.knowing(after._replace(made=before.made))
 
@@ -684,7 +736,7 @@ def _item_written(at: Interpreter, receiver: Value, index: Value, target: ast.Su
     buffer, place, fact = _fact(at, target.value), _fact(at, target.slice), _here(at, value.fact)
     masks = place.dtype in INTEGERS or isinstance(target.slice, ast.Compare)
     # One number is written as a fill is, which casts.
-    if masks and buffer.dtype == "float32" and fact.low and REGION in fact.traits and SCALAR not in fact.traits:
+    if masks and buffer.dtype == "float32" and _is_low_of_region(fact) and SCALAR not in fact.traits:
         _emit(at, e.DTYPE_CLASH, target, fact, how="write", names={"target": Words(target)})
 
 
@@ -711,15 +763,10 @@ def _made(node: ast.expr, function: ast.AST) -> ast.expr:
     while isinstance(node, ast.Subscript):
         node = node.value
     if isinstance(node, ast.Name):
-        for statement in walk(function):
-            if isinstance(statement, ast.Assign) and any(chain(target) == node.id for target in statement.targets):
+        for statement in all_of(function, ast.Assign):
+            if any(chain(target) == node.id for target in statement.targets):
                 return statement.value
     return node
-
-
-def _factors(node: ast.expr) -> list[ast.expr]:
-    """An expression, or the two sides of a product."""
-    return [node.left, node.right] if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) else [node]
 
 
 def _has_few_turns(loop: ast.AST | None) -> bool:
@@ -728,10 +775,28 @@ def _has_few_turns(loop: ast.AST | None) -> bool:
         return not isinstance(loop, ast.While)
     over = loop.iter
     if isinstance(over, ast.Call) and chain(over.func) == "range" and len(over.args) == 1:
-        return (
-            isinstance(over.args[0], ast.Constant) and isinstance(over.args[0].value, int) and over.args[0].value < 64
-        )
+        turns = constant(over.args[0])
+        return isinstance(turns, int) and turns < 64
     return isinstance(over, (ast.Tuple, ast.List))
+
+
+_OPS: dict[str, Callable[[Interpreter, _Op], Fact | None]] = {
+    **dict.fromkeys(_CASTS, _cast),
+    **dict.fromkeys(("item", "tolist", "size", "dim", "numel"), lambda at, op: A_NUMBER),
+    "numpy": _numpy,
+    **dict.fromkeys(_WRITES, _indexed),
+    **dict.fromkeys(("long", "int"), _index),
+    **dict.fromkeys(("argmax", "argmin", "nonzero", "argsort"), lambda at, op: Fact("int")),
+    "cumsum": _running,
+    **dict.fromkeys("isnan isinf isfinite eq ne gt lt ge le".split(), lambda at, op: Fact("bool")),
+    **dict.fromkeys(_ADDING, _product_written),
+}
+#: Ops that are not matmuls and have no ``out=``.
+_ELEMENTWISE: dict[str, Callable[[Interpreter, _Op], Fact | None]] = {
+    **dict.fromkeys(("sin", "cos"), _wave),
+    **dict.fromkeys(("cat", "stack"), _joined),
+    **dict.fromkeys(_OPERATORS, _operated),
+}
 
 
 def register(handlers: Handlers) -> None:

@@ -14,51 +14,62 @@ from ..interpreter.imports import dotted_name, look_up
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.truth import truth
 from ..interpreter.unknown import unknown
-from ..interpreter.values import Args, Const, FunctionValue, Keywords, Named, Ref, Value
+from ..interpreter.values import Args, FunctionValue, Keywords, Named, Ref, Value
 from ..interpreter.wording import wording
 from ..project.module import Class
-from .arguments import bound_arguments, plain, words_of
+from .arguments import bind, first_of, literal, name_of, plain, words_of
+from .written import called
 
 
 def new_autocast(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and look_up(at, node.func.id) is None:
+    func = called(node)
+    if isinstance(func, ast.Name) and look_up(at, func.id) is None:
         entry = _meant(entry, args, keywords)
-    bound, excess = bound_arguments(entry, args, keywords)
+    bound = bind(entry.parameters, args, keywords)
     if entry.name == "torch.autocast" and args and isinstance(args[0], FunctionValue):
         # @torch.autocast without parentheses: the function is taken for the device type.
         bound = {"device_type": Named("function")}
     arguments = {name: plain(at, value) for name, value in bound.items()}
-    names = {"context": wording(node), "call": wording(node)}
     open_ended = "**" in bound or has_stars(node)
     if not open_ended:
-        at.emit(e.AUTOCAST_NEW, node, None, callable=entry.name, arguments=arguments, excess=excess, names=names)
-    enabled: Formula = True
-    if "enabled" in bound:
-        enabled = truth(at, bound["enabled"], words_of("enabled", node), node)
-    elif open_ended:
-        enabled = at.ask(("open", id(node)), "", frozenset(), node)
+        names = {"context": wording(node), "call": wording(node)}
+        excess = max(0, len(args) - len(entry.parameters))
+        at.emit(e.AUTOCAST_NEW, node, callable=entry.name, arguments=arguments, excess=excess, names=names)
+    enabled = when_enabled(at, bound, node, open_ended=open_ended)
     device = entry.facts.get("device") or arguments.get("device_type", e.UNKNOWN)
     device = device.partition(":")[0] if isinstance(device, str) and not isinstance(device, Symbol) else ""
-    if "dtype" in bound and not (isinstance(bound["dtype"], Const) and bound["dtype"].value is None):
-        given = bound["dtype"]
-        dtype = surface.DTYPES.get(given.name, "?") if isinstance(given, Named) else "?"
-    else:
-        dtype = surface.DEFAULT_AUTOCAST_DTYPE.get(device, "?") if not open_ended else "?"
-    cache = bound.get("cache_enabled")
     thing = at.thing(("autocast", at.place_key(node)), "autocast", "", at.site(node))
-    off = isinstance(cache, Const) and cache.value is False
-    # Without the argument it is what the region around is, unless the old entry points are asked.
-    off = off or (
-        cache is None and entry.name == "torch.autocast" and bool(at.state.open) and not at.state.open[-1].cache
-    )
-    thing.facts.update(device=device, dtype=dtype, cache=not off)
+    dtype = _dtype(bound.get("dtype"), device, open_ended)
+    thing.facts.update(device=device, dtype=dtype, cache=_keeps_weights(at, entry, bound.get("cache_enabled")))
     return Ref(thing, enabled)
+
+
+def when_enabled(at: Interpreter, bound: Keywords, node: ast.AST, *, open_ended: bool) -> Formula:
+    """The condition under which what takes ``enabled`` is; ``open_ended`` where arguments are unpacked."""
+    if "enabled" in bound:
+        return truth(at, bound["enabled"], words_of("enabled", node), node)
+    return at.ask(("open", id(node)), "", frozenset(), node) if open_ended else True
+
+
+def _dtype(given: Value | None, device: str, open_ended: bool) -> str:
+    """The dtype of a region, "?" where it is not known."""
+    if given is not None and literal(given) is not None:
+        return surface.DTYPES.get(name_of(given), "?")
+    return "?" if open_ended else surface.DEFAULT_AUTOCAST_DTYPE.get(device, "?")
+
+
+def _keeps_weights(at: Interpreter, entry: surface.Entry, cache: Value | None) -> bool:
+    """Whether a region keeps the weights that it casts."""
+    if cache is not None:
+        return literal(cache) is not False
+    # Without the argument it is what the region around is, unless the old entry points are asked.
+    return entry.name != "torch.autocast" or not at.state.open or at.state.open[-1].cache
 
 
 def _meant(entry: surface.Entry, args: Args, keywords: Keywords) -> surface.Entry:
     """The autocast that a bare name stands for where no import says so: without a device type it is CUDA's own."""
-    first = args[0] if args else keywords.get("device_type")
-    if first is None or (isinstance(first, Const) and isinstance(first.value, bool)):
+    first = first_of(args, keywords, "device_type")
+    if first is None or isinstance(literal(first), bool):
         return surface.lookup("torch.cuda.amp.autocast") or entry
     return entry
 

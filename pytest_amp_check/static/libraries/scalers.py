@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import ast
+from functools import partial
 
 from ...protocol import events as e
 from ...protocol import surface
-from ...protocol.words import Words
 from ..interpreter.classes import own_method
-from ..interpreter.conditions import Formula
 from ..interpreter.forks import fork, join_values, on_each
 from ..interpreter.functions import follow
 from ..interpreter.identity import structural
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.tensors import foreign_tensor, in_region
-from ..interpreter.truth import truth
 from ..interpreter.unknown import unknown
 from ..interpreter.values import (
     NONE,
@@ -33,11 +31,12 @@ from ..interpreter.values import (
 )
 from ..interpreter.wording import receiver_words, wording
 from ..project.module import Class
-from .arguments import bound_arguments, plain, words_of
-from .checkpoints import entry_in, first_of, state_of
-from .losses import all_optimizers, penalty, whole
+from .arguments import bind, each_item, first_of, literal, plain
+from .checkpoints import entry_in, state_of
+from .losses import all_optimizers, loss_names, penalty, whole
 from .optimizers import each_optimizer
 from .overhead import Costs
+from .regions import when_enabled
 from .sharding import sharded
 
 
@@ -62,21 +61,12 @@ def _scaler_method(at: Interpreter, scaler: Ref, name: str, args: Args, keywords
         _, name_of_entry = entry_in(first_of(args, keywords, "state_dict"))
         at.emit(e.SCALER_LOAD, node, scaler.thing.key, entry=name_of_entry)
         return NONE
-    results: list[Value] = [NONE, NONE]
-
-    def enabled() -> None:
-        results[0] = _enabled_scaler(at, scaler, name, args, keywords, node)
-
-    def disabled() -> None:
-        results[1] = _disabled_scaler(at, name, args, keywords, node)
-
-    if scaler.enabled is True:
-        enabled()
-        return results[0]
-    if scaler.enabled is False:
-        disabled()
-        return results[1]
-    fork(at, scaler.enabled, enabled, disabled)
+    enabled = partial(_enabled_scaler, at, scaler, name, args, keywords, node)
+    disabled = partial(_disabled_scaler, at, name, args, keywords, node)
+    if isinstance(scaler.enabled, bool):
+        return enabled() if scaler.enabled else disabled()
+    results: list[Value] = []
+    fork(at, scaler.enabled, lambda: results.append(enabled()), lambda: results.append(disabled()))
     return join_values(at, scaler.enabled, results[0], results[1], "scaled")
 
 
@@ -97,15 +87,14 @@ def _enabled_scaler(at: Interpreter, scaler: Ref, name: str, args: Args, keyword
         value = first_of(args, keywords, "outputs")
         return scaled_value(at, scaler, value, node)
     if name == "update":
-        new_scale = first_of(args, keywords, "new_scale")
-        given = new_scale is not None and not (isinstance(new_scale, Const) and new_scale.value is None)
+        given = literal(first_of(args, keywords, "new_scale") or NONE) is not None
         at.emit(e.UPDATE, node, key, new_scale=given, names=words)
         return NONE
     if name in ("step", "unscale_"):
         target = first_of(args, keywords, "optimizer")
         if target is None:
             return NONE
-        closure = name == "step" and _takes_closure(args, keywords)
+        closure = name == "step" and isinstance(first_of(args[1:], keywords, "closure"), FunctionValue)
 
         def act(optimizer: int, names: dict[str, object]) -> None:
             if name == "step":
@@ -120,22 +109,14 @@ def _enabled_scaler(at: Interpreter, scaler: Ref, name: str, args: Args, keyword
     return at.fresh(node, name)
 
 
-def _takes_closure(args: Args, keywords: Keywords) -> bool:
-    closure = args[1] if len(args) > 1 else keywords.get("closure")
-    return closure is not None and isinstance(closure, FunctionValue)
-
-
 def scaled_value(at: Interpreter, scaler: Ref, value: Value | None, node: ast.AST) -> Value:
     """The value of ``scaler.scale(value)``."""
     if isinstance(value, Choice):
         return on_each(at, value, lambda v: scaled_value(at, scaler, v, node))
     if isinstance(value, Sequence):
-        return Sequence([scaled_value(at, scaler, item, node) for item in value.items], open=value.open)
+        return each_item(value, lambda item: scaled_value(at, scaler, item, node))
     made = value.copy() if isinstance(value, Tensor) else foreign_tensor(value)
-    argument = node.args[0] if isinstance(node, ast.Call) and node.args else None
-    names = {"scaler": receiver_words(node), "call": wording(node)}
-    if argument is not None:
-        names["loss"] = Words(argument)
+    names = loss_names(receiver_words(node), node)
     if made.penalty is not None:
         penalty(at, made, node)
     at.emit(
@@ -155,25 +136,20 @@ def scaled_value(at: Interpreter, scaler: Ref, value: Value | None, node: ast.AS
 
 
 def _new_scaler(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    bound, excess = bound_arguments(entry, args, keywords)
-    enabled: Formula = True
-    if "enabled" in bound:
-        enabled = truth(at, bound["enabled"], words_of("enabled", node), node)
-    elif "**" in bound:
-        enabled = at.ask(("open", id(node)), "", frozenset(), node)
+    bound = bind(entry.parameters, args, keywords)
+    enabled = when_enabled(at, bound, node, open_ended="**" in bound)
     thing = at.thing(("scaler", at.place_key(node)), "scaler", "", at.site(node))
-    thing.facts.update(
-        constructed=True, enabled=enabled, callable=entry.name, sharded=entry.facts.get("sharded", False)
-    )
     arguments = {name: plain(at, value) for name, value in bound.items()}
-    thing.facts["device"] = entry.facts.get("device") or arguments.get("device", "cuda")
+    device = entry.facts.get("device") or arguments.get("device", "cuda")
+    thing.facts.update(constructed=True, enabled=enabled, callable=entry.name, device=device)
+    thing.facts["sharded"] = entry.facts.get("sharded", False)
     at.emit(
         e.SCALER_NEW,
         node,
         thing.key,
         callable=entry.name,
         arguments=arguments,
-        excess=excess,
+        excess=max(0, len(args) - len(entry.parameters)),
         names={"call": wording(node), "scaler": thing.name},
     )
     return Ref(thing, enabled)

@@ -9,9 +9,10 @@ from functools import partial
 from ...protocol import surface
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import Interpreter
-from ..interpreter.values import Params, Sequence, Value
-from ..project.syntax import walk
+from ..interpreter.values import Params, Value
+from .arguments import items_of
 from .losses import whole
+from .written import all_of, last_name, receiver
 
 
 def sharded(at: Interpreter, keys: frozenset[int] | None, aware: Callable[[], bool]) -> bool:
@@ -43,19 +44,15 @@ def _told_whole(at: Interpreter, guards: frozenset[tuple[int, bool]]) -> bool:
 
 def local_clip(at: Interpreter, params: Value | None) -> bool:
     """Whether the norm of these parameters is that of one shard alone."""
-    modules = params.modules if isinstance(params, Params) else None
-    if isinstance(params, Sequence):
-        parts = [item.modules for item in params.items if isinstance(item, Params) and item.modules]
-        modules = frozenset().union(*parts)
+    parts = [part for part in (params, *items_of(params)) if isinstance(part, Params)]
+    modules: frozenset[int] = frozenset().union(*(part.modules or () for part in parts))
     return sharded(at, modules, partial(_clips_shards, at))
 
 
 def _clips_shards(at: Interpreter) -> bool:
     """Whether something in this file clips its own gradients, as a module that is sharded does."""
-    for node in walk(at.module.tree):
-        func = node.func if isinstance(node, ast.Call) else None
-        if isinstance(func, ast.Attribute) and func.attr == "clip_grad_norm_":
-            named = dotted_name(at, func.value)
-            if named is None or not named.startswith("torch."):
-                return True
+    for call in all_of(at.module.tree, ast.Call):
+        of = receiver(call) if last_name(call.func) == "clip_grad_norm_" else None
+        if of is not None and not (dotted_name(at, of) or "").startswith("torch."):
+            return True
     return False

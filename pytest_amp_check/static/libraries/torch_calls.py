@@ -6,9 +6,8 @@ import ast
 
 from ...protocol import events as e
 from ...protocol import surface
+from ...protocol.events import UNKNOWN
 from ...protocol.optable import FOREACH_IN_PLACE
-from ...protocol.words import Words
-from ..interpreter.classes import as_mapping
 from ..interpreter.dtypes import low_function
 from ..interpreter.expressions import operate
 from ..interpreter.forks import on_each
@@ -21,13 +20,10 @@ from ..interpreter.values import (
     NONE,
     Args,
     Choice,
-    Const,
     GradMode,
-    Instance,
     Keywords,
     Named,
     NullContext,
-    Opaque,
     Params,
     Partial,
     Ref,
@@ -36,31 +32,19 @@ from ..interpreter.values import (
     Value,
 )
 from ..interpreter.wording import wording
-from .arguments import bound_arguments
-from .autograd_functions import _FACTORIES
-from .builtin_calls import chained, iterated
-from .checkpoints import FIELD_FUNCTIONS, WRITERS, first_of, may_save, states_taken
+from .arguments import bind, first_of, given_tensors, literal, name_of, ref_of
+from .autograd_functions import FACTORIES
+from .builtin_calls import chained, fields, iterated
+from .checkpoints import FIELD_FUNCTIONS, WRITERS, may_save, states_taken
 from .frameworks import framework_call
 from .gradients import clip, grad_changed, read_grad
-from .losses import all_optimizers, backward, fill, first_given, loss, owners_of
+from .losses import all_optimizers, as_loss, backward, fill, first_given, loss, owners_of, reduction_of
 from .modules import torch_module
 from .sharding import local_clip
+from .written import first_words
 
 #: Functions of the standard library and of torch that neither step nor change what they are given.
-HARMLESS = (
-    "builtins.",
-    "torch.",
-    "logging.",
-    "math.",
-    "os.",
-    "time.",
-    "json.",
-    "numpy.",
-    "np.",
-    "copy.",
-    "sys.",
-    "random.",
-)
+HARMLESS = tuple("builtins. torch. logging. math. os. time. json. numpy. np. copy. sys. random.".split())
 #: Functions that are a ``%``.
 REMAINDERS = frozenset("math.fmod operator.mod numpy.mod numpy.remainder numpy.fmod torch.remainder torch.fmod".split())
 #: Functions after which a loss may have been divided, or summed rather than averaged.
@@ -74,7 +58,7 @@ def _call_named(at: Interpreter, func: Named, args: Args, keywords: Keywords, no
     name = surface.canonical(func.name)
     shim = func.shim or at.state.shims + at.state.trying > 0
     if name in surface.DEPRECATED and not shim and isinstance(node, ast.expr):
-        _deprecated(at, name, node)
+        at.emit(e.DEPRECATED, node, old=name, new=surface.DEPRECATED[name], names={"call": name})
     entry = surface.SURFACE.get(name)
     if entry is not None:
         handler = at.handlers.roles.get(entry.role)
@@ -85,20 +69,28 @@ def _call_named(at: Interpreter, func: Named, args: Args, keywords: Keywords, no
         return low_result(at, op, [*args, *keywords.values()])
     function = at.handlers.functions.get(name)
     known = function(at, args, keywords, node) if function is not None else None
-    if known is not None:
-        return known
+    if known is None:
+        known = _of_family(at, name, args, keywords, node)
+    return _outside(at, name, args, keywords, node) if known is None else known
+
+
+def _of_family(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    """A call of a function that is told by the module that it is from."""
     if name.startswith("builtins."):
         return structural(at, "call", tuple(args), wording(node), name.removeprefix("builtins."))
-    if name in REMAINDERS and len(args) == 2 and not any(value.tensors() for value in args):
+    if name in REMAINDERS and len(args) == 2 and not given_tensors(args, {}):
         return operate(at, "%", args[0], args[1], node)
     if name.startswith("itertools."):
         iterate = chained if name.endswith("chain") else iterated
         return iterate(at, args, keywords, node) or structural(at, "call", tuple(args), wording(node), "iter")
     if name.startswith("torch.optim.lr_scheduler."):
         return _scheduler(at, args, keywords, node)
-    if name.startswith("torch.nn.") and name.rpartition(".")[2][:1].isupper() and name.count(".") <= 3:
-        return torch_module(at, name, args, node)
-    return _outside(at, name, args, keywords, node)
+    return torch_module(at, name, args, node) if _is_module(name) else None
+
+
+def _is_module(name: str) -> bool:
+    """Whether a name is that of a class of ``torch.nn``."""
+    return name.startswith("torch.nn.") and name.rpartition(".")[2][:1].isupper() and name.count(".") <= 3
 
 
 def _outside(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -112,13 +104,14 @@ def _outside(at: Interpreter, name: str, args: Args, keywords: Keywords, node: a
         hand_off(at, given, node)
     if (not harmless or name.startswith(WRITERS)) and not compares(name):
         may_save(at, given, node)
-    if _averages(name) and not any(isinstance(value, Tensor) for value in given):
+    if _averages(name) and all(value.kind != "tensor" for value in given):
         at.emit(e.GRAD_AVERAGE, node)
-    tensors = [t for value in given for t in value.tensors()]
+    tensors = given_tensors(given, {})
     if tensors:
         return _of_tensors(at, name, tensors, given)
-    if any(isinstance(v, Params) for v in given) and not harmless:
-        hand_off(at, refs(at, _owners_of(at, given)), node)
+    owners = _owners_of(at, given)
+    if owners is not None and not harmless:
+        hand_off(at, refs(at, owners), node)
     of_gradients = _of_gradients(at, name, args, given, node)
     return of_gradients or _of_unknown(at, name, args, keywords, node)
 
@@ -171,10 +164,6 @@ def _islice(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> V
     return made
 
 
-def _fields(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
-    return as_mapping(at, args[0]) if args and isinstance(args[0], Instance) else None
-
-
 def _ending(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """A call that ends the program."""
     at.draft.happened += 1
@@ -194,32 +183,27 @@ def _namespace(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -
 
 def _scheduler(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     scheduler = at.fresh(node, "scheduler")
-    target = first_of(args, keywords, "optimizer")
-    if isinstance(target, Ref) and target.role == "optimizer":
+    target = ref_of(first_of(args, keywords, "optimizer"), "optimizer")
+    if target is not None:
         scheduler.schedules = target.thing.key
     return scheduler
 
 
-def _owners_of(at: Interpreter, given: list[Value]) -> tuple[int, ...]:
-    keys: list[int] = []
-    for value in given:
-        if isinstance(value, Params):
-            owners = owners_of(at, value)
-            keys.extend(owners if owners is not None else all_optimizers(at))
-    return tuple(dict.fromkeys(keys))
-
-
-def _deprecated(at: Interpreter, name: str, node: ast.AST) -> None:
-    at.emit(e.DEPRECATED, node, old=name, new=surface.DEPRECATED[name], names={"call": name})
+def _owners_of(at: Interpreter, given: list[Value]) -> tuple[int, ...] | None:
+    """The optimizers that may update the parameters that something is given; None where it is given none."""
+    owners = [owners_of(at, value) for value in given if isinstance(value, Params)]
+    if not owners:
+        return None
+    return tuple(dict.fromkeys(key for known in owners for key in (all_optimizers(at) if known is None else known)))
 
 
 def _entry_clip(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    bound, _ = bound_arguments(entry, args, keywords)
+    bound = bind(entry.parameters, args, keywords)
     rest = [bound[name] for name in entry.parameters[1:] if name in bound]
     params = bound.get("parameters")
     norm = clip(at, params, rest, bound, node)
     if entry.facts.get("norm") and local_clip(at, params):
-        for event in norm.readings if isinstance(norm, Opaque) else ():
+        for event in norm.readings:
             event.facts["local"] = True
     return norm
 
@@ -232,19 +216,12 @@ def _entry_norm(at: Interpreter, entry: surface.Entry, args: Args, keywords: Key
 
 def _loss_module(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     thing = at.thing(("loss", at.place_key(node)), "loss", "", at.site(node))
-    reduction = keywords.get("reduction")
-    thing.facts.update(entry.facts)
-    thing.facts["reduction"] = (
-        reduction.value if isinstance(reduction, Const) else ("sum" if reduction is not None else "mean")
-    )
-    legacy = keywords.get("size_average")
-    if isinstance(legacy, Const) and legacy.value is False:
-        thing.facts["reduction"] = "sum"
+    thing.facts.update(entry.facts, reduction=reduction_of(keywords))
     return Ref(thing)
 
 
 def _loss_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    bound, _ = bound_arguments(entry, args, keywords)
+    bound = bind(entry.parameters, args, keywords)
     order = [bound.pop(name) for name in entry.parameters if name in bound]
     return loss(at, entry.facts, order, bound, node)
 
@@ -253,43 +230,20 @@ def _backward_function(at: Interpreter, entry: surface.Entry, args: Args, keywor
     value = first_of(args, keywords, "tensors")
     if isinstance(value, Choice):
         return on_each(at, value, lambda v: _backward_function(at, entry, [v, *args[1:]], keywords, node))
-    tensors = value.tensors() if value is not None else []
-    tensor = Tensor.merge(tensors) if tensors else foreign_tensor(value)
-    backward(at, tensor, node, first_given(args[1:], keywords))
+    backward(at, as_loss(value), node, first_given(args[1:], keywords))
     return NONE
 
 
 def _grad_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    bound, _ = bound_arguments(entry, args, keywords)
-    outputs = bound.get("outputs")
-    tensors = outputs.tensors() if outputs is not None else []
-    made = Tensor.merge(tensors) if tensors else foreign_tensor(outputs)
+    made = as_loss(bind(entry.parameters, args, keywords).get("outputs"))
     if made.scaler >= 0:
-        argument = node.args[0] if isinstance(node, ast.Call) and node.args else None
-        words = Words(argument) if argument is not None else ""
-        made.penalty = (
-            node,
-            {"call": wording(node), "loss": words, "scaler": at.program.things[made.scaler].name},
-        )
+        scaler = at.program.things[made.scaler].name
+        made.penalty = (node, {"call": wording(node), "loss": first_words(node), "scaler": scaler})
     made.scaler = -1
     made.uneven = False
     made.is_loss = False
     at.emit(e.AUTOGRAD_GRAD, node)
     return made
-
-
-def _null(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return NullContext()
-
-
-def _exit_stack(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return StackContext()
-
-
-def _context(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    if entry.facts.get("grad"):
-        return NullContext()
-    return GradMode()
 
 
 def _cache_clear(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -298,39 +252,22 @@ def _cache_clear(at: Interpreter, entry: surface.Entry, args: Args, keywords: Ke
 
 
 def _fill_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    bound, _ = bound_arguments(entry, args, keywords)
-    tensors = [t for v in bound.values() for t in v.tensors()]
+    bound = bind(entry.parameters, args, keywords)
+    tensors = given_tensors([], bound)
     made = computed(at, tensors) if tensors else foreign_tensor(None)
     value = bound.get("value") or bound.get("fill_value")
     if entry.name == "torch.where":
-        value = next((bound[k] for k in ("input", "other") if isinstance(bound.get(k), Const)), None)
+        value = next((bound[k] for k in ("input", "other") if literal(bound.get(k)) is not UNKNOWN), None)
     fill(at, value, made, node)
     return made
 
 
-def _device(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    thing = at.thing(("device", at.place_key(node)), "device", "", at.site(node))
-    return Ref(thing)
-
-
-def _partial(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return Partial(args[0], args[1:], keywords) if args else at.fresh(node)
-
-
-def _load(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return at.fresh(node, "loaded")
-
-
 def makes_float32(name: str, args: Args, keywords: Keywords) -> bool:
     """Whether a function of torch is known to give a tensor of float32."""
-    if (
-        not name.startswith("torch.")
-        or name.removeprefix("torch.") not in _FACTORIES
-        or "dtype" in keywords
-        or "**" in keywords
-    ):
+    space, _, factory = name.partition(".")
+    if space != "torch" or factory not in FACTORIES or "dtype" in keywords or "**" in keywords:
         return False
-    return not any(isinstance(value, Named) for value in args)
+    return not any(map(name_of, args))
 
 
 def _averages(name: str) -> bool:
@@ -344,7 +281,7 @@ def register(handlers: Handlers) -> None:
     handlers.functions.update(
         {
             "itertools.islice": _islice,
-            **dict.fromkeys(FIELD_FUNCTIONS, _fields),
+            **dict.fromkeys(FIELD_FUNCTIONS, fields),
             **dict.fromkeys(("sys.exit", "os._exit", "builtins.exit", "builtins.quit"), _ending),
             **dict.fromkeys(("types.SimpleNamespace", "argparse.Namespace"), _namespace),
         }
@@ -357,13 +294,17 @@ def register(handlers: Handlers) -> None:
             surface.LOSS: _loss_function,
             surface.BACKWARD: _backward_function,
             surface.GRAD: _grad_function,
-            surface.NULL_CONTEXT: _null,
-            surface.EXIT_STACK: _exit_stack,
-            surface.CONTEXT: _context,
+            surface.NULL_CONTEXT: lambda at, entry, args, keywords, node: NullContext(),
+            surface.EXIT_STACK: lambda at, entry, args, keywords, node: StackContext(),
+            surface.CONTEXT: lambda at, entry, *_: NullContext() if entry.facts.get("grad") else GradMode(),
             surface.CACHE_CLEAR: _cache_clear,
-            surface.LOAD: _load,
+            surface.LOAD: lambda at, entry, args, keywords, node: at.fresh(node, "loaded"),
             surface.FILL: _fill_function,
-            surface.DEVICE: _device,
-            surface.PARTIAL: _partial,
+            surface.DEVICE: lambda at, entry, args, keywords, node: Ref(
+                at.thing(("device", at.place_key(node)), "device", "", at.site(node))
+            ),
+            surface.PARTIAL: lambda at, entry, args, keywords, node: (
+                Partial(args[0], args[1:], keywords) if args else at.fresh(node)
+            ),
         }
     )

@@ -16,8 +16,10 @@ from ..interpreter.tensors import foreign_tensor, low_result
 from ..interpreter.unknown import hand_off, refs, unknown
 from ..interpreter.values import NONE, Args, Keywords, NoSync, Opaque, Params, Value
 from ..interpreter.wording import receiver_words, wording
-from .checkpoints import first_of, loads_unknown, state_of
-from .losses import all_optimizers, backward, fill, first_given
+from .arguments import first_of
+from .checkpoints import loads_unknown, state_of
+from .losses import FILLS, all_optimizers, backward, fill, first_given
+from .written import called, last_name
 
 Method = Callable[[Interpreter, Value, Args, Keywords, ast.AST], Value | None]
 
@@ -56,19 +58,15 @@ def _backward(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, 
         backward(at, foreign_tensor(receiver), node, first_given(args, keywords))
     else:
         # A framework's own backward: it may scale, divide, step.
-        at.emit(e.BACKWARD, node, None, opaque=True, feeds=None, names={"loss": receiver_words(node)})
+        at.emit(e.BACKWARD, node, opaque=True, feeds=None, names={"loss": receiver_words(node)})
     return NONE
 
 
 def _scaled_in_place(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
     if not receiver.graded:
         return None
-    at.emit(e.GRAD_NORMALISE, node, None, None, owners=None)
+    at.emit(e.GRAD_NORMALISE, node, owners=None)
     return receiver
-
-
-def _no_sync(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
-    return None if args or keywords else NoSync()
 
 
 def _enter_context(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
@@ -81,21 +79,13 @@ def _enter_context(at: Interpreter, receiver: Value, args: Args, keywords: Keywo
 def _clip(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """accelerator.clip_grad_norm_ and its like unscale by themselves."""
     hand_off(at, [*args, *keywords.values(), *refs(at, all_optimizers(at))], node)
-    return at.fresh(node, node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else "")
-
-
-def _parameters(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return Params(None)
+    return at.fresh(node, last_name(called(node)))
 
 
 def _fill(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     made = foreign_tensor(receiver)
     fill(at, args[-1] if args else keywords.get("value"), made, node)
     return made
-
-
-def _state_dict(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return state_of(at, receiver, node)
 
 
 def _load(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
@@ -106,7 +96,7 @@ def _load(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node
 def _casting(dtype: str) -> Method:
     def act(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> None:
         if not args:
-            at.emit(e.MODULE_CAST, node, None, dtype=dtype, names={"module": receiver_words(node)})
+            at.emit(e.MODULE_CAST, node, dtype=dtype, names={"module": receiver_words(node)})
 
     return act
 
@@ -124,13 +114,13 @@ def _step(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node
 _METHODS: dict[str, Method] = {
     "backward": _backward,
     **dict.fromkeys([name for name, does in IN_PLACE.items() if does in ("divide", "multiply")], _scaled_in_place),
-    "no_sync": _no_sync,
+    "no_sync": lambda at, receiver, args, keywords, node: None if args or keywords else NoSync(),
     "enter_context": _enter_context,
     "clip_grad_norm_": _clip,
     "clip_grad_value_": _clip,
-    "parameters": _parameters,
-    **dict.fromkeys(("masked_fill", "masked_fill_", "fill_", "index_fill_", "index_fill"), _fill),
-    "state_dict": _state_dict,
+    "parameters": lambda at, receiver, args, keywords, node: Params(None),
+    **dict.fromkeys(FILLS, _fill),
+    "state_dict": lambda at, receiver, args, keywords, node: state_of(at, receiver, node),
     "load_state_dict": _load,
     "half": _casting("float16"),
     "bfloat16": _casting("bfloat16"),
