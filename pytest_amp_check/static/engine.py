@@ -206,19 +206,13 @@ def _worth_reading(seen: list[Prefiltered], named: frozenset[str], tree: Project
             others.append(look)
     # What a class inherits may call what it defines; what trains elsewhere may be saved here.
     training = {os.path.abspath(look.path) for look in todo if look.path.endswith(".py")}
-    stems = {os.fsencode(_stem(path)) for path in training}
+    stems = {os.fsencode(source_files.stem(path)) for path in training}
     for look in others:
         inherits = not classes.isdisjoint(look.bases or ())
         # Few are called the same, so that this is asked of few.
         if inherits or (not stems.isdisjoint(look.imports or ()) and tree.imports(look.path) & training):
             todo.append(look)
     return todo
-
-
-def _stem(path: str) -> str:
-    """The last part of the name that a file is imported by."""
-    stem = os.path.basename(path).removesuffix(".py")
-    return stem if stem != "__init__" else os.path.basename(os.path.dirname(os.path.abspath(path)))
 
 
 class _Looked:

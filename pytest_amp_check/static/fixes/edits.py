@@ -30,6 +30,16 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
     return "".join(pieces)
 
 
+def insertion(line: int, column: int, content: str) -> Edit:
+    """The edit that puts something in and takes nothing out."""
+    return Edit(line, column, line, column, content)
+
+
+def around(span: tuple[int, int, int, int], before: str, behind: str) -> list[Edit]:
+    """The edits that put something in before and behind what stands at a span."""
+    return [insertion(*span[:2], before), insertion(*span[2:], behind)]
+
+
 def overlap(some: Iterable[Edit], others: Iterable[Edit]) -> bool:
     """Whether two fixes change the same part of a text. What both do alike is no overlap of the two."""
     others = list(others)

@@ -64,7 +64,7 @@ class Project:
         self.autocast: set[str] = set()
         self.float16 = False
         self.lightning16 = False
-        self._helpers = Exports(_loaded)
+        self._helpers = Exports(source_files.load_or_nothing)
         #: Absolute path -> path as it is written.
         self.files: dict[str, str] = {}
         self._tops: list[tuple[str, bool]] = []
@@ -111,10 +111,7 @@ class Project:
         """Take in the files that were found below the paths that the user named."""
         self.files = {os.path.abspath(file): file for file in files}
         for file in self.files:
-            tail = os.path.basename(file)
-            if tail == "__init__.py":
-                tail = os.path.basename(os.path.dirname(file))
-            self._tails.setdefault(tail.removesuffix(".py"), []).append(file)
+            self._tails.setdefault(source_files.stem(file), []).append(file)
             directory = os.path.dirname(file)
             while directory not in self._directories:
                 self._directories.add(directory)
@@ -172,12 +169,8 @@ class Project:
             return None
         if parts[0] not in self._names and not any(alone for _, alone in self._tops):
             return None
-        for above in self._above(directory):
-            for layout in LAYOUTS:
-                found = self._at(os.path.join(above, layout) if layout else above, parts)
-                if found is not None:
-                    return found
-        return self._by_tail(parts)
+        places = (os.path.join(above, layout) for above in self._above(directory) for layout in LAYOUTS)
+        return next(filter(None, (self._at(place, parts) for place in places)), None) or self._by_tail(parts)
 
     def _above(self, directory: str) -> Iterator[str]:
         """The directories from that of a file up to the top of its tree, or of the package that the top lies in."""
@@ -370,14 +363,6 @@ class Project:
                 if dropped is not None:
                     self._held -= len(dropped.text)
                     dropped.release()
-
-
-def _loaded(path: str) -> bytes:
-    """What a file holds: nothing, where it cannot be read."""
-    try:
-        return source_files.load(path)
-    except source_files.Unreadable:
-        return b""
 
 
 def is_spoken_for(imported: Imported) -> bool:

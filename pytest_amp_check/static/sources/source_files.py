@@ -151,6 +151,12 @@ def _walk(root: str, excluded: Callable[[str, str], bool]) -> list[tuple[str, st
     return sorted((path, real) for real, path in found.items())
 
 
+def stem(path: str) -> str:
+    """The last part of the name that a file is imported by."""
+    name = os.path.basename(path).removesuffix(".py")
+    return name if name != "__init__" else os.path.basename(os.path.dirname(os.path.abspath(path)))
+
+
 def excluder(patterns: Iterable[str]) -> Callable[[str, str], bool]:
     """A test of (name, absolute path) for what the patterns exclude."""
     names: list[str] = []
@@ -238,6 +244,14 @@ def load(path: str) -> bytes:
     except OSError as error:
         raise Unreadable(f"this directory cannot be listed, {_said(error)}") from None
     raise Unreadable("it is a directory")
+
+
+def load_or_nothing(path: str) -> bytes:
+    """What a file holds: nothing, where it cannot be read."""
+    try:
+        return load(path)
+    except Unreadable:
+        return b""
 
 
 def digest(data: bytes) -> str:
