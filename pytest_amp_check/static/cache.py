@@ -142,15 +142,16 @@ class Cache:
         self._layout = source_files.digest(listed)
         self.moved = self._alone or self._layout != self._led
         self._now = [tree.float16, tree.lightning16]
-        new = self._new
-        for path, row in self._old.items():
-            now = new.get(path) if path in self._written else self._outside(path, row)
-            if now is None or _digest(now) != _digest(row):
-                self._changed.add(path)
-        self._changed.update(path for path in self._written if path not in self._old or path not in new)
+        self._changed = {path for path, row in self._old.items() if self._differs(path, row)}
+        self._changed.update(path for path in self._written if path not in self._old or path not in self._new)
         if self._facts != self._now:
             self._entries = {}
         self._dirty = self._dirty or self._layout != self._led or bool(self._changed) or self._facts != self._now
+
+    def _differs(self, path: str, row: Any) -> bool:
+        """Whether a file holds something else than it did."""
+        now = self._new.get(path) if path in self._written else self._outside(path, row)
+        return now is None or _digest(now) != _digest(row)
 
     def _outside(self, path: str, row: Any) -> list[Any] | None:
         """What is known now of a file that an import leads to, and that is not among those to be checked."""
@@ -178,13 +179,10 @@ class Cache:
             return None
         try:
             settings, whole, touched, asked, written = entry
-            if settings not in ("", self._settings) or not self._changed.isdisjoint(touched):
+            same = settings in ("", self._settings) and self._changed.isdisjoint(touched)
+            if not same or any(other not in self._old for other in touched):
                 return None
-            if any(other not in self._old for other in touched):
-                return None
-            if truth(whole) and (self.moved or self._changed):
-                return None
-            if self.moved and not _leads(asked, tree):
+            if (truth(whole) and (self.moved or self._changed)) or (self.moved and not _leads(asked, tree)):
                 return None
             found = decode(path, written, _Back(path, absolute, set(touched), self._written))
         except WRONG:
@@ -202,20 +200,23 @@ class Cache:
         if not answer.lasting or absolute not in self._new or (answer.whole and self._alone):
             return
         touched = set() if answer.whole else answer.touched - {absolute}
-        for other in touched:
-            if other in self._new:
-                continue
-            # What it held when it was read is only known if it did not change since.
-            found = _stat(other)
-            row = self._hashed(other, found) if found is not None and self._trusted(found) else None
-            if row is None:
-                return
-            self._new[other] = row
+        if not all(map(self._hold, touched)):
+            return
         # Programs of documents are settled where they are read.
         settings = self._settings if not answer.path.endswith(".py") else ""
         written = encode(answer.readings, os.path.abspath)
         self._kept[absolute] = [settings, answer.whole, sorted(touched), _asked(answer), written]
         self._dirty = True
+
+    def _hold(self, path: str) -> bool:
+        """Know what a file held when it was read, if that is certain: if it did not change since."""
+        if path not in self._new:
+            found = _stat(path)
+            row = self._hashed(path, found) if found is not None and self._trusted(found) else None
+            if row is None:
+                return False
+            self._new[path] = row
+        return True
 
     def write(self) -> None:
         """Write down what is to be kept; nothing, where it cannot be written."""

@@ -6,12 +6,12 @@ import gc
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ..protocol import events as e
 from ..protocol import surface
-from ..protocol.events import Event, Graph, Program, Site, Thing
+from ..protocol.events import Program, Site
 from ..protocol.finding import Finding, merge
+from ..protocol.named import NamedTuple
 from ..protocol.rules import LABELS, RULES
 from ..protocol.suppress import Suppressions
 from .processes import shared, spread
@@ -19,6 +19,7 @@ from .project.project import Project
 from .results import Answer, Reading
 from .sources import prefilter, programs, source_files
 from .sources.block import Block
+from .sources.patterns import Code
 from .sources.prefilter import Prefiltered
 from .sources.source_files import InputError
 
@@ -83,7 +84,7 @@ def check_source(text: str, filename: str = "<string>", settings: Settings | Non
 def alone(text: str, filename: str) -> Project:
     """What is known of a source text that has no others beside it."""
     tree = Project()
-    tree.look(filename, programs.code(filename, text.encode("utf-8", "replace")))
+    tree.know(filename, Code(programs.code(filename, text.encode("utf-8", "replace"))))
     return tree
 
 
@@ -136,106 +137,109 @@ def _report(
 
         store = Cache(cache, paths, repr(settings))
     tree = Project()
-    findings: list[Finding] = []
-    seen: list[Prefiltered] = []
-    fresh = files
-    if store is not None:
-        fresh = []
-        for path in files:
-            known = store.look(path, named=path in named)
-            if known is not None:
-                seen.append(known)
-            else:
-                fresh.append(path)
-    chunks = [fresh[at : at + CHUNK] for at in range(0, len(fresh), CHUNK)]
-    for looked in spread(_look, chunks, jobs, (named, store is not None)):
-        for path, line, reason in looked.unreadable:
-            findings.extend(_settle([_unreadable(path, line, reason)], path, settings))
-        seen.extend(looked.seen)
-        if store is not None:
-            for look in looked.seen:
-                store.saw(look)
-    for look in seen:
-        tree.know(look)
+    looked = _look_at_all(files, named, jobs, store)
+    for look in looked.seen:
+        tree.know(look.path, look)
     tree.grow(files, paths)
-    todo = _worth_reading(seen, named, tree)
-    readings: list[Reading] = []
-    work: list[Prefiltered] = todo
-    if store is not None:
-        store.settle(tree)
-        work = []
-        for look in todo:
-            found = store.readings(look.path, tree)
-            if found is None:
-                work.append(look)
-            else:
-                readings += found
-    # The largest first, so that no process is left with a large one at the end.
-    work.sort(key=lambda look: (look.size, look.path), reverse=True)
-    enough = sum(look.size for look in work) > WORTH_PROCESSES
-    done = len(todo) - len(work)
-    if progress is not None and done:
-        progress(done, len(todo))
-    if work:
-        # Before processes start that would each do so.
-        from . import entry_points  # noqa: F401
-    for answer in spread(_check, [look.path for look in work], jobs if enough else 1, (settings, tree)):
+    todo = _worth_reading(looked.seen, named, tree)
+    readings, work = _known(todo, tree, store)
+    if progress is not None and len(work) < len(todo):
+        progress(len(todo) - len(work), len(todo))
+    for done, answer in enumerate(_answers(work, settings, tree, jobs), len(todo) - len(work) + 1):
         readings += answer.readings
         if store is not None:
             store.keep(answer)
-        done += 1
         if progress is not None:
             progress(done, len(todo))
     if store is not None:
         store.write()
-    findings.extend(_settled(readings, files, settings))
+    findings: list[Finding] = []
+    for path, line, reason in looked.unreadable:
+        findings += _settle([_unreadable(path, line, reason)], path, settings)
+    findings += _settled(readings, files, settings)
     findings.sort(key=Finding.order)
     return Report(findings, len(files), tree)
+
+
+def _look_at_all(files: list[str], named: frozenset[str], jobs: int, store: Cache | None) -> _Looked:
+    """A first look at every file that did not change since the last run."""
+    looked = _Looked([], [])
+    fresh = files
+    if store is not None:
+        known = {path: store.look(path, named=path in named) for path in files}
+        looked.seen.extend(filter(None, known.values()))
+        fresh = [path for path, look in known.items() if look is None]
+    chunks = [fresh[at : at + CHUNK] for at in range(0, len(fresh), CHUNK)]
+    for found in spread(_look, chunks, jobs, (named, store is not None)):
+        looked.seen.extend(found.seen)
+        looked.unreadable.extend(found.unreadable)
+        if store is not None:
+            for look in found.seen:
+                store.saw(look)
+    return looked
+
+
+def _known(todo: list[Prefiltered], tree: Project, store: Cache | None) -> tuple[list[Reading], list[Prefiltered]]:
+    """What is known of files from the last run, and the files that are to be read."""
+    if store is None:
+        return [], list(todo)
+    store.settle(tree)
+    readings: list[Reading] = []
+    work: list[Prefiltered] = []
+    for look in todo:
+        found = store.readings(look.path, tree)
+        if found is None:
+            work.append(look)
+        else:
+            readings += found
+    return readings, work
+
+
+def _answers(work: list[Prefiltered], settings: Settings, tree: Project, jobs: int) -> Iterator[Answer]:
+    """What reading files shows, as it comes."""
+    if not work:
+        return
+    # Before processes start that would each do so.
+    from . import entry_points  # noqa: F401
+
+    # The largest first, so that no process is left with a large one at the end.
+    work.sort(key=lambda look: (look.size, look.path), reverse=True)
+    enough = sum(look.size for look in work) > WORTH_PROCESSES
+    yield from spread(_check, [look.path for look in work], jobs if enough else 1, (settings, tree))
 
 
 def _worth_reading(seen: list[Prefiltered], named: frozenset[str], tree: Project) -> list[Prefiltered]:
     """The files to read: what may hold a mistake, and what may do so together with one of these."""
     todo: list[Prefiltered] = []
     others: list[Prefiltered] = []
-    classes: set[bytes] = set()
     for look in seen:
-        if look.speaks or look.path in named:
-            todo.append(look)
-            classes |= look.classes or set()
-        elif look.bases or look.imports:
-            others.append(look)
+        (todo if look.speaks or look.path in named else others).append(look)
     # What a class inherits may call what it defines; what trains elsewhere may be saved here.
+    classes = set[bytes]().union(*(look.classes or () for look in todo))
     training = {os.path.abspath(look.path) for look in todo if look.path.endswith(".py")}
-    stems = {os.fsencode(_stem(path)) for path in training}
-    for look in others:
-        inherits = not classes.isdisjoint(look.bases or ())
+    stems = {os.fsencode(source_files.stem(path)) for path in training}
+
+    def joins(look: Prefiltered) -> bool:
+        if not classes.isdisjoint(look.bases or ()):
+            return True
         # Few are called the same, so that this is asked of few.
-        if inherits or (not stems.isdisjoint(look.imports or ()) and tree.imports(look.path) & training):
-            todo.append(look)
-    return todo
+        return not stems.isdisjoint(look.imports or ()) and not training.isdisjoint(tree.imports(look.path))
+
+    return todo + [look for look in others if joins(look)]
 
 
-def _stem(path: str) -> str:
-    """The last part of the name that a file is imported by."""
-    stem = os.path.basename(path).removesuffix(".py")
-    return stem if stem != "__init__" else os.path.basename(os.path.dirname(os.path.abspath(path)))
-
-
-class _Looked:
+class _Looked(NamedTuple):
     """What a first look at some files has shown, and which of them cannot be read: where, and why."""
 
-    __slots__ = ("seen", "unreadable")
-
-    def __init__(self) -> None:
-        self.seen: list[Prefiltered] = []
-        self.unreadable: list[tuple[str, int, str]] = []
+    seen: list[Prefiltered]
+    unreadable: list[tuple[str, int, str]]
 
 
 def _look(paths: list[str]) -> _Looked:
     named: frozenset[str]
     digest: bool
     named, digest = shared()
-    looked = _Looked()
+    looked = _Looked([], [])
     for path in paths:
         try:
             looked.seen.append(prefilter.examine(path, named=path in named, digest=digest))
@@ -251,7 +255,7 @@ def _check(path: str) -> Answer:
     try:
         text = programs.decode(path, source_files.load(path))
     except source_files.Unreadable as error:
-        return Answer(path, [Reading(path, [_unreadable(path, error.line, str(error))], {})], lasting=False)
+        return Answer(path, [_unread(path, error.line, str(error))], lasting=False)
     return _read(text, path, settings, tree)
 
 
@@ -261,26 +265,24 @@ def _read(text: str, path: str, settings: Settings, tree: Project) -> Answer:
     try:
         blocks = programs.blocks(path, text)
     except source_files.Unreadable as error:
-        return Answer(path, [Reading(path, [_unreadable(path, error.line, str(error))], {})])
+        return Answer(path, [_unread(path, error.line, str(error))])
     answer = Answer(path, [])
     within, around = tree, False
     if programs.is_markdown(path):
         # What is shown is a part of something, and no part of this project's programs.
         within, around = Project(), True
-        within.look(path, text.encode("utf-8", "replace"))
+        within.know(path, Code(text.encode("utf-8", "replace")))
     elif len(blocks) > 1:
         # One may be entered by another.
         around = "autocast" in text
     for number, block in enumerate(blocks):
         if block.broken:
-            ours = Suppressions.ours_in(block.text)
-            reading = Reading(path, [_unreadable(path, *block.broken)], {}, ours=ours)
+            reading = _unread(path, *block.broken, text=block.text)
         else:
             try:
                 reading = analyse(block.text, path, within, around=around)
             except (RecursionError, MemoryError):
-                found = _unreadable(path, 1, "its code is nested too deeply to be analysed")
-                reading = Reading(path, [found], {}, ours=Suppressions.ours_in(block.text))
+                reading = _unread(path, 1, "its code is nested too deeply to be analysed", text=block.text)
                 answer.lasting = False
         if block.places is not None:
             reading = _settled_block(reading, block, f"{path}:{number}", settings)
@@ -345,16 +347,16 @@ def _settled(
             by_path.setdefault(finding.site.path, []).append(finding)
     settled = [finding for reading in readings for finding in reading.settled]
     for path, findings in by_path.items():
-        text = texts.get(path) if texts else None
-        if text is None:
-            try:
-                text = source_files.decode(source_files.load(path))
-            except source_files.Unreadable:
-                text = ""
-        settled.extend(_suppressed(findings, text, path, settings))
-    settled = _replaceable(settled)
-    settled.sort(key=Finding.order)
-    return settled
+        text = texts[path] if texts and path in texts else _text(path)
+        settled += _suppressed(findings, text, path, settings)
+    return sorted(_replaceable(settled), key=Finding.order)
+
+
+def _text(path: str) -> str:
+    try:
+        return source_files.read(path)
+    except source_files.Unreadable:
+        return ""
 
 
 def _replaceable(findings: list[Finding]) -> list[Finding]:
@@ -381,6 +383,11 @@ def _settle(findings: list[Finding], path: str, settings: Settings) -> list[Find
         finding.severity = settings.severity.get(finding.code, finding.severity)
     kept.sort(key=Finding.order)
     return kept
+
+
+def _unread(path: str, line: int, reason: str, *, text: str = "") -> Reading:
+    """What reading shows of a text that is none that can be read."""
+    return Reading(path, [_unreadable(path, line, reason)], {}, ours=Suppressions.ours_in(text))
 
 
 def _unreadable(path: str, line: int, reason: str) -> Finding:
@@ -429,9 +436,9 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False) -> Rea
     from .entry_points import read_module
     from .project.module import Module
     from .project.relevance import mark_relevant
+    from .survey import survey
 
     limit = sys.getrecursionlimit()
-    ours = Suppressions.ours_in(text)
     try:
         sys.setrecursionlimit(max(limit, RECURSION))
         with warnings.catch_warnings():
@@ -439,9 +446,9 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False) -> Rea
             try:
                 parsed = ast.parse(text)
             except SyntaxError as error:
-                return Reading(path, [_unreadable(path, error.lineno or 1, source_files.invalid(error))], {}, ours=ours)
+                return _unread(path, error.lineno or 1, source_files.invalid(error), text=text)
             except ValueError as error:
-                return Reading(path, [_unreadable(path, 1, str(error))], {}, ours=ours)
+                return _unread(path, 1, str(error), text=text)
         program = Program()
         module = Module(path, text, parsed)
         mark_relevant(module, tree.local_names(module, path))
@@ -449,109 +456,9 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False) -> Rea
         program.facts["float16"] = tree.float16
         program.facts["lightning16"] = tree.lightning16
         reached = read_module(module, program, tree)
-        _survey(program)
+        survey(program)
         module.release()
         program.facts["enters_autocast"] = own or (bool(program.facts["live_scalers"]) and tree.may_enter(path))
-        return Reading(path, check(program), reached, ours=ours)
+        return Reading(path, check(program), reached, ours=Suppressions.ours_in(text))
     finally:
         sys.setrecursionlimit(limit)
-
-
-def _mark_casts(graph: Graph, program: Program) -> None:
-    """Say of each cast of a module whether the module is trained as it leaves it: by the same code, or the object's."""
-    events = [node.event for node in graph.nodes if node.event is not None]
-    stepped = [program.things[x.object] for x in events if x.kind in (e.SCALER_STEP, e.STEP) and x.object is not None]
-    owned: frozenset[int] = frozenset().union(*(thing.facts.get("owns") or () for thing in stepped))
-    for event in events:
-        if event.kind == e.MODULE_CAST:
-            event.facts["trained"] = event.subject in owned or event.site.function.endswith("__init__")
-
-
-def _of_role(program: Program, keys: tuple[int, ...], role: str) -> list[int]:
-    return [key for key in keys if program.things[key].role == role]
-
-
-def _survey_loads(program: Program, saves: list[Event], loads: list[Event]) -> None:
-    """Say of what is loaded whether the same program saves it, with the scaler's state beside the optimizer's."""
-    full = [save.facts for save in saves if save.facts["scaler_entries"] and save.facts["optimizer_entries"]]
-    entries: frozenset[str] = frozenset().union(*(facts["scaler_entries"] for facts in full))
-    handed = program.facts.get("handed", ())
-    for event in loads:
-        entry = event.facts["entry"]
-        if event.kind == e.SCALER_LOAD:
-            event.facts["of_others"] = bool(full) and entry is not None and entry not in entries
-        else:
-            saved = any(entry in facts["optimizer_entries"] for facts in full)
-            event.facts["holds_scaler"] = saved and event.facts["source"] not in handed
-
-
-def _scalers_beside(owners: tuple[int, ...], live: tuple[Thing, ...], steps: Mapping[int, set[int]]) -> tuple[str, ...]:
-    """What the scalers are called that belong to optimizers: those that step them.
-
-    Any scaler may, where it is not in view who steps them.
-    """
-    stepping: set[int] = set().union(*(steps.get(key, ()) for key in owners))
-    if not stepping and owners and all(key in steps for key in owners):
-        return ()
-    return tuple(dict.fromkeys(t.name or "the scaler" for t in live if not stepping or t.key in stepping))
-
-
-def _survey(program: Program) -> None:
-    """Tell the rules what is true of the program as a whole."""
-    used: set[int] = set()
-    trained: set[int] = set()
-    dtypes: set[str] = set()
-    saves: list[Event] = []
-    loads: list[Event] = []
-    steps: dict[int, set[int]] = {}
-    raw: list[Event] = []
-    stepped = False
-    for graph in program.graphs:
-        for node in graph.nodes:
-            event = node.event
-            if event is None:
-                continue
-            if event.kind in (e.SCALE, e.SCALER_STEP) and event.subject is not None:
-                used.add(event.subject)
-                dtypes |= event.facts.get("dtypes", frozenset())
-            if event.kind in (e.SCALER_STEP, e.STEP) and event.object is not None:
-                thing = program.things[event.object]
-                trained |= thing.facts.get("owns") or frozenset()
-                stepped = stepped or bool(thing.facts.get("constructed"))
-                steps.setdefault(thing.key, set()).update([event.subject] if event.subject is not None else [])
-            if event.kind == e.HANDOFF:
-                # Code that is given both is where they train.
-                trains = event.facts.get("trains", ())
-                scaling = _of_role(program, trains, "scaler")
-                used.update(scaling)
-                for optimizer in _of_role(program, trains, "optimizer"):
-                    steps.setdefault(optimizer, set()).update(scaling)
-            if event.kind == e.SAVE:
-                saves.append(event)
-            if event.kind in (e.OPTIMIZER_LOAD, e.SCALER_LOAD):
-                loads.append(event)
-            if event.kind == e.BACKWARD and event.subject is None:
-                raw.append(event)
-            if event.kind == e.FILL:
-                event.facts["eligible"] = event.facts["eligible"] and program.facts["float16"]
-    scalers = [t for t in program.things if t.role == "scaler"]
-    for thing in scalers:
-        enabled = thing.facts.get("enabled", True)
-        thing.facts["enabled"] = enabled if isinstance(enabled, bool) else e.UNKNOWN
-    # Most frameworks keep the state of their scaler themselves.
-    own = [t for t in scalers if t.facts.get("framework", "timm") == "timm"]
-    live = tuple(t for t in own if t.key in used and t.facts["enabled"] is not False)
-    frozen = {t.key for t in program.things if t.facts.get("frozen")}
-    program.facts["live_scalers"] = live
-    program.facts["scaler_dtypes"] = frozenset(dtypes)
-    program.facts["trained_modules"] = frozenset(trained - frozen)
-    for graph in program.graphs:
-        _mark_casts(graph, program)
-    for event in saves:
-        event.facts["scope_scalers"] = _scalers_beside(event.facts["owners"], live, steps)
-    _survey_loads(program, saves, loads)
-    for event in loads:
-        if event.kind == e.OPTIMIZER_LOAD and event.object is not None:
-            event.facts["scope_scalers"] = _scalers_beside((event.object,), live, steps)
-    for event in raw:
-        event.facts["alone"] = stepped and not scalers

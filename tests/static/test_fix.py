@@ -32,7 +32,9 @@ from pytest_amp_check.static.fixes import apply, edits
 from pytest_amp_check.static.fixes.apply import Outcome
 from pytest_amp_check.static.fixes.edited_file import EditedFile
 from pytest_amp_check.static.fixes.fixers import FIXERS
-from pytest_amp_check.static.fixes.layout import Layout, Unfit
+from pytest_amp_check.static.fixes.form import Form
+from pytest_amp_check.static.fixes.layout import Layout
+from pytest_amp_check.static.fixes.matchers import Unfit
 from pytest_amp_check.static.fixes.rebuilt import Rebuilt
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -1571,7 +1573,7 @@ def anew(before: str, **changes: Any) -> str:
     assert isinstance(statement, ast.Assign)
     node = statement.value
     assert isinstance(node, (ast.Call, ast.Dict))
-    changed = edits.apply(text, [Rebuilt(layout, node, **changes).edit()])
+    changed = edits.apply(text, [Rebuilt(layout, node, Form(**changes)).edit()])
     return changed.removeprefix("x = (\n").removesuffix("\n)\n")
 
 

@@ -18,10 +18,12 @@ from ..sources import source_files
 from . import edits
 from .edited_file import EditedFile
 from .fixers import FIXERS, fixer
-from .layout import Unfit
+from .matchers import Unfit
 
 #: What a finding has in common with itself after an edit: its code and the source of its line.
 Identity = tuple[str, str]
+#: A fix with all the findings that it puts right.
+Offer = tuple[Fix, list[Finding]]
 #: Times that a file is gone through: each puts something right, and few fixes have to wait for another.
 ROUNDS = 50
 OVERLAPS = "its edits overlap those of another fix"
@@ -155,59 +157,65 @@ class _Mending:
     def _read(self, document: EditedFile) -> list[Finding]:
         return check_again(document.text, document.path, self.settings, self.tree)
 
-    def _offered(self) -> list[tuple[Fix, list[Finding]]]:
-        """The fixes for what is found now, each with all the findings that it puts right, in the order of the file."""
-        found: dict[object, tuple[Fix, list[Finding]]] = {}
+    def _offered(self) -> list[Offer]:
+        """The fixes for what is found now, in the order of the file."""
+        found: dict[object, Offer] = {}
         for finding in self.current:
-            if finding.code not in self.codes:
-                continue
-            known = finding.code in self.trusted or _identity(finding, self.outcome.document) in self.wanted
-            fix = _fix(self.outcome.document, finding) if known else None
+            fix = _fix(self.outcome.document, finding) if self._is_wanted(finding) else None
             if fix is not None and (fix.applicability == SAFE or self.unsafe):
                 try:
                     found.setdefault(fix.key(), (fix, []))[1].append(finding)
                 except Unwritten as error:
-                    self._wait(finding, str(error))
+                    self._wait([finding], str(error))
         return list(found.values())
+
+    def _is_wanted(self, finding: Finding) -> bool:
+        """Whether it was also found in the file as one of many."""
+        return finding.code in self.codes and (
+            finding.code in self.trusted or _identity(finding, self.outcome.document) in self.wanted
+        )
 
     def _round(self) -> bool:
         """Make what can be made at once; whether anything was."""
-        document = self.outcome.document
-        chosen: list[tuple[Fix, list[Finding]]] = []
-        made: list[Edit] = []
+        document, before = self.outcome.document, self.current
         # The others are tried again. What had to wait is said at last if nothing came of it.
         self.waiting = {identity: said for identity, said in self.waiting.items() if said.endswith(OVERLAPS)}
+        chosen, made = self._side_by_side()
+        claimed = [finding for _, findings in chosen for finding in findings]
+        if chosen and self._keep(document, made, claimed) is not None:
+            # Something in this is wrong.
+            self._one_by_one(document, chosen)
+        return self.current is not before
+
+    def _side_by_side(self) -> tuple[list[Offer], list[Edit]]:
+        """The fixes that are in no other's way, the first ones first, and all their edits."""
+        chosen: list[Offer] = []
+        made: list[Edit] = []
         for fix, findings in self._offered():
             if edits.overlap(fix.edits, made):
-                for finding in findings:
-                    self._wait(finding, OVERLAPS)
+                self._wait(findings, OVERLAPS)
                 continue
             chosen.append((fix, findings))
-            made += [edit for edit in fix.edits if all(edit.order() != other.order() for other in made)]
-        if not chosen:
-            return False
-        if self._keep(document, made, [finding for _, findings in chosen for finding in findings]) is None:
-            return True
-        # Something in this is wrong: one by one.
-        before = self.current
+            made += _new(fix, made)
+        return chosen, made
+
+    def _one_by_one(self, document: EditedFile, chosen: list[Offer]) -> None:
         kept: list[Edit] = []
         for fix, findings in chosen:
             alike = _count(self.current)
             if not any(alike[finding.code] for finding in findings):
                 # Another fix has put this right, too.
                 continue
-            more = [edit for edit in fix.edits if all(edit.order() != other.order() for other in kept)]
+            more = _new(fix, kept)
             reason = self._keep(document, [*kept, *more], findings)
             if reason is None:
                 kept += more
             else:
-                for finding in findings:
-                    self._wait(finding, reason, document)
-        return self.current is not before
+                self._wait(findings, reason, document)
 
-    def _wait(self, finding: Finding, reason: str, document: EditedFile | None = None) -> None:
-        identity = _identity(finding, document or self.outcome.document)
-        self.waiting[identity] = _refused(finding, reason)
+    def _wait(self, findings: list[Finding], reason: str, document: EditedFile | None = None) -> None:
+        for finding in findings:
+            self.waiting[_identity(finding, document or self.outcome.document)] = _refused(finding, reason)
 
     def _keep(self, document: EditedFile, made: list[Edit], claimed: list[Finding]) -> str | None:
         """Keep the version with these edits if it is right; why not, if it is not."""
@@ -228,6 +236,12 @@ class _Mending:
         self.outcome.document = version
         self.current = after
         return None
+
+
+def _new(fix: Fix, made: list[Edit]) -> list[Edit]:
+    """The edits of a fix that are not made already."""
+    known = {edit.order() for edit in made}
+    return [edit for edit in fix.edits if edit.order() not in known]
 
 
 def _count(findings: Iterable[Finding]) -> Counter[str]:

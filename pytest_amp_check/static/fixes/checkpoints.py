@@ -7,8 +7,21 @@ import ast
 from ...protocol.finding import Finding
 from ...protocol.fix import Edit
 from ...protocol.words import chain
-from .layout import FUNCTIONS, Layout, Unfit
-from .queries import Mended, guards, may_be_none, method, named
+from .form import Form
+from .layout import FUNCTIONS, Layout
+from .matchers import (
+    Unfit,
+    arguments,
+    assignments,
+    expect,
+    first,
+    last_name,
+    method,
+    of_kind,
+    only,
+    require,
+)
+from .queries import Mended, call_statement, guards, may_be_none, owner
 from .rebuilt import Change, Rebuilt
 
 #: What functions are called that read a checkpoint.
@@ -19,40 +32,38 @@ def save_scaler(layout: Layout, finding: Finding) -> Mended:
     """Puts the scaler's state beside the optimizer's, and where that is loaded in the same file loads it again."""
     scaler = finding.names.get("scaler", "")
     state = layout.at(finding.site, ast.Call)
-    saved = method(state, "state_dict")
-    if saved is None or not _is_name(scaler):
-        raise Unfit
-    optimizer = named(layout, saved)
+    require(_is_name(scaler))
+    optimizer = owner(layout, state, "state_dict")
     mapping, key = _entry(layout, state)
-    scope = layout.scope(state)
-    _there(layout, scope, scaler, state.lineno)
+    _there(layout, layout.scope(state), scaler, state.lineno)
     name = _key_of_scaler(key)
-    if f'"{name}"' in layout.text or f"'{name}'" in layout.text:
-        raise Unfit
+    require(f'"{name}"' not in layout.text and f"'{name}'" not in layout.text)
     quoted = name
     if isinstance(mapping, ast.Dict):
         at = next(number for number, value in enumerate(mapping.values) if value is state)
-        written = layout.source(mapping.keys[at] or state)
-        quoted = f"{written[0]}{name}{written[0]}"
-        if written[0] not in "'\"":
-            raise Unfit
-    edits: list[Change] = [Rebuilt(layout, mapping, last=[(quoted, f"{scaler}.state_dict()")])]
-    for load in layout.calls(layout.tree, "load_state_dict"):
-        on = method(load, "load_state_dict")
-        if on is None or layout.source(on) != optimizer:
-            continue
-        edits.append(_loaded(layout, load, key, name, scaler))
-    if edits[1:]:
+        quote = layout.source(mapping.keys[at] or state)[0]
+        require(quote in "'\"")
+        quoted = f"{quote}{name}{quote}"
+    saved = Rebuilt(layout, mapping, Form(last=[(quoted, f"{scaler}.state_dict()")]))
+    loads = [
+        load
+        for load in layout.calls(layout.tree, "load_state_dict")
+        if (on := method(load, "load_state_dict")) is not None and layout.source(on) == optimizer
+    ]
+    if loads:
+        edits: list[Change] = [saved, *(_loaded(layout, load, key, name, scaler) for load in loads)]
         return "Save the scaler's state with the optimizer's, and load it where that is loaded", edits
-    if any(chain(load.func) == "torch.load" for load in layout.calls(layout.tree, "load")) or any(
-        isinstance(node, ast.Call)
-        and any(word in (chain(node.func) or "").rpartition(".")[2] for word in LOADING)
-        and any(chain(given) == optimizer for given in [*node.args, *(k.value for k in node.keywords)])
-        for node in layout.on(*LOADING)
-    ):
-        # Somebody is given the checkpoint who would not load it: then the finding would be gone, and the mistake not.
-        raise Unfit
-    return "Save the scaler's state with the optimizer's; load it where a run is resumed", edits
+    require(not _is_loaded_elsewhere(layout, optimizer))
+    return "Save the scaler's state with the optimizer's; load it where a run is resumed", [saved]
+
+
+def _is_loaded_elsewhere(layout: Layout, optimizer: str) -> bool:
+    """Whether somebody is given the checkpoint who would not load it: the finding would be gone, the mistake not."""
+    return any(chain(load.func) == "torch.load" for load in layout.calls(layout.tree, "load")) or any(
+        any(word in last_name(call.func) for word in LOADING)
+        and any(chain(given) == optimizer for given in arguments(call))
+        for call in of_kind(layout.on(*LOADING), ast.Call)
+    )
 
 
 def _is_name(text: str) -> bool:
@@ -63,14 +74,12 @@ def _entry(layout: Layout, state: ast.Call) -> tuple[ast.Dict | ast.Call, str]:
     """The literal dictionary whose value a state is, and its key there."""
     parent = layout.parent(state)
     if isinstance(parent, ast.Dict):
-        for key, value in zip(parent.keys, parent.values, strict=True):
-            if value is state and isinstance(key, ast.Constant) and isinstance(key.value, str):
-                return parent, key.value
-    if isinstance(parent, ast.keyword):
-        call = layout.parent(parent)
-        if isinstance(call, ast.Call) and chain(call.func) == "dict" and parent.arg:
-            return call, parent.arg
-    raise Unfit
+        key = first(key for key, value in zip(parent.keys, parent.values, strict=True) if value is state)
+        return parent, expect(expect(key, ast.Constant).value, str)
+    parent = expect(parent, ast.keyword)
+    call = expect(layout.parent(parent), ast.Call)
+    require(chain(call.func) == "dict")
+    return call, expect(parent.arg, str)
 
 
 def _key_of_scaler(key: str) -> str:
@@ -85,78 +94,76 @@ def _there(layout: Layout, scope: ast.AST, scaler: str, line: int, *, loaded: bo
 
     Its state is saved when it has been used; it may be ``loaded`` before that.
     """
-    if may_be_none(layout, scope, scaler):
-        raise Unfit
-    top, _, attribute = scaler.partition(".")
-    if attribute:
-        # An attribute is there if the class, or whoever made the object, has put a scaler in.
-        owner = next((each for each in layout.around(scope) if isinstance(each, ast.ClassDef)), None)
-        if top != "self" or not isinstance(scope, FUNCTIONS) or owner is None:
-            raise Unfit
-        made = [
-            n for n in layout.within(owner) if isinstance(n, ast.Assign) and any(chain(t) == scaler for t in n.targets)
-        ]
-        if not made or not all(isinstance(n.value, ast.Call) for n in made):
-            raise Unfit
+    require(not may_be_none(layout, scope, scaler))
+    if "." in scaler:
+        made = _attribute(layout, scope, scaler)
         if loaded:
-            _before(layout, owner, scope, made[0], line)
-        return
-    if isinstance(scope, FUNCTIONS):
-        arguments = scope.args
-        given = {a.arg for a in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]}
-        if top in given:
-            return
-    stored = [
-        n
-        for n in layout.within(scope)
-        if isinstance(n, ast.Assign) and any(chain(t) == scaler for t in n.targets) and layout.scope(n) is scope
-    ]
+            _before(layout, scope, made, line)
+    elif not _is_given(scope, scaler):
+        _variable_there(layout, scope, scaler, line)
+
+
+def _is_given(scope: ast.AST, name: str) -> bool:
+    """Whether a function has a parameter of that name, but for those that take whatever is left."""
+    if not isinstance(scope, FUNCTIONS):
+        return False
+    return any(each.arg == name for each in (*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs))
+
+
+def _attribute(layout: Layout, scope: ast.AST, scaler: str) -> ast.Assign:
+    """Where a class first puts a scaler in: its attribute is there if that, or whoever made the object, did so."""
+    require(scaler.startswith("self.") and isinstance(scope, FUNCTIONS))
+    cls = expect(layout.enclosing(scope, ast.ClassDef), ast.ClassDef)
+    made = assignments(layout.within(cls), scaler)
+    require(all(isinstance(each.value, ast.Call) for each in made))
+    return first(made)
+
+
+def _variable_there(layout: Layout, scope: ast.AST, scaler: str, line: int) -> None:
+    """Raises where a variable is not made before a line, once, and whatever happens."""
+    stored = [each for each in assignments(layout.within(scope), scaler) if layout.scope(each) is scope]
     if not stored and isinstance(scope, FUNCTIONS):
         # A global one, made before anything is called.
-        stored = [
-            n for n in layout.tree.body if isinstance(n, ast.Assign) and any(chain(t) == scaler for t in n.targets)
-        ]
-        if len(stored) == 1 and isinstance(stored[0].value, ast.Call):
-            return
-        raise Unfit
-    if not stored or stored[0].lineno > line or not all(isinstance(n.value, ast.Call) for n in stored):
-        raise Unfit
-    if len(stored) > 1 or any(not isinstance(g, (ast.Module, *FUNCTIONS)) for g, _ in guards(layout, stored[0])):
-        raise Unfit
+        require(isinstance(only(assignments(layout.tree.body, scaler)).value, ast.Call))
+        return
+    made = only(stored)
+    require(made.lineno <= line and isinstance(made.value, ast.Call))
+    require(all(isinstance(guard, (ast.Module, *FUNCTIONS)) for guard, _ in guards(layout, made)))
 
 
-def _before(
-    layout: Layout, owner: ast.ClassDef, scope: ast.FunctionDef | ast.AsyncFunctionDef, made: ast.Assign, line: int
-) -> None:
+def _before(layout: Layout, scope: ast.AST, made: ast.Assign, line: int) -> None:
     """Raises where an attribute need not be made yet in a method: another one makes it that may come later."""
     maker = layout.scope(made)
     if maker is scope:
-        if made.lineno > line:
-            raise Unfit
+        require(made.lineno <= line)
         return
-    if not isinstance(maker, FUNCTIONS) or maker.name != "__init__":
+    cls = expect(layout.enclosing(scope, ast.ClassDef), ast.ClassDef)
+    if not isinstance(maker, FUNCTIONS) or not isinstance(scope, FUNCTIONS):
         raise Unfit
-    methods = {each.name: each for each in owner.body if isinstance(each, FUNCTIONS)}
+    require(maker.name == "__init__")
     # What the constructor comes by before.
     early = [node for node in layout.within(maker) if getattr(node, "lineno", made.lineno) < made.lineno]
-    seen: set[str] = set()
-    for node in early:
+    require(scope.name not in _methods_named(layout, early, cls))
+
+
+def _methods_named(layout: Layout, nodes: list[ast.AST], cls: ast.ClassDef) -> set[str]:
+    """The methods of a class that nodes name, and that these name in turn."""
+    methods = {each.name: each for each in cls.body if isinstance(each, FUNCTIONS)}
+    todo, seen = list(nodes), set[str]()
+    for node in todo:
         name = node.attr if isinstance(node, ast.Attribute) and chain(node.value) == "self" else ""
         if name in methods and name not in seen:
             seen.add(name)
-            early += layout.within(methods[name])
-    if scope.name in seen:
-        raise Unfit
+            todo += layout.within(methods[name])
+    return seen
 
 
 def _loaded(layout: Layout, load: ast.Call, key: str, name: str, scaler: str) -> Edit:
     """Loads the scaler's state after the optimizer's, from checkpoints that have one."""
-    statement = layout.statement(load)
-    given = load.args[0] if len(load.args) == 1 and not load.keywords else None
-    if not isinstance(given, ast.Subscript) or not isinstance(statement, ast.Expr) or statement.value is not load:
-        raise Unfit
-    if not isinstance(given.slice, ast.Constant) or given.slice.value != key or chain(given.value) is None:
-        raise Unfit
+    statement = call_statement(layout, load)
+    require(len(load.args) == 1 and not load.keywords)
+    given = expect(load.args[0], ast.Subscript)
+    require(expect(given.slice, ast.Constant).value == key and chain(given.value) is not None)
     _there(layout, layout.scope(load), scaler, load.lineno, loaded=True)
     quote = layout.source(given.slice)[0]
     checkpoint = layout.source(given.value)

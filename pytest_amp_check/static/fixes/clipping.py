@@ -6,24 +6,23 @@ import ast
 
 from ...protocol.finding import Finding
 from ...protocol.fix import Edit
-from .layout import Layout, Unfit
-from .queries import Guards, Mended, guards, local, method, of, scaling, stepping, whenever
+from .form import Form
+from .layout import Layout
+from .matchers import Unfit, expect, method, only, require
+from .queries import Guards, Mended, call_statement, guards, local, of, scaling, stepping, whenever
 from .rebuilt import Rebuilt
 
 
 def unscale_before_clip(layout: Layout, finding: Finding) -> Mended:
     local(layout, finding)
-    if finding.label != "clip@scaled":
-        raise Unfit
+    require(finding.label == "clip@scaled")
     clip = layout.at(finding.site, ast.Call)
     statement = layout.statement(clip)
     step, scaler, optimizer = stepping(layout, finding, "unscale_")
+    _require_same_loop(layout, clip, step)
     scope = layout.scope(clip)
-    if layout.scope(step) is not scope or layout.loop(step) is not layout.loop(clip):
-        raise Unfit
     _only_pair(layout, scope, scaler, optimizer)
-    if "ShardedGradScaler" in layout.text and "fused" in layout.text:
-        raise Unfit
+    require("ShardedGradScaler" not in layout.text or "fused" not in layout.text)
     row = f"{scaler}.unscale_({optimizer})"
     message = f"Insert `{row}` before the clip"
     late = of(layout, scope, "unscale_", scaler)
@@ -32,8 +31,7 @@ def unscale_before_clip(layout: Layout, finding: Finding) -> Mended:
     here, there = guards(layout, statement), guards(layout, step)
     scaled, _ = scaling(layout, finding)
     if whenever(there, here):
-        if not whenever(guards(layout, scaled), here):
-            raise Unfit
+        require(whenever(guards(layout, scaled), here))
         return message, [layout.before(statement, row)]
     test = _test(layout, here, there)
     return message, [layout.before(statement, f"if {test}:\n{_inward(layout, step)}{row}")]
@@ -45,53 +43,49 @@ def unscale_the_others(layout: Layout, finding: Finding) -> Mended:
     clip = layout.at(finding.site, ast.Call)
     statement = layout.statement(clip)
     step, scaler, optimizer = stepping(layout, finding)
-    scope = layout.scope(clip)
-    if layout.scope(step) is not scope or layout.loop(step) is not layout.loop(clip):
-        raise Unfit
-    if optimizer != finding.names.get("optimizer") or not whenever(guards(layout, step), guards(layout, statement)):
-        raise Unfit
-    if "ShardedGradScaler" in layout.text or any(
-        layout.source(call.args[0]) == optimizer for call in of(layout, scope, "unscale_", scaler) if call.args
-    ):
-        raise Unfit
+    _require_same_loop(layout, clip, step)
+    require(optimizer == finding.names.get("optimizer"))
+    require(whenever(guards(layout, step), guards(layout, statement)))
+    require("ShardedGradScaler" not in layout.text)
+    require(optimizer not in _given(layout, layout.scope(clip), "unscale_", scaler))
     row = f"{scaler}.unscale_({optimizer})"
     return f"Insert `{row}` before the clip", [layout.before(statement, row)]
+
+
+def _require_same_loop(layout: Layout, clip: ast.Call, step: ast.Call) -> None:
+    require(layout.scope(step) is layout.scope(clip) and layout.loop(step) is layout.loop(clip))
+
+
+def _given(layout: Layout, scope: ast.AST, name: str, scaler: str) -> set[str]:
+    """What a method of a scaler is given first in a function."""
+    return {layout.source(call.args[0]) for call in of(layout, scope, name, scaler) if call.args}
 
 
 def _only_pair(layout: Layout, scope: ast.AST, scaler: str, optimizer: str) -> None:
     """One scaler and one optimizer: which of several owns the parameters is not for a fix to guess."""
     scalers = {layout.source(on) for call in layout.calls(scope, "scale") if (on := method(call, "scale")) is not None}
-    stepped = {layout.source(call.args[0]) for call in of(layout, scope, "step", scaler) if call.args}
-    unscaled = {layout.source(call.args[0]) for call in of(layout, scope, "unscale_", scaler) if call.args}
-    if scalers - {scaler} or (stepped | unscaled) - {optimizer}:
-        raise Unfit
+    optimizers = _given(layout, scope, "step", scaler) | _given(layout, scope, "unscale_", scaler)
+    require(scalers <= {scaler} and optimizers <= {optimizer})
 
 
 def _removal(layout: Layout, late: list[ast.Call], statement: ast.stmt) -> Edit:
     """Takes out the one call that comes too late, which the same block makes."""
-    moved = layout.statement(late[0])
+    moved = call_statement(layout, only(late))
     block = layout.block(statement)
-    if len(late) > 1 or not isinstance(moved, ast.Expr) or moved.value is not late[0] or moved not in block:
-        raise Unfit
-    first, last = moved.lineno, moved.end_lineno or moved.lineno
-    if block.index(moved) < block.index(statement) or first != last or "#" in layout.lines[first - 1]:
-        raise Unfit
-    return layout.without(first, last)
+    require(moved in block and block.index(moved) >= block.index(statement))
+    return layout.removal(moved)
 
 
 def _test(layout: Layout, here: Guards, there: Guards) -> str:
     """The one test, asking again for what does not change, under which the scaler steps beside a statement."""
-    if len(there) != len(here) + 1 or not whenever(here, there):
-        raise Unfit
+    require(len(there) == len(here) + 1 and whenever(here, there))
     guard, field = there[-1]
-    if not isinstance(guard, ast.If) or field != "body":
-        raise Unfit
-    if any(isinstance(node, (ast.Call, ast.NamedExpr, ast.Await)) for node in layout.within(guard.test)):
-        raise Unfit
-    test = layout.source(guard.test)
-    if "\n" in test:
-        raise Unfit
-    return test
+    test = expect(guard, ast.If).test
+    require(field == "body")
+    require(not any(isinstance(node, (ast.Call, ast.NamedExpr, ast.Await)) for node in layout.within(test)))
+    source = layout.source(test)
+    require("\n" not in source)
+    return source
 
 
 def _inward(layout: Layout, node: ast.AST) -> str:
@@ -101,11 +95,10 @@ def _inward(layout: Layout, node: ast.AST) -> str:
     if not isinstance(parent, ast.stmt) or not layout.alone(block[0]):
         raise Unfit
     outer, inner = layout.indent(parent), layout.indent(block[0])
-    if not inner.startswith(outer) or inner == outer:
-        raise Unfit
+    require(inner.startswith(outer) and inner != outer)
     return inner[len(outer) :]
 
 
 def drop_error(layout: Layout, finding: Finding) -> Mended:
     call = layout.at(finding.site, ast.Call)
-    return "Drop `error_if_nonfinite`", [Rebuilt(layout, call, drop="error_if_nonfinite")]
+    return "Drop `error_if_nonfinite`", [Rebuilt(layout, call, Form(drop="error_if_nonfinite"))]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 from ...protocol.events import Site
 from ...protocol.finding import Finding, Step
 from ...protocol.fix import Edit, Fix
@@ -9,7 +11,8 @@ from ..project.surroundings import Surroundings
 from ..sources import programs, source_files
 from ..sources.block import Block
 from . import edits
-from .layout import Layout, Unfit
+from .layout import Layout
+from .matchers import Unfit
 from .rebuilt import Change, Rebuilt
 
 TYPE_CHECKING = False
@@ -105,19 +108,11 @@ class _Program:
         site = self._within(finding.site)
         if site is None:
             return None
+        inner = copy(finding)
+        inner.site = site
         steps = [(self._within(step.site), step.text) for step in finding.witness]
-        return Finding(
-            finding.code,
-            finding.name,
-            finding.severity,
-            finding.message,
-            site,
-            certain=finding.certain,
-            condition=finding.condition,
-            witness=tuple(Step(at, text) for at, text in steps if at is not None),
-            label=finding.label,
-            names=finding.names,
-        )
+        inner.witness = tuple(Step(at, text) for at, text in steps if at is not None)
+        return inner
 
     def _within(self, site: Site) -> Site | None:
         at = self._rows.get((site.cell, site.line))

@@ -30,20 +30,26 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
     return "".join(pieces)
 
 
+def insertion(line: int, column: int, content: str) -> Edit:
+    """The edit that puts something in and takes nothing out."""
+    return Edit(line, column, line, column, content)
+
+
+def around(span: tuple[int, int, int, int], before: str, behind: str) -> list[Edit]:
+    """The edits that put something in before and behind what stands at a span."""
+    return [insertion(*span[:2], before), insertion(*span[2:], behind)]
+
+
 def overlap(some: Iterable[Edit], others: Iterable[Edit]) -> bool:
     """Whether two fixes change the same part of a text. What both do alike is no overlap of the two."""
     others = list(others)
     known = {edit.order() for edit in others}
-    for one in some:
-        if one.order() in known:
-            continue
-        for other in others:
-            if _start(one) == _start(other):
-                return True
-            first, second = (one, other) if _start(one) < _start(other) else (other, one)
-            if _end(first) > _start(second):
-                return True
-    return False
+    return any(_meet(one, other) for one in some if one.order() not in known for other in others)
+
+
+def _meet(one: Edit, other: Edit) -> bool:
+    first, second = sorted((one, other), key=_start)
+    return _start(first) == _start(second) or _end(first) > _start(second)
 
 
 def shrunk(line: int, column: int, old: str, new: str) -> Edit:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...protocol.named import NamedTuple
 
-class Form:
-    """The call or the dictionary in ``text``, with changes.
+
+class Form(NamedTuple):
+    """The changes of a call or a dictionary.
 
     ``function`` takes the place of what is called. ``first`` are arguments that go before the others (``x`` or
     ``name=x``), ``last`` are names and values, or keys and values, that go behind. ``names`` are what the positional
@@ -14,23 +16,9 @@ class Form:
     on, behind its number and its name. The argument called ``drop`` is left out.
     """
 
-    __slots__ = ("drop", "first", "function", "last", "names", "text", "value")
-
-    def __init__(
-        self,
-        text: str,
-        *,
-        function: str | None = None,
-        first: Sequence[str] = (),
-        names: Sequence[str | None] = (),
-        last: Sequence[tuple[str, str]] = (),
-        value: tuple[int, str, str] | None = None,
-        drop: str = "",
-    ) -> None:
-        self.text = text
-        self.function = function
-        self.first = first
-        self.names = names
-        self.last = last
-        self.value = value
-        self.drop = drop
+    function: str | None = None
+    first: Sequence[str] = ()
+    names: Sequence[str | None] = ()
+    last: Sequence[tuple[str, str]] = ()
+    value: tuple[int, str, str] | None = None
+    drop: str = ""

@@ -7,7 +7,20 @@ import ast
 from ...protocol.finding import Finding
 from ...protocol.fix import Edit
 from ...protocol.words import chain
-from .layout import Layout, Unfit
+from ..project.syntax import bound_by_import
+from .form import Form
+from .layout import Layout
+from .matchers import (
+    Unfit,
+    argument,
+    arguments,
+    assignments,
+    expect,
+    first,
+    imports_of_torch,
+    only,
+    require,
+)
 from .queries import Mended, means_one_thing, named
 from .rebuilt import Change, Rebuilt
 
@@ -17,72 +30,58 @@ WRITERS = {
     **dict.fromkeys(("index_fill", "index_fill_"), 2),
     **dict.fromkeys(("fill_", "full_like"), 0),
 }
+#: The names of these values, where they have another than the rest.
+VALUES = {"where": "other", "full_like": "fill_value"}
 #: The smallest number that float16 holds.
 SMALLEST = -65504
-
-# AMP506.
 
 
 def smallest_of_dtype(layout: Layout, finding: Finding) -> Mended:
     """Writes the smallest number of the tensor's dtype in the place of one that is smaller than float16 has."""
     call = layout.at(finding.site, ast.Call)
-    if not isinstance(call.func, ast.Attribute) or call.func.attr not in WRITERS:
-        raise Unfit
-    tensor: ast.expr = call.func.value
-    at, value = WRITERS[call.func.attr], "value"
-    if named(layout, tensor) == "torch":
-        if call.func.attr == "where":
-            # The one of the two branches that is a number is written into what the other one is.
-            at = next((i for i in (1, 2) if i < len(call.args) and _number(call.args[i]) is not None), 0)
-            if len(call.args) != 3 or not at:
-                raise Unfit
-            tensor = call.args[3 - at]
-        elif call.args:
-            tensor, at = call.args[0], at + 1
-        else:
-            raise Unfit
-    elif call.func.attr == "full_like":
-        raise Unfit
+    func = expect(call.func, ast.Attribute)
+    require(func.attr in WRITERS)
+    tensor, at = _written(layout, call, func)
     name = named(layout, tensor)
-    value = {"where": "other", "full_like": "fill_value"}.get(call.func.attr, value)
-    given = next((k.value for k in call.keywords if k.arg == value), None)
-    if given is None:
-        if len(call.args) <= at:
-            raise Unfit
-        given = call.args[at]
+    value = VALUES.get(func.attr, "value")
+    given = argument(call, value) or first(call.args[at:])
     number = _number(given)
-    if number is None or number >= SMALLEST or number == float("-inf") or not _is_torch(layout):
-        raise Unfit
-    if any(keyword.arg in ("dtype", "out", None) for keyword in call.keywords):
-        raise Unfit
+    require(number is not None and float("-inf") != number < SMALLEST)
+    require(imports_of_torch(layout.tree.body))
+    require(not any(keyword.arg in ("dtype", "out", None) for keyword in call.keywords))
     smallest = f"torch.finfo({name}.dtype).min"
-    return f"Write `{smallest}`", [Rebuilt(layout, call, value=(at, value, smallest))]
+    return f"Write `{smallest}`", [Rebuilt(layout, call, Form(value=(at, value, smallest)))]
+
+
+def _written(layout: Layout, call: ast.Call, func: ast.Attribute) -> tuple[ast.expr, int]:
+    """The tensor that a value is written into, and the place of the value among the arguments."""
+    at = WRITERS[func.attr]
+    if named(layout, func.value) != "torch":
+        require(func.attr != "full_like")
+        return func.value, at
+    if func.attr != "where":
+        return first(call.args), at + 1
+    # The one of the two branches that is a number is written into what the other one is.
+    require(len(call.args) == 3)
+    at = first(each for each in (1, 2) if _number(call.args[each]) is not None)
+    return call.args[3 - at], at
 
 
 def _number(node: ast.expr) -> float | None:
-    sign = 1.0
-    while isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        sign, node = -sign, node.operand
-    if isinstance(node, ast.Call) and chain(node.func) == "float" and len(node.args) == 1:
-        node = node.args[0]
-    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float, str)):
-        try:
-            return sign * float(node.value)
-        except (ValueError, OverflowError):
-            return None
+    match node:
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            number = _number(operand)
+            return -number if number is not None else None
+        case (
+            ast.Constant(value=int() | float() | str() as value)
+            | ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=int() | float() | str() as value)])
+        ):
+            try:
+                return float(value)
+            except (ValueError, OverflowError):
+                return None
     return None
 
-
-def _is_torch(layout: Layout) -> bool:
-    """Whether `torch` is imported for the whole file."""
-    return any(
-        isinstance(node, ast.Import)
-        and any(alias.name.partition(".")[0] == "torch" and not alias.asname for alias in node.names)
-        for node in layout.tree.body
-    )
-
-
-# AMP507.
 
 #: What a logarithm is taken of, and what does both.
 STABLE = {"softmax": "log_softmax", "sigmoid": "logsigmoid"}
@@ -93,102 +92,90 @@ FUNCTIONAL = "torch.nn.functional"
 def stable_logarithm(layout: Layout, finding: Finding) -> Mended:
     """Writes a logarithm and what it is taken of as the one function that does both."""
     outer = layout.at(finding.site, ast.Call)
-    if finding.label not in ("fragile:log-softmax", "fragile:log-sigmoid") or outer.keywords:
-        raise Unfit
-    inner: ast.expr
-    if isinstance(outer.func, ast.Attribute) and outer.func.attr == "log" and not outer.args:
-        inner = outer.func.value
-    elif chain(outer.func) == "torch.log" and len(outer.args) == 1:
-        inner = outer.args[0]
-    else:
-        raise Unfit
-    if not isinstance(inner, ast.Call):
-        raise Unfit
-    whole, source = layout.source(outer), layout.source(inner)
-    if "#" in whole.replace(source, "", 1):
-        raise Unfit
+    require(finding.label in ("fragile:log-softmax", "fragile:log-sigmoid") and not outer.keywords)
+    match outer:
+        case ast.Call(func=ast.Attribute(attr="log", value=ast.Call() as inner), args=[]):
+            pass
+        case ast.Call(func=ast.Attribute(attr="log", value=ast.Name(id="torch")), args=[ast.Call() as inner]):
+            pass
+        case _:
+            raise Unfit
+    require("#" not in layout.source(outer).replace(layout.source(inner), "", 1))
     function, change = _stable(layout, outer, inner)
     return f"Use `{function}`", [change]
 
 
 def _stable(layout: Layout, outer: ast.Call, inner: ast.Call) -> tuple[str, Change]:
     """The function that does both, and a call of softmax or sigmoid made one of it."""
-    func = inner.func
-    if any(keyword.arg in ("out", None) for keyword in inner.keywords):
-        raise Unfit
+    require(not any(keyword.arg in ("out", None) for keyword in inner.keywords))
     homes = _homes(layout)
-    if isinstance(func, ast.Name):
-        # Imported by itself, as its logarithm need not be.
-        if homes.get(func.id) != f"{FUNCTIONAL}.{func.id}" and homes.get(func.id) != f"torch.{func.id}":
-            raise Unfit
-        function = f"{_functional(homes)}.{STABLE.get(func.id, '')}"
-        return function, Rebuilt(layout, inner, function=function, place=outer)
-    if not isinstance(func, ast.Attribute):
-        raise Unfit
-    if func.attr not in STABLE or (chain(func) or "").startswith("self."):
-        return _by_module(layout, outer, inner, homes)
-    top, _, rest = (chain(func.value) or "").partition(".")
-    owner = f"{homes.get(top, '')}.{rest}".rstrip(".")
+    match inner.func:
+        case ast.Name(id=name):
+            # Imported by itself, as its logarithm need not be.
+            require(homes.get(name) in (f"{FUNCTIONAL}.{name}", f"torch.{name}"))
+            function = f"{_functional(homes)}.{STABLE.get(name, '')}"
+            return function, Rebuilt(layout, inner, Form(function=function), place=outer)
+        case ast.Attribute(attr=name) as func if name in STABLE and not (chain(func) or "").startswith("self."):
+            return _by_attribute(layout, outer, inner, func, homes)
+        case ast.Attribute():
+            return _by_module(layout, outer, inner, homes)
+    raise Unfit
+
+
+def _by_attribute(
+    layout: Layout, outer: ast.Call, inner: ast.Call, func: ast.Attribute, homes: dict[str, str]
+) -> tuple[str, Change]:
+    """A function of a module that is imported, or a method of a tensor, made one that does both."""
+    owner, softmax = _home(homes, func.value), func.attr == "softmax"
     function = f"{layout.source(func.value)}.{STABLE[func.attr]}"
-    if owner == FUNCTIONAL or (owner == "torch" and func.attr == "softmax"):
-        return function, Rebuilt(layout, inner, function=function, place=outer)
-    if owner == "torch":
+    if owner not in (FUNCTIONAL, "torch"):
+        # The method of a tensor is given a dimension and nothing else.
+        require(all(map(_is_plain, inner.args)) and softmax == bool(inner.args or inner.keywords))
+    if owner != FUNCTIONAL and not softmax:
         function = f"{_functional(homes)}.logsigmoid"
-        return function, Rebuilt(layout, inner, function=function, place=outer)
-    # The method of a tensor is given a dimension and nothing else.
-    if any(not isinstance(arg, (ast.Constant, ast.UnaryOp)) for arg in inner.args):
-        raise Unfit
-    if func.attr == "softmax" and (inner.args or inner.keywords):
-        return function, Rebuilt(layout, inner, function=function, place=outer)
-    if func.attr == "softmax" or inner.args or inner.keywords:
-        raise Unfit
-    function = f"{_functional(homes)}.logsigmoid"
-    return function, Edit(*layout.span(outer), f"{function}({layout.source(func.value)})")
+        if owner != "torch":
+            return function, Edit(*layout.span(outer), f"{function}({layout.source(func.value)})")
+    return function, Rebuilt(layout, inner, Form(function=function), place=outer)
 
 
 def _by_module(layout: Layout, outer: ast.Call, inner: ast.Call, homes: dict[str, str]) -> tuple[str, Change]:
     """What a module of the class does that is called, as a function."""
-    name = chain(inner.func)
-    owner = next((each for each in layout.around(inner) if isinstance(each, ast.ClassDef)), None)
-    if owner is None or name is None or not name.startswith("self.") or len(inner.args) != 1 or inner.keywords:
-        raise Unfit
-    made = [
-        node.value
-        for node in layout.within(owner)
-        if isinstance(node, ast.Assign) and any(chain(target) == name for target in node.targets)
-    ]
-    if len(made) != 1 or not isinstance(made[0], ast.Call):
-        raise Unfit
-    top, _, rest = (chain(made[0].func) or "").partition(".")
-    kind = f"{homes.get(top, '')}.{rest}".rstrip(".").rpartition(".")[2]
-    given = [*made[0].args, *(keyword.value for keyword in made[0].keywords)]
-    if kind not in ("Softmax", "Sigmoid") or isinstance(inner.args[0], ast.Starred):
-        raise Unfit
-    if len(given) != (kind == "Softmax") or not all(isinstance(each, (ast.Constant, ast.UnaryOp)) for each in given):
-        raise Unfit
-    shown = [layout.source(inner.args[0]), *(f"dim={layout.source(each)}" for each in given)]
+    name = chain(inner.func) or ""
+    require(name.startswith("self.") and not inner.keywords)
+    value = only(inner.args)
+    require(not isinstance(value, ast.Starred))
+    cls = expect(layout.enclosing(inner, ast.ClassDef), ast.ClassDef)
+    made = expect(only(assignments(layout.within(cls), name)).value, ast.Call)
+    kind = _home(homes, made.func).rpartition(".")[2]
+    require(kind in ("Softmax", "Sigmoid"))
+    given = arguments(made)
+    require(len(given) == (kind == "Softmax") and all(map(_is_plain, given)))
+    shown = [layout.source(value), *(f"dim={layout.source(each)}" for each in given)]
     function = f"{_functional(homes)}.{STABLE[kind.lower()]}"
     return function, Edit(*layout.span(outer), f"{function}({', '.join(shown)})")
+
+
+def _is_plain(node: ast.expr) -> bool:
+    """Whether an expression means the same wherever it stands: a number, a string."""
+    return isinstance(node, (ast.Constant, ast.UnaryOp))
+
+
+def _home(homes: dict[str, str], node: ast.expr) -> str:
+    """What a dotted name is in full."""
+    top, _, rest = (chain(node) or "").partition(".")
+    return f"{homes.get(top, '')}.{rest}".rstrip(".")
 
 
 def _homes(layout: Layout) -> dict[str, str]:
     """What the names mean that a file imports at its top and binds nowhere else."""
     found: dict[str, str] = {}
     for node in layout.tree.body:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                top = alias.name.partition(".")[0]
-                found[alias.asname or top] = alias.name if alias.asname else top
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            for alias in node.names:
-                found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and not node.level):
+            found.update(bound_by_import(node))
     return {name: home for name, home in found.items() if home.startswith("torch") and means_one_thing(layout, name)}
 
 
 def _functional(homes: dict[str, str]) -> str:
     """How a file reaches the functions of tensors."""
-    for home, rest in ((FUNCTIONAL, ""), ("torch.nn", ".functional"), ("torch", ".nn.functional")):
-        for name, known in homes.items():
-            if known == home:
-                return name + rest
-    raise Unfit
+    ways = ((FUNCTIONAL, ""), ("torch.nn", ".functional"), ("torch", ".nn.functional"))
+    return first(name + rest for home, rest in ways for name, known in homes.items() if known == home)

@@ -12,23 +12,22 @@ from itertools import accumulate
 from ...protocol.events import Site
 from ...protocol.fix import Edit
 from ..project.surroundings import Surroundings
-from ..project.syntax import children, walk
+from ..project.syntax import children, tail, walk
+from .edits import insertion
+from .matchers import Unfit, first, of_kind, require
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeVar
 
-    Node = TypeVar("Node", bound=ast.expr)
+    Expression = TypeVar("Expression", bound=ast.expr)
+    Node = TypeVar("Node", bound=ast.AST)
 
 Span = tuple[int, int, int, int]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 #: Where names and control flow are those of another function, or of a class.
 SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Lambda, ast.Module)
-
-
-class Unfit(Exception):
-    """There is no fix here that is certainly right."""
 
 
 class Layout:
@@ -134,17 +133,13 @@ class Layout:
             return offset
         return len(self.lines[line - 1].encode()[:offset].decode(errors="replace"))
 
-    def at(self, site: Site, kind: type[Node]) -> Node:
+    def at(self, site: Site, kind: type[Expression]) -> Expression:
         """The expression of a kind that a site names."""
-        if site.path != self.path:
-            raise Unfit
+        require(site.path == self.path)
         span = (site.line, site.column, site.end_line, site.end_column)
         if site.line not in self._starting:
             self._reach(site.line)
-        for node in self._starting.get(site.line, ()):
-            if isinstance(node, kind) and self.span(node) == span:
-                return node
-        raise Unfit
+        return first(node for node in of_kind(self._starting.get(site.line, ()), kind) if self.span(node) == span)
 
     def source(self, node: ast.expr | ast.stmt) -> str:
         """The text of a node, as it stands."""
@@ -170,34 +165,29 @@ class Layout:
         """The simple statement of its own lines that an expression is a part of."""
         for each in (node, *self.around(node)):
             if isinstance(each, ast.stmt):
-                if not isinstance(each, (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign)) or not self.alone(each):
-                    raise Unfit
+                require(isinstance(each, (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign)) and self.alone(each))
                 return each
-            if isinstance(each, (*SCOPES, ast.comprehension, ast.IfExp)):
-                raise Unfit
+            require(not isinstance(each, (*SCOPES, ast.comprehension, ast.IfExp)))
         raise Unfit
+
+    def enclosing(self, node: ast.AST, *kinds: type[Node]) -> Node | None:
+        """The innermost node of some kinds that a node stands in."""
+        return next((each for each in self.around(node) if isinstance(each, kinds)), None)
 
     def scope(self, node: ast.AST) -> ast.AST:
         """The function, class or module that a node stands in."""
-        return next(each for each in self.around(node) if isinstance(each, SCOPES))
+        return self.enclosing(node, *SCOPES) or self.tree
 
     def loop(self, node: ast.AST) -> ast.AST | None:
         """The innermost loop of the same function that a node stands in."""
-        for each in self.around(node):
-            if isinstance(each, LOOPS):
-                return each
-            if isinstance(each, SCOPES):
-                return None
-        return None
+        found = self.enclosing(node, *LOOPS, *SCOPES)
+        return found if isinstance(found, LOOPS) else None
 
     def block(self, statement: ast.stmt) -> list[ast.stmt]:
         """The statements among which one stands."""
         parent = self.parent(statement)
-        for name in ("body", "orelse", "finalbody"):
-            found = getattr(parent, name, None)
-            if isinstance(found, list) and any(each is statement for each in found):
-                return found
-        raise Unfit
+        fields = [getattr(parent, name, None) for name in ("body", "orelse", "finalbody")]
+        return first(found for found in fields if isinstance(found, list) and statement in found)
 
     def blocks(self, node: ast.AST) -> Iterator[tuple[list[ast.stmt], ast.stmt]]:
         """The blocks that a node stands in, up to its function's, each with the statement in it; the nearest first."""
@@ -209,13 +199,8 @@ class Layout:
 
     def calls(self, node: ast.AST, name: str) -> list[ast.Call]:
         """The calls of a method or function of that name in a node, in order, those of inner functions included."""
-        found = [
-            each
-            for each in (self.on(name) if node is self.tree else self.within(node))
-            if isinstance(each, ast.Call)
-            and name == (each.func.attr if isinstance(each.func, ast.Attribute) else getattr(each.func, "id", ""))
-        ]
-        return sorted(found, key=self.span)
+        found = of_kind(self.on(name) if node is self.tree else self.within(node), ast.Call)
+        return sorted((call for call in found if tail(call.func) == name), key=self.span)
 
     # Lines.
 
@@ -239,26 +224,30 @@ class Layout:
 
     def before(self, statement: ast.stmt, row: str) -> Edit:
         """Puts a row in before a statement, as far in as that."""
-        if not self.alone(statement):
-            raise Unfit
-        first = _top(statement)
-        content = "".join(f"{self.indent(statement)}{each}\n" for each in row.split("\n"))
-        return Edit(first, 0, first, 0, content)
+        require(self.alone(statement))
+        return insertion(_top(statement), 0, "".join(f"{self.indent(statement)}{each}\n" for each in row.split("\n")))
 
     def after(self, statement: ast.stmt, row: str) -> Edit:
         """Puts a row in after a statement, as far in as that."""
-        if not self.alone(statement):
-            raise Unfit
+        require(self.alone(statement))
+        return self.below(statement, [self.indent(statement) + each for each in row.split("\n")])
+
+    def below(self, statement: ast.stmt, rows: list[str]) -> Edit:
+        """Puts rows in after a statement, as they are."""
         last = statement.end_lineno or statement.lineno
-        end = len(self.lines[last - 1])
-        content = "".join(f"\n{self.indent(statement)}{each}" for each in row.split("\n"))
-        return Edit(last, end, last, end, content)
+        return insertion(last, len(self.lines[last - 1]), "".join(f"\n{row}" for row in rows))
 
     def without(self, first: int, last: int) -> Edit:
         """Takes lines out."""
         if last == len(self.lines):
             return Edit(first, 0, last, len(self.lines[last - 1]), "")
         return Edit(first, 0, last + 1, 0, "")
+
+    def removal(self, statement: ast.stmt) -> Edit:
+        """Takes a statement of one line out. Raises :class:`.Unfit` for one of more, and where there is a comment."""
+        line = statement.lineno
+        require(statement.end_lineno == line and "#" not in self.lines[line - 1])
+        return self.without(line, line)
 
     def strings(self, first: int, last: int) -> bool:
         """Whether a string goes on from one of these lines to the next, so that they cannot be moved sideways."""

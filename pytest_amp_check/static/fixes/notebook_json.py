@@ -8,9 +8,10 @@ from bisect import bisect_right
 from ...protocol.fix import Edit
 from ..sources import source_files
 from . import edits
-from .layout import Unfit
+from .matchers import expect, require
 
 _LEXEME = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+', re.DOTALL)
+_ODD = frozenset("\v\f\x1c\x1d\x1e\x85\u2028\u2029")
 
 
 def spans(raw: str) -> dict[int, tuple[int, int]]:
@@ -88,13 +89,12 @@ def edited(raw: str, made: list[Edit], *, ascii_only: bool) -> str:
     value = json.loads(raw)
     if isinstance(value, str):
         return json.dumps(edits.apply(value, made), ensure_ascii=ascii_only)
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise Unfit
+    lines = [expect(line, str) for line in expect(value, list)]
+    # What ends a line for ``str.splitlines`` and for nobody else.
+    require(lines and _ODD.isdisjoint("".join(lines)))
     items = [match for match in _LEXEME.finditer(raw) if match.group()[0] == '"']
-    as_written = dict(zip(value, (match.group() for match in items), strict=True))
-    lines = edits.apply("".join(value), made).splitlines(keepends=True) if items else []
-    if not items or any(set(line) & set("\v\f\x1c\x1d\x1e\x85\u2028\u2029") for line in value):
-        raise Unfit
+    as_written = dict(zip(lines, (match.group() for match in items), strict=True))
     between = raw[items[0].end() : items[1].start()] if len(items) > 1 else "," + raw[1 : items[0].start()]
-    shown = [as_written.get(line) or json.dumps(line, ensure_ascii=ascii_only) for line in lines]
+    now = edits.apply("".join(lines), made).splitlines(keepends=True)
+    shown = [as_written.get(line) or json.dumps(line, ensure_ascii=ascii_only) for line in now]
     return raw[: items[0].start()] + between.join(shown) + raw[items[-1].end() :]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
 
 from ...protocol.finding import Finding
 from ...protocol.words import chain
-from .layout import FUNCTIONS, Layout, Unfit
+from ..project.syntax import bound_by_import
+from .layout import Layout
+from .matchers import Unfit, first, imports_of_torch, method, require
 from .rebuilt import Change
 
 #: What a fixer gives: what is done, as a request, and the changes. It raises :class:`Unfit` where it is not certain.
@@ -17,26 +20,24 @@ Fixer = Callable[[Layout, Finding], Mended]
 Guards = list[tuple[ast.AST, str]]
 
 
+# Of a finding.
+
+
 def local(layout: Layout, finding: Finding) -> None:
     """A finding whose events are not all in one function is for people to think about."""
-    if not finding.certain and not finding.witness:
-        raise Unfit
-    site = finding.site
+    require(finding.certain or finding.witness)
+    places = {(site.path, site.function, site.cell) for site in [finding.site, *(s.site for s in finding.witness)]}
+    require(len(places) == 1)
+
+
+def witnessed(layout: Layout, finding: Finding) -> Iterator[ast.Call]:
+    """The calls among the events that led to a finding."""
     for step in finding.witness:
-        if (step.site.path, step.site.function, step.site.cell) != (site.path, site.function, site.cell):
-            raise Unfit
-
-
-def named(layout: Layout, node: ast.expr) -> str:
-    """The text of a name, an attribute or an item, which mean the same wherever they stand in a block."""
-    if chain(node) is None:
-        raise Unfit
-    return layout.source(node)
-
-
-def method(call: ast.Call, name: str) -> ast.expr | None:
-    """What a method of that name is called on."""
-    return call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == name else None
+        try:
+            call = layout.at(step.site, ast.Call)
+        except Unfit:
+            continue
+        yield call
 
 
 def stepping(layout: Layout, finding: Finding, *others: str) -> tuple[ast.Call, str, str]:
@@ -44,11 +45,7 @@ def stepping(layout: Layout, finding: Finding, *others: str) -> tuple[ast.Call, 
 
     One of the ``others``, which are methods of the scaler too, will do.
     """
-    for step in reversed(finding.witness):
-        try:
-            call = layout.at(step.site, ast.Call)
-        except Unfit:
-            continue
+    for call in reversed(list(witnessed(layout, finding))):
         scaler = next((on for name in ("step", *others) if (on := method(call, name)) is not None), None)
         if scaler is not None and len(call.args) == 1 and not call.keywords:
             return call, named(layout, scaler), named(layout, call.args[0])
@@ -57,22 +54,43 @@ def stepping(layout: Layout, finding: Finding, *others: str) -> tuple[ast.Call, 
 
 def scaling(layout: Layout, finding: Finding) -> tuple[ast.Call, str]:
     """The call that scales the loss among the events that led to a finding, with the scaler in words."""
-    for step in finding.witness:
-        try:
-            call = layout.at(step.site, ast.Call)
-        except Unfit:
-            continue
-        for inner in layout.calls(call, "scale"):
-            scaler = method(inner, "scale")
-            if scaler is not None:
-                return inner, named(layout, scaler)
-    raise Unfit
+    scales = (inner for call in witnessed(layout, finding) for inner in layout.calls(call, "scale"))
+    call = first(each for each in scales if method(each, "scale") is not None)
+    return call, owner(layout, call, "scale")
+
+
+# Of an expression.
+
+
+def named(layout: Layout, node: ast.expr) -> str:
+    """The text of a name, an attribute or an item, which mean the same wherever they stand in a block."""
+    require(chain(node) is not None)
+    return layout.source(node)
+
+
+def owner(layout: Layout, call: ast.Call, name: str) -> str:
+    """What a method of that name is called on, in words. Raises :class:`Unfit` for any other call."""
+    on = method(call, name)
+    if on is None:
+        raise Unfit
+    return named(layout, on)
+
+
+def call_statement(layout: Layout, call: ast.Call) -> ast.Expr:
+    """The statement of its own lines that a call is all of."""
+    statement = layout.statement(call)
+    if not isinstance(statement, ast.Expr) or statement.value is not call:
+        raise Unfit
+    return statement
 
 
 def of(layout: Layout, scope: ast.AST, name: str, owner: str) -> list[ast.Call]:
     """The calls of a method in a function on one object."""
     found = layout.calls(scope, name)
     return [call for call in found if (on := method(call, name)) is not None and layout.source(on) == owner]
+
+
+# Of what stands around.
 
 
 def guards(layout: Layout, node: ast.AST) -> Guards:
@@ -94,41 +112,42 @@ def whenever(first: Guards, second: Guards) -> bool:
 
 def may_be_none(layout: Layout, scope: ast.AST, name: str) -> bool:
     """Whether a program asks whether an object is there."""
-    for node in layout.on(name.rpartition(".")[2]):
-        tested: list[ast.expr] = []
-        if isinstance(node, ast.Compare) and any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
-            tested = [node.left, *node.comparators]
-        elif isinstance(node, (ast.If, ast.IfExp)):
-            tested = [node.test]
-        elif isinstance(node, ast.BoolOp):
-            tested = node.values
-        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            tested = [node.operand]
-        elif isinstance(node, ast.Assign) and chain(node.targets[0]) == name:
-            tested = [node.targets[0]] if isinstance(node.value, (ast.Constant, ast.IfExp)) else []
-        if any(chain(each) == name for each in tested):
-            return True
-    arguments = getattr(scope, "args", None)
-    if isinstance(arguments, ast.arguments):
-        positional = [*arguments.posonlyargs, *arguments.args]
-        given = positional[len(positional) - len(arguments.defaults) :]
-        given += [a for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is not None]
-        return any(a.arg == name for a in given)
-    return False
+    asked = (each for node in layout.on(name.rpartition(".")[2]) for each in _asked_for_truth(node))
+    if any(chain(each) == name for each in asked):
+        return True
+    given = getattr(scope, "args", None)
+    return isinstance(given, ast.arguments) and name in _with_defaults(given)
+
+
+def _asked_for_truth(node: ast.AST) -> list[ast.expr]:
+    """What a node asks for being there, or gives a value that may be none."""
+    match node:
+        case ast.Compare(left=left, ops=ops, comparators=others) if any(
+            isinstance(o, (ast.Is, ast.IsNot)) for o in ops
+        ):
+            return [left, *others]
+        case ast.If(test=test) | ast.IfExp(test=test):
+            return [test]
+        case ast.BoolOp(values=values):
+            return values
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return [operand]
+        case ast.Assign(targets=[target, *_], value=ast.Constant() | ast.IfExp()):
+            return [target]
+    return []
+
+
+def _with_defaults(given: ast.arguments) -> set[str]:
+    """The parameters that need not be given."""
+    positional = [*given.posonlyargs, *given.args]
+    keywords = [arg for arg, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is not None]
+    return {arg.arg for arg in [*positional[len(positional) - len(given.defaults) :], *keywords]}
 
 
 def means_one_thing(layout: Layout, name: str) -> bool:
     """Whether a name is bound once in a file; that of torch may be imported more often."""
     number = bindings(layout, name)
-    if name != "torch" or number == 1:
-        return number == 1
-    bound = sum(
-        a.name.partition(".")[0] == "torch" and not a.asname
-        for node in binders(layout, "torch")
-        if isinstance(node, ast.Import)
-        for a in node.names
-    )
-    return bound == number
+    return number == 1 or (name == "torch" and imports_of_torch(binders(layout, "torch")) == number)
 
 
 def binders(layout: Layout, name: str) -> list[ast.AST]:
@@ -138,20 +157,32 @@ def binders(layout: Layout, name: str) -> list[ast.AST]:
 
 def bindings(layout: Layout, name: str) -> int:
     """How often a name is bound in a file, in whatever scope."""
-    found: list[str] = []
-    for node in binders(layout, name):
-        if isinstance(node, ast.Import):
-            found += [alias.asname or alias.name.partition(".")[0] for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            found += [alias.asname or alias.name for alias in node.names]
-        elif isinstance(node, ast.Name):
-            found += [] if isinstance(node.ctx, ast.Load) else [node.id]
-        elif isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            found.append(node.name)
-        elif isinstance(node, ast.arg):
-            found.append(node.arg)
-        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
-            found += [node.name] if node.name else []
-        elif isinstance(node, (ast.Global, ast.Nonlocal)):
-            found += node.names
-    return found.count(name)
+    return sum(_bound(node).count(name) for node in binders(layout, name))
+
+
+def _bound(node: ast.AST) -> list[str]:
+    """The names that a node binds itself."""
+    match node:
+        case ast.Import() | ast.ImportFrom():
+            return [local for local, _ in bound_by_import(node)]
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
+            return [name]
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            return [name]
+        case ast.Global(names=names) | ast.Nonlocal(names=names):
+            return names
+    return []
+
+
+def until(layout: Layout, statements: Iterable[ast.stmt], names: Iterable[str]) -> list[ast.stmt]:
+    """The statements before the first in which a function or method of some names is called."""
+    return list(takewhile(lambda each: not any(layout.calls(each, name) for name in names), statements))
+
+
+def shifted(layout: Layout, first: int, last: int, indent: str, other: str) -> list[str]:
+    """Lines that are as far in as ``indent``, moved to where ``other`` ends; no string may go over several of them."""
+    require(not layout.strings(first, last))
+    rows = layout.lines[first - 1 : last]
+    return [other + row.removeprefix(indent) if row.startswith(indent) else row for row in rows]

@@ -9,42 +9,29 @@ from collections.abc import Sequence
 from ...protocol.fix import Edit
 from .edits import shrunk
 from .form import Form
-from .layout import Layout, Unfit
+from .layout import Layout
+from .matchers import require
 
 
 class Rebuilt:
-    """A call or a dictionary that is to be written anew. Raises :class:`Unfit` where that cannot be.
+    """A call or a dictionary that is to be written anew. Raises :class:`.Unfit` where that cannot be.
 
-    The changes are those of :class:`.Form`. ``place`` is what all of it takes the place of, where that is more than the
-    call.
+    ``place`` is what all of it takes the place of, where that is more than the call.
     """
 
-    __slots__ = ("_edit", "_old", "_place", "form")
+    __slots__ = ("_edit", "_form", "_old", "_place", "_text")
 
-    def __init__(
-        self,
-        layout: Layout,
-        node: ast.Call | ast.Dict,
-        *,
-        function: str | None = None,
-        first: Sequence[str] = (),
-        names: Sequence[str | None] = (),
-        last: Sequence[tuple[str, str]] = (),
-        value: tuple[int, str, str] | None = None,
-        drop: str = "",
-        place: ast.expr | None = None,
-    ) -> None:
-        text = layout.source(node)
-        self.form = Form(text, function=function, first=first, names=names, last=last, value=value, drop=drop)
+    def __init__(self, layout: Layout, node: ast.Call | ast.Dict, form: Form, *, place: ast.expr | None = None) -> None:
+        self._form = form
         if isinstance(node, ast.Call):
-            _refuse_unfit(self.form, node)
-        elif not node.keys:
+            _refuse_unfit(form, node)
+        else:
             # No item shows how they are spaced.
-            raise Unfit
-        if last and _closed(layout, node):
-            raise Unfit
+            require(node.keys)
+        require(not form.last or not _closed(layout, node))
         self._place = layout.span(place or node)
-        self._old = layout.source(place) if place else text
+        self._text = layout.source(node)
+        self._old = layout.source(place) if place else self._text
         self._edit: Edit | None = None
 
     @property
@@ -57,7 +44,7 @@ class Rebuilt:
         if self._edit is None:
             from . import rewrite
 
-            self._edit = shrunk(*self._place[:2], self._old, rewrite.written(self.form))
+            self._edit = shrunk(*self._place[:2], self._old, rewrite.written(self._text, self._form))
         return self._edit
 
 
@@ -67,26 +54,32 @@ Change = Edit | Rebuilt
 
 def _refuse_unfit(form: Form, call: ast.Call) -> None:
     """Refuse changes that the arguments of a call do not allow."""
-    starred = any(isinstance(arg, ast.Starred) for arg in call.args)
     given = [keyword.arg for keyword in call.keywords]
-    alone = len(call.args) == 1 and not given
-    if alone and isinstance(call.args[0], ast.GeneratorExp) and (form.first or form.names or form.last):
-        # Its brackets may be those of the call.
-        raise Unfit
-    if form.names:
-        named = form.names[: len(call.args)]
-        first = next((number for number, name in enumerate(named) if name), len(named))
-        if starred or len(named) < len(call.args) or None in named[first:]:
-            raise Unfit
-    if form.last and None in given:
-        # It may be given already.
-        raise Unfit
-    if form.value is not None:
-        number, name, _ = form.value
-        if starred or None in given or (number < len(call.args)) + given.count(name) != 1:
-            raise Unfit
-    if form.drop and form.drop not in given:
-        raise Unfit
+    if form.first or form.names or form.last:
+        # The brackets of a generator may be those of the call.
+        require(given or [type(arg) for arg in call.args] != [ast.GeneratorExp])
+    require(not form.names or _may_be_named(form.names, call.args))
+    # It may be given already.
+    require(not form.last or None not in given)
+    require(form.value is None or _is_given_once(*form.value[:2], call))
+    require(not form.drop or form.drop in given)
+
+
+def _may_be_named(names: Sequence[str | None], args: Sequence[ast.expr]) -> bool:
+    """Whether all arguments have names from the first one on that gets one."""
+    named = names[: len(args)]
+    first = next((number for number, name in enumerate(named) if name), len(named))
+    return not _unpacks(args) and len(named) == len(args) and None not in named[first:]
+
+
+def _is_given_once(number: int, name: str, call: ast.Call) -> bool:
+    """Whether a call certainly has an argument, by its number or by its name."""
+    given = [keyword.arg for keyword in call.keywords]
+    return not _unpacks(call.args) and None not in given and (number < len(call.args)) + given.count(name) == 1
+
+
+def _unpacks(args: Sequence[ast.expr]) -> bool:
+    return any(isinstance(arg, ast.Starred) for arg in args)
 
 
 def _closed(layout: Layout, node: ast.Call | ast.Dict) -> bool:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
+from itertools import takewhile
 
 from ...protocol.finding import Finding
 from ...protocol.fix import Edit
 from ...protocol.words import chain
-from ..project.syntax import walk
-from .layout import FUNCTIONS, Layout, Unfit
-from .queries import Mended, local, means_one_thing
+from ..project.syntax import tail, walk
+from .edits import around, insertion
+from .form import Form
+from .layout import FUNCTIONS, Layout
+from .matchers import Unfit, argument, assignments, expect, first, last_name, of_kind, only, require
+from .queries import Mended, call_statement, local, means_one_thing, until, witnessed
 from .rebuilt import Rebuilt
 
 #: The types of device that a string may name.
@@ -31,32 +35,26 @@ STRAIGHT = (
 
 def correct_arguments(layout: Layout, finding: Finding) -> Mended:
     call = layout.at(finding.site, ast.Call)
-    called = chain(call.func) or ""
     # What has the name by an import alone is autocast on every path.
-    if called.rpartition(".")[2] != "autocast" or not means_one_thing(layout, called.partition(".")[0]):
-        raise Unfit
+    require(last_name(call.func) == "autocast")
+    require(means_one_thing(layout, (chain(call.func) or "").partition(".")[0]))
     if finding.label == "autocast:device-object":
-        given = next((k.value for k in call.keywords if k.arg == "device_type"), None) or next(iter(call.args), None)
-        if given is None or (chain(given) is None and not isinstance(given, ast.Call)):
-            raise Unfit
+        given = argument(call, "device_type") or first(call.args)
+        require(chain(given) is not None or isinstance(given, ast.Call))
         value = f"{layout.source(given)}.type"
-        return f"Pass the type of the device: `{value}`", [Rebuilt(layout, call, value=(0, "device_type", value))]
+        return f"Pass the type of the device: `{value}`", [Rebuilt(layout, call, Form(value=(0, "device_type", value)))]
     if finding.label == "autocast:no-device" and not call.args:
-        devices = _devices(layout)
-        if len(devices) != 1:
-            raise Unfit
-        return "Pass the device type", [Rebuilt(layout, call, first=[f'device_type="{devices.pop()}"'])]
-    if finding.label == "autocast:bool-dtype" and len(call.args) == 2:
-        # The second argument has been `enabled` before.
-        return "Pass `enabled` by its name", [Rebuilt(layout, call, names=(None, "enabled"))]
-    raise Unfit
+        return "Pass the device type", [Rebuilt(layout, call, Form(first=[f'device_type="{only(_devices(layout))}"']))]
+    require(finding.label == "autocast:bool-dtype" and len(call.args) == 2)
+    # The second argument has been `enabled` before.
+    return "Pass `enabled` by its name", [Rebuilt(layout, call, Form(names=(None, "enabled")))]
 
 
 def _devices(layout: Layout) -> set[str]:
     """The types of device that a file speaks of."""
     found = {"cuda"} if re.search(r"\.cuda\b", layout.text) else set()
-    for node in layout.on(*DEVICES):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+    for node in of_kind(layout.on(*DEVICES), ast.Constant):
+        if isinstance(node.value, str):
             kind, _, number = node.value.partition(":")
             if kind in DEVICES and (not number or number.isdecimal()):
                 found.add(kind)
@@ -68,106 +66,81 @@ def leave_region(layout: Layout, finding: Finding) -> Mended:
     local(layout, finding)
     call = layout.at(finding.site, ast.Call)
     region = next((each for each in layout.around(call) if isinstance(each, (ast.With, ast.AsyncWith))), None)
-    if region is None or layout.scope(region) is not layout.scope(call) or len(region.items) != 1:
+    if region is None:
         raise Unfit
-    entered = layout.span(region.items[0].context_expr)
-    if all((s.site.line, s.site.column) != entered[:2] for s in finding.witness):
-        raise Unfit
-    statement = next((s for block, s in layout.blocks(call) if block is region.body), None)
-    if statement is None:
-        raise Unfit
-    at = region.body.index(statement)
-    moved = region.body[at:]
-    if not at or not all(map(_is_dtype_free, moved)) or not all(map(layout.alone, [region, *moved])):
-        raise Unfit
-    first, last = layout.head(statement), moved[-1].end_lineno or 0
-    inner, outer = layout.indent(statement), layout.indent(region)
-    if layout.strings(first, last) or not inner.startswith(outer):
-        raise Unfit
+    require(layout.scope(region) is layout.scope(call))
+    entered = layout.span(only(region.items).context_expr)[:2]
+    require(any((step.site.line, step.site.column) == entered for step in finding.witness))
+    moved = _trailing(layout, region, call)
+    top, last = layout.head(moved[0]), moved[-1].end_lineno or 0
+    inner, outer = layout.indent(moved[0]), layout.indent(region)
+    require(inner.startswith(outer) and not layout.strings(top, last))
     while last < len(layout.lines) and layout.lines[last].startswith(inner + "#"):
         last += 1
     edits = [
         Edit(line, len(outer), line, len(inner), "")
-        for line in range(first, last + 1)
+        for line in range(top, last + 1)
         if layout.lines[line - 1].startswith(inner)
     ]
     return "Dedent what trails in the autocast block from the backward pass on", edits
 
 
+def _trailing(layout: Layout, region: ast.With | ast.AsyncWith, call: ast.Call) -> list[ast.stmt]:
+    """The statements of a region from that of a call on, which are not all of it and may as well stand outside."""
+    at = region.body.index(first(each for block, each in layout.blocks(call) if block is region.body))
+    moved = region.body[at:]
+    require(at and all(map(_is_dtype_free, moved)) and all(map(layout.alone, [region, *moved])))
+    return moved
+
+
 def _is_dtype_free(statement: ast.stmt) -> bool:
-    for node in walk(statement):
-        if isinstance(node, ast.stmt) and not isinstance(node, STRAIGHT):
-            return False
-        if isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if name not in DTYPE_FREE:
-                return False
-        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.MatMult, ast.Pow)):
-            return False
-        if isinstance(node, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.Lambda, ast.comprehension)):
-            return False
-    return True
+    return not any(map(_may_compute, walk(statement)))
 
 
-# AMP102.
+def _may_compute(node: ast.AST) -> bool:
+    match node:
+        case ast.stmt():
+            return not isinstance(node, STRAIGHT)
+        case ast.Call():
+            return tail(node.func) not in DTYPE_FREE
+        case ast.BinOp(op=op):
+            return isinstance(op, (ast.MatMult, ast.Pow))
+    return isinstance(node, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.Lambda, ast.comprehension))
 
 
 def construct_again(layout: Layout, finding: Finding) -> Mended:
     """Enters an autocast of its own where one is open that has been constructed once for both."""
     local(layout, finding)
     entered = layout.at(finding.site, ast.Name)
-    item = layout.parent(entered)
-    made = [
-        node
-        for node in layout.on(entered.id)
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == entered.id
-    ]
-    if not isinstance(item, ast.withitem) or item.optional_vars is not None or not means_one_thing(layout, entered.id):
-        raise Unfit
-    if len(made) != 1 or len(made[0].targets) != 1 or not isinstance(made[0].value, ast.Call):
-        raise Unfit
-    call = made[0].value
+    item = expect(layout.parent(entered), ast.withitem)
+    require(item.optional_vars is None and means_one_thing(layout, entered.id))
+    made = only(assignments(layout.on(entered.id), entered.id))
+    only(made.targets)
+    call = expect(made.value, ast.Call)
     source = layout.source(call)
-    if (chain(call.func) or "").rpartition(".")[2] != "autocast" or "\n" in source:
-        raise Unfit
-    scope = layout.scope(made[0])
-    if scope is not layout.tree and scope is not layout.scope(entered):
-        raise Unfit
+    require(last_name(call.func) == "autocast" and "\n" not in source)
+    require(layout.scope(made) in (layout.tree, layout.scope(entered)))
     for node in layout.within(call):
         # What it was given must be what it is given there.
-        if isinstance(node, ast.Name) and not means_one_thing(layout, node.id):
-            raise Unfit
-        if node is not call and isinstance(node, (ast.Call, ast.NamedExpr, ast.Lambda, ast.comprehension)):
-            raise Unfit
+        require(not isinstance(node, ast.Name) or means_one_thing(layout, node.id))
+        require(node is call or not isinstance(node, (ast.Call, ast.NamedExpr, ast.Lambda, ast.comprehension)))
     return f"Enter a new `{source}`", [Edit(*layout.span(entered), source)]
-
-
-# AMP605.
 
 
 def region_without_cache(layout: Layout, finding: Finding) -> Mended:
     local(layout, finding)
     layout.at(finding.site, ast.Call)
-    for step in finding.witness:
-        try:
-            call = layout.at(step.site, ast.Call)
-        except Unfit:
-            continue
-        if (chain(call.func) or "").rpartition(".")[2] == "autocast":
-            break
+    call = first(each for each in witnessed(layout, finding) if last_name(each.func) == "autocast")
+    require(isinstance(layout.parent(call), ast.withitem) and len(call.args) <= 2)
+    if argument(call, "cache_enabled") is not None:
+        change = Rebuilt(layout, call, Form(value=(3, "cache_enabled", "False")))
     else:
-        raise Unfit
-    if not isinstance(layout.parent(call), ast.withitem) or len(call.args) > 2:
-        raise Unfit
-    if any(keyword.arg == "cache_enabled" for keyword in call.keywords):
-        change = Rebuilt(layout, call, value=(3, "cache_enabled", "False"))
-    else:
-        change = Rebuilt(layout, call, last=[("cache_enabled", "False")])
+        change = Rebuilt(layout, call, Form(last=[("cache_enabled", "False")]))
     return "Enter the region with `cache_enabled=False`", [change]
 
 
-# AMP105.
-
+#: Statements that compute nothing.
+DECLARING = (*FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal)
 #: What a forward pass and its loss end with.
 BEHIND = ("backward", "step", "zero_grad", "unscale_", "update", "clip_grad_norm_", "clip_grad_value_")
 
@@ -175,29 +148,25 @@ BEHIND = ("backward", "step", "zero_grad", "unscale_", "update", "clip_grad_norm
 def enter_region(layout: Layout, finding: Finding) -> Mended:
     """Enters the region that is constructed and dropped, for what computes outputs and losses right behind it."""
     call = layout.at(finding.site, ast.Call)
-    statement = layout.statement(call)
-    if finding.label != "scope:expression" or not isinstance(statement, ast.Expr) or statement.value is not call:
-        raise Unfit
-    block = layout.block(statement)
-    inside: list[ast.stmt] = []
-    for each in block[block.index(statement) + 1 :]:
-        if isinstance(each, (*FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal)):
-            break
-        if any(layout.calls(each, name) for name in BEHIND):
-            break
-        inside.append(each)
-    if not inside or not all(map(layout.alone, inside)):
-        raise Unfit
-    first, last = statement.end_lineno or 0, inside[-1].end_lineno or 0
+    require(finding.label == "scope:expression")
+    statement = call_statement(layout, call)
+    inside = _forward(layout, statement)
+    require(inside and all(map(layout.alone, inside)))
+    above, last = statement.end_lineno or 0, inside[-1].end_lineno or 0
     indent = layout.indent(statement)
     step = "\t" if indent.startswith("\t") or "\n\t" in layout.text else "    "
-    if layout.strings(first + 1, last) or "\\\n" in "\n".join(layout.lines[first:last]) + "\n":
-        raise Unfit
-    line, column, end_line, end_column = layout.span(statement)
-    edits = [Edit(line, column, line, column, "with "), Edit(end_line, end_column, end_line, end_column, ":")]
-    edits += [
-        Edit(number, len(indent), number, len(indent), step)
-        for number in range(first + 1, last + 1)
-        if layout.lines[number - 1].strip()
+    require(not layout.strings(above + 1, last) and not any(row.endswith("\\") for row in layout.lines[above:last]))
+    numbers = [number for number in range(above + 1, last + 1) if layout.lines[number - 1].strip()]
+    edits = [
+        *around(layout.span(statement), "with ", ":"),
+        *(insertion(number, len(indent), step) for number in numbers),
     ]
-    return f"Enter `{layout.source(call)}` for what follows" if line == end_line else "Enter the region", edits
+    single = statement.lineno == above
+    return f"Enter `{layout.source(call)}` for what follows" if single else "Enter the region", edits
+
+
+def _forward(layout: Layout, statement: ast.stmt) -> list[ast.stmt]:
+    """What follows a statement in its block, up to what a forward pass and its loss end with."""
+    block = layout.block(statement)
+    computing = until(layout, block[block.index(statement) + 1 :], BEHIND)
+    return list(takewhile(lambda each: not isinstance(each, DECLARING), computing))

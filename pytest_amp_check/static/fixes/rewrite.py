@@ -20,30 +20,37 @@ EQUAL = cst.AssignEqual(NOTHING, NOTHING)
 COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 
 
-def written(form: Form) -> str:
-    """The text of a call or of a dictionary made form. Raises :class:`.Unwritten`."""
-    node = _parsed(form.text)
+def written(text: str, form: Form) -> str:
+    """The text of a call or of a dictionary, with its changes. Raises :class:`.Unwritten`."""
+    node = _parsed(text)
     if not isinstance(node, (cst.Call, cst.Dict)):
         raise _failed()
     row = _Row(node)
     if isinstance(node, cst.Dict):
         row.extend([cst.DictElement(_parsed(key), _parsed(value)) for key, value in form.last])
         return _code(row.dictionary(node))
-    for number, part in enumerate(row.parts):
-        assert isinstance(part, cst.Arg)
-        name = part.keyword.value if part.keyword is not None else None
-        if form.value is not None and (form.value[0] == number if name is None else form.value[1] == name):
-            row.parts[number] = part.with_changes(value=_parsed(form.value[2]))
-        elif form.names and name is None and not part.star and form.names[number] is not None:
-            row.parts[number] = part.with_changes(keyword=_parsed(form.names[number] or ""), equal=EQUAL)
-        elif form.drop and form.drop == name:
-            row.drop(number)
-            break
+    args = [part for part in row.parts if isinstance(part, cst.Arg)]
+    row.parts = [_changed(form, number, arg) for number, arg in enumerate(args)]
+    if form.drop:
+        row.drop([_keyword(arg) for arg in args].index(form.drop))
     row.precede([_argument(each) for each in form.first])
     row.extend([_argument(f"{name}={value}") for name, value in form.last])
     if form.function is not None:
         node = node.with_changes(func=_parsed(form.function))
     return _code(row.call(node))
+
+
+def _changed(form: Form, number: int, arg: cst.Arg) -> cst.Arg:
+    """An argument with another value, or a name."""
+    keyword = _keyword(arg)
+    if form.value is not None and (form.value[0] == number if keyword is None else form.value[1] == keyword):
+        return arg.with_changes(value=_parsed(form.value[2]))
+    name = form.names[number] if form.names and keyword is None and not arg.star else None
+    return arg.with_changes(keyword=_parsed(name), equal=EQUAL) if name is not None else arg
+
+
+def _keyword(arg: cst.Arg) -> str | None:
+    return arg.keyword.value if arg.keyword is not None else None
 
 
 class _Row:

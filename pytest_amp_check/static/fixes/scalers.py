@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 
 from ...protocol.finding import Finding
-from ...protocol.fix import Edit
 from ...protocol.words import chain
-from .layout import LOOPS, Layout, Unfit
-from .queries import Mended, named
+from .edits import insertion
+from .form import Form
+from .layout import LOOPS, Layout
+from .matchers import Unfit, arguments, expect, only, require
+from .queries import Mended, named, shifted
 from .rebuilt import Rebuilt
 
 #: The parameters of a scaler behind its device.
@@ -17,49 +19,47 @@ OLD_ORDER = ("init_scale", "growth_factor", "backoff_factor", "growth_interval",
 
 def construct_before_loop(layout: Layout, finding: Finding) -> Mended:
     call = layout.at(finding.site, ast.Call)
-    statement = layout.statement(call)
-    if not isinstance(statement, ast.Assign) or statement.value is not call or len(statement.targets) != 1:
+    statement = expect(layout.statement(call), ast.Assign)
+    require(statement.value is call)
+    scaler = named(layout, only(statement.targets))
+    loop = expect(layout.parent(statement), ast.stmt)
+    if not isinstance(loop, LOOPS):
         raise Unfit
-    scaler = named(layout, statement.targets[0])
-    loop = layout.parent(statement)
-    if not isinstance(loop, LOOPS) or statement not in loop.body or len(loop.body) == 1:
-        raise Unfit
-    assert isinstance(loop, ast.stmt)
-    stored = {
+    require(statement in loop.body and len(loop.body) > 1 and layout.alone(loop))
+    stored = [
         chain(node) for node in layout.within(loop) if isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del))
-    }
-    heads = {text.partition(".")[0].partition("[")[0] for text in stored if text}
-    for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
-        for node in layout.within(argument):
-            if isinstance(node, ast.Name) and node.id in heads:
-                raise Unfit
-            if isinstance(node, (ast.Await, ast.NamedExpr, ast.Yield)):
-                raise Unfit
-            if isinstance(node, ast.Call) and chain(node.func) not in ("torch.cuda.is_available", "float", "int"):
-                raise Unfit
-    bound = [
-        node for node in layout.within(loop) if isinstance(node, (ast.Name, ast.Attribute)) and chain(node) == scaler
     ]
-    if sum(isinstance(node.ctx, ast.Store) for node in bound) != 1:
-        raise Unfit
+    heads = {text.partition(".")[0].partition("[")[0] for text in stored if text}
+    given = [node for argument in arguments(call) for node in layout.within(argument)]
+    require(not any(_may_vary(node, heads) for node in given))
+    only(node for node in layout.within(loop) if _stores(node, scaler))
     first, last = layout.head(statement), statement.end_lineno or statement.lineno
     inner, outer = layout.indent(statement), layout.indent(loop)
-    if not layout.alone(loop) or not inner.startswith(outer) or layout.strings(first, last):
-        raise Unfit
-    rows = [outer + row[len(inner) :] if row.startswith(inner) else row for row in layout.lines[first - 1 : last]]
-    above = layout.head(loop)
-    edits = [Edit(above, 0, above, 0, "".join(f"{row}\n" for row in rows)), layout.without(first, last)]
+    require(inner.startswith(outer))
+    rows = shifted(layout, first, last, inner, outer)
+    edits = [insertion(layout.head(loop), 0, "".join(f"{row}\n" for row in rows)), layout.without(first, last)]
     return f"Construct `{scaler}` before the loop", edits
 
 
-# AMP216.
+def _stores(node: ast.AST, name: str) -> bool:
+    """Whether a node is a name, or an attribute, that is given a value."""
+    return isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store) and chain(node) == name
+
+
+def _may_vary(node: ast.AST, stored: set[str]) -> bool:
+    """Whether a part of an argument may be another one each time around, where some names are stored."""
+    match node:
+        case ast.Name(id=name):
+            return name in stored
+        case ast.Call(func=func):
+            return chain(func) not in ("torch.cuda.is_available", "float", "int")
+    return isinstance(node, (ast.Await, ast.NamedExpr, ast.Yield))
 
 
 def name_arguments(layout: Layout, finding: Finding) -> Mended:
     """Names the arguments that are given in the order that they had before there was a device."""
     call = layout.at(finding.site, ast.Call)
     keyword = finding.names.get("keyword", "")
-    if finding.label != "scaler:number-as-device" or not call.args:
-        raise Unfit
+    require(finding.label == "scaler:number-as-device" and call.args)
     names = ("enabled",) if keyword == "enabled" else OLD_ORDER
-    return "Pass the arguments by their names", [Rebuilt(layout, call, names=names)]
+    return "Pass the arguments by their names", [Rebuilt(layout, call, Form(names=names))]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ...protocol.named import NamedTuple
 from ...protocol.words import chain
 from .roles import Roles
-from .syntax import children, walk
+from .syntax import bound_by_import, children, tail, walk
 
-_FUNCTIONS = frozenset((ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _NUMBERS = frozenset((int, float))
+#: The largest number that float16 holds.
+HIGHEST = 65504
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 #: Stand in for what is no identifier: a remainder or a counter, a number that float16 cannot hold, and one that it
@@ -70,11 +75,9 @@ class Function:
     def decorator_names(self) -> Iterator[str]:
         """Last parts of the names of its decorators."""
         for decorator in self.decorators:
-            target = decorator.func if isinstance(decorator, ast.Call) else decorator
-            if isinstance(target, ast.Attribute):
-                yield target.attr
-            elif isinstance(target, ast.Name):
-                yield target.id
+            name = tail(decorator.func if isinstance(decorator, ast.Call) else decorator)
+            if name:
+                yield name
 
     def abstract(self) -> bool:
         """Whether another class is to say what it does."""
@@ -82,10 +85,10 @@ class Function:
             return True
         if isinstance(self.node, ast.Lambda):
             return False
-        body = [s for s in self.node.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
-        raised = body[0].exc if len(body) == 1 and isinstance(body[0], ast.Raise) else None
-        raised = raised.func if isinstance(raised, ast.Call) else raised
-        return isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
+        match [s for s in self.node.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]:
+            case [ast.Raise(exc=ast.Name(id=raised) | ast.Call(func=ast.Name(id=raised)))]:
+                return raised == "NotImplementedError"
+        return False
 
     @property
     def decorators(self) -> list[ast.expr]:
@@ -169,31 +172,42 @@ class Class:
             return
         me = parameters[0].arg
         for node in walk(method.node):
-            targets: list[ast.expr]
             if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
                 self._changed.add(node.target.attr)
                 if isinstance(node.op, ast.Add):
                     self._counted.add(node.target.attr)
-                continue
-            if isinstance(node, ast.Assign):
-                targets, value = node.targets, node.value
-            elif isinstance(node, ast.AnnAssign) and node.value is not None:
-                targets, value = [node.target], node.value
-            else:
-                continue
-            for target in targets:
-                pairs = [(target, value)]
-                if (
-                    isinstance(target, ast.Tuple)
-                    and isinstance(value, ast.Tuple)
-                    and len(target.elts) == len(value.elts)
-                ):
-                    pairs = list(zip(target.elts, value.elts, strict=True))
-                for left, right in pairs:
-                    if isinstance(left, ast.Attribute) and isinstance(left.value, ast.Name) and left.value.id == me:
-                        self._assigned.setdefault(left.attr, []).append((method, right))
-                        if method.name != "__init__":
-                            self._changed.add(left.attr)
+            for left, right in _assigned(node):
+                if isinstance(left, ast.Attribute) and isinstance(left.value, ast.Name) and left.value.id == me:
+                    self._assigned.setdefault(left.attr, []).append((method, right))
+                    if method.name != "__init__":
+                        self._changed.add(left.attr)
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What a statement assigns to, and what, tuples taken apart."""
+    targets: list[ast.expr]
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            pass
+        case ast.AnnAssign(target=declared, value=ast.expr() as value):
+            targets = [declared]
+        case _:
+            return
+    for target in targets:
+        match target, value:
+            case ast.Tuple(elts=lefts), ast.Tuple(elts=rights) if len(lefts) == len(rights):
+                yield from zip(lefts, rights, strict=True)
+            case _:
+                yield target, value
+
+
+class _Scope(NamedTuple):
+    """A module, a function or a class, by its node, and the words that are found in it."""
+
+    node: ast.AST
+    cls: Class | None
+    words: set[str]
+    function: Function | None
 
 
 class Module:
@@ -260,75 +274,88 @@ class Module:
 
     def _index(self, tree: ast.Module) -> None:
         """Find functions and classes, what each names, and how what they name is used: in one walk over the tree."""
-        words: set[str] = set()
+        whole = _Scope(tree, None, set(), None)
+        scopes: list[_Scope] = [whole]
         found: dict[Function | Class, set[str]] = {}
-        scopes: list[tuple[ast.AST, Class | None, set[str], Function | None]] = [(tree, None, words, None)]
-        for top, cls, seen, function in scopes:
-            stack = [top]
+        # What most nodes are is looked for here, the rest in a table.
+        roles = self._roles
+        for scope in scopes:
+            words = scope.words
+            stack = [scope.node]
             while stack:
                 node = stack.pop()
                 for child in children(node):
                     kind = type(child)
                     if kind is ast.Name:
-                        seen.add(child.id)  # type: ignore[attr-defined]
+                        words.add(child.id)  # type: ignore[attr-defined]
                     elif kind is ast.Constant:
-                        value = child.value  # type: ignore[attr-defined]
-                        if type(value) in _NUMBERS:
-                            if abs(value) > 65504:
-                                seen.add(LARGE_NUMBER)
-                            elif 0 < value < 1.6e-5:
-                                seen.add(SMALL_NUMBER)
+                        if type(child.value) in _NUMBERS and not 1 <= child.value <= HIGHEST:  # type: ignore[attr-defined]
+                            words.update(_telling(child.value))  # type: ignore[attr-defined]
                     elif kind is ast.Attribute:
-                        seen.add(child.attr)  # type: ignore[attr-defined]
-                        self._roles.note_attribute(child)  # type: ignore[arg-type]
+                        words.add(child.attr)  # type: ignore[attr-defined]
+                        roles.note_attribute(child)  # type: ignore[arg-type]
                         stack.append(child)
                     elif kind is ast.Call:
-                        self._roles.note_call(child)  # type: ignore[arg-type]
+                        roles.note_call(child)  # type: ignore[arg-type]
                         stack.append(child)
-                    elif kind in _FUNCTIONS:
-                        made = Function(child, self, cls if node is top else None)  # type: ignore[arg-type]
-                        self.functions[child] = made
-                        if made.cls is not None and kind is not ast.Lambda:
-                            made.cls.methods.setdefault(made.name, made)
-                        self.named.setdefault(made.name, []).append(made)
-                        found[made] = set()
-                        scopes.append((child, None, found[made], made))
-                        if kind is ast.Lambda:
-                            seen.add(made.name)
-                    elif kind is ast.ClassDef:
-                        new = Class(child, self)  # type: ignore[arg-type]
-                        self.classes[child] = new
-                        found[new] = set()
-                        scopes.append((child, new, found[new], None))
+                    elif kind in _SCOPES:
+                        held = self._define(child, scope, node)
+                        scopes.append(held)
+                        found[held.cls or held.function] = held.words  # type: ignore[index]
                     elif kind is ast.alias:
-                        self._alias_of_import(node, child, seen)  # type: ignore[arg-type]
+                        self._alias_of_import(node, child, words)  # type: ignore[arg-type]
                     else:
-                        if kind is ast.Assign:
-                            self._alias(child)  # type: ignore[arg-type]
-                        elif kind is ast.AugAssign or (kind is ast.BinOp and type(child.op) is ast.Mod):  # type: ignore[attr-defined]
-                            seen.add(COUNTING)
-                        elif kind is ast.ExceptHandler:
-                            if catches_import(child):  # type: ignore[arg-type]
-                                self.shims.update(walk(child))
-                        elif kind is ast.Yield or kind is ast.YieldFrom:
-                            seen.add("yield")
-                            if function is not None:
-                                function.generator = True
+                        note = _NOTES.get(kind)
+                        if note is not None:
+                            note(self, child, scope)
                         stack.append(child)
-        self._add_aliases([words, *found.values()])
-        self.words = frozenset(words)
+        self._add_aliases([each.words for each in scopes])
+        self.words = frozenset(whole.words)
         self.identifiers = self.words.union(*found.values())
         for holder, inner in found.items():
             holder.words = frozenset(inner)
+
+    def _define(self, node: ast.AST, scope: _Scope, parent: ast.AST) -> _Scope:
+        """The function or class that a node in a scope is."""
+        if isinstance(node, ast.ClassDef):
+            cls = self.classes[node] = Class(node, self)
+            return _Scope(node, cls, set(), None)
+        assert isinstance(node, FunctionNode)
+        function = self.functions[node] = Function(node, self, scope.cls if parent is scope.node else None)
+        self.named.setdefault(function.name, []).append(function)
+        if isinstance(node, ast.Lambda):
+            scope.words.add(function.name)
+        elif function.cls is not None:
+            function.cls.methods.setdefault(function.name, function)
+        return _Scope(node, None, set(), function)
+
+    def _note_assignment(self, node: ast.Assign, scope: _Scope) -> None:
+        """Names given to a function or a class: ``ac = torch.autocast``, ``ac = partial(autocast, "cuda")``."""
+        value = node.value
+        sources = [value.func, *value.args] if isinstance(value, ast.Call) else [value]
+        words = set(filter(None, map(tail, sources)))
+        for target in node.targets:
+            if words and isinstance(target, ast.Name):
+                self.aliases.setdefault(target.id, set()).update(words)
+
+    def _note_counting(self, node: ast.AugAssign | ast.BinOp, scope: _Scope) -> None:
+        if isinstance(node, ast.AugAssign) or isinstance(node.op, ast.Mod):
+            scope.words.add(COUNTING)
+
+    def _note_handler(self, node: ast.ExceptHandler, scope: _Scope) -> None:
+        if catches_import(node):
+            self.shims.update(walk(node))
+
+    def _note_yield(self, node: ast.AST, scope: _Scope) -> None:
+        scope.words.add("yield")
+        if scope.function is not None:
+            scope.function.generator = True
 
     def _alias_of_import(self, node: ast.AST, alias: ast.alias, seen: set[str]) -> None:
         last = alias.name.rpartition(".")[2]
         seen.add(last)
         if alias.asname:
             self.aliases.setdefault(alias.asname, set()).add(last)
-        self._import(node, alias)
-
-    def _import(self, node: ast.AST, alias: ast.alias) -> None:
         if isinstance(node, ast.ImportFrom):
             imported = Imported(node.module or "", alias.name, node.level)
             if alias.name == "*":
@@ -347,19 +374,6 @@ class Module:
             _bind(self.tree.body, sure, instead)
             self._bindings = {**instead, **sure}
         return self._bindings
-
-    def _alias(self, node: ast.Assign) -> None:
-        """Names given to a function or a class: ``ac = torch.autocast``, ``ac = partial(autocast, "cuda")``."""
-        value = node.value
-        sources = [value.func, *value.args] if isinstance(value, ast.Call) else [value]
-        words = {
-            s.attr if isinstance(s, ast.Attribute) else s.id
-            for s in sources
-            if isinstance(s, (ast.Attribute, ast.Name))
-        }
-        for target in node.targets:
-            if words and isinstance(target, ast.Name):
-                self.aliases.setdefault(target.id, set()).update(words)
 
     def _add_aliases(self, holders: list[set[str]]) -> None:
         """Let whoever uses an alias use what it stands for."""
@@ -383,28 +397,44 @@ class Module:
         return len(self.lines[line - 1].encode("utf-8", "replace")[:offset].decode("utf-8", "ignore"))
 
 
+#: The kinds of node that have words of their own.
+_SCOPES = frozenset((ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef))
+#: What is noted of other kinds of node.
+_NOTES: dict[type[ast.AST], Callable[[Module, Any, _Scope], None]] = {
+    ast.Assign: Module._note_assignment,
+    ast.AugAssign: Module._note_counting,
+    ast.BinOp: Module._note_counting,
+    ast.ExceptHandler: Module._note_handler,
+    ast.Yield: Module._note_yield,
+    ast.YieldFrom: Module._note_yield,
+}
+
+
+def _telling(number: float) -> tuple[str, ...]:
+    """What stands for a number that float16 does not hold as it is."""
+    if abs(number) > HIGHEST:
+        return (LARGE_NUMBER,)
+    return (SMALL_NUMBER,) if 0 < number < 1.6e-5 else ()
+
+
 def _bind(statements: list[ast.stmt], sure: dict[str, list[ast.stmt]], instead: dict[str, list[ast.stmt]]) -> None:
     """Collect what statements give values to; ``instead`` takes what an ``else`` or a handler does."""
     for statement in statements:
-        if isinstance(statement, (ast.If, ast.Try)):
-            _bind(statement.body, sure, instead)
-            others = [*statement.orelse]
-            if isinstance(statement, ast.Try):
-                for handler in statement.handlers:
-                    others += handler.body
-                _bind(statement.finalbody, sure, instead)
-            _bind(others, instead, instead)
-        elif isinstance(statement, ast.With):
-            _bind(statement.body, sure, instead)
-        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
-            for alias in statement.names:
-                name = alias.asname or (
-                    alias.name if isinstance(statement, ast.ImportFrom) else alias.name.partition(".")[0]
-                )
-                sure.setdefault(name, []).append(statement)
-        elif isinstance(statement, (ast.Assign, ast.AnnAssign, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            for name in stored_names([statement])[0]:
-                sure.setdefault(name, []).append(statement)
+        match statement:
+            case ast.If(body=body, orelse=others):
+                _bind(body, sure, instead)
+                _bind(others, instead, instead)
+            case ast.Try(body=body, orelse=others, handlers=handlers, finalbody=last):
+                _bind([*body, *last], sure, instead)
+                _bind([*others, *(each for handler in handlers for each in handler.body)], instead, instead)
+            case ast.With(body=body):
+                _bind(body, sure, instead)
+            case ast.Import() | ast.ImportFrom():
+                for name, _ in bound_by_import(statement):
+                    sure.setdefault(name, []).append(statement)
+            case ast.Assign() | ast.AnnAssign() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                for name in stored_names([statement])[0]:
+                    sure.setdefault(name, []).append(statement)
 
 
 def catches_import(handler: ast.ExceptHandler) -> bool:
@@ -421,24 +451,30 @@ def stored_names(nodes: list[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]
     known = _stored.get(id(nodes))
     if known is not None and known[0] is nodes:
         return known[1]
-    names: set[str] = set()
-    attributes: set[str] = set()
-    stack: list[ast.AST] = list(nodes)
-    while stack:
-        node = stack.pop()
-        if isinstance(node, ast.Name):
-            if isinstance(node.ctx, (ast.Store, ast.Del)):
-                names.add(node.id)
-        elif isinstance(node, ast.Attribute):
-            if isinstance(node.ctx, ast.Store):
-                attributes.add(node.attr)
-            stack.append(node.value)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names.add(node.name)
-        elif not isinstance(node, ast.Lambda):
-            stack.extend(children(node))
-    found = frozenset(names), frozenset(attributes)
+    found = _look_for_stored(nodes)
     if len(_stored) > 512:
         _stored.clear()
     _stored[id(nodes)] = nodes, found
     return found
+
+
+def _look_for_stored(nodes: list[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]:
+    names: set[str] = set()
+    attributes: set[str] = set()
+    stack: list[ast.AST] = list(nodes)
+    while stack:
+        match stack.pop():
+            case ast.Name(id=name, ctx=context):
+                if not isinstance(context, ast.Load):
+                    names.add(name)
+            case ast.Attribute(attr=name, value=value, ctx=context):
+                if isinstance(context, ast.Store):
+                    attributes.add(name)
+                stack.append(value)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.Lambda():
+                pass
+            case node:
+                stack.extend(children(node))
+    return frozenset(names), frozenset(attributes)

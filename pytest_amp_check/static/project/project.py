@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 
 from ...protocol import frameworks, surface
 from ..sources import patterns, programs, source_files
-from ..sources.patterns import Code
 from .exports import Answer, Exports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..sources.patterns import Code
     from ..sources.prefilter import Prefiltered
     from .module import Imported, Module
 
@@ -64,7 +64,7 @@ class Project:
         self.autocast: set[str] = set()
         self.float16 = False
         self.lightning16 = False
-        self._helpers = Exports(_loaded)
+        self._helpers = Exports(source_files.load_or_nothing)
         #: Absolute path -> path as it is written.
         self.files: dict[str, str] = {}
         self._tops: list[tuple[str, bool]] = []
@@ -92,29 +92,18 @@ class Project:
 
     # What a first look shows.
 
-    def look(self, path: str, data: bytes) -> None:
-        """Know what code shows before it is parsed."""
-        code = Code(data)
-        self._know(path, code.autocast, code.float16, code.lightning16)
-
-    def know(self, look: Prefiltered) -> None:
-        """Know what a look at a file has shown."""
-        self._know(look.path, look.autocast, look.float16, look.lightning16)
-
-    def _know(self, path: str, autocast: bool, float16: bool, lightning16: bool) -> None:
-        if autocast:
+    def know(self, path: str, shown: Code | Prefiltered) -> None:
+        """Know what the code of a file, or a first look at it, has shown."""
+        if shown.autocast:
             self.autocast.add(path)
-        self.float16 = self.float16 or float16
-        self.lightning16 = self.lightning16 or lightning16
+        self.float16 = self.float16 or shown.float16
+        self.lightning16 = self.lightning16 or shown.lightning16
 
     def grow(self, files: list[str], paths: Sequence[str]) -> None:
         """Take in the files that were found below the paths that the user named."""
         self.files = {os.path.abspath(file): file for file in files}
         for file in self.files:
-            tail = os.path.basename(file)
-            if tail == "__init__.py":
-                tail = os.path.basename(os.path.dirname(file))
-            self._tails.setdefault(tail.removesuffix(".py"), []).append(file)
+            self._tails.setdefault(source_files.stem(file), []).append(file)
             directory = os.path.dirname(file)
             while directory not in self._directories:
                 self._directories.add(directory)
@@ -172,23 +161,17 @@ class Project:
             return None
         if parts[0] not in self._names and not any(alone for _, alone in self._tops):
             return None
-        for above in self._above(directory):
-            for layout in LAYOUTS:
-                found = self._at(os.path.join(above, layout) if layout else above, parts)
-                if found is not None:
-                    return found
-        return self._by_tail(parts)
+        places = (os.path.join(above, layout) for above in self._above(directory) for layout in LAYOUTS)
+        return next(filter(None, (self._at(place, parts) for place in places)), None) or self._by_tail(parts)
 
     def _above(self, directory: str) -> Iterator[str]:
         """The directories from that of a file up to the top of its tree, or of the package that the top lies in."""
         tops = [top for top, _ in self._tops if directory == top or directory.startswith(os.path.join(top, ""))]
         top = package_top(min(tops, key=len) if tops else directory)
-        while True:
-            yield directory
-            parent = os.path.dirname(directory)
-            if directory in (top, parent):
+        for above in source_files.upward(directory):
+            yield above
+            if above == top:
                 return
-            directory = parent
 
     def _at(self, directory: str, parts: list[str]) -> str | None:
         place = os.path.join(directory, *parts)
@@ -276,7 +259,7 @@ class Project:
         from .module import Module
 
         try:
-            text = source_files.decode(source_files.load(path))
+            text = source_files.read(path)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return Module(self.written(path), text, ast.parse(text))
@@ -372,14 +355,6 @@ class Project:
                     dropped.release()
 
 
-def _loaded(path: str) -> bytes:
-    """What a file holds: nothing, where it cannot be read."""
-    try:
-        return source_files.load(path)
-    except source_files.Unreadable:
-        return b""
-
-
 def is_spoken_for(imported: Imported) -> bool:
     """Whether an import names something of torch, or of a framework, whose meaning the tables tell."""
     name = f"{imported.module}.{imported.name}".rstrip(".")
@@ -395,11 +370,9 @@ def package_top(directory: str) -> str:
 
 def _project_of(directory: str) -> str:
     """The directory of the project that a directory lies in; itself where no project is marked."""
-    above = directory
-    while True:
-        if any(os.path.lexists(os.path.join(above, mark)) for mark in PROJECT_MARKS):
-            return above
-        parent = os.path.dirname(above)
-        if parent == above:
-            return directory
-        above = parent
+    marked = (
+        above
+        for above in source_files.upward(directory)
+        if any(os.path.lexists(os.path.join(above, mark)) for mark in PROJECT_MARKS)
+    )
+    return next(marked, directory)

@@ -5,6 +5,8 @@ A function is judged by the names in it, and by those in the functions that it n
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ...protocol.frameworks import FRAMEWORKS
 from .module import COUNTING, LARGE_NUMBER, SMALL_NUMBER, Function, Module
 
@@ -101,6 +103,27 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     names of what may matter in other files.
     """
     trains = module.trains = _trains(module) or bool(foreign and module.identifiers & TRAINS_ELSEWHERE)
+    bits = _bits(module, foreign)
+    small = SMALL_NUMBER in module.identifiers
+    module.fragile = small or not SPOILT.isdisjoint(module.identifiers)
+    everywhere = _LARGE if LARGE_NUMBER in module.words else 0
+    # Where nothing trains, a region matters to the function that opens it, not to all that call that function.
+    used = _words_of_names(module)
+    found = _bits_of_names(used, bits) if trains else {}
+    # What a class keeps in its buffers, its other methods compute with.
+    keeping = {function.cls for function in module.functions.values() if function.words >= _POSITIONS} - {None}
+    for function in module.functions.values():
+        does = everywhere | _joined(function.words, bits) | _joined(function.words, found)
+        function.strong = _may_fault(does) or _is_run_by_a_trainer(module, function)
+        function.saves = function.words >= _SAVING
+        function.fragile = small or not SPOILT.isdisjoint(function.words) or function.cls in keeping
+    amp = {word for word, does in bits.items() if does & (_AMP | _OLD)}
+    words, contexts = WORDS | amp | foreign, CONTEXTS | amp
+    _leave_words(module, words | _users_of(used, words), contexts | _users_of(used, contexts))
+
+
+def _bits(module: Module, foreign: frozenset[str]) -> dict[str, int]:
+    """What it tells of a function of this file to use a name."""
     bits = dict(_BITS)
     scalers = {text.rpartition(".")[2] for text, role in module.uses.items() if role == "scaler"}
     engines = {text.rpartition(".")[2] for text, role in module.uses.items() if role in FRAMEWORKS}
@@ -109,28 +132,11 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
         bits["state_dict"] = bits["load_state_dict"] = _STATE
     if "FullyShardedDataParallel" in module.identifiers:
         bits["clip_grad_norm_"] = _AMP
-    if trains:
-        for name in foreign:
-            bits.setdefault(name, _BACKWARD | _STEP)
-    everywhere = _LARGE if LARGE_NUMBER in module.words else 0
-    small = SMALL_NUMBER in module.identifiers
-    module.fragile = small or not SPOILT.isdisjoint(module.identifiers)
-    # Where nothing trains, a region matters to the function that opens it, not to all that call that function.
-    found = _bits_of_names(module, bits) if trains else {}
-    # What a class keeps in its buffers, its other methods compute with.
-    keeping = {function.cls for function in module.functions.values() if function.words >= _POSITIONS}
-    for function in module.functions.values():
-        does = everywhere
-        for word in function.words:
-            does |= bits.get(word, 0) | found.get(word, 0)
-        function.strong = _may_fault(does) or _is_run_by_a_trainer(module, function)
-        function.saves = function.words >= _SAVING
-        function.fragile = small or not SPOILT.isdisjoint(function.words)
-        function.fragile = function.fragile or (function.cls is not None and function.cls in keeping)
-    amp = {word for word, does in bits.items() if does & (_AMP | _OLD)}
-    words, contexts = WORDS | amp | foreign, CONTEXTS | amp
-    words |= _users_of(module, words)
-    contexts |= _users_of(module, contexts)
+    return dict.fromkeys(foreign, _BACKWARD | _STEP) | bits if module.trains else bits
+
+
+def _leave_words(module: Module, words: frozenset[str], contexts: frozenset[str]) -> None:
+    """Leave each function and class the words that matter; a class has those of its methods as well."""
     for function in module.functions.values():
         names = function.words
         function.words, function.contexts = names & words, names & contexts
@@ -148,49 +154,44 @@ def _is_run_by_a_trainer(module: Module, function: Function) -> bool:
     return banned or "accumulate_grad_batches" in module.text
 
 
-def _holders(module: Module) -> dict[str, list[Function]]:
-    """The functions that a name of the file may call: those of that name, the methods of a class of that name."""
+def _words_of_names(module: Module) -> dict[str, frozenset[str]]:
+    """The words of what each name of the file may call: functions of that name, methods of a class of that name."""
     holders = {name: list(functions) for name, functions in module.named.items()}
     for cls in module.classes.values():
         holders.setdefault(cls.name, []).extend(cls.methods.values())
-    return holders
+    return {name: frozenset().union(*(each.words for each in functions)) for name, functions in holders.items()}
 
 
-def _bits_of_names(module: Module, bits: dict[str, int]) -> dict[str, int]:
+def _bits_of_names(used: dict[str, frozenset[str]], bits: dict[str, int]) -> dict[str, int]:
     """What calling each name of the file may do, through whatever it calls in turn."""
-    holders = _holders(module)
-    own: dict[str, int] = {}
-    calls: dict[str, set[str]] = {}
-    for name, functions in holders.items():
-        own[name] = 0
-        calls[name] = set()
-        for function in functions:
-            for word in function.words:
-                own[name] |= bits.get(word, 0)
-                if word in holders:
-                    calls[name].add(word)
+    own = {name: _joined(words, bits) for name, words in used.items()}
+    calls = {name: words & used.keys() for name, words in used.items()}
     changed = True
     while changed:
         changed = False
         for name, callees in calls.items():
-            does = own[name]
-            for callee in callees:
-                does |= own[callee]
+            does = own[name] | _joined(callees, own)
             if does != own[name]:
                 own[name] = does
                 changed = True
     return own
 
 
-def _users_of(module: Module, words: frozenset[str]) -> frozenset[str]:
+def _joined(names: Iterable[str], bits: dict[str, int]) -> int:
+    """What all of some names tell."""
+    does = 0
+    for name in names:
+        does |= bits.get(name, 0)
+    return does
+
+
+def _users_of(used: dict[str, frozenset[str]], words: frozenset[str]) -> frozenset[str]:
     """Names of the functions and classes that use one of some words, or the name of one that does."""
-    holders = _holders(module)
-    found = {name for name, functions in holders.items() if any(f.words & words for f in functions)}
-    changed = True
-    while changed:
-        changed = False
-        for name, functions in holders.items():
-            if name not in found and any(f.words & found for f in functions):
-                found.add(name)
-                changed = True
-    return frozenset(found)
+    found: set[str] = set()
+    known = words
+    while True:
+        new = {name for name, names in used.items() if name not in found and names & known}
+        if not new:
+            return frozenset(found)
+        found |= new
+        known = frozenset(new)

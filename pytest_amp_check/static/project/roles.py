@@ -36,11 +36,10 @@ class Roles:
             owner, argument = chain(func.value), chain(node.args[0])
             if owner is not None and argument is not None:
                 self._targets.setdefault(owner, set()).add(argument)
-        elif func.attr == "backward" and isinstance(func.value, ast.Call):
-            inner = func.value.func
-            owner = chain(inner.value) if isinstance(inner, ast.Attribute) and inner.attr == "scale" else None
-            if owner is not None:
-                self._scaled.add(owner)
+        elif func.attr == "backward":
+            match func.value:
+                case ast.Call(func=ast.Attribute(attr="scale", value=scaler)):
+                    self._scaled.add(chain(scaler) or "")
 
     def settled(self) -> dict[str, str]:
         """Text of an expression -> "scaler", "optimizer", "module" or the framework whose engine it is.
@@ -56,13 +55,15 @@ class Roles:
             elif "backward" in names:
                 roles.update((text, key) for key, framework in FRAMEWORKS.items() if names & framework.signs)
         for scaler in list(roles):
-            for target in self._targets.get(scaler, ()):
-                roles.setdefault(target, "optimizer")
-        for text, names in self._asked.items():
-            if text not in roles:
-                if "zero_grad" in names and "step" in names:
-                    roles[text] = "optimizer"
-                elif names & {"parameters", "named_parameters", "zero_grad"} or {"train", "eval"} <= names:
-                    roles[text] = "module"
+            roles = dict.fromkeys(self._targets.get(scaler, ()), "optimizer") | roles
+        told = {text: _told_by(names) for text, names in self._asked.items()}
+        roles = {text: role for text, role in told.items() if role} | roles
         roles.pop("self", None)
         return roles
+
+
+def _told_by(names: set[str]) -> str:
+    """What it is that has these methods, an optimizer or a module."""
+    if {"zero_grad", "step"} <= names:
+        return "optimizer"
+    return "module" if names & {"parameters", "named_parameters", "zero_grad"} or {"train", "eval"} <= names else ""

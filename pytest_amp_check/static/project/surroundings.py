@@ -50,18 +50,14 @@ class Surroundings:
 
 def _asked_in(folder: str) -> Iterator[Version]:
     """The versions of torch that the files of a folder ask for which say what a project needs."""
-    found: list[str] = []
     try:
-        found += [os.path.join(folder, name) for name in os.listdir(folder) if re.match(_DECLARING, name)]
+        found = [os.path.join(folder, name) for name in os.listdir(folder) if re.match(_DECLARING, name)]
     except OSError:
         return
     for place, _, names in os.walk(os.path.join(folder, "requirements")):
         found += [os.path.join(place, name) for name in names if name.endswith((".txt", ".in"))]
     for path in found:
-        try:
-            data = source_files.load(path)
-        except source_files.Unreadable:
-            continue
+        data = source_files.load_or_nothing(path)
         for sign, major, minor in re.findall(_ASKING, data):
             # What is said to be too new is not asked for.
             yield int(major), int(minor) - (sign == b"<")
@@ -69,41 +65,41 @@ def _asked_in(folder: str) -> Iterator[Version]:
 
 def _taken(paths: list[str], files: Iterable[str]) -> dict[str, frozenset[str]]:
     """For each of some files, the names that others import from it, or from one that is called the same."""
-    stems: dict[str, set[str]] = {_stem(path): set() for path in paths}
-    others = {os.path.abspath(file) for file in files}
-    hidden: set[str] = set()
+    stems: dict[str, set[str]] = {source_files.stem(path): set() for path in paths}
+    folders = {path: os.path.dirname(os.path.abspath(path)) for path in paths}
+    beside = {folder: _sources_in(folder) for folder in folders.values()}
     words = [stem.encode() for stem in stems]
     if any(os.path.basename(path) == "__init__.py" for path in paths):
         # A package may be imported from without its name.
         words.append(b"from .")
-    for folder in {os.path.dirname(os.path.abspath(path)) for path in paths}:
-        try:
-            with os.scandir(folder) as scan:
-                others |= {entry.path for entry in scan if entry.name.endswith(".py")}
-        except OSError:
-            # Then it is not known who imports what: everything may be imported.
-            hidden.add(folder)
-    for other in others:
-        try:
-            data = source_files.load(other) if other.endswith(".py") else b""
-        except source_files.Unreadable:
-            continue
-        if len(words) < MANY and not any(word in data for word in words):
-            continue
-        for dots, module, listed in re.findall(_TAKING, data):
-            folder = other
-            for _ in dots:
-                folder = os.path.dirname(folder)
-            stem = module.rpartition(b".")[2].decode() or os.path.basename(folder)
-            if stem in stems:
-                stems[stem] |= {name.decode() for name in re.findall(rb"[\w*]+", listed)}
+    for other in {os.path.abspath(file) for file in files}.union(*filter(None, beside.values())):
+        data = source_files.load_or_nothing(other) if other.endswith(".py") else b""
+        if len(words) >= MANY or any(word in data for word in words):
+            for stem, name in _imports_from(data, other):
+                if stem in stems:
+                    stems[stem].add(name)
+    # Where a folder cannot be listed, it is not known who imports what: everything may be imported.
     return {
-        path: frozenset({"*"} if os.path.dirname(os.path.abspath(path)) in hidden else stems[_stem(path)])
-        for path in paths
+        path: frozenset({"*"} if beside[folder] is None else stems[source_files.stem(path)])
+        for path, folder in folders.items()
     }
 
 
-def _stem(path: str) -> str:
-    """The last part of the name that a file is imported by."""
-    stem = os.path.basename(path).removesuffix(".py")
-    return stem if stem != "__init__" else os.path.basename(os.path.dirname(os.path.abspath(path)))
+def _sources_in(folder: str) -> set[str] | None:
+    """The Python files in a folder; None for one that cannot be listed."""
+    try:
+        with os.scandir(folder) as scan:
+            return {entry.path for entry in scan if entry.name.endswith(".py")}
+    except OSError:
+        return None
+
+
+def _imports_from(data: bytes, path: str) -> Iterator[tuple[str, str]]:
+    """What a file takes from modules: the last part of the name of each, and a name in it."""
+    for dots, module, listed in re.findall(_TAKING, data):
+        folder = path
+        for _ in dots:
+            folder = os.path.dirname(folder)
+        stem = module.rpartition(b".")[2].decode() or os.path.basename(folder)
+        for name in re.findall(rb"[\w*]+", listed):
+            yield stem, name.decode()

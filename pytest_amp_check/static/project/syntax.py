@@ -1,8 +1,9 @@
-"""Exports over ``ast`` that the standard ones are too slow for, or do not have."""
+"""Questions about ``ast`` that the standard ones are too slow for, or do not have."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 #: Fields that hold no expression or statement.
 _PLAIN = frozenset(
@@ -42,21 +43,27 @@ def walk(node: ast.AST) -> list[ast.AST]:
     return found
 
 
-def alike(a: ast.AST, b: ast.AST) -> bool:
-    """Whether two nodes are written alike."""
+def tail(node: ast.expr) -> str:
+    """The name, or the attribute, that an expression ends in; nothing for any other."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def bound_by_import(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
+    """The names that an import binds, with what they stand for."""
+    for alias in node.names:
+        if isinstance(node, ast.ImportFrom):
+            yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+        else:
+            top = alias.name.partition(".")[0]
+            yield alias.asname or top, alias.name if alias.asname else top
+
+
+def alike(a: object, b: object) -> bool:
+    """Whether two nodes, or what their fields hold, are written alike."""
     if type(a) is not type(b):
         return False
-    for name in a._fields:
-        ours, others = getattr(a, name, None), getattr(b, name, None)
-        if isinstance(ours, ast.AST):
-            if not (isinstance(others, ast.AST) and alike(ours, others)):
-                return False
-        elif isinstance(ours, list):
-            if not isinstance(others, list) or len(ours) != len(others):
-                return False
-            for one, other in zip(ours, others, strict=True):
-                if not (alike(one, other) if isinstance(one, ast.AST) and isinstance(other, ast.AST) else one == other):
-                    return False
-        elif ours != others or type(ours) is not type(others):
-            return False
-    return True
+    if isinstance(a, ast.AST):
+        return all(alike(getattr(a, name, None), getattr(b, name, None)) for name in a._fields)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(alike, a, b))
+    return a == b

@@ -17,10 +17,26 @@ if TYPE_CHECKING:
 
 def code_cells(text: str) -> Iterator[tuple[int, str]]:
     """The number, among all cells, and the source of each cell that holds Python code."""
+    notebook = _parsed(text) if text.strip() else {}
+    if not _is_python(_mapped(notebook.get("metadata"))):
+        return
+    # Worksheets are those of the format 3, in which IPython wrote notebooks until 2015.
+    holders = [notebook, *map(_mapped, _listed(notebook.get("worksheets")))]
+    found = [_mapped(cell) for holder in holders for cell in _listed(holder.get("cells"))]
+    for number, cell in enumerate(found, 1):
+        editor = _mapped(_mapped(cell.get("metadata")).get("vscode")).get("languageId", "python")
+        if cell.get("cell_type") == "code" and editor == "python" and cell.get("language", "python") == "python":
+            source = cell.get("source", cell.get("input", ""))
+            if isinstance(source, list):
+                source = "".join(line for line in source if isinstance(line, str))
+            if isinstance(source, str):
+                yield number, source_files.newlines(source)
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """The JSON of a notebook. Raises :class:`Unreadable` for any other."""
     import json
 
-    if not text.strip():
-        return
     try:
         notebook = json.loads(text)
     except ValueError as error:
@@ -30,22 +46,9 @@ def code_cells(text: str) -> Iterator[tuple[int, str]]:
         raise Unreadable("its JSON is nested too deeply") from None
     if not isinstance(notebook, dict):
         raise Unreadable("it is JSON, but no notebook")
-    found = _listed(notebook.get("cells"))
-    # The format 3, in which IPython wrote notebooks until 2015.
-    for sheet in _listed(notebook.get("worksheets")):
-        found = found + _listed(_mapped(sheet).get("cells"))
     if "cells" not in notebook and "worksheets" not in notebook:
         raise Unreadable("it is JSON, but no notebook: it has no cells")
-    if not _is_python(_mapped(notebook.get("metadata"))):
-        return
-    for number, cell in enumerate(map(_mapped, found), 1):
-        editor = _mapped(_mapped(cell.get("metadata")).get("vscode")).get("languageId", "python")
-        if cell.get("cell_type") == "code" and editor == "python" and cell.get("language", "python") == "python":
-            source = cell.get("source", cell.get("input", ""))
-            if isinstance(source, list):
-                source = "".join(line for line in source if isinstance(line, str))
-            if isinstance(source, str):
-                yield number, source_files.newlines(source)
+    return notebook
 
 
 def _listed(value: Any) -> list[Any]:

@@ -6,30 +6,14 @@ import os
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 #: What the files are called that may hold Python: source, notebooks, documentation.
 SUFFIXES = (".py", ".ipynb", ".md")
 #: Directories that hold no source of the project, whatever they contain.
 SKIPPED = frozenset(
-    {
-        ".amp_check_cache",
-        ".eggs",
-        ".git",
-        ".hg",
-        ".ipynb_checkpoints",
-        ".jj",
-        ".mypy_cache",
-        ".nox",
-        ".pytest_cache",
-        ".pytype",
-        ".ruff_cache",
-        ".svn",
-        ".tox",
-        "__pycache__",
-        "__pypackages__",
-        "node_modules",
-    }
+    ".amp_check_cache .eggs .git .hg .ipynb_checkpoints .jj .mypy_cache .nox .pytest_cache .pytype .ruff_cache .svn "
+    ".tox __pycache__ __pypackages__ node_modules".split()
 )
 #: Directories that a build writes, where they lie beside one of :data:`PROJECT_FILES` or directly below a root.
 BUILT = frozenset({"build", "dist"})
@@ -73,7 +57,7 @@ def find(paths: Sequence[str], exclude: Sequence[str] = ()) -> list[str]:
     seen: set[str] = set()
     for path in paths:
         if os.path.isdir(path):
-            pairs = _walk(path, excluded)
+            pairs = _Walk(path, excluded).files()
         elif os.path.exists(path):
             pairs = [(path, os.path.realpath(path))]
         else:
@@ -85,70 +69,91 @@ def find(paths: Sequence[str], exclude: Sequence[str] = ()) -> list[str]:
     return found
 
 
-def _walk(root: str, excluded: Callable[[str, str], bool]) -> list[tuple[str, str]]:
-    """The files below a directory that the user named: (path as written, real path), sorted."""
-    real_root = os.path.realpath(root)
-    inside = os.path.join(real_root, "")
-    found: dict[str, str] = {}
-    visited: set[str] = set()
-    top = _work_tree(real_root)
-    ignored = git_ignored(top, real_root) if top is not None else frozenset()
-    waiting = deque([("" if os.path.normpath(root) == os.curdir else root, real_root, ignored)])
-    # Links wait until everything else is walked, so that a file goes by its own path where it has one below the root.
-    linked: deque[tuple[str, str]] = deque()
-    while waiting or linked:
-        if waiting:
-            path, real, ignored = waiting.popleft()
-        else:
-            path, real = linked.popleft()
-            ignored = frozenset()
-            if os.path.isfile(real):
-                found.setdefault(real, path)
-                continue
-            if inside.startswith(os.path.join(real, "")):
-                continue
-        if real in visited:
-            continue
-        visited.add(real)
+class _Walk:
+    """The way through a directory that the user named."""
+
+    def __init__(self, root: str, excluded: Callable[[str, str], bool]) -> None:
+        self._root = root
+        self._excluded = excluded
+        self._top = os.path.realpath(root)
+        self._inside = os.path.join(self._top, "")
+        self._visited: set[str] = set()
+        self._waiting: deque[tuple[str, str, frozenset[str]]] = deque()
+        #: Links wait for everything else, so that a file goes by its own path where it has one below the root.
+        self._linked: deque[tuple[str, str]] = deque()
+        self._found: dict[str, str] = {}
+
+    def files(self) -> list[tuple[str, str]]:
+        """The files below the directory: (path as written, real path), sorted."""
+        tree = _work_tree(self._top)
+        ignored = git_ignored(tree, self._top) if tree is not None else frozenset()
+        self._waiting.append(("" if os.path.normpath(self._root) == os.curdir else self._root, self._top, ignored))
+        while self._waiting or self._linked:
+            if self._waiting:
+                self._enter(*self._waiting.popleft())
+            else:
+                self._follow(*self._linked.popleft())
+        return sorted((path, real) for real, path in self._found.items())
+
+    def _follow(self, path: str, real: str) -> None:
+        if os.path.isfile(real):
+            self._found.setdefault(real, path)
+        elif not self._inside.startswith(os.path.join(real, "")):
+            self._enter(path, real, frozenset())
+
+    def _enter(self, path: str, real: str, ignored: frozenset[str]) -> None:
+        """Take the files of a directory, and have those below it wait; ``ignored`` is what git leaves out."""
+        if real in self._visited:
+            return
+        self._visited.add(real)
         try:
             with os.scandir(real) as scan:
                 entries = sorted(scan, key=lambda entry: entry.name)
         except OSError:
-            found[real] = path or root
-            continue
+            self._found[real] = path or self._root
+            return
         names = {entry.name for entry in entries}
-        named = real == real_root
-        if not named:
+        if real != self._top:
             if not ENVIRONMENT_MARKS.isdisjoint(names):
-                continue
+                return
             if ".git" in names:
                 ignored |= git_ignored(real, real)
-        built = named or not PROJECT_FILES.isdisjoint(names)
+        built = real == self._top or not PROJECT_FILES.isdisjoint(names)
+        skipped = SKIPPED | BUILT if built else SKIPPED
         before, real_before = os.path.join(path, ""), os.path.join(real, "")
         for entry in entries:
-            name = entry.name
-            try:
-                directory = entry.is_dir()
-                if not directory and not (name.endswith(SUFFIXES) and entry.is_file()):
-                    continue
-            except OSError:
-                # A link to itself, or into what may not be seen.
+            name, inner = entry.name, real_before + entry.name
+            directory = _is_directory(entry)
+            if directory is None or (directory and (name in skipped or name.endswith(".egg-info"))):
                 continue
-            if directory and (name in SKIPPED or name.endswith(".egg-info") or (built and name in BUILT)):
-                continue
-            inner = real_before + name
-            if inner in ignored or excluded(name, inner):
-                continue
-            if entry.is_symlink():
-                target = os.path.realpath(inner)
-                # What lies below the root is found there, or is left out on purpose.
-                if not (target.startswith(inside) and (directory or target.endswith(SUFFIXES))):
-                    linked.append((before + name, target))
-            elif directory:
-                waiting.append((before + name, inner, ignored))
-            else:
-                found.setdefault(inner, before + name)
-    return sorted((path, real) for real, path in found.items())
+            if inner not in ignored and not self._excluded(name, inner):
+                self._take(entry, before + name, inner, ignored, directory=directory)
+
+    def _take(self, entry: os.DirEntry[str], path: str, real: str, ignored: frozenset[str], *, directory: bool) -> None:
+        if entry.is_symlink():
+            target = os.path.realpath(real)
+            # What lies below the root is found there, or is left out on purpose.
+            if not (target.startswith(self._inside) and (directory or target.endswith(SUFFIXES))):
+                self._linked.append((path, target))
+        elif directory:
+            self._waiting.append((path, real, ignored))
+        else:
+            self._found.setdefault(real, path)
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool | None:
+    """Whether it is a directory; None for what is neither that nor a file that may hold Python."""
+    try:
+        return entry.is_dir() or (False if entry.name.endswith(SUFFIXES) and entry.is_file() else None)
+    except OSError:
+        # A link to itself, or into what may not be seen.
+        return None
+
+
+def stem(path: str) -> str:
+    """The last part of the name that a file is imported by."""
+    name = os.path.basename(path).removesuffix(".py")
+    return name if name != "__init__" else os.path.basename(os.path.dirname(os.path.abspath(path)))
 
 
 def excluder(patterns: Iterable[str]) -> Callable[[str, str], bool]:
@@ -183,12 +188,17 @@ def excluder(patterns: Iterable[str]) -> Callable[[str, str], bool]:
 
 def _work_tree(directory: str) -> str | None:
     """The git work tree around a directory, given by its real path."""
-    while not os.path.lexists(os.path.join(directory, ".git")):
+    return next((above for above in upward(directory) if os.path.lexists(os.path.join(above, ".git"))), None)
+
+
+def upward(directory: str) -> Iterator[str]:
+    """A directory and those that it lies in, the nearest first."""
+    while True:
+        yield directory
         parent = os.path.dirname(directory)
         if parent == directory:
-            return None
+            return
         directory = parent
-    return directory
 
 
 def git_ignored(top: str, directory: str) -> frozenset[str]:
@@ -238,6 +248,14 @@ def load(path: str) -> bytes:
     except OSError as error:
         raise Unreadable(f"this directory cannot be listed, {_said(error)}") from None
     raise Unreadable("it is a directory")
+
+
+def load_or_nothing(path: str) -> bytes:
+    """What a file holds: nothing, where it cannot be read."""
+    try:
+        return load(path)
+    except Unreadable:
+        return b""
 
 
 def digest(data: bytes) -> str:

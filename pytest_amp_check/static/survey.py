@@ -1,0 +1,120 @@
+"""What is true of a program as a whole, which its events do not tell one by one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from ..protocol import events as e
+from ..protocol.events import Event, Graph, Program, Thing
+
+Events = Mapping[str, list[Event]]
+#: Optimizer -> the scalers that step it.
+Steps = Mapping[int, set[int]]
+
+
+def survey(program: Program) -> None:
+    """Tell the rules what is true of the program as a whole."""
+    events = _by_kind(program.graphs)
+    stepped = _stepped(program, events)
+    scaled = [event for event in (*events[e.SCALE], *events[e.SCALER_STEP]) if event.subject is not None]
+    scalers = [thing for thing in program.things if thing.role == "scaler"]
+    live = _live(program, scalers, scaled, events)
+    program.facts["live_scalers"] = live
+    program.facts["scaler_dtypes"] = frozenset().union(*(event.facts.get("dtypes", ()) for event in scaled))
+    program.facts["trained_modules"] = _owned(stepped) - {t.key for t in program.things if t.facts.get("frozen")}
+    if events[e.MODULE_CAST]:
+        _mark_casts(program)
+    _mark_states(program, events, live)
+    for event in events[e.FILL]:
+        event.facts["eligible"] = event.facts["eligible"] and program.facts["float16"]
+    alone = any(thing.facts.get("constructed") for thing in stepped) and not scalers
+    for event in events[e.BACKWARD]:
+        if event.subject is None:
+            event.facts["alone"] = alone
+
+
+def _live(program: Program, scalers: list[Thing], scaled: list[Event], events: Events) -> tuple[Thing, ...]:
+    """The scalers that scale something, and whose state the program is to keep."""
+    for thing in scalers:
+        enabled = thing.facts.get("enabled", True)
+        thing.facts["enabled"] = enabled if isinstance(enabled, bool) else e.UNKNOWN
+    # Code that is given both is where they train.
+    used = {event.subject for event in scaled}.union(*(_given(program, each, "scaler") for each in events[e.HANDOFF]))
+    # Most frameworks keep the state of their scaler themselves.
+    own = [thing for thing in scalers if thing.facts.get("framework", "timm") == "timm"]
+    return tuple(thing for thing in own if thing.key in used and thing.facts["enabled"] is not False)
+
+
+def _by_kind(graphs: Iterable[Graph]) -> Events:
+    found: defaultdict[str, list[Event]] = defaultdict(list)
+    for graph in graphs:
+        for node in graph.nodes:
+            if node.event is not None:
+                found[node.event.kind].append(node.event)
+    return found
+
+
+def _stepped(program: Program, events: Events) -> list[Thing]:
+    """The optimizers that are stepped."""
+    steps = (*events[e.SCALER_STEP], *events[e.STEP])
+    return [program.things[event.object] for event in steps if event.object is not None]
+
+
+def _owned(optimizers: Iterable[Thing]) -> frozenset[int]:
+    """The modules whose parameters some optimizers have."""
+    return frozenset().union(*(thing.facts.get("owns") or () for thing in optimizers))
+
+
+def _given(program: Program, event: Event, role: str) -> list[int]:
+    """What of a role is given to code that trains."""
+    return [key for key in event.facts.get("trains", ()) if program.things[key].role == role]
+
+
+def _steps(program: Program, events: Events) -> Steps:
+    steps: defaultdict[int, set[int]] = defaultdict(set)
+    for event in (*events[e.SCALER_STEP], *events[e.STEP]):
+        if event.object is not None:
+            steps[program.things[event.object].key].update([event.subject] if event.subject is not None else [])
+    for event in events[e.HANDOFF]:
+        for optimizer in _given(program, event, "optimizer"):
+            steps[optimizer].update(_given(program, event, "scaler"))
+    return dict(steps)
+
+
+def _mark_casts(program: Program) -> None:
+    """Say of each cast of a module whether the module is trained as it leaves it: by the same code, or the object's."""
+    for graph in program.graphs:
+        events = _by_kind([graph])
+        owned = _owned(_stepped(program, events))
+        for event in events[e.MODULE_CAST]:
+            event.facts["trained"] = event.subject in owned or event.site.function.endswith("__init__")
+
+
+def _mark_states(program: Program, events: Events, live: tuple[Thing, ...]) -> None:
+    """Say of what is saved which scalers belong to it, and of what is loaded whether the same program saves it."""
+    steps = _steps(program, events)
+    for event in events[e.SAVE]:
+        event.facts["scope_scalers"] = _scalers_beside(event.facts["owners"], live, steps)
+    # With the scaler's state beside the optimizer's.
+    full = [save.facts for save in events[e.SAVE] if save.facts["scaler_entries"] and save.facts["optimizer_entries"]]
+    for event in events[e.SCALER_LOAD]:
+        entry = event.facts["entry"]
+        known = any(entry in facts["scaler_entries"] for facts in full)
+        event.facts["of_others"] = bool(full) and entry is not None and not known
+    for event in events[e.OPTIMIZER_LOAD]:
+        saved = any(event.facts["entry"] in facts["optimizer_entries"] for facts in full)
+        event.facts["holds_scaler"] = saved and event.facts["source"] not in program.facts.get("handed", ())
+        if event.object is not None:
+            event.facts["scope_scalers"] = _scalers_beside((event.object,), live, steps)
+
+
+def _scalers_beside(owners: tuple[int, ...], live: tuple[Thing, ...], steps: Steps) -> tuple[str, ...]:
+    """What the scalers are called that belong to optimizers: those that step them.
+
+    Any scaler may, where it is not in view who steps them.
+    """
+    stepping: set[int] = set().union(*(steps.get(key, ()) for key in owners))
+    if not stepping and owners and all(key in steps for key in owners):
+        return ()
+    return tuple(dict.fromkeys(t.name or "the scaler" for t in live if not stepping or t.key in stepping))
