@@ -18,6 +18,8 @@ from .named import NamedTuple
 UNKNOWN = "unknown"  # code that cannot be read may have changed them
 CLEAN = "clean"  # none, or zeroed
 FED = "fed"  # a scaled loss was run backward that may or may not reach them
+EXPOSED = "exposed"  # ... one that was not scaled
+EITHER = "either"  # scaled and unscaled gradients, or one of both
 RAW = "raw"  # gradients of an unscaled loss
 SCALED = "scaled"
 UNSCALED = "unscaled"  # divided by the scale by unscale_()
@@ -34,6 +36,8 @@ GRADS = (
     UNKNOWN,
     CLEAN,
     FED,
+    EXPOSED,
+    EITHER,
     RAW,
     SCALED,
     UNSCALED,
@@ -68,6 +72,7 @@ UPDATE = "update"  # of the scaler that these gradients belong to; another optim
 UPDATE_ALONE = "update-alone"  # ... and nothing was: torch raises
 ZERO = "zero"
 RESTORE = "restore"  # apex: a block ends that unscales its gradients and adds those that it had set aside
+TAKEN = "taken"  # what may have reached these gradients is used by another optimizer
 BORROW = "borrow"  # an optimizer that shares parameters is unscaled, or stepped by the scaler
 HOLD = "hold"  # the end of the accumulation window is not reached: no step in this iteration
 HANDOFF = "handoff"
@@ -88,16 +93,19 @@ INPUTS = (
     UPDATE_ALONE,
     ZERO,
     RESTORE,
+    TAKEN,
     BORROW,
     HOLD,
     HANDOFF,
     NEW,
 )
 
-PENDING = frozenset({FED, RAW, SCALED, UNSCALED, DIVIDED, BORROWED, MIXED, UNEVEN, OUTDATED})
+PENDING = frozenset({FED, EXPOSED, RAW, SCALED, UNSCALED, DIVIDED, BORROWED, MIXED, UNEVEN, OUTDATED})
 """Gradients that wait for a step."""
 UNDER_SCALE = frozenset({FED, SCALED, MIXED, UNEVEN, OUTDATED})
 """Gradients that are, or may be, multiplied by the loss scale."""
+PERHAPS = frozenset({FED, EXPOSED, EITHER})
+"""Gradients that a backward may have reached, or those of another optimizer: the optimizer that is used next has them."""
 
 
 class Opt(NamedTuple):
@@ -144,44 +152,49 @@ _row(
     backward_scaled=SCALED,
     backward_raw=RAW,
     maybe_scaled=FED,
+    maybe_raw=EXPOSED,
     unscale=UNSCALED,
     scaler_step=STEPPED,
     step=SPENT,
 )
-_row(CLEAN, backward_scaled=SCALED, backward_raw=RAW, maybe_scaled=FED, maybe_raw=UNKNOWN, unscale=UNSCALED)
+_row(CLEAN, backward_scaled=SCALED, backward_raw=RAW, maybe_scaled=FED, maybe_raw=EXPOSED, unscale=UNSCALED)
 _row(CLEAN, divide=UNKNOWN, scaler_step=STEPPED, step=SPENT)
-_row(FED, backward_scaled=SCALED, backward_raw=UNKNOWN, maybe_raw=UNKNOWN, unscale=UNSCALED, divide=DIVIDED)
-_row(FED, scaler_step=STEPPED, step=SPENT, update=UNKNOWN)
-_row(RAW, backward_scaled=MIXED, maybe_scaled=UNKNOWN, unscale="unscaled step@raw")
+_row(FED, backward_scaled=SCALED, backward_raw=EITHER, maybe_raw=EITHER, unscale=UNSCALED, divide=DIVIDED)
+_row(FED, scaler_step=STEPPED, step="spent plain-step@scaled", read="fed read@scaled", update=UNKNOWN)
+_row(EXPOSED, backward_scaled=EITHER, backward_raw=RAW, maybe_scaled=EITHER, unscale="unscaled step@raw")
+_row(EXPOSED, scaler_step="stepped step@raw", step=SPENT)
+_row(EITHER, unscale=UNSCALED, scaler_step=STEPPED, step=SPENT, update=UNKNOWN)
+_row(RAW, backward_scaled=MIXED, maybe_scaled=EITHER, unscale="unscaled step@raw")
 _row(RAW, scaler_step="stepped step@raw", step=SPENT)
-_row(SCALED, backward_raw=MIXED, maybe_raw=UNKNOWN, unscale=UNSCALED, divide=DIVIDED, edit="unknown edit@scaled")
+_row(SCALED, backward_raw=MIXED, maybe_raw=EITHER, unscale=UNSCALED, divide=DIVIDED, edit="unknown edit@scaled")
 _row(SCALED, scaler_step=STEPPED, step="spent plain-step@scaled", update=OUTDATED, read="scaled read@scaled")
 _row(UNSCALED, backward_scaled="unknown backward@unscaled", backward_raw=UNKNOWN, divide="unknown step@divided")
 _row(UNSCALED, scaler_step=STEPPED, step="spent plain-step@unscaled", update=LAPSED, update_alone=LAPSED)
-_row(DIVIDED, backward_scaled=UNKNOWN, backward_raw=UNKNOWN, maybe_scaled=UNKNOWN, maybe_raw=UNKNOWN)
+_row(DIVIDED, backward_scaled=UNKNOWN, backward_raw=UNKNOWN, maybe_scaled=EITHER, maybe_raw=EITHER)
 _row(SCALED, borrow=BORROWED)
-_row(BORROWED, backward_scaled=UNKNOWN, backward_raw=UNKNOWN, maybe_scaled=UNKNOWN, maybe_raw=UNKNOWN, divide=UNKNOWN)
+_row(BORROWED, backward_scaled=UNKNOWN, backward_raw=UNKNOWN, maybe_scaled=EITHER, maybe_raw=EITHER, divide=UNKNOWN)
 _row(BORROWED, unscale="unscaled step@borrowed", scaler_step="stepped step@borrowed", step=SPENT, update=UNKNOWN)
 _row(DIVIDED, unscale="unscaled unscale@divided", scaler_step="stepped step@divided", step=SPENT)
-_row(MIXED, maybe_scaled=UNKNOWN, maybe_raw=UNKNOWN, unscale="unscaled step@raw", divide=UNKNOWN)
+_row(MIXED, maybe_scaled=EITHER, maybe_raw=EITHER, unscale="unscaled step@raw", divide=UNKNOWN)
 _row(MIXED, scaler_step="stepped step@raw", step="spent plain-step@scaled", update=UNKNOWN)
 _row(
-    UNEVEN, backward_raw=MIXED, maybe_raw=UNKNOWN, divide=UNKNOWN, edit="unknown edit@scaled", read="uneven read@scaled"
+    UNEVEN, backward_raw=MIXED, maybe_raw=EITHER, divide=UNKNOWN, edit="unknown edit@scaled", read="uneven read@scaled"
 )
 _row(UNEVEN, unscale="unscaled step@uneven", scaler_step="stepped step@uneven", step="spent plain-step@scaled")
 _row(UNEVEN, update=UNKNOWN)
-_row(OUTDATED, backward_raw=MIXED, maybe_scaled=UNKNOWN, maybe_raw=UNKNOWN, divide=UNKNOWN)
+_row(OUTDATED, backward_raw=MIXED, maybe_scaled=EITHER, maybe_raw=EITHER, divide=UNKNOWN)
 _row(OUTDATED, unscale="unscaled update@pending", scaler_step="stepped update@pending", step="spent plain-step@scaled")
-_row(LAPSED, backward_scaled=EARLY, backward_raw=UNKNOWN, maybe_scaled=UNKNOWN, maybe_raw=UNKNOWN, divide=UNKNOWN)
+_row(LAPSED, backward_scaled=EARLY, backward_raw=UNKNOWN, maybe_scaled=EITHER, maybe_raw=EITHER, divide=UNKNOWN)
 _row(LAPSED, unscale="unscaled step@unscaled-updated", scaler_step="stepped step@unscaled-updated")
 _row(LAPSED, step="spent plain-step@unscaled")
-_row(EARLY, backward_raw=UNKNOWN, maybe_scaled=UNKNOWN, maybe_raw=UNKNOWN, divide=UNKNOWN, update=UNKNOWN)
+_row(EARLY, backward_raw=UNKNOWN, maybe_scaled=EITHER, maybe_raw=EITHER, divide=UNKNOWN, update=UNKNOWN)
 _row(EARLY, unscale="unscaled step@early", scaler_step="stepped step@early", step=SPENT)
 _row(
     STEPPED,
     backward_scaled="scaled backward@stale",
     backward_raw=RAW,
     maybe_scaled=FED,
+    maybe_raw=EXPOSED,
     unscale=UNSCALED,
     divide=UNKNOWN,
 )
@@ -191,6 +204,7 @@ _row(
     backward_scaled=SCALED,
     backward_raw=RAW,
     maybe_scaled=FED,
+    maybe_raw=EXPOSED,
     unscale=UNSCALED,
     divide=UNKNOWN,
     scaler_step=STEPPED,
@@ -198,6 +212,8 @@ _row(
 for _grads in (SCALED, MIXED, UNEVEN, OUTDATED):
     _row(_grads, restore=RAW)
 _row(FED, restore=UNKNOWN)
+for _grads in PERHAPS:
+    _row(_grads, taken=UNKNOWN)
 for _grads in GRADS:
     _row(_grads, zero=CLEAN, handoff=UNKNOWN, new=CLEAN)
 
@@ -344,6 +360,11 @@ def move(
     return after, tuple(filter(None, faults))
 
 
+def possible(opt: Opt, event: str, fault: str) -> bool:
+    """Whether a fault is committed only if a backward has reached gradients of which that is not known."""
+    return opt.grads in PERHAPS and MOVES.get((opt.grads, event), ("", ""))[1] == fault
+
+
 # What becomes of the rest of a state.
 
 
@@ -391,6 +412,13 @@ def _scaler_stepped(opt: Opt, grads: str, given: Given) -> Opt:
 def _left(opt: Opt, grads: str, given: Given) -> Opt:
     """Stepped by itself, or given away: the window is over, and the stage cannot be known."""
     return Opt(grads, ANY, opt.by, veteran=opt.veteran)
+
+
+def _taken(opt: Opt, grads: str, given: Given) -> Opt:
+    """Where the gradients were another optimizer's, so was all that was seen of them."""
+    if opt.grads not in PERHAPS:
+        return opt
+    return opt._replace(grads=grads, clipped=False, partly=False, held=False, inside="", apart=False)
 
 
 def _restored(opt: Opt, grads: str, given: Given) -> Opt:
@@ -443,6 +471,7 @@ AFTER: dict[str, Callable[[Opt, str, Given], Opt]] = {
     UPDATE_ALONE: _updated,
     ZERO: _zeroed,
     RESTORE: _restored,
+    TAKEN: _taken,
     HOLD: _now_held,
     HANDOFF: _left,
     NEW: _made,

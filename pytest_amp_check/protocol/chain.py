@@ -238,13 +238,13 @@ class Chain(Judge):
         first = self.count - len(self.recent)
         return iter(range(here[0], first - 1, -1))
 
-    def commit(self, label: str, index: int, i: int, here: Here) -> None:
-        super().commit(label, index, i, here)
+    def commit(self, label: str, index: int, i: int, here: Here, *, sure: bool = True) -> None:
+        super().commit(label, index, i, here, sure=sure)
         event = self.event(index)
         if label == "backward@stale" and event is not None:
             self.uncleared.setdefault((label, _identity(event)), set()).add(self.opts[i])
 
-    def blame(self, label: str, blamed: int, settled: int, here: Here) -> None:
+    def blame(self, label: str, blamed: int, settled: int, here: Here, *, sure: bool = True) -> None:
         event, partner = self.event(blamed), self.event(settled)
         if event is None or partner is None:
             return

@@ -108,6 +108,8 @@ class _Judge(Judge):
         self.trail: Trail = {}
         self.faults: dict[tuple[str, int], tuple[Here, Blame]] = {}
         self.committed: dict[tuple[str, int, int], int] = {}
+        #: Of these, those that something excuses which cannot be seen.
+        self.doubtful: set[tuple[str, int, int]] = set()
         self.visits: dict[int, int] = {}
         self._survey()
 
@@ -131,7 +133,12 @@ class _Judge(Judge):
         self.updated = {x.subject for x in events if x.kind == e.UPDATE}
         self.zeroed = {o for x in events if x.kind == e.ZERO_GRAD for o in self.owners(x)}
         self.stepped = {x.object for x in events if x.kind in (e.SCALER_STEP, e.STEP) and x.object is not None}
-        self.handed = {o for x in events if x.kind == e.HANDOFF for o in x.facts.get("things", ())}
+        for event in events:
+            if event.kind == e.HANDOFF:
+                things = event.facts.get("things", ())
+                self.handed.update(things)
+                for matter in event.facts.get("about", e.MATTERS):
+                    self.spoken[matter].update(things)
         self.windows = self._windows(events)
         asked = {key for x in events if x.kind == e.BACKWARD for key, _ in x.guards}
         self.flags = {
@@ -270,7 +277,7 @@ class _Judge(Judge):
 
     def _explore(self) -> None:
         self.gave_up = False
-        for found in (self.trail, self.faults, self.committed, self.visits):
+        for found in (self.trail, self.faults, self.committed, self.doubtful, self.visits):
             found.clear()
         self.accumulates.clear()
         cores = _Cores(((), tuple(a.Opt() for _ in self.opts), 0, 0, -1))
@@ -360,11 +367,13 @@ class _Judge(Judge):
             known = cores.past[core, key, answer] = cores.number((regions, opts, used, renewed, stale))
         return known
 
-    def blame(self, label: str, blamed: int, settled: int, here: Here) -> None:
+    def blame(self, label: str, blamed: int, settled: int, here: Here, *, sure: bool = True) -> None:
         """Keep the first path that commits a fault, and count the states that do."""
         self.faults.setdefault((label, blamed), (here, Blame(label, blamed, settled)))
         key = (label, blamed, settled)
         self.committed[key] = self.committed.get(key, 0) + 1
+        if not sure:
+            self.doubtful.add(key)
 
     def path(self, here: Here) -> Iterator[int]:
         place: Here | None = here
@@ -390,6 +399,8 @@ class _Judge(Judge):
             # The first turn of a loop cannot commit these; what else may spare them is a test around the two events.
             certain = not any(key not in self.windows for x in involved for key, _ in x.guards)
         condition = "" if certain else self._condition(blamed)
+        guessed = (label, blame.blamed, blame.settled) in self.doubtful or any(x.facts.get("guessed") for x in involved)
+        certain = certain and not guessed
         steps = tuple(Step(event.site, describe(event)) for event in path)
         names = [*involved, *reversed(path)]
         label, values = of_framework(label, names, self.program)

@@ -139,10 +139,11 @@ RESTORE = Kind("restore", "owners", worth=MOVES, says="the gradients are divided
 # A loss is divided by a number by which the framework divides it too.
 DIVIDED_TWICE = Kind("divided-twice", "divisor framework way")
 # owners: optimizers whose gradients are clipped, None: not known; touches: identities of parameters that are nobody's
-# yet; measures_only: the limit is infinite, local: of one rank's shards; undone: the program looks at it and skips.
+# yet; measures_only: the limit is infinite, local: of one rank's shards; undone: the program looks at it and skips;
+# guessed: the name of what is called says so.
 CLIP = Kind(
     "clip",
-    "copies local measures_only nonfinite_error owners touches undone",
+    "copies guessed local measures_only nonfinite_error owners touches undone",
     worth=MOVES,
     says="the gradients are clipped",
     tells="owners measures_only nonfinite_error undone",
@@ -227,8 +228,9 @@ LOW_SUM = Kind("low-sum", "dtype guessed")  # a running sum is kept in low preci
 LOW_POSITIONS = Kind("low-positions", "dtype guessed how")  # positions lose their last digits
 DTYPE_CLASH = Kind("dtype-clash", "dtype guessed how")  # a low-precision tensor meets float32 where nothing promotes
 OVERHEAD = Kind("overhead", "how", turns=True)  # what is cast or copied more often than needed
-# Things are given to code that cannot be read; trains: those that it is known to train.
-HANDOFF = Kind("handoff", "things trains", worth=SELDOM)
+# Things are given to code that cannot be read; trains: those that it is known to train, about: the MATTERS that it
+# speaks of, which it may have done to them.
+HANDOFF = Kind("handoff", "about things trains", worth=SELDOM)
 # A loop that counts accumulation windows is left: what it leaves over is no window. complete: the loop leaves the step
 # to what follows, so that its end completes the window; within: a loop around it does so too.
 LOOP_EXIT = Kind("loop-exit", "complete within", worth=SELDOM)
@@ -247,6 +249,10 @@ THINGS = {
 }
 #: What may be known of a program as a whole.
 PROGRAM = "averaged enters_autocast float16 handed lightning16 live_scalers scaler_dtypes trained_modules unread"
+
+# What code that cannot be read may do to gradients, as far as its name tells.
+CLEARS, UNSCALES, STEPS, FEEDS = "clears", "unscales", "steps", "feeds"
+MATTERS = frozenset({CLEARS, UNSCALES, STEPS, FEEDS})
 
 # Loops that run backward at every turn and leave the step to what follows: any, and those over the micro-batches of one
 # window.

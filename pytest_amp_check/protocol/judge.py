@@ -88,7 +88,9 @@ class Judge:
         self.scaler_bit: dict[int, int] = {}
         self.updated: set[int | None] = set()
         self.zeroed: set[int] = set()
+        #: Things that code which cannot be read was given, and what it may have done to them: matter -> things.
         self.handed: set[int] = set()
+        self.spoken: dict[str, set[int]] = {matter: set() for matter in e.MATTERS}
         #: Optimizers of which a step is in view.
         self.stepped: set[int] = set()
         #: Whether an event has come near a fault, committed or excused.
@@ -110,8 +112,8 @@ class Judge:
         """The numbers of the events that led here, and of places without one, latest first."""
 
     @abstractmethod
-    def blame(self, label: str, blamed: int, settled: int, here: Here) -> None:
-        """A fault was committed."""
+    def blame(self, label: str, blamed: int, settled: int, here: Here, *, sure: bool = True) -> None:
+        """A fault was committed, for certain unless code that cannot be read does what it does not speak of."""
 
     @abstractmethod
     def fed_before(self, event: Event) -> Iterable[int]:
@@ -147,22 +149,39 @@ class Judge:
             and opt.by in self.scaler_bit
             and not thing.facts.get("shared")
             and opt.by not in self.updated
-            and opt.by not in self.handed
+            and opt.by not in self.spoken[e.STEPS]
         )
 
-    def commit(self, label: str, index: int, i: int, here: Here) -> None:
+    def commit(self, label: str, index: int, i: int, here: Here, *, sure: bool = True) -> None:
         """Find the event to blame for a fault that was settled at node ``index``."""
         self.faulted = True
         fault = LABELS[label][1]
         if fault.each:
             for blamed in self.each(here, fault.blame, i):
-                self.blame(label, blamed, index, here)
+                self.blame(label, blamed, index, here, sure=sure and not self.assumed(here, blamed, i))
             return
         blamed = self.last(here, fault.blame, i, unscaled=fault.unscaled) if fault.blame else index
         if fault.vague:
             event = self.event(blamed)
             label = fault.vague if event is not None and event.facts.get("vague") else label
-        self.blame(label, blamed, index, here)
+        self.blame(label, blamed, index, here, sure=sure and not self.assumed(here, blamed, i))
+
+    def assumed(self, here: Here, blamed: int, i: int) -> bool:
+        """Whether code that cannot be read has had optimizer ``i``, or its scaler, since what is to blame."""
+        if not self.handed:
+            return False
+        key = self.opts[i] if self.opts else None
+        for index in self.path(here):
+            event = self.event(index)
+            if event is not None and event.kind == e.HANDOFF:
+                things = event.facts.get("things", ())
+                if key in things or any(self.program.things[thing].role == "scaler" for thing in things):
+                    return True
+            if index == blamed and blamed != here[0]:
+                return False
+            if event is not None and event.kind in (e.SCALER_STEP, e.STEP) and event.object == key and index != here[0]:
+                return False
+        return False
 
     def last(self, here: Here, kinds: tuple[Kind, ...], i: int, *, unscaled: bool = False) -> int:
         """The latest node before ``here`` with an event of these kinds that concerns optimizer ``i``."""

@@ -24,21 +24,33 @@ def move(
     partly: bool = False,
 ) -> None:
     """Move the gradients of optimizer ``i``, and settle the faults that nothing excuses."""
+    before = now.opts[i]
     now.opts[i], faults = a.move(
-        now.opts[i], name, by=by, divided=divided, held=held, inside=inside, apart=apart, partly=partly
+        before, name, by=by, divided=divided, held=held, inside=inside, apart=apart, partly=partly
     )
     for label in faults:
         judge.faulted = True
         excuse = EXCUSES.get(LABELS[label][1].unless)
         if excuse is None or not excuse(judge, now, i):
-            judge.commit(label, now.index, i, now.here)
+            doubt = DOUBTS.get(LABELS[label][1].unless)
+            sure = not (a.possible(before, name, label) or (doubt is not None and doubt(judge, now, i)))
+            judge.commit(label, now.index, i, now.here, sure=sure)
+    if name in USES and before.grads in a.PERHAPS:
+        for other, opt in enumerate(now.opts):
+            if other != i:
+                now.opts[other], _ = a.move(opt, a.TAKEN)
 
 
 def cleared_elsewhere(judge: Judge, now: Moment, i: int) -> bool:
-    """Gradients that are left to the next backward may be cleared by code that is not in view."""
-    facts = judge.program.things[judge.opts[i]].facts
-    owned = facts.get("constructed") and not facts.get("hooked")
-    return not owned or judge.opts[i] in judge.zeroed or bool(judge.handed)
+    """Gradients that are left to the next backward are cleared in some place, or by code that says so."""
+    key = judge.opts[i]
+    return bool(judge.program.things[key].facts.get("hooked")) or key in judge.zeroed or key in judge.spoken[e.CLEARS]
+
+
+def out_of_view(judge: Judge, now: Moment, i: int) -> bool:
+    """Code that is not in view has had an optimizer in its hands, and may have cleared its gradients all the same."""
+    key = judge.opts[i]
+    return not judge.program.things[key].facts.get("constructed") or key in judge.handed
 
 
 def looked_at(judge: Judge, now: Moment, i: int) -> bool:
@@ -84,6 +96,10 @@ def another_scaler(judge: Judge, now: Moment, i: int) -> bool:
     return updating is not None and updating.subject != now.event.subject
 
 
+#: Inputs by which an optimizer uses the gradients that it has.
+USES = frozenset({a.UNSCALE, a.SCALER_STEP, a.STEP})
+#: What makes a fault a possible one, by the name of what would excuse it.
+DOUBTS: dict[str, Callable[[Judge, Moment, int], bool]] = {"cleared-elsewhere": out_of_view}
 #: What excuses a fault, by the name that faults give it (:attr:`~..rule.Fault.unless`).
 EXCUSES: dict[str, Callable[[Judge, Moment, int], bool]] = {
     "cleared-elsewhere": cleared_elsewhere,

@@ -164,6 +164,8 @@ def optimizer_made(judge: Judge, now: Moment) -> State:
 
 
 def hand_off(judge: Judge, now: Moment) -> State:
+    if not now.event.facts.get("about", e.MATTERS):
+        return now.state
     things = now.event.facts.get("things", ())
     handed = [i for i, opt in enumerate(now.opts) if judge.opts[i] in things or (opt.by >= 0 and opt.by in things)]
     for i in handed:
@@ -190,7 +192,7 @@ def again(judge: Judge, now: Moment) -> State:
 def end(judge: Judge, now: Moment) -> State:
     for i, opt in enumerate(now.opts):
         if judge.left_stepped(opt):
-            judge.commit("end@stepped", now.index, i, now.here)
+            judge.commit("end@stepped", now.index, i, now.here, sure=opt.by not in judge.handed)
     return now.state
 
 

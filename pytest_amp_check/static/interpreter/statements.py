@@ -498,7 +498,7 @@ def _leaves_the_step(at: Interpreter, head: int, loop: Loop) -> bool:
     backwards = [event for event in events if event.kind == e.BACKWARD]
     if not backwards or any(event.facts.get("opaque") for event in backwards):
         return False
-    if any(event.kind in (e.SCALER_STEP, e.STEP, e.HANDOFF) for event in events):
+    if any(event.kind in (e.SCALER_STEP, e.STEP) or e.STEPS in event.facts.get("about", ()) for event in events):
         return False
     for event in events:
         if event.kind == e.LOOP_EXIT:

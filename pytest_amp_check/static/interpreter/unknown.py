@@ -9,6 +9,7 @@ from ...protocol import events as e
 from ...protocol.events import Thing
 from .identity import structural
 from .interpreter import Handlers, Interpreter
+from .matters import spoken_of
 from .tensors import computed
 from .values import (
     Args,
@@ -40,9 +41,9 @@ TELLING = frozenset(
 def unknown(at: Interpreter, func: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """A call of something that cannot be read."""
     given = [*args, *keywords.values()]
-    hand_off(at, given, node)
-    tensors = [t for value in given for t in value.tensors()]
     name = func.text if isinstance(func, Opaque) else ""
+    hand_off(at, given, node, spoken_of(name))
+    tensors = [t for value in given for t in value.tensors()]
     last = name.rpartition(".")[2]
     for listener in at.handlers.handed:
         if listener(at, func, given, node):
@@ -63,7 +64,6 @@ def unknown(at: Interpreter, func: Value, args: Args, keywords: Keywords, node: 
 def _unknown_tensor(at: Interpreter, given: list[Value], tensors: list[Tensor]) -> Tensor:
     """What code that cannot be read makes of tensors among others."""
     made = computed(at, tensors)
-    made.deps = None
     # A criterion is given targets, too: what is given a result of a model alone makes no loss of it.
     if len(given) > 1 or tensors[0].forward is None:
         made.divided = made.divided and any(t.is_loss for t in tensors)
@@ -74,15 +74,16 @@ def _unknown_tensor(at: Interpreter, given: list[Value], tensors: list[Tensor]) 
     return made
 
 
-def hand_off(at: Interpreter, given: list[Value], node: ast.AST) -> None:
-    """Tell the protocol that unknown code was given scalers or optimizers."""
+def hand_off(at: Interpreter, given: list[Value], node: ast.AST, about: frozenset[str] = e.MATTERS) -> None:
+    """Tell the protocol that unknown code was given scalers or optimizers, and what it speaks of."""
     at.program.facts.setdefault("handed", set()).update(value.key for value in given if isinstance(value, Opaque))
     things = tuple(thing.key for thing in held(at, given))
     if things:
         options = [v for value in given for v in value.alternatives()]
         direct = [value.thing for value in options if isinstance(value, Ref) and value.enabled is not False]
         trainers = {t.role for t in direct} >= {"scaler", "optimizer"}
-        at.emit(e.HANDOFF, node, things=things, trains=tuple(t.key for t in direct) if trainers else ())
+        trains = tuple(t.key for t in direct) if trainers else ()
+        at.emit(e.HANDOFF, node, things=things, trains=trains, about=e.MATTERS if trainers else about)
     if "no_sync" in at.module.identifiers and any(_has_gradients(value) for value in given):
         at.emit(e.GRAD_AVERAGE, node)
 

@@ -133,7 +133,7 @@ def grad_written(at: Interpreter, target: Grad, value: Value, node: ast.AST) -> 
     else:
         # Gradients that come from elsewhere (averaged over ranks, restored): whatever they are.
         undo(value)
-        at.emit(e.HANDOFF, node, things=all_optimizers(at) if owners is None else owners)
+        at.emit(e.HANDOFF, node, things=all_optimizers(at) if owners is None else owners, about=e.MATTERS)
 
 
 def _effect_of_writing(value: Value, node: ast.AST) -> e.Kind | None:
@@ -161,7 +161,10 @@ def grad_used(at: Interpreter, grad: Grad, node: ast.AST) -> Event | None:
     return at.emit(e.GRAD_READ, node, owners=owners, names=names)
 
 
-def clip(at: Interpreter, params: Value | None, rest: list[Value], bound: Keywords, node: ast.AST) -> Value:
+def clip(
+    at: Interpreter, params: Value | None, rest: list[Value], bound: Keywords, node: ast.AST, *, guessed: bool = False
+) -> Value:
+    """A clip of gradients; ``guessed`` where only the name of the function that is called says so."""
     norm = at.fresh(node, "norm")
     limit = bound.get("max_norm") or bound.get("clip_value") or (rest[0] if rest else None)
     if isinstance(limit, ScaleValue):
@@ -173,6 +176,7 @@ def clip(at: Interpreter, params: Value | None, rest: list[Value], bound: Keywor
         owners=_clip_owners(at, params),
         nonfinite_error=literal(bound.get("error_if_nonfinite")) is True and not at.state.guarded,
         measures_only=_is_infinite(limit),
+        guessed=guessed,
         names={"call": wording(node), "params": first_words(node)},
     )
     if clipping is not None:

@@ -78,7 +78,7 @@ def _trainer(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.A
     keys = tuple(v.thing.key for v in scalers if v.enabled is not False)
     if optimizer is not None:
         keys = (*keys, optimizer.key)
-    at.emit(e.HANDOFF, node, things=keys, trains=keys)
+    at.emit(e.HANDOFF, node, things=keys, trains=keys, about=e.MATTERS)
     return trainer
 
 

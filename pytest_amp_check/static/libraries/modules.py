@@ -61,7 +61,7 @@ PARTS = frozenset("modules named_modules children named_children buffers".split(
 
 def forward(at: Interpreter, thing: Thing, args: Args, keywords: Keywords, node: ast.AST, *, read: bool) -> Tensor:
     """The value of a module's forward."""
-    hand_off(at, [*args, *keywords.values()], node)
+    hand_off(at, [*args, *keywords.values()], node, frozenset())
     made = Tensor(at.turning())
     cached = not is_compiled_or_low(thing)
     made.forward = at.emit(e.FORWARD, node, thing.key, cached=cached, names={"module": wording(node)})

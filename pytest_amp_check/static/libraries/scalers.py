@@ -181,7 +181,7 @@ def scaler_attribute(at: Interpreter, receiver: Ref, name: str, node: ast.AST) -
         return BoundMethod(receiver, name)
     if name == "_per_optimizer_states":
         # Who asks the scaler itself what was done knows better.
-        at.emit(e.HANDOFF, node, things=(receiver.thing.key, *all_optimizers(at)), trains=())
+        at.emit(e.HANDOFF, node, things=(receiver.thing.key, *all_optimizers(at)), trains=(), about=e.MATTERS)
     return None
 
 

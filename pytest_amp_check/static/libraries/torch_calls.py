@@ -13,6 +13,7 @@ from ..interpreter.expressions import operate
 from ..interpreter.forks import on_each
 from ..interpreter.identity import structural
 from ..interpreter.interpreter import Handlers, Interpreter
+from ..interpreter.matters import clips, spoken_of
 from ..interpreter.microbatches import PIECES
 from ..interpreter.tensors import computed, foreign_tensor, low_result
 from ..interpreter.unknown import IMPURE, compares, hand_off, hands_on_divided, is_graded, refs
@@ -100,8 +101,9 @@ def _outside(at: Interpreter, name: str, args: Args, keywords: Keywords, node: a
     if states is not None:
         return states
     harmless = name.startswith(HARMLESS)
+    about = spoken_of(name)
     if not harmless:
-        hand_off(at, given, node)
+        hand_off(at, given, node, about)
     if (not harmless or name.startswith(WRITERS)) and not compares(name):
         may_save(at, given, node)
     if _averages(name) and all(value.kind != "tensor" for value in given):
@@ -110,8 +112,10 @@ def _outside(at: Interpreter, name: str, args: Args, keywords: Keywords, node: a
     if tensors:
         return _of_tensors(at, name, tensors, given)
     owners = _owners_of(at, given)
-    if owners is not None and not harmless:
-        hand_off(at, refs(at, owners), node)
+    if owners is not None and not harmless and clips(name):
+        return clip(at, next(value for value in given if value.kind == "parameters"), [], {}, node, guessed=True)
+    if owners is not None and not harmless and about:
+        hand_off(at, refs(at, owners), node, about)
     of_gradients = _of_gradients(at, name, args, given, node)
     return of_gradients or _of_unknown(at, name, args, keywords, node)
 
@@ -125,7 +129,6 @@ def _of_tensors(at: Interpreter, name: str, tensors: list[Tensor], given: list[V
     made.opaque = made.opaque or is_graded(given)
     made.pieces = name.rpartition(".")[2] in PIECES
     if not name.startswith("torch."):
-        made.deps = None
         made.module_read = False
     return made
 

@@ -44,13 +44,16 @@ class Roles:
     def settled(self) -> dict[str, str]:
         """Text of an expression -> "scaler", "optimizer", "module" or the framework whose engine it is.
 
-        What is asked to ``unscale_``, or to ``scale`` what then runs backward, is a scaler; what a scaler steps, or is
-        both stepped and zeroed, is an optimizer; what has parameters is a module. What
-        runs something backward and has a method of one framework alone is that framework's engine.
+        What is asked to ``unscale_``, or to ``scale`` what then runs backward, is a scaler, and so is what is updated
+        after it has been given something to step that is cleared as an optimizer is; what a scaler steps, or is both
+        stepped and zeroed, is an optimizer; what has parameters is a module. What runs something backward and has a
+        method of one framework alone is that framework's engine.
         """
         roles: dict[str, str] = {}
         for text, names in self._asked.items():
-            if "unscale_" in names or text in self._scaled or ({"scale", "update"} <= names and text in self._targets):
+            steps = text in self._targets and self._are_cleared(self._targets[text])
+            scales = "scale" in names and text in self._targets
+            if "unscale_" in names or text in self._scaled or ("update" in names and (scales or steps)):
                 roles[text] = "scaler"
             elif "backward" in names:
                 roles.update((text, key) for key, framework in FRAMEWORKS.items() if names & framework.signs)
@@ -60,6 +63,9 @@ class Roles:
         roles = {text: role for text, role in told.items() if role} | roles
         roles.pop("self", None)
         return roles
+
+    def _are_cleared(self, targets: set[str]) -> bool:
+        return any("zero_grad" in self._asked.get(target, ()) for target in targets)
 
 
 def _told_by(names: set[str]) -> str:

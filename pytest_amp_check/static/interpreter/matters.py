@@ -1,0 +1,36 @@
+"""What the name of code that cannot be read speaks of: it is taken to do that, and nothing else, to gradients."""
+
+from __future__ import annotations
+
+import re
+
+from ...protocol import events as e
+
+#: Words of names, and the matter that each speaks of. The one list of such words.
+_SPEAK: dict[str, str] = {
+    **dict.fromkeys(("zero", "clear"), e.CLEARS),
+    **dict.fromkeys(("unscale", "clip", "scale", "amp", "divide", "normalize", "normalise"), e.UNSCALES),
+    **dict.fromkeys(("step", "update", "minimize", "minimise"), e.STEPS),
+    **dict.fromkeys(("backward", "accumulate"), e.FEEDS),
+}
+#: Words of code that trains, which is all of them together.
+_TRAINS = frozenset("train trainer training fit optimize optimise optimization epoch iteration run loop engine".split())
+#: Words of what has a step, an update or a scale of its own that is none of gradients.
+_OTHERS = frozenset("lr learning rate schedule scheduler sched ema log logger print save load".split())
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+
+
+def spoken_of(name: str) -> frozenset[str]:
+    """The matters that a dotted name speaks of, by its last part."""
+    words = {word.lower() for word in _WORD.findall(name.rpartition(".")[2])}
+    if words & _OTHERS:
+        return frozenset()
+    if words & _TRAINS:
+        return e.MATTERS
+    return frozenset(_SPEAK[word] for word in words & _SPEAK.keys())
+
+
+def clips(name: str) -> bool:
+    """Whether a name is that of a function that clips gradients, and does no more."""
+    words = {word.lower() for word in _WORD.findall(name.rpartition(".")[2])}
+    return "clip" in words and not words & {"unscale", "step", "update", "amp", "scale"}
