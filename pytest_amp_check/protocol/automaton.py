@@ -19,6 +19,7 @@ UNKNOWN = "unknown"  # code that cannot be read may have changed them
 CLEAN = "clean"  # none, or zeroed
 FED = "fed"  # a scaled loss was run backward that may or may not reach them
 EXPOSED = "exposed"  # ... one that was not scaled
+SHARED = "shared"  # a scaled loss has reached them, unless it was that of another optimizer alone, which has used it
 EITHER = "either"  # scaled and unscaled gradients, or one of both
 RAW = "raw"  # gradients of an unscaled loss
 SCALED = "scaled"
@@ -37,6 +38,7 @@ GRADS = (
     CLEAN,
     FED,
     EXPOSED,
+    SHARED,
     EITHER,
     RAW,
     SCALED,
@@ -104,7 +106,7 @@ PENDING = frozenset({FED, EXPOSED, RAW, SCALED, UNSCALED, DIVIDED, BORROWED, MIX
 """Gradients that wait for a step."""
 UNDER_SCALE = frozenset({FED, SCALED, MIXED, UNEVEN, OUTDATED})
 """Gradients that are, or may be, multiplied by the loss scale."""
-PERHAPS = frozenset({FED, EXPOSED, EITHER})
+PERHAPS = frozenset({FED, EXPOSED, SHARED, EITHER})
 """Gradients that a backward may have reached, or those of another optimizer: the optimizer that is used next has them."""
 
 
@@ -137,6 +139,11 @@ class Opt(NamedTuple):
     apart: bool = False
 
 
+def joined(one: Opt, other: Opt) -> Opt:
+    """What is true in two states; nothing is known of what differs between them."""
+    return one if one == other else Opt(*(x if x == y else z for x, y, z in zip(one, other, Opt(), strict=True)))
+
+
 #: (grads, input) -> (next grads, label of the fault or ""). An input that is not listed leaves the grads as they are.
 MOVES: dict[tuple[str, str], tuple[str, str]] = {}
 
@@ -163,6 +170,8 @@ _row(FED, backward_scaled=SCALED, backward_raw=EITHER, maybe_raw=EITHER, unscale
 _row(FED, scaler_step=STEPPED, step="spent plain-step@scaled", read="fed read@scaled", update=UNKNOWN)
 _row(EXPOSED, backward_scaled=EITHER, backward_raw=RAW, maybe_scaled=EITHER, unscale="unscaled step@raw")
 _row(EXPOSED, scaler_step="stepped step@raw", step=SPENT)
+_row(SHARED, backward_scaled=SCALED, backward_raw=RAW, maybe_scaled=FED, maybe_raw=EXPOSED, unscale=UNSCALED)
+_row(SHARED, divide=UNKNOWN, scaler_step=STEPPED, step="spent plain-step@scaled")
 _row(EITHER, unscale=UNSCALED, scaler_step=STEPPED, step=SPENT, update=UNKNOWN)
 _row(RAW, backward_scaled=MIXED, maybe_scaled=EITHER, unscale="unscaled step@raw")
 _row(RAW, scaler_step="stepped step@raw", step=SPENT)
@@ -212,8 +221,8 @@ _row(
 for _grads in (SCALED, MIXED, UNEVEN, OUTDATED):
     _row(_grads, restore=RAW)
 _row(FED, restore=UNKNOWN)
-for _grads in PERHAPS:
-    _row(_grads, taken=UNKNOWN)
+for _grads, _left_with in ((FED, SHARED), (EXPOSED, UNKNOWN), (EITHER, UNKNOWN)):
+    _row(_grads, taken=_left_with)
 for _grads in GRADS:
     _row(_grads, zero=CLEAN, handoff=UNKNOWN, new=CLEAN)
 
@@ -312,7 +321,7 @@ FIRST: dict[str, tuple[Row, ...]] = {
         Row("update@window", frozenset({SCALED, OUTDATED}), frozenset(STAGES) - {READY}, when=_open, to=UNKNOWN),
     ),
     UPDATE_ALONE: (Row("update@window", UNDER_SCALE, when=_open), Row("update@nothing")),
-    ZERO: (Row("zero@window", PENDING, when=_inside_window),),
+    ZERO: (Row("zero@window", PENDING - {EXPOSED}, when=_inside_window),),
 }
 _WINDOW = (Row("step@undivided", when=_undivided), Row("step@apart", PENDING, when=_apart))
 #: Input that ends a window -> faults of the window, each of which is committed besides.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from . import automaton as a
 from . import events as e
 from .effects import apply
-from .events import Event, Graph, Node, Program, Site, Test
+from .events import Event, Graph, Kind, Node, Program, Site, Test
 from .finding import Finding, Step, merge
 from .judge import Blame, Here, Judge, Region, State
 from .report import describe, judge_event, make_finding, of_framework, place, whole
@@ -20,8 +20,12 @@ from .rules import LABELS
 
 __all__ = ["check", "judge_event", "merge"]
 
-#: Pairs of (node, state) after which a graph is explored again with fewer tests remembered, or is given up.
+#: Pairs of (node, state) after which a graph is explored again with less remembered; what has more nodes is given up.
 LIMIT = 40_000
+#: How many tests are remembered together where all of them are too many, and whether states are joined: what fits first.
+WIDER = ((8, False), (8, True), (4, True), (2, True), (0, True))
+#: States of a place from which on they are joined.
+JOINED = 4
 
 #: Places, with the one that each was reached from. A place is a node, the tests that are known there, which of these
 #: came out as true (both bit sets), and the number of what else is known.
@@ -99,6 +103,15 @@ class _Cores:
             self.of.append(core)
         return known
 
+    def joined(self, one: int, other: int) -> int:
+        """What two of them have in common; of what differs nothing is known."""
+        regions, opts, used, renewed, stale = self.of[one]
+        _, others, also_used, also_renewed, also_stale = self.of[other]
+        opts = tuple(a.joined(mine, theirs) for mine, theirs in zip(opts, others, strict=True))
+        return self.number(
+            (regions, opts, used & also_used, renewed & also_renewed, stale if stale == also_stale else -1)
+        )
+
 
 class _Judge(Judge):
     """The judgement of one graph."""
@@ -107,6 +120,8 @@ class _Judge(Judge):
         super().__init__(program, graph.tests)
         self.graph = graph
         self.gave_up = False
+        #: Whether not all ways were gone with all that is known on them.
+        self.widened = False
         self.trail: Trail = {}
         self.faults: dict[tuple[str, int], tuple[Here, Blame]] = {}
         self.committed: dict[tuple[str, int, int], int] = {}
@@ -143,6 +158,7 @@ class _Judge(Judge):
                 self.handed.update(things)
                 for matter in event.facts.get("about", e.MATTERS):
                     self.spoken[matter].update(things)
+        self.restored = {o for x in events if x.kind == e.RESTORE for o in self.owners(x)}
         self.windows = self._windows(events)
         asked = {key for x in events if x.kind == e.BACKWARD for key, _ in x.guards}
         self.flags = {
@@ -185,9 +201,14 @@ class _Judge(Judge):
         for event in events:
             if event.kind in (e.SCALER_STEP, e.STEP):
                 for key, truth in event.guards:
-                    if self.graph.tests[key].counts and (key, truth) not in everywhere:
+                    test = self.graph.tests[key]
+                    # What is stepped only as long as a counter is small gathers nothing.
+                    counts = test.counts and test.reached in (None, truth)
+                    if counts and (key, truth) not in everywhere:
                         # A step under the opposite takes what the loop has left over.
                         windows.setdefault(key, truth)
+                        if event.object in self.index:
+                            self.ended.setdefault(key, set()).add(self.index[event.object])
         return windows
 
     def _boundaries(self) -> Iterator[Test]:
@@ -197,10 +218,10 @@ class _Judge(Judge):
             if test.off_by_one and self.windows[key] and key in self.accumulates and key not in self.later:
                 yield test
 
-    def _live_tests(self, least: int) -> list[int]:
+    def _live_tests(self, least: int, remembered: int = -1) -> list[int]:
         """For each node, the tests that some way on from it may still ask; others need not be remembered.
 
-        Nor those under which no event stands that is worth more than ``least``.
+        Nor those under which no event stands that is worth more than ``least``, or that are not in ``remembered``.
         """
         nodes = self.graph.nodes
         live = [0] * len(nodes)
@@ -208,7 +229,7 @@ class _Judge(Judge):
         for i, node in enumerate(nodes):
             for target, _, _ in node.ways:
                 before[target].append(i)
-        worth = self._worth_remembering(least)
+        worth = self._worth_remembering(least) & remembered
         asked = [self._asked(node) for node in nodes]
         windows = sum(1 << key for key in self.windows)
         work = deque(range(len(nodes) - 1, -1, -1))
@@ -261,14 +282,71 @@ class _Judge(Judge):
                 self._explore()
                 if not self.gave_up:
                     break
+            if self.gave_up:
+                # The ways that were gone can be gone.
+                self.widened = True
+                yield from self._found()
+                self._widen()
         for test in self._boundaries():
             if test.site is not None:
                 yield make_finding("window:off-by-one", test.site, [], {"window": str(test.text)}, ())
+        yield from self._found()
+
+    def _found(self) -> Iterator[Finding]:
+        """The findings of the faults that the latest exploration has come upon."""
         settled = {(label, blame.settled) for (label, _), (_, blame) in self.faults.items()}
         for (label, _), (here, blame) in self.faults.items():
             finding = None if self._yields(label, blame, settled) else self._report(label, here, blame)
             if finding is not None:
                 yield finding
+
+    def _widen(self) -> None:
+        """Explore again with few tests remembered, so that ways are gone that cannot be.
+
+        Where a test is left out that tells ways apart, only what happens in whatever way is found.
+        """
+        tests = self._most_telling()
+        for size, joining in WIDER:
+            self.live = self._live_tests(e.SELDOM, sum(1 << key for key in tests[:size]))
+            self._explore(joining=joining)
+            if not self.gave_up:
+                break
+        if joining or size < len(tests):
+            self.faults = {key: found for key, found in self.faults.items() if self._always(found[1])}
+
+    def _always(self, blame: Blame) -> bool:
+        """Whether a fault is committed in every state in which the event is met that settles it."""
+        return self.committed[blame] >= self.visits.get(blame.settled, 1)
+
+    def _most_telling(self) -> list[int]:
+        """The tests that more than one place asks, in the order in which they tell paths apart.
+
+        First those that end windows, then those that choose between a way with a scaler and one without, then those
+        under which the most different events stand.
+        """
+        places: dict[int, int] = {}
+        for node in self.graph.nodes:
+            for key in {key for _, key, _ in node.ways if key >= 0}:
+                for known in (key, *(other for _, other, _ in self.graph.tests[key].implies)):
+                    places[known] = places.get(known, 0) + 1
+        kinds: dict[int, set[Kind]] = {}
+        chosen: dict[tuple[int, bool], list[int]] = {}
+        for node in self.graph.nodes:
+            event = node.event
+            if event is not None and event.kind.worth > e.SELDOM:
+                for key, truth in event.guards:
+                    kinds.setdefault(key, set()).add(event.kind)
+                    if event.kind in (e.BACKWARD, e.STEP, e.SCALER_STEP):
+                        chosen.setdefault((key, truth), [0, 0])[event.subject is not None] += 1
+        telling = [key for key in kinds if places.get(key, 0) > 1 or key in self.windows]
+
+        def order(key: int) -> tuple[bool, int, int, int, int]:
+            raw, scaled = chosen.get((key, True), (0, 0))
+            raw_else, scaled_else = chosen.get((key, False), (0, 0))
+            chooses = max(min(scaled, raw_else), min(raw, scaled_else))
+            return key not in self.windows, -chooses, -len(kinds[key]), -places.get(key, 0), key
+
+        return sorted(telling, key=order)
 
     def _yields(self, label: str, blame: Blame, settled: set[tuple[str, int]]) -> bool:
         """Whether another fault of the same cause says more."""
@@ -279,11 +357,11 @@ class _Judge(Judge):
             or (fault.needs_update and event is not None and event.subject not in self.updated)
         )
 
-    def _explore(self) -> None:
+    def _explore(self, *, joining: bool = False) -> None:
         self.gave_up = False
-        for found in (self.trail, self.faults, self.committed, self.doubtful, self.visits):
-            found.clear()
+        self.trail, self.faults, self.committed, self.doubtful, self.visits = {}, {}, {}, set(), {}
         self.accumulates.clear()
+        met: dict[tuple[int, ...], list[int]] = {}
         cores = _Cores(((), tuple(a.Opt() for _ in self.opts), 0, 0, -1))
         start = (0, 0, 0, 0)
         self.trail[start] = None
@@ -322,9 +400,20 @@ class _Judge(Judge):
                         continue
                     onward = core if key not in moving else self._past(cores, core, key, answer)
                     place = (target, answers[0] & keep, answers[1] & keep, onward)
+                if joining and place not in self.trail:
+                    place = self._joined(cores, met.setdefault(place[:3], []), place)
                 if place not in self.trail:
                     self.trail[place] = here
                     work.append(place)
+
+    def _joined(self, cores: _Cores, met: list[int], place: Here) -> Here:
+        """A place, or where it has been met in many states, that of what they have in common."""
+        index, known, truth, core = place
+        if len(met) >= JOINED:
+            core = cores.joined(met[-1], core)
+        if core not in met[JOINED:]:
+            met.append(core)
+        return (index, known, truth, core)
 
     def _deciding(self) -> int:
         """The tests (as a bit set) that events themselves ask: those of windows, and of averaging over processes."""
@@ -375,7 +464,8 @@ class _Judge(Judge):
         if known is None:
             regions, opts, used, renewed, stale = cores.of[core]
             if self.windows.get(key, answer) != answer:
-                opts = tuple(a.move(opt, a.HOLD)[0] for opt in opts)
+                ended = self.ended.get(key, set())
+                opts = tuple(a.move(opt, a.HOLD)[0] if i in ended else opt for i, opt in enumerate(opts))
             elif self.flags.get(key, answer) != answer:
                 opts = tuple(o._replace(inside=o.inside or e.LOOSE) if o.grads in a.PENDING else o for o in opts)
             known = cores.past[core, key, answer] = cores.number((regions, opts, used, renewed, stale))
@@ -415,7 +505,7 @@ class _Judge(Judge):
             # The first turn of a loop cannot commit these; what else may spare them is a test around the two events.
             certain = not any(key not in self.windows for x in involved for key, _ in x.guards)
         condition = "" if certain else self._condition(blamed)
-        guessed = (label, blame.blamed, blame.settled) in self.doubtful or any(x.facts.get("guessed") for x in involved)
+        guessed = self.widened or (label, blame.blamed, blame.settled) in self.doubtful or any(x.facts.get("guessed") for x in involved)
         certain = certain and not guessed
         steps = tuple(Step(event.site, describe(event)) for event in path)
         names = [*involved, *reversed(path)]

@@ -374,7 +374,8 @@ class Test:
     """A condition whose truth decides which way a program goes; a path assumes it once and keeps to it.
 
     ``counts`` says that the test compares a loop's counter (``(i + 1) % k == 0``, ``count == k``), ``off_by_one`` that
-    such a test is already true for the first micro-batch. ``later`` is the truth that it cannot have then, if that is
+    such a test is already true for the first micro-batch. ``reached`` is the truth that it has once the counter is
+    large, if that is what it asks. ``later`` is the truth that it cannot have then, if that is
     known. ``of_gradients`` are the optimizers of whose gradients it asks whether they are finite, None for any,
     ``turn`` that it asks whether a loop is in its first turn, ``flag`` that it asks for the truth of an argument,
     ``of_scale`` that it compares loss scales. ``implies`` lists (truth of this test, key of another, its truth).
@@ -389,6 +390,7 @@ class Test:
         "of_gradients",
         "of_scale",
         "off_by_one",
+        "reached",
         "site",
         "text",
         "turn",
@@ -400,6 +402,7 @@ class Test:
         self.site = site
         self.counts = False
         self.off_by_one = False
+        self.reached: bool | None = None
         self.later: bool | None = None
         self.flag = False
         self.of_gradients: frozenset[int] | None = frozenset()

@@ -91,6 +91,8 @@ class Judge:
         #: Things that code which cannot be read was given, and what it may have done to them: matter -> things.
         self.handed: set[int] = set()
         self.spoken: dict[str, set[int]] = {matter: set() for matter in e.MATTERS}
+        #: Optimizers whose gradients a block of a framework unscales as it ends, in some place.
+        self.restored: set[int] = set()
         #: Optimizers of which a step is in view.
         self.stepped: set[int] = set()
         #: Whether an event has come near a fault, committed or excused.
@@ -99,6 +101,8 @@ class Judge:
         self.asks_scale = False
         #: Tests that decide whether an iteration ends an accumulation window, and the truth that ends it.
         self.windows: dict[int, bool] = {}
+        #: The optimizers (by number) whose windows these are: those that are stepped under such a test.
+        self.ended: dict[int, set[int]] = {}
         #: Tests for an argument that decide so, as far as is known: nobody who gives it is in view.
         self.flags: dict[int, bool] = {}
         #: Window tests under which gradients of more than one backward are stepped.
@@ -126,13 +130,14 @@ class Judge:
             return tuple(self.opts)
         return tuple(key for key in owners if key in self.index)
 
-    def held(self, state: State) -> bool:
-        """Whether it is known that this iteration does not end the accumulation window."""
+    def held(self, state: State) -> frozenset[int]:
+        """The optimizers (by number) of which it is known that this iteration does not end the accumulation window."""
+        held: set[int] = set()
         for key, boundary in self.windows.items():
             bit = 1 << key
             if state.known & bit and bool(state.truth & bit) != boundary:
-                return True
-        return False
+                held |= self.ended.get(key, set())
+        return frozenset(held)
 
     def complete(self, event: Event, state: State) -> bool:
         """Whether it is known that this iteration ends the accumulation window."""

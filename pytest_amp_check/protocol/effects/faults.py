@@ -25,15 +25,20 @@ def move(
 ) -> None:
     """Move the gradients of optimizer ``i``, and settle the faults that nothing excuses."""
     before = now.opts[i]
+    thing = judge.program.things[before.by] if before.by >= 0 else None
+    in_parts = thing is not None and "framework" in thing.facts
     now.opts[i], faults = a.move(
         before, name, by=by, divided=divided, held=held, inside=inside, apart=apart, partly=partly
     )
     for label in faults:
         judge.faulted = True
+        possible = a.possible(before, name, label)
+        if in_parts and (possible or (name == a.STEP and judge.opts[i] in judge.restored)):
+            continue  # what a framework does to which gradients, and when, the source tells in part
         excuse = EXCUSES.get(LABELS[label][1].unless)
         if excuse is None or not excuse(judge, now, i):
             doubt = DOUBTS.get(LABELS[label][1].unless)
-            sure = not (a.possible(before, name, label) or (doubt is not None and doubt(judge, now, i)))
+            sure = not (possible or (doubt is not None and doubt(judge, now, i)))
             judge.commit(label, now.index, i, now.here, sure=sure)
     if name in USES and before.grads in a.PERHAPS:
         for other, opt in enumerate(now.opts):
@@ -96,8 +101,14 @@ def another_scaler(judge: Judge, now: Moment, i: int) -> bool:
     return updating is not None and updating.subject != now.event.subject
 
 
+def serves_another(judge: Judge, now: Moment, i: int) -> bool:
+    """An update is that of another optimizer, which the same scaler has stepped, and which has a window of its own."""
+    opts = enumerate(now.state.opts)
+    return any(j != i and opt.stage == a.STAGE_STEPPED and opt.by == now.subject for j, opt in opts)
+
+
 #: Inputs by which an optimizer uses the gradients that it has.
-USES = frozenset({a.UNSCALE, a.SCALER_STEP, a.STEP})
+USES = frozenset({a.UNSCALE, a.SCALER_STEP, a.STEP, a.RESTORE})
 #: What makes a fault a possible one, by the name of what would excuse it.
 DOUBTS: dict[str, Callable[[Judge, Moment, int], bool]] = {"cleared-elsewhere": out_of_view}
 #: What excuses a fault, by the name that faults give it (:attr:`~..rule.Fault.unless`).
@@ -108,4 +119,5 @@ EXCUSES: dict[str, Callable[[Judge, Moment, int], bool]] = {
     "divided-elsewhere": divided_elsewhere,
     "earlier-loop": earlier_loop,
     "another-scaler": another_scaler,
+    "serves-another": serves_another,
 }

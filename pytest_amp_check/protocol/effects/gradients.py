@@ -52,7 +52,7 @@ def feed(judge: Judge, now: Moment) -> None:
             name,
             by=now.subject,
             divided=bool(facts.get("divided")),
-            held=held,
+            held=i in held,
             inside=facts.get("inside", "") if key in judge.stepped else "",
             apart=bool(facts.get("apart")),
         )

@@ -46,7 +46,7 @@ def ordered(at: Interpreter, op: str, left: Value, right: Value, node: ast.Compa
         else _against_zero(at, op, left, right, node)
     )
     if formula is None:
-        formula = _counts(at, _order(at, op, left, right, node), left, right)
+        formula = _counts(at, op, _order(at, op, left, right, node), left, right)
     return _at_first(at, formula, op, left, right)
 
 
@@ -73,11 +73,16 @@ def _order(at: Interpreter, op: str, left: Value, right: Value, node: ast.Compar
     return negate(at.ask(question, f"not ({shortened(node)})", loops, node))
 
 
-def _counts(at: Interpreter, formula: Formula, left: Value, right: Value) -> Formula:
+def _counts(at: Interpreter, op: str, formula: Formula, left: Value, right: Value) -> Formula:
     """Mark a comparison of a counter of the loop being read, other than the loop's own index."""
     asked = literals(formula)
-    if len(asked) == 1 and any(_turns_here(at, side) and not side.index for side in (left, right)):
-        at.graph.tests[asked[0][0]].counts = True
+    sides = [_turns_here(at, side) and not side.index for side in (left, right)]
+    if len(asked) == 1 and any(sides):
+        ((key, positive),) = asked
+        test = at.graph.tests[key]
+        test.counts = True
+        if not all(sides):
+            test.reached = positive if sides[op in ("<", "<=")] else not positive
     return formula
 
 

@@ -103,6 +103,10 @@ def _recognise(at: Interpreter, value: Value, node: ast.expr, last: str) -> Valu
         return value
     if isinstance(value, Named) and not value.name.startswith(("torch.", "builtins.")):
         value = _imported_object(at, value, node)
+    if isinstance(value, Choice):
+        options = [(formula, _recognise(at, option, node, last)) for formula, option in value.options]
+        known = any(new is not old for (_, new), (_, old) in zip(options, value.options, strict=True))
+        return Choice(options) if known else value
     return _by_its_use(at, value, node) if isinstance(value, Opaque) else value
 
 

@@ -152,6 +152,8 @@ def _isinstance(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) 
     role = surface.BASES.get(surface.canonical(named)) if named else None
     if isinstance(value, Ref) and value.source is None and role in ("scaler", "optimizer", "module"):
         return Const(value.role == role)
+    if isinstance(value, Params) and not value.one and named in ("torch.Tensor", "torch.nn.Parameter"):
+        return Const(False)
     return Truth(at.ask(("isinstance", value.identity(at.number), named or id(node)), wording(node), value.loops, node))
 
 

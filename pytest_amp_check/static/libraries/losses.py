@@ -98,7 +98,9 @@ def _low_input(at: Interpreter, args: Args) -> str:
     """The low dtype of what a loss is computed of outside of all regions, "" where it has none."""
     if not args or in_region(at) or at.state.maybe_open or at.state.no_grad:
         return ""
-    return next((t.low if t.low in _LOW else "" for t in args[0].tensors()), "")
+    # What no gradient reaches has none that overflows.
+    tensors = [tensor for tensor in args[0].tensors() if tensor.deps != frozenset()]
+    return next((t.low if t.low in _LOW else "" for t in tensors), "")
 
 
 def _of_unknown(at: Interpreter) -> Tensor:

@@ -36,6 +36,7 @@ RULE = Rule(
             "`{scaler}.update()` runs before the accumulation window is complete: "
             "call it once, after `{scaler}.step()`",
             witness=(BACKWARD,),
+            unless="serves-another",
         ),
     },
     why="""\
