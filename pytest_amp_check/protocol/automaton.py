@@ -107,7 +107,7 @@ PENDING = frozenset({FED, EXPOSED, RAW, SCALED, UNSCALED, DIVIDED, BORROWED, MIX
 UNDER_SCALE = frozenset({FED, SCALED, MIXED, UNEVEN, OUTDATED})
 """Gradients that are, or may be, multiplied by the loss scale."""
 PERHAPS = frozenset({FED, EXPOSED, SHARED, EITHER})
-"""Gradients that a backward may have reached, or those of another optimizer: the optimizer that is used next has them."""
+"""Gradients that a backward may have reached, or those of another optimizer: what is used next has them."""
 
 
 class Opt(NamedTuple):
@@ -141,7 +141,7 @@ class Opt(NamedTuple):
 
 def joined(one: Opt, other: Opt) -> Opt:
     """What is true in two states; nothing is known of what differs between them."""
-    return one if one == other else Opt(*(x if x == y else z for x, y, z in zip(one, other, Opt(), strict=True)))
+    return Opt._make(x if x == y else unknown for x, y, unknown in zip(one, other, Opt(), strict=True))
 
 
 #: (grads, input) -> (next grads, label of the fault or ""). An input that is not listed leaves the grads as they are.

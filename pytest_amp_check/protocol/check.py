@@ -22,7 +22,7 @@ __all__ = ["check", "judge_event", "merge"]
 
 #: Pairs of (node, state) after which a graph is explored again with less remembered; what has more nodes is given up.
 LIMIT = 40_000
-#: How many tests are remembered together where all of them are too many, and whether states are joined: what fits first.
+#: How many tests are remembered where all of them are too many, and whether states are joined: the first that fits.
 WIDER = ((8, False), (8, True), (4, True), (2, True), (0, True))
 #: States of a place from which on they are joined.
 JOINED = 4
@@ -81,6 +81,11 @@ def _not_read(program: Program) -> Iterator[Found]:
     if unread is not None:
         finding = make_finding("source:too-long", unread, [], {"function": unread.function}, ())
         yield finding, (unread.path, 0)
+
+
+def _exclude(some: set[tuple[int, bool]], others: set[tuple[int, bool]]) -> bool:
+    """Whether two places stand under opposite truths of a test."""
+    return any((key, not truth) in others for key, truth in some)
 
 
 class _Cores:
@@ -158,7 +163,12 @@ class _Judge(Judge):
                 self.handed.update(things)
                 for matter in event.facts.get("about", e.MATTERS):
                     self.spoken[matter].update(things)
-        self.restored = {o for x in events if x.kind == e.RESTORE for o in self.owners(x)}
+        self.sole = self._sole(events)
+        for event in events:
+            if event.kind == e.RESTORE:
+                for key in self.owners(event):
+                    self.restored.setdefault(key, []).append(frozenset(event.guards))
+        self.clears_some = any(x.kind == e.ZERO_GRAD and x.facts.get("owners") == () for x in events)
         self.windows = self._windows(events)
         asked = {key for x in events if x.kind == e.BACKWARD for key, _ in x.guards}
         self.flags = {
@@ -181,6 +191,22 @@ class _Judge(Judge):
         #: Whether some loss is scaled unevenly, on whatever path.
         self.uneven = any(event.facts.get("twice") or event.facts.get("uneven") for event in events)
         self.live: list[int] = []
+
+    def _sole(self, events: list[Event]) -> frozenset[int]:
+        """The optimizer that is stepped, or those of which a test that keeps its truth lets only one be stepped."""
+        changing = 0
+        for node in self.graph.nodes:
+            changing |= node.forgets
+        steps: dict[int, list[set[tuple[int, bool]]]] = {}
+        for event in events:
+            if event.kind in (e.SCALER_STEP, e.STEP) and event.object in self.index:
+                lasting = {(key, truth) for key, truth in event.guards if not changing >> key & 1}
+                steps.setdefault(self.index[event.object], []).append(lasting)
+        for one, mine in steps.items():
+            for other, theirs in steps.items():
+                if other > one and not all(_exclude(here, there) for here in mine for there in theirs):
+                    return frozenset()
+        return frozenset(steps)
 
     def _may_fault(self) -> bool:
         """Whether the events of the graph can commit any fault of the automaton; most graphs need not be explored."""
@@ -363,7 +389,7 @@ class _Judge(Judge):
         self.accumulates.clear()
         met: dict[tuple[int, ...], list[int]] = {}
         cores = _Cores(((), tuple(a.Opt() for _ in self.opts), 0, 0, -1))
-        start = (0, 0, 0, 0)
+        start: Here = (0, 0, 0, 0)
         self.trail[start] = None
         work = deque([start])
         nodes, ways, live = self.graph.nodes, self._short_ways(), self.live
@@ -392,6 +418,7 @@ class _Judge(Judge):
                 truth &= ~node.forgets
             for target, key, answer in ways[index]:
                 keep = live[target]
+                place: Here
                 if key < 0:
                     place = (target, known & keep, truth & keep, core)
                 else:
@@ -505,7 +532,11 @@ class _Judge(Judge):
             # The first turn of a loop cannot commit these; what else may spare them is a test around the two events.
             certain = not any(key not in self.windows for x in involved for key, _ in x.guards)
         condition = "" if certain else self._condition(blamed)
-        guessed = self.widened or (label, blame.blamed, blame.settled) in self.doubtful or any(x.facts.get("guessed") for x in involved)
+        guessed = (
+            self.widened
+            or (label, blame.blamed, blame.settled) in self.doubtful
+            or any(x.facts.get("guessed") for x in involved)
+        )
         certain = certain and not guessed
         steps = tuple(Step(event.site, describe(event)) for event in path)
         names = [*involved, *reversed(path)]

@@ -251,8 +251,8 @@ THINGS = {
 PROGRAM = "averaged enters_autocast float16 handed lightning16 live_scalers scaler_dtypes trained_modules unread"
 
 # What code that cannot be read may do to gradients, as far as its name tells.
-CLEARS, UNSCALES, STEPS, FEEDS = "clears", "unscales", "steps", "feeds"
-MATTERS = frozenset({CLEARS, UNSCALES, STEPS, FEEDS})
+CLEARS, UNSCALES, DIVIDES, STEPS, FEEDS = "clears", "unscales", "divides", "steps", "feeds"
+MATTERS = frozenset({CLEARS, UNSCALES, DIVIDES, STEPS, FEEDS})
 
 # Loops that run backward at every turn and leave the step to what follows: any, and those over the micro-batches of one
 # window.

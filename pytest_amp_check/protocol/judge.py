@@ -91,8 +91,12 @@ class Judge:
         #: Things that code which cannot be read was given, and what it may have done to them: matter -> things.
         self.handed: set[int] = set()
         self.spoken: dict[str, set[int]] = {matter: set() for matter in e.MATTERS}
-        #: Optimizers whose gradients a block of a framework unscales as it ends, in some place.
-        self.restored: set[int] = set()
+        #: Optimizers whose gradients a block of a framework unscales as it ends, and the tests under which it does so.
+        self.restored: dict[int, list[frozenset[tuple[int, bool]]]] = {}
+        #: Whether gradients are cleared of which it is not known whose they are.
+        self.clears_some = False
+        #: Optimizers (by number) that a backward reaches of which nothing else is known: no path steps another one.
+        self.sole: frozenset[int] = frozenset()
         #: Optimizers of which a step is in view.
         self.stepped: set[int] = set()
         #: Whether an event has come near a fault, committed or excused.

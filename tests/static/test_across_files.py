@@ -474,7 +474,7 @@ TREES = {
         def pong(scaler, optimizer, model, n):
             with torch.autocast("cuda"):
                 loss = model(n).sum()
-            scaler.scale(loss).backward()
+            scaler.scale(loss).backward()  # AMP215
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
             scaler.step(optimizer)
             scaler.update()

@@ -33,7 +33,8 @@ def move(
     for label in faults:
         judge.faulted = True
         possible = a.possible(before, name, label)
-        if in_parts and (possible or (name == a.STEP and judge.opts[i] in judge.restored)):
+        elsewhere = [tests - set(now.event.guards) for tests in judge.restored.get(judge.opts[i], ())]
+        if in_parts and (possible or (name == a.STEP and any(elsewhere))):
             continue  # what a framework does to which gradients, and when, the source tells in part
         excuse = EXCUSES.get(LABELS[label][1].unless)
         if excuse is None or not excuse(judge, now, i):
@@ -49,7 +50,8 @@ def move(
 def cleared_elsewhere(judge: Judge, now: Moment, i: int) -> bool:
     """Gradients that are left to the next backward are cleared in some place, or by code that says so."""
     key = judge.opts[i]
-    return bool(judge.program.things[key].facts.get("hooked")) or key in judge.zeroed or key in judge.spoken[e.CLEARS]
+    hooked = bool(judge.program.things[key].facts.get("hooked"))
+    return hooked or judge.clears_some or key in judge.zeroed or key in judge.spoken[e.CLEARS]
 
 
 def out_of_view(judge: Judge, now: Moment, i: int) -> bool:

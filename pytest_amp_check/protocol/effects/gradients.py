@@ -32,7 +32,8 @@ def feed(judge: Judge, now: Moment) -> None:
     facts = now.event.facts
     held = judge.held(now.state)
     feeds = facts.get("feeds")
-    certain = len(now.opts) == 1 or feeds is not None
+    sole = judge.sole if feeds is None else frozenset()
+    certain = len(now.opts) == 1 or feeds is not None or bool(sole)
     averaged = certain and _averages(now.event, now.state)
     if now.subject >= 0:
         name = a.BACKWARD_SCALED if certain else a.MAYBE_SCALED
@@ -41,7 +42,7 @@ def feed(judge: Judge, now: Moment) -> None:
     if facts.get("opaque"):
         name = a.HANDOFF
     for i, key in enumerate(judge.opts):
-        if feeds is not None and key not in feeds:
+        if (feeds is not None and key not in feeds) or (sole and i not in sole):
             continue
         if averaged:
             averaged_early(judge, now, i)

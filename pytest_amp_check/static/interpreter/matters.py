@@ -9,7 +9,8 @@ from ...protocol import events as e
 #: Words of names, and the matter that each speaks of. The one list of such words.
 _SPEAK: dict[str, str] = {
     **dict.fromkeys(("zero", "clear"), e.CLEARS),
-    **dict.fromkeys(("unscale", "clip", "scale", "amp", "divide", "normalize", "normalise"), e.UNSCALES),
+    **dict.fromkeys(("unscale", "clip", "scale", "amp"), e.UNSCALES),
+    **dict.fromkeys(("divide", "normalize", "normalise", "average"), e.DIVIDES),
     **dict.fromkeys(("step", "update", "minimize", "minimise"), e.STEPS),
     **dict.fromkeys(("backward", "accumulate"), e.FEEDS),
 }

@@ -42,21 +42,24 @@ def unknown(at: Interpreter, func: Value, args: Args, keywords: Keywords, node: 
     """A call of something that cannot be read."""
     given = [*args, *keywords.values()]
     name = func.text if isinstance(func, Opaque) else ""
-    hand_off(at, given, node, spoken_of(name))
+    about = spoken_of(name)
+    hand_off(at, given, node, about)
     tensors = [t for value in given for t in value.tensors()]
     last = name.rpartition(".")[2]
     for listener in at.handlers.handed:
         if listener(at, func, given, node):
             break
     if tensors and last not in TELLING:
-        return _unknown_tensor(at, given, tensors)
+        tensor = _unknown_tensor(at, given, tensors)
+        tensor.divided = tensor.divided or e.DIVIDES in about
+        return tensor
     if last in IMPURE:
         return at.fresh(node, name)
     made = structural(at, "call", (func, *given), wording(node) if isinstance(node, ast.Call) else "", tuple(keywords))
     if at.state.loops:
         made.loops |= frozenset((at.state.loops[-1].key,))
     made.called = True
-    made.divided = hands_on_divided(given)
+    made.divided = hands_on_divided(given) or e.DIVIDES in about
     made.compares = len(given) > 1 and any(v.called for v in given)
     return made
 

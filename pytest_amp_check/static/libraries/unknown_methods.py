@@ -11,6 +11,7 @@ from ..interpreter.dtypes import is_low_method
 from ..interpreter.expressions import entry_of
 from ..interpreter.identity import structural
 from ..interpreter.interpreter import Handlers, Interpreter
+from ..interpreter.matters import spoken_of
 from ..interpreter.microbatches import PIECES
 from ..interpreter.tensors import foreign_tensor, low_result
 from ..interpreter.unknown import hand_off, refs, unknown
@@ -50,7 +51,8 @@ def _follow_loss(result: Opaque, receiver: Opaque, name: str, args: Args) -> Non
     result.compares = name == "mean" or (receiver.compares and name != "item")
     part = name.removesuffix("_")
     kept = receiver.divided or (part == "mul" and any(value.divided for value in args))
-    result.divided = part in ("sum", "div", "true_divide") or (kept and (not args or part == "mul"))
+    speaks = part in ("sum", "div", "true_divide") or e.DIVIDES in spoken_of(name)
+    result.divided = speaks or (kept and (not args or part == "mul"))
 
 
 def _backward(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:

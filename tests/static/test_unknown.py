@@ -1,0 +1,398 @@
+"""What cannot be read is ordinary: it does what its name speaks of, and what rests on that is a possible finding."""
+
+from __future__ import annotations
+
+import pytest
+from marks import marks, places, shown
+
+from pytest_amp_check import check_source
+
+#: Programs with a mistake, at the lines that are marked.
+WRONG: dict[str, str] = {}
+#: Programs that are right.
+RIGHT: dict[str, str] = {}
+
+WRONG["an optimizer that was handed to a schedule of another package is not stepped by it"] = """\
+import torch
+from elsewhere import make_optimizer, warm_up
+
+def train(model, loader, criterion, args):
+    optimizer = make_optimizer(args, model)
+    schedule = warm_up(optimizer, args.steps)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        loss.backward()  # AMP203
+        scaler.step(optimizer)
+        scaler.update()
+        schedule.step()
+"""
+WRONG["a parameter that is cleared nowhere"] = """\
+import torch
+
+def train(model, optimizer, scaler, loader, criterion):
+    for x, y in loader:
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()  # AMP215
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WRONG["an optimizer of a factory that a log was given"] = """\
+import torch
+from elsewhere import make_optimizer, log_rates
+
+def train(model, loader, criterion, scaler):
+    optimizer = make_optimizer(model)
+    for x, y in loader:
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()  # AMP215
+        scaler.step(optimizer)
+        scaler.update()
+        log_rates(optimizer)
+"""
+WRONG["a scaler that is stepped and updated, and asked nothing else"] = """\
+import torch
+
+def train(model, optimizer, scaler, loader, criterion):
+    for x, y in loader:
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        loss.backward()  # AMP203
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+"""
+GAN = """\
+import torch
+
+def train(maker, judge, maker_optimizer, judge_optimizer, scaler, loader, criterion):
+    for x in loader:
+        with torch.autocast("cuda"):
+            made = maker(x)
+            judge_loss = criterion(judge(made.detach()), judge(x))
+        judge_optimizer.zero_grad()
+        {judge}
+        scaler.step(judge_optimizer)
+        with torch.autocast("cuda"):
+            maker_loss = criterion(judge(made))
+        maker_optimizer.zero_grad()
+        {maker}
+        {step}
+        scaler.update()
+"""
+WORDS = {
+    "judge": "scaler.scale(judge_loss).backward()",
+    "maker": "scaler.scale(maker_loss).backward()",
+    "step": "scaler.step(maker_optimizer)",
+}
+RIGHT["two optimizers, each with a loss of its own"] = GAN.format(**WORDS)
+WRONG["the first of two losses is not scaled"] = GAN.format(
+    **{**WORDS, "judge": "judge_loss.backward()  # AMP203"},
+)
+WRONG["the second of two losses is not scaled"] = GAN.format(
+    **{**WORDS, "maker": "maker_loss.backward()  # AMP203"},
+)
+WRONG["the second of two optimizers is stepped by itself"] = GAN.format(
+    **{**WORDS, "step": "maker_optimizer.step()  # AMP204"},
+)
+ONE_LOSS = """\
+import torch
+
+def train(model, optimizer, centers, scaler, loader, criterion):
+    for x, y in loader:
+        optimizer.zero_grad()
+        centers.zero_grad()
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        {backward}
+        scaler.step(optimizer)
+        {step}
+        scaler.update()
+"""
+RIGHT["one loss for two optimizers"] = ONE_LOSS.format(
+    backward="scaler.scale(loss).backward()", step="scaler.step(centers)"
+)
+WRONG["one loss for two optimizers, which is not scaled"] = ONE_LOSS.format(
+    backward="loss.backward()  # AMP203", step="scaler.step(centers)"
+)
+WRONG["one loss for two optimizers, one of which is stepped by itself"] = ONE_LOSS.format(
+    backward="scaler.scale(loss).backward()", step="centers.step()  # AMP204"
+)
+RIGHT["one optimizer with a scaler, another in float32"] = """\
+import torch
+
+def train(model, probe, optimizer, probe_optimizer, scaler, loader, criterion):
+    for x, y in loader:
+        optimizer.zero_grad()
+        probe_optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            features = model(x)
+            loss = criterion(features, y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        probe_loss = criterion(probe(features.detach().float()), y)
+        probe_loss.backward()
+        probe_optimizer.step()
+"""
+RIGHT["the same, with both losses before both steps"] = """\
+import torch
+
+def train(model, probe, optimizer, probe_optimizer, scaler, loader, criterion):
+    for x, y in loader:
+        optimizer.zero_grad()
+        probe_optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            features = model(x)
+            loss = criterion(features, y)
+        probe_loss = criterion(probe(features.detach().float()), y)
+        probe_loss.backward()
+        scaler.scale(loss).backward()
+        probe_optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+RIGHT["a window for two optimizers"] = """\
+import torch
+
+def train(model, head, optimizer, head_optimizer, scaler, loader, criterion, k):
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda"):
+            loss = criterion(head(model(x)), y) / k
+        scaler.scale(loss).backward()
+        if (i + 1) % k == 0:
+            scaler.step(optimizer)
+            scaler.step(head_optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            head_optimizer.zero_grad()
+"""
+RIGHT["an optimizer that is stepped less often than another of the same scaler"] = """\
+import torch
+from torch.nn.functional import mse_loss
+
+class Agent:
+    def __init__(self, actor, critic):
+        self.actor, self.critic = actor, critic
+        self.actor_optimizer = torch.optim.Adam(actor.parameters())
+        self.critic_optimizer = torch.optim.Adam(critic.parameters())
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def learn(self, loader, every):
+        for i, (x, y) in enumerate(loader):
+            with torch.autocast("cuda"):
+                loss = mse_loss(self.critic(self.actor(x)), y)
+            self.critic_optimizer.zero_grad()
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.critic_optimizer)
+            if i % every == 0:
+                with torch.autocast("cuda"):
+                    loss = -self.critic(self.actor(x)).mean()
+                self.actor_optimizer.zero_grad()
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.actor_optimizer)
+            self.scaler.update()
+"""
+RIGHT["a function whose name speaks of clearing"] = """\
+import torch
+from elsewhere import clear_gradients
+
+def train(model, optimizer, scaler, loader, criterion):
+    for x, y in loader:
+        clear_gradients(optimizer)
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+RIGHT["a function whose name speaks of unscaling"] = """\
+import torch
+from elsewhere import unscale_gradients
+
+def train(model, optimizer, scaler, loader, criterion):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        unscale_gradients(scaler, optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+"""
+CLIP = """\
+import torch
+import elsewhere
+
+def train(model, optimizer, scaler, loader, criterion):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        {unscale}
+        norm = elsewhere.clip_grad_value(model.parameters(), None){mark}
+        scaler.step(optimizer)
+        scaler.update()
+"""
+RIGHT["a function whose name speaks of clipping, after unscale_"] = CLIP.format(
+    unscale="scaler.unscale_(optimizer)", mark=""
+)
+WRONG["a function whose name speaks of clipping"] = CLIP.format(unscale="pass", mark="  # AMP201")
+RIGHT["an optimizer that a test has chosen"] = """\
+import torch
+
+def train(model, scaler, loader, criterion, args):
+    if args.opt == "adam":
+        optimizer = torch.optim.Adam(model.parameters())
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WRONG["an optimizer that a test has chosen, and nothing clears"] = (
+    RIGHT["an optimizer that a test has chosen"]
+    .replace("        optimizer.zero_grad()\n", "")
+    .replace("backward()", "backward()  # AMP215")
+)
+RIGHT["a hard example is left out once the training has warmed up"] = """\
+import torch
+
+def train(model, optimizer, loader, criterion, scaler, args):
+    seen = 0
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        seen += 1
+        if args.skip_hard and seen > 3 * args.warm_up and loss.item() > 0.4:
+            scaler.update()
+            continue
+        scaler.step(optimizer)
+        scaler.update()
+"""
+RIGHT["a clip of another file that looks whether it was given a tensor"] = """\
+import torch
+
+def clip(parameters, limit):
+    if isinstance(parameters, torch.Tensor):
+        parameters = [parameters]
+    parameters = list(filter(lambda p: p.grad is not None, parameters))
+    total = 0
+    for p in parameters:
+        total += p.grad.data.norm(2).item() ** 2
+    return total
+
+def train(model, optimizer, scaler, loader, criterion):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        clip(model.parameters(), None)
+        scaler.step(optimizer)
+        scaler.update()
+"""
+RIGHT["a loss that is computed where no gradient is wanted"] = """\
+import torch
+
+def train(model, optimizer, scaler, loader, criterion):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+def evaluate(model, loader):
+    total = 0.0
+    for x, y in loader:
+        with torch.no_grad(), torch.autocast("cuda"):
+            out = model(x)
+        total += torch.nn.MSELoss()(out.view(-1), y.view(-1)).item()
+    return total
+"""
+RIGHT["a loss that code which cannot be read has normalised"] = """\
+import torch
+
+class Trainer:
+    def __init__(self, model, optimizer, k):
+        self.model, self.optimizer, self.k = model, optimizer, k
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def train(self, loader):
+        for i, batch in enumerate(loader):
+            with torch.autocast("cuda"):
+                loss = self.model(batch.x, batch.y)
+            loss = batch.normalize(loss, self.k)
+            self.scaler.scale(loss).backward()
+            if (i + 1) % self.k == 0:
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+                self.optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("source", WRONG.values(), ids=WRONG)
+def test_a_mistake_beside_what_cannot_be_read_is_found(source: str) -> None:
+    findings = [f for f in check_source(source) if f.code not in ("AMP110", "AMP502")]
+    assert places(findings) == marks(source), shown(findings)
+
+
+@pytest.mark.parametrize("source", RIGHT.values(), ids=RIGHT)
+def test_a_right_program_beside_what_cannot_be_read_is_silent(source: str) -> None:
+    findings = check_source(source)
+    assert findings == [], shown(findings)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a parameter that is cleared nowhere",
+        "an optimizer of a factory that a log was given",
+        "the first of two losses is not scaled",
+        "one loss for two optimizers, one of which is stepped by itself",
+        "a function whose name speaks of clipping",
+    ],
+)
+def test_what_rests_on_the_unknown_is_not_certain(name: str) -> None:
+    assert not any(finding.certain for finding in check_source(WRONG[name]))
+
+
+def flags(number: int, *, clear: bool) -> str:
+    """A training function with a loss, an optimizer and a clip of its own for each of some flags."""
+    names = [f"part{n}" for n in range(number)]
+    lines = [
+        "import torch",
+        "",
+        "def train(models, optimizers, scaler, loader, criterion, args):",
+        "    for x in loader:",
+    ]
+    for n, name in enumerate(names):
+        lines += [f"        if args.{name}:", f"            o{n} = optimizers[{n}]", f"            o{n}.zero_grad()"]
+        lines += ['            with torch.autocast("cuda"):', f"                loss = criterion(models[{n}](x))"]
+        lines += ["            scaler.scale(loss).backward()"]
+        lines += [f"            scaler.unscale_(o{n})"] if clear or n else []
+    for n, name in enumerate(names):
+        lines += [f"        if args.{name}:"]
+        lines += [f"            torch.nn.utils.clip_grad_norm_(models[{n}].parameters(), 1.0)"]
+        lines += [f"            scaler.step(o{n})"]
+    return "\n".join([*lines, "        scaler.update()", ""])
+
+
+@pytest.mark.parametrize("number", [2, 10])
+def test_independent_flags_around_right_code_are_no_finding(number: int) -> None:
+    assert check_source(flags(number, clear=True)) == []
