@@ -23,7 +23,6 @@ class Spot(NamedTuple):
 
     site: Site
     call: str
-    receiver: str
     writes: bool
 
 
@@ -61,7 +60,7 @@ def _spot(module: Module, call: ast.Call, within: str) -> Spot | None:
         module.column(call.end_lineno or call.lineno, call.end_col_offset or 0),
         within,
     )
-    return Spot(site, f"{Words(func)}(...)", receiver or name, writes=name == "save")
+    return Spot(site, f"{Words(func)}(...)", writes=name == "save")
 
 
 def _matters(name: str, receiver: str, call: ast.Call) -> bool:
@@ -80,4 +79,4 @@ def unjudged(spots: Iterable[Spot], passed: Mapping[Span, bool]) -> Iterator[Fin
         if judged or (judged is not None and spot.writes):
             continue
         label = NOT_REACHED if judged is None else NOT_KNOWN
-        yield make_finding(label, spot.site, [], {"call": spot.call, "receiver": spot.receiver}, ())
+        yield make_finding(label, spot.site, [], {"call": spot.call}, ())

@@ -16,7 +16,7 @@ RULE = Rule(
             "`{call}` was not judged: no path that was read leads here, so a mistake in it would go unseen"
         ),
         "call:not-known": Fault(
-            "`{call}` was not judged: it is not known what `{receiver}` is, so a mistake in it would go unseen"
+            "`{call}` was not judged: it is not known what it is called on, so a mistake in it would go unseen"
         ),
     },
     why="""\
