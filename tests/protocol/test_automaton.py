@@ -375,6 +375,55 @@ def test_an_illegal_word_is_faulted_after_any_legal_ones(
     assert spell([*legal, *word])[1] == [label]
 
 
+POSSIBLE: list[tuple[str, list[str], str]] = [
+    ("perhaps raw, stepped by the scaler", [a.MAYBE_RAW, a.SCALER_STEP], "step@raw"),
+    ("perhaps raw, unscaled", [a.MAYBE_RAW, a.UNSCALE], "step@raw"),
+    ("perhaps scaled, stepped directly", [a.MAYBE_SCALED, a.STEP], "plain-step@scaled"),
+    ("perhaps scaled, read", [a.MAYBE_SCALED, a.READ], "read@scaled"),
+    ("used by another, and then directly", [a.MAYBE_SCALED, a.TAKEN, a.STEP], "plain-step@scaled"),
+]
+RIGHT_IF_ANOTHERS = [
+    [a.MAYBE_RAW, a.STEP],
+    [a.MAYBE_RAW, a.TAKEN, a.SCALER_STEP],
+    [a.MAYBE_RAW, a.TAKEN, a.MAYBE_SCALED, a.SCALER_STEP],
+    [a.MAYBE_SCALED, a.TAKEN, a.MAYBE_RAW, a.STEP],
+    [a.MAYBE_SCALED, a.MAYBE_RAW, a.SCALER_STEP],
+    [a.MAYBE_SCALED, a.MAYBE_RAW, a.STEP],
+    [a.MAYBE_SCALED, a.MAYBE_RAW, a.MAYBE_RAW, a.SCALER_STEP],
+    [a.MAYBE_SCALED, a.TAKEN, a.UNSCALE, a.CLIP, a.SCALER_STEP],
+    [a.MAYBE_SCALED, a.CLIP, a.TAKEN, a.SCALER_STEP],
+]
+
+
+@pytest.mark.parametrize(("word", "label"), [row[1:] for row in POSSIBLE], ids=[row[0] for row in POSSIBLE])
+def test_what_a_backward_has_perhaps_reached_is_perhaps_faulted(word: list[str], label: str) -> None:
+    before, faults = spell(word[:-1])
+    assert not faults
+    assert move(before, word[-1], by=0)[1] == (label,)
+    assert a.possible(before, word[-1], label)
+
+
+@pytest.mark.parametrize("word", RIGHT_IF_ANOTHERS, ids=" ".join)
+def test_what_may_be_anothers_gradients_is_no_fault(word: list[str]) -> None:
+    assert spell(word)[1] == []
+
+
+def test_of_what_is_certain_no_fault_is_merely_possible() -> None:
+    for word, label in ((row[1], row[2]) for row in ILLEGAL):
+        before, _ = spell(word[:-1])
+        assert not a.possible(before, word[-1] if isinstance(word[-1], str) else word[-1][0], label)
+
+
+@quick
+@given(st.lists(st.sampled_from(a.INPUTS), max_size=12), st.lists(st.sampled_from(a.INPUTS), max_size=12))
+def test_states_that_are_joined_know_no_more_than_each_of_them(one: list[str], other: list[str]) -> None:
+    first, second = spell(one)[0], spell(other)[0]
+    both = a.joined(first, second)
+    assert both == a.joined(second, first)
+    for known, mine, theirs, unknown in zip(both, first, second, Opt(), strict=True):
+        assert known == (mine if mine == theirs else unknown)
+
+
 def test_every_label_of_the_automaton_stands_in_the_list_of_illegal_words() -> None:
     assert {label for _, _, label in ILLEGAL} == OF_THE_AUTOMATON
 
@@ -535,6 +584,21 @@ def test_a_graph_that_is_given_up_is_said_to_be(monkeypatch: pytest.MonkeyPatch)
     assert finding.code == "AMP903"
     assert "too many paths" in finding.message
     assert "``" not in finding.message
+
+
+def test_what_happens_on_all_of_too_many_ways_is_found_and_possible(monkeypatch: pytest.MonkeyPatch) -> None:
+    for wrong in (True, False):
+        drawing = Drawing()
+        tests = [drawing.test(f"flag{n}") for n in range(9)]
+        node = drawing.line(0)
+        for test in (*tests, *tests):
+            node = drawing.diamond(node, test, [drawing.scaled_backward(divided=True)])
+        node = drawing.line(node, drawing.event(e.ZERO_GRAD), drawing.scaled_backward(divided=True))
+        clip = [drawing.event(e.CLIP)] if wrong else []
+        drawing.line(node, *clip, drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE))
+        monkeypatch.setattr(judging, "LIMIT", 400)
+        findings = drawing.findings()
+        assert [(f.code, f.certain) for f in findings] == ([("AMP201", False)] if wrong else [])
 
 
 def test_loops_inside_loops_come_to_an_end() -> None:
