@@ -406,6 +406,7 @@ class _Judge(Judge):
             # The first turn of a loop cannot commit these; what else may spare them is a test around the two events.
             certain = not any(key not in self.windows for x in involved for key, _ in x.guards)
         condition = "" if certain else self._condition(blamed)
+        certain = certain and (self.owned(blamed.subject) or not fault.owned)
         steps = tuple(Step(event.site, describe(event)) for event in path)
         names = [*involved, *reversed(path)]
         label, values = of_framework(label, names, self.program)

@@ -139,16 +139,13 @@ class Judge:
         return bool(known) and all(truth == self.windows[key] for key, truth in known.items())
 
     def left_stepped(self, opt: a.Opt) -> bool:
-        """Whether a scaler has stepped an optimizer and is never updated."""
-        thing = self.program.things[opt.by] if opt.by >= 0 else None
-        return (
-            opt.stage == a.STAGE_STEPPED
-            and thing is not None
-            and opt.by in self.scaler_bit
-            and not thing.facts.get("shared")
-            and opt.by not in self.updated
-            and opt.by not in self.handed
-        )
+        """Whether a scaler has stepped an optimizer and is never updated, as far as is known of who has it."""
+        left = self.owned(opt.by) or opt.by in self.program.facts.get("left_scalers", ())
+        return opt.stage == a.STAGE_STEPPED and left and opt.by not in self.updated and opt.by not in self.handed
+
+    def owned(self, scaler: int | None) -> bool:
+        """Whether a scaler is made by the code that is judged, and nobody else has it."""
+        return scaler in self.scaler_bit and not self.program.things[scaler].facts.get("shared")
 
     def commit(self, label: str, index: int, i: int, here: Here) -> None:
         """Find the event to blame for a fault that was settled at node ``index``."""

@@ -39,6 +39,7 @@ class Fault:
     any_precision
                 it is as wrong without mixed precision.
     reads       what is blamed only reads: where it stands in a helper, whoever calls that is blamed.
+    owned       the method of a scaler that nobody calls, which is certain only of a scaler that nobody else has.
     """
 
     __slots__ = (
@@ -49,6 +50,7 @@ class Fault:
         "message",
         "needs_update",
         "next_turn",
+        "owned",
         "reads",
         "severity",
         "unless",
@@ -77,6 +79,7 @@ class Fault:
         needs_update: bool = False,
         any_precision: bool = False,
         reads: bool = False,
+        owned: str = "",
     ) -> None:
         self.message = message
         self.severity = severity
@@ -93,6 +96,7 @@ class Fault:
         self.needs_update = needs_update
         self.any_precision = any_precision
         self.reads = reads
+        self.owned = owned
 
 
 #: What is known of a rule before its module is loaded: code, name, family, severity, readers, default, applicability;

@@ -44,16 +44,21 @@ class Roles:
     def settled(self) -> dict[str, str]:
         """Text of an expression -> "scaler", "optimizer", "module" or the framework whose engine it is.
 
-        What is asked to ``unscale_``, or to ``scale`` what then runs backward, is a scaler; what a scaler steps, or is
-        both stepped and zeroed, is an optimizer; what has parameters is a module. What
-        runs something backward and has a method of one framework alone is that framework's engine.
+        What is asked to ``unscale_``, or to ``scale`` what then runs backward, or to ``scale`` and to ``step`` what it
+        is given, is a scaler, and so is what another object calls the same and asks for what only scalers do; what a
+        scaler steps, or is both stepped and zeroed, is an optimizer; what has parameters is a module. What runs
+        something backward and has a method of one framework alone is that framework's engine.
         """
         roles: dict[str, str] = {}
         for text, names in self._asked.items():
-            if "unscale_" in names or text in self._scaled or ({"scale", "update"} <= names and text in self._targets):
+            if "unscale_" in names or text in self._scaled or ("scale" in names and text in self._targets):
                 roles[text] = "scaler"
             elif "backward" in names:
                 roles.update((text, key) for key, framework in FRAMEWORKS.items() if names & framework.signs)
+        called = {text.rpartition(".")[2] for text, role in roles.items() if role == "scaler"}
+        for text, names in self._asked.items():
+            if text.rpartition(".")[2] in called and names & {"scale", "update"}:
+                roles.setdefault(text, "scaler")
         for scaler in list(roles):
             roles = dict.fromkeys(self._targets.get(scaler, ()), "optimizer") | roles
         told = {text: _told_by(names) for text, names in self._asked.items()}

@@ -1,0 +1,184 @@
+"""Classes that hold their scaler, and functions that are given one: what nobody does with it, in whatever method.
+
+AMP110 asks for an autocast, which is not what these are about.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trees import found, marks, write
+
+from pytest_amp_check import check_paths
+
+WRONG = {
+    "a wrapper that never updates": """
+        === amp.py
+        import torch
+
+        class LossScaler:
+            def __init__(self):
+                self._scaler = torch.amp.GradScaler("cuda")
+
+            def __call__(self, loss, optimizer, clip_grad=None, parameters=None, update_grad=True):
+                self._scaler.scale(loss).backward()
+                if update_grad:
+                    if clip_grad is not None:
+                        self._scaler.unscale_(optimizer)
+                        torch.nn.utils.clip_grad_norm_(parameters, clip_grad)
+                    self._scaler.step(optimizer)  # AMP206
+
+            def state_dict(self):
+                return self._scaler.state_dict()
+        """,
+    "an object that is given its scaler": """
+        === trainer.py
+        class Trainer:
+            def __init__(self, model, optimizer, scaler):
+                self.model, self.optimizer, self.grad_scaler = model, optimizer, scaler
+
+            def run_step(self, batch):
+                self.optimizer.zero_grad()
+                self.grad_scaler.scale(self.model(batch)).backward()
+                self.grad_scaler.step(self.optimizer)  # AMP206
+        """,
+    "a class that inherits its scaler from another file": """
+        === base.py
+        import torch
+
+        class Base:
+            def __init__(self, model, optimizer):
+                self.model, self.optimizer = model, optimizer
+                self.scaler = torch.amp.GradScaler("cuda")
+        === trainer.py
+        from base import Base
+
+        class Trainer(Base):
+            def run_step(self, batch):
+                self.optimizer.zero_grad()
+                self.scaler.scale(self.model(batch)).backward()
+                self.scaler.step(self.optimizer)  # AMP206
+        """,
+    "a function that is given a scaler, and that nobody calls": """
+        === steps.py
+        def train_step(loss, optimizer, scaler):
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)  # AMP206
+        """,
+    "two trainers of which one updates its own": """
+        === one.py
+        class One:
+            def run_step(self, loss):
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)  # AMP206
+        === two.py
+        class Two:
+            def run_step(self, loss):
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+        """,
+    "a scaler that only steps and scales, apart": """
+        === steps.py
+        def train_step(model, x, optimizer, scaler):
+            loss = scaler.scale(model(x))
+            loss.backward()
+            scaler.step(optimizer)  # AMP206
+        """,
+}
+RIGHT = {
+    "a method for the step and one for the update": """
+        === amp.py
+        import torch
+
+        class Scaler:
+            def __init__(self):
+                self._scaler = torch.amp.GradScaler("cuda")
+
+            def step(self, loss, optimizer):
+                self._scaler.scale(loss).backward()
+                self._scaler.step(optimizer)
+
+            def finish(self):
+                self._scaler.update()
+        """,
+    "whoever has the object updates its scaler": """
+        === engine.py
+        class Engine:
+            def step(self, loss):
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+        === loop.py
+        def train(engine, batches):
+            for batch in batches:
+                engine.step(engine.loss(batch))
+                engine.scaler.update()
+        """,
+    "the same in one file": """
+        === engine.py
+        class Engine:
+            def step(self, loss):
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+
+        def train(engine, batches):
+            for batch in batches:
+                engine.step(engine.loss(batch))
+                engine.scaler.update()
+        """,
+    "a helper of which the caller updates": """
+        === steps.py
+        def step(loss, optimizer, scaler):
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+        === train.py
+        import torch
+        from steps import step
+
+        def train(model, loader, optimizer):
+            scaler = torch.amp.GradScaler("cuda")
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda"):
+                    loss = torch.nn.functional.mse_loss(model(x), y)
+                step(loss, optimizer, scaler)
+                scaler.update()
+        """,
+    "the class that inherits it updates": """
+        === base.py
+        class Base:
+            def run_step(self, loss):
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+                self.after_step()
+
+            def after_step(self):
+                pass
+        === trainer.py
+        from base import Base
+
+        class Trainer(Base):
+            def after_step(self):
+                self.scaler.update()
+        """,
+}
+
+
+@pytest.mark.parametrize("source", (WRONG | RIGHT).values(), ids=WRONG | RIGHT)
+def test_what_nobody_does(source: str, tmp_path: Path) -> None:
+    write(tmp_path, source)
+    assert {each for each in found(tmp_path) if each[2] != "AMP110"} == marks(tmp_path)
+
+
+@pytest.mark.parametrize("source", WRONG.values(), ids=WRONG)
+def test_is_possible_where_others_may_have_the_scaler(source: str, tmp_path: Path) -> None:
+    write(tmp_path, source)
+    assert not any(finding.certain for finding in check_paths([str(tmp_path)]).findings if finding.code != "AMP110")
+
+
+def test_a_file_of_which_the_others_are_not_asked_for_is_judged_alone(tmp_path: Path) -> None:
+    write(tmp_path, RIGHT["whoever has the object updates its scaler"])
+    codes = [finding.code for finding in check_paths([str(tmp_path / "engine.py")]).findings]
+    assert "AMP206" in codes
