@@ -112,15 +112,16 @@ SCALE = Kind("scale", "autocast dtypes float32 forward forward_read loss_in_regi
 # divided: the loss, vague: whether it was is not sure; inside: a loop without a step, apart: under no_sync, averaged:
 # the tests under which it averages the gradients over processes, None where it does not, as far as is known; dtypes of
 # its forward, alone: no scaler is in view; custom: its autograd Functions care for autocast themselves; uneven: parts
-# of the loss are scaled by different scales; scaled: a scaler has scaled it; opaque: gradients that are given may be.
+# of the loss are scaled by different scales; scaled: a scaler has scaled it; given: who gave it may have;
+# opaque: gradients that are given may be.
 BACKWARD = Kind(
     "backward",
-    "alone apart averaged custom divided dtypes feeds inside leaves opaque scaled twice uneven vague",
+    "alone apart averaged custom divided dtypes feeds given inside leaves opaque scaled twice uneven vague",
     worth=MOVES,
     says="gradients of an unscaled loss are added",
     says_scaled="the gradients become multiplied by the loss scale",
     turns=True,
-    tells="feeds divided opaque",
+    tells="feeds divided given opaque",
 )
 AUTOGRAD_GRAD = Kind("autograd-grad")
 # Scaler, optimizer; framework: see SCALER_STEP.
@@ -247,7 +248,8 @@ THINGS = {
 }
 #: What may be known of a program as a whole.
 PROGRAM = (
-    "averaged enters_autocast float16 handed left_scalers lightning16 live_scalers scaler_dtypes trained_modules unread"
+    "averaged enters_autocast float16 handed left_scalers lightning16 live_scalers scaler_dtypes scales_apart "
+    "trained_modules unread"
 )
 
 # Loops that run backward at every turn and leave the step to what follows: any, and those over the micro-batches of one

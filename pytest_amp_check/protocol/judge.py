@@ -156,9 +156,10 @@ class Judge:
                 self.blame(label, blamed, index, here)
             return
         blamed = self.last(here, fault.blame, i, unscaled=fault.unscaled) if fault.blame else index
-        if fault.vague:
-            event = self.event(blamed)
-            label = fault.vague if event is not None and event.facts.get("vague") else label
+        event = self.event(blamed)
+        if event is not None:
+            facts = event.facts
+            label = (facts.get("vague") and fault.vague) or (facts.get("given") and fault.given) or label
         self.blame(label, blamed, index, here)
 
     def last(self, here: Here, kinds: tuple[Kind, ...], i: int, *, unscaled: bool = False) -> int:

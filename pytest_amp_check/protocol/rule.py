@@ -33,7 +33,8 @@ class Fault:
     yields_where_settled
                 the same, where the same event settles them.
     unless      the name of what excuses it, one of the excuses that :mod:`.judge` knows.
-    vague       its label where what is blamed is not sure.
+    vague       its label where what is blamed is not sure; ``given`` where the loss that is blamed came in from outside
+                the code that is read.
     needs_update
                 it follows from a scaler that is never updated, which is told at its step, unless that is.
     any_precision
@@ -47,6 +48,7 @@ class Fault:
         "blame",
         "each",
         "every_path",
+        "given",
         "message",
         "needs_update",
         "next_turn",
@@ -76,6 +78,7 @@ class Fault:
         yields_where_settled: tuple[str, ...] = (),
         unless: str = "",
         vague: str = "",
+        given: str = "",
         needs_update: bool = False,
         any_precision: bool = False,
         reads: bool = False,
@@ -93,6 +96,7 @@ class Fault:
         self.yields_where_settled = yields_where_settled
         self.unless = unless
         self.vague = vague
+        self.given = given
         self.needs_update = needs_update
         self.any_precision = any_precision
         self.reads = reads

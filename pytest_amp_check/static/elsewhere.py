@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from ..protocol.finding import Finding
 from ..protocol.rules import LABELS
 
-#: A method of a scaler -> what comes before it. A file that does both, with a scaler of some name, has its own.
-BEFORE = {"update": "step"}
+#: A method of a scaler -> what stands beside it. A file that does both, with a scaler of some name, has its own.
+BESIDE = {"scale": "step", "update": "step"}
 
 
 def undone(findings: list[Finding], paths: Iterable[str], text_of: Callable[[str], str]) -> list[Finding]:
@@ -25,7 +25,7 @@ def undone(findings: list[Finding], paths: Iterable[str], text_of: Callable[[str
     for path in dict.fromkeys(paths):
         text = text_of(path)
         for (name, method), files in done.items():
-            if _calls(text, name, method) and not _calls(text, name, BEFORE[method]):
+            if _calls(text, name, method) and not _calls(text, name, BESIDE[method]):
                 files.add(os.path.abspath(path))
     return [each for each in findings if not done.get(doubts.get(id(each), ("", "")), set()) - {_home(each)}]
 

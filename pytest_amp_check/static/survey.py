@@ -22,6 +22,7 @@ def survey(program: Program) -> None:
     live = _live(program, scalers, scaled, events)
     program.facts["live_scalers"] = live
     program.facts["left_scalers"] = _left(program, scalers)
+    program.facts["scales_apart"] = any(map(_scales_apart, program.graphs))
     program.facts["scaler_dtypes"] = frozenset().union(*(event.facts.get("dtypes", ()) for event in scaled))
     program.facts["trained_modules"] = _owned(stepped) - {t.key for t in program.things if t.facts.get("frozen")}
     if events[e.MODULE_CAST]:
@@ -65,6 +66,12 @@ def _left(program: Program, scalers: list[Thing]) -> frozenset[int]:
         completed.update(_last(program.things[key]) for key in updates - steps if key is not None)
     left = [thing for thing in scalers if thing.key in stepped - updated and not thing.facts.get("framework")]
     return frozenset(thing.key for thing in left if _last(thing) not in completed)
+
+
+def _scales_apart(graph: Graph) -> bool:
+    """Whether code scales a loss that other code may run backward."""
+    events = _by_kind([graph])
+    return not {event.subject for event in events[e.SCALE]} <= {event.subject for event in events[e.BACKWARD]}
 
 
 def _last(thing: Thing) -> str:

@@ -111,7 +111,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         (),
-        ("step@raw", "step@raw-framework"),
+        ("step@raw", "step@raw-given", "step@raw-framework"),
     ),
     (
         ("AMP204", "scaler-step-bypassed", "scaling", "error", "both", True, "safe"),

@@ -44,14 +44,15 @@ class Roles:
     def settled(self) -> dict[str, str]:
         """Text of an expression -> "scaler", "optimizer", "module" or the framework whose engine it is.
 
-        What is asked to ``unscale_``, or to ``scale`` what then runs backward, or to ``scale`` and to ``step`` what it
-        is given, is a scaler, and so is what another object calls the same and asks for what only scalers do; what a
+        What is asked to ``unscale_``, or to ``scale`` what then runs backward, is a scaler, and what steps what it is
+        given if it scales too, or is called so; so is what another object calls the same, and asks to scale; what a
         scaler steps, or is both stepped and zeroed, is an optimizer; what has parameters is a module. What runs
         something backward and has a method of one framework alone is that framework's engine.
         """
         roles: dict[str, str] = {}
         for text, names in self._asked.items():
-            if "unscale_" in names or text in self._scaled or ("scale" in names and text in self._targets):
+            scales = "scale" in names or "scaler" in text.rpartition(".")[2].lower()
+            if "unscale_" in names or text in self._scaled or (scales and text in self._targets):
                 roles[text] = "scaler"
             elif "backward" in names:
                 roles.update((text, key) for key, framework in FRAMEWORKS.items() if names & framework.signs)

@@ -20,6 +20,12 @@ RULE = Rule(
             blame=(BACKWARD,),
             unscaled=True,
             witness=(BACKWARD,),
+            given="step@raw-given",
+        ),
+        "step@raw-given": Fault(
+            "`{loss}` runs backward without the loss scale, yet `{scaler}.step({optimizer})` divides its gradients by "
+            "it: write `{scaler}.scale({loss}).backward()`, unless whoever gives it has scaled it",
+            owned="scale",
         ),
         "step@raw-framework": Fault(
             "`{loss}` runs backward without the loss scale, by which {framework} divides its gradients: {advice}"
