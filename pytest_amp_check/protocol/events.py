@@ -113,10 +113,10 @@ SCALE = Kind("scale", "autocast dtypes float32 forward forward_read loss_in_regi
 # the tests under which it averages the gradients over processes, None where it does not, as far as is known; dtypes of
 # its forward, alone: no scaler is in view; custom: its autograd Functions care for autocast themselves; uneven: parts
 # of the loss are scaled by different scales; scaled: a scaler has scaled it; given: who gave it may have;
-# opaque: gradients that are given may be.
+# opaque: gradients that are given may be; beside: the scaler of the same object, by which no method of it does this.
 BACKWARD = Kind(
     "backward",
-    "alone apart averaged custom divided dtypes feeds given inside leaves opaque scaled twice uneven vague",
+    "alone apart averaged beside custom divided dtypes feeds given inside leaves opaque scaled twice uneven vague",
     worth=MOVES,
     says="gradients of an unscaled loss are added",
     says_scaled="the gradients become multiplied by the loss scale",
@@ -143,7 +143,7 @@ DIVIDED_TWICE = Kind("divided-twice", "divisor framework way")
 # yet; measures_only: the limit is infinite, local: of one rank's shards; undone: the program looks at it and skips.
 CLIP = Kind(
     "clip",
-    "copies local measures_only nonfinite_error owners touches undone",
+    "beside copies local measures_only nonfinite_error owners touches undone",
     worth=MOVES,
     says="the gradients are clipped",
     tells="owners measures_only nonfinite_error undone",
@@ -169,8 +169,10 @@ SCALER_STEP = Kind(
     turns=True,
     tells="unscales",
 )
-# An optimizer, stepped directly; checked: the program has looked whether the gradients are finite.
-STEP = Kind("step", "checked", worth=MOVES, says="the optimizer is stepped directly", optimizer=True, tells="checked")
+# An optimizer, stepped directly; checked: the program has looked whether the gradients are finite; beside as above.
+STEP = Kind(
+    "step", "beside checked", worth=MOVES, says="the optimizer is stepped directly", optimizer=True, tells="checked"
+)
 # A scaler; new_scale: one is given. Of a run, the scale and what it has done so far.
 UPDATE = Kind(
     "update",

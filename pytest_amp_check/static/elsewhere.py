@@ -10,7 +10,7 @@ from ..protocol.finding import Finding
 from ..protocol.rules import LABELS
 
 #: A method of a scaler -> what stands beside it. A file that does both, with a scaler of some name, has its own.
-BESIDE = {"scale": "step", "update": "step"}
+BESIDE = {"scale": "step", "step": "scale", "unscale_": "step", "update": "step"}
 
 
 def undone(findings: list[Finding], paths: Iterable[str], text_of: Callable[[str], str]) -> list[Finding]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from ..protocol import events as e
 from ..protocol.events import Event, Graph, Program, Thing
+from .methods import mark_left_out
 
 Events = Mapping[str, list[Event]]
 #: Optimizer -> the scalers that step it.
@@ -21,6 +22,7 @@ def survey(program: Program) -> None:
     scalers = [thing for thing in program.things if thing.role == "scaler"]
     live = _live(program, scalers, scaled, events)
     program.facts["live_scalers"] = live
+    mark_left_out(program)
     program.facts["left_scalers"] = _left(program, scalers)
     program.facts["scales_apart"] = any(map(_scales_apart, program.graphs))
     program.facts["scaler_dtypes"] = frozenset().union(*(event.facts.get("dtypes", ()) for event in scaled))
