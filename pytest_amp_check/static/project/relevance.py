@@ -120,8 +120,8 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     scaling = {function.cls for function in does if trains and does[function] & _AMP} - {None}
     for function in module.functions.values():
         part = does[function] & (_BACKWARD | _STEP) or not function.words.isdisjoint(CLIPS)
-        alone = _may_fault(does[function]) or (function.cls in scaling and bool(part))
-        function.strong = alone or _is_run_by_a_trainer(module, function)
+        function.strong = _may_fault(does[function]) or _is_run_by_a_trainer(module, function)
+        function.beside = function.cls in scaling and bool(part)
         function.saves = function.words >= _SAVING
         function.fragile = small or not SPOILT.isdisjoint(function.words) or function.cls in keeping
     amp = {word for word, does in bits.items() if does & (_AMP | _OLD)}
