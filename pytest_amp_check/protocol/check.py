@@ -537,7 +537,7 @@ class _Judge(Judge):
             or (label, blame.blamed, blame.settled) in self.doubtful
             or any(x.facts.get("guessed") for x in involved)
         )
-        certain = certain and not guessed
+        certain = certain and not guessed and (self.owned(blamed.subject) or not fault.owned)
         steps = tuple(Step(event.site, describe(event)) for event in path)
         names = [*involved, *reversed(path)]
         label, values = of_framework(label, names, self.program)

@@ -112,15 +112,16 @@ SCALE = Kind("scale", "autocast dtypes float32 forward forward_read loss_in_regi
 # divided: the loss, vague: whether it was is not sure; inside: a loop without a step, apart: under no_sync, averaged:
 # the tests under which it averages the gradients over processes, None where it does not, as far as is known; dtypes of
 # its forward, alone: no scaler is in view; custom: its autograd Functions care for autocast themselves; uneven: parts
-# of the loss are scaled by different scales; scaled: a scaler has scaled it; opaque: gradients that are given may be.
+# of the loss are scaled by different scales; scaled: a scaler has scaled it; given: who gave it may have;
+# opaque: gradients that are given may be; beside: the scaler of the same object, by which no method of it does this.
 BACKWARD = Kind(
     "backward",
-    "alone apart averaged custom divided dtypes feeds inside leaves opaque scaled twice uneven vague",
+    "alone apart averaged beside custom divided dtypes feeds given inside leaves opaque scaled twice uneven vague",
     worth=MOVES,
     says="gradients of an unscaled loss are added",
     says_scaled="the gradients become multiplied by the loss scale",
     turns=True,
-    tells="feeds divided opaque",
+    tells="feeds divided given opaque",
 )
 AUTOGRAD_GRAD = Kind("autograd-grad")
 # Scaler, optimizer; framework: see SCALER_STEP.
@@ -143,7 +144,7 @@ DIVIDED_TWICE = Kind("divided-twice", "divisor framework way")
 # guessed: the name of what is called says so.
 CLIP = Kind(
     "clip",
-    "copies guessed local measures_only nonfinite_error owners touches undone",
+    "beside copies guessed local measures_only nonfinite_error owners touches undone",
     worth=MOVES,
     says="the gradients are clipped",
     tells="owners measures_only nonfinite_error undone",
@@ -169,8 +170,10 @@ SCALER_STEP = Kind(
     turns=True,
     tells="unscales",
 )
-# An optimizer, stepped directly; checked: the program has looked whether the gradients are finite.
-STEP = Kind("step", "checked", worth=MOVES, says="the optimizer is stepped directly", optimizer=True, tells="checked")
+# An optimizer, stepped directly; checked: the program has looked whether the gradients are finite; beside as above.
+STEP = Kind(
+    "step", "beside checked", worth=MOVES, says="the optimizer is stepped directly", optimizer=True, tells="checked"
+)
 # A scaler; new_scale: one is given. Of a run, the scale and what it has done so far.
 UPDATE = Kind(
     "update",
@@ -248,7 +251,10 @@ THINGS = {
     "loss": "kind promotes reduction shared",
 }
 #: What may be known of a program as a whole.
-PROGRAM = "averaged enters_autocast float16 handed lightning16 live_scalers scaler_dtypes trained_modules unread"
+PROGRAM = (
+    "averaged enters_autocast float16 handed left_scalers lightning16 live_scalers scaler_dtypes scales_apart "
+    "trained_modules unread"
+)
 
 # What code that cannot be read may do to gradients, as far as its name tells.
 CLEARS, UNSCALES, DIVIDES, STEPS, FEEDS = "clears", "unscales", "divides", "steps", "feeds"

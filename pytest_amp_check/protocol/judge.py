@@ -150,16 +150,14 @@ class Judge:
         return bool(known) and all(truth == self.windows[key] for key, truth in known.items())
 
     def left_stepped(self, opt: a.Opt) -> bool:
-        """Whether a scaler has stepped an optimizer and is never updated."""
-        thing = self.program.things[opt.by] if opt.by >= 0 else None
-        return (
-            opt.stage == a.STAGE_STEPPED
-            and thing is not None
-            and opt.by in self.scaler_bit
-            and not thing.facts.get("shared")
-            and opt.by not in self.updated
-            and opt.by not in self.spoken[e.STEPS]
-        )
+        """Whether a scaler has stepped an optimizer and is never updated, as far as is known of who has it."""
+        left = self.owned(opt.by) or opt.by in self.program.facts.get("left_scalers", ())
+        known = opt.by not in self.updated and opt.by not in self.spoken[e.STEPS]
+        return opt.stage == a.STAGE_STEPPED and left and known
+
+    def owned(self, scaler: int | None) -> bool:
+        """Whether a scaler is made by the code that is judged, and nobody else has it."""
+        return scaler in self.scaler_bit and not self.program.things[scaler].facts.get("shared")
 
     def commit(self, label: str, index: int, i: int, here: Here, *, sure: bool = True) -> None:
         """Find the event to blame for a fault that was settled at node ``index``."""
@@ -170,9 +168,10 @@ class Judge:
                 self.blame(label, blamed, index, here, sure=sure and not self.assumed(here, blamed, i))
             return
         blamed = self.last(here, fault.blame, i, unscaled=fault.unscaled) if fault.blame else index
-        if fault.vague:
-            event = self.event(blamed)
-            label = fault.vague if event is not None and event.facts.get("vague") else label
+        event = self.event(blamed)
+        if event is not None:
+            facts = event.facts
+            label = (facts.get("vague") and fault.vague) or (facts.get("given") and fault.given) or label
         self.blame(label, blamed, index, here, sure=sure and not self.assumed(here, blamed, i))
 
     def assumed(self, here: Here, blamed: int, i: int) -> bool:

@@ -40,7 +40,7 @@ def whole(program: Program) -> Verdicts:
 def judge_event(event: Event, program: Program) -> Iterator[Finding]:
     """Findings of the rules that judge one event by itself."""
     for label, values in alone(event, program):
-        yield make_finding(label, event.site, [event], values, ())
+        yield make_finding(label, event.site, [event], values, (), certain=not LABELS[label][1].owned)
 
 
 def make_finding(

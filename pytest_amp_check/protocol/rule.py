@@ -33,12 +33,14 @@ class Fault:
     yields_where_settled
                 the same, where the same event settles them.
     unless      the name of what excuses it, one of the excuses that :mod:`.judge` knows.
-    vague       its label where what is blamed is not sure.
+    vague       its label where what is blamed is not sure; ``given`` where the loss that is blamed came in from outside
+                the code that is read.
     needs_update
                 it follows from a scaler that is never updated, which is told at its step, unless that is.
     any_precision
                 it is as wrong without mixed precision.
     reads       what is blamed only reads: where it stands in a helper, whoever calls that is blamed.
+    owned       the method of a scaler that nobody calls, which is certain only of a scaler that nobody else has.
     """
 
     __slots__ = (
@@ -46,9 +48,11 @@ class Fault:
         "blame",
         "each",
         "every_path",
+        "given",
         "message",
         "needs_update",
         "next_turn",
+        "owned",
         "reads",
         "severity",
         "unless",
@@ -74,9 +78,11 @@ class Fault:
         yields_where_settled: tuple[str, ...] = (),
         unless: str = "",
         vague: str = "",
+        given: str = "",
         needs_update: bool = False,
         any_precision: bool = False,
         reads: bool = False,
+        owned: str = "",
     ) -> None:
         self.message = message
         self.severity = severity
@@ -90,9 +96,11 @@ class Fault:
         self.yields_where_settled = yields_where_settled
         self.unless = unless
         self.vague = vague
+        self.given = given
         self.needs_update = needs_update
         self.any_precision = any_precision
         self.reads = reads
+        self.owned = owned
 
 
 #: What is known of a rule before its module is loaded: code, name, family, severity, readers, default, applicability;

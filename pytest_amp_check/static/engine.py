@@ -14,6 +14,7 @@ from ..protocol.finding import Finding, merge
 from ..protocol.named import NamedTuple
 from ..protocol.rules import LABELS, RULES
 from ..protocol.suppress import Suppressions
+from .elsewhere import undone
 from .processes import shared, spread
 from .project.project import Project
 from .results import Answer, Reading
@@ -359,7 +360,8 @@ def _settled(
     """The findings in each file, suppressed ones removed and unused suppressions added."""
     by_path: dict[str, list[Finding]] = {reading.path: [] for reading in readings if reading.ours}
     asked = frozenset(files)
-    for finding in (*_kept(readings), *_blind(readings)):
+    paths = [reading.path for reading in readings]
+    for finding in (*undone(_kept(readings), paths, _text), *_blind(readings)):
         if finding.site.path in asked:
             by_path.setdefault(finding.site.path, []).append(finding)
     settled = [finding for reading in readings for finding in reading.settled]

@@ -118,7 +118,9 @@ def _alone(at: Interpreter) -> list[tuple[Function, Class | None]]:
     found: list[tuple[Function, Class | None]] = [
         (function, function.cls)
         for function in module.functions.values()
-        if function.strong and not isinstance(function.node, ast.Lambda) and function.node not in module.shims
+        if (function.strong or function.beside)
+        and not isinstance(function.node, ast.Lambda)
+        and function.node not in module.shims
     ]
     # What a class inherits from another file may call what it defines in this one.
     for cls in module.classes.values():

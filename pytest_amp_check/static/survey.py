@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from ..protocol import events as e
 from ..protocol.events import Event, Graph, Program, Thing
+from .methods import mark_left_out
 
 Events = Mapping[str, list[Event]]
 #: Optimizer -> the scalers that step it.
@@ -21,6 +22,9 @@ def survey(program: Program) -> None:
     scalers = [thing for thing in program.things if thing.role == "scaler"]
     live = _live(program, scalers, scaled, events)
     program.facts["live_scalers"] = live
+    mark_left_out(program)
+    program.facts["left_scalers"] = _left(program, scalers)
+    program.facts["scales_apart"] = any(map(_scales_apart, program.graphs))
     program.facts["scaler_dtypes"] = frozenset().union(*(event.facts.get("dtypes", ()) for event in scaled))
     program.facts["trained_modules"] = _owned(stepped) - {t.key for t in program.things if t.facts.get("frozen")}
     if events[e.MODULE_CAST]:
@@ -44,6 +48,37 @@ def _live(program: Program, scalers: list[Thing], scaled: list[Event], events: E
     # Most frameworks keep the state of their scaler themselves.
     own = [thing for thing in scalers if thing.facts.get("framework", "timm") == "timm"]
     return tuple(thing for thing in own if thing.key in used and thing.facts["enabled"] is not False)
+
+
+def _left(program: Program, scalers: list[Thing]) -> frozenset[int]:
+    """The scalers of which the program shows a step and no update, by whatever code of it.
+
+    Code that updates a scaler and does not step it completes what other code has begun, and may know it by another way
+    than that code: what is called the same is taken to be the same.
+    """
+    stepped: set[int | None] = set()
+    updated: set[int | None] = set()
+    completed: set[str] = set()
+    for graph in program.graphs:
+        events = _by_kind([graph])
+        steps = {event.subject for event in events[e.SCALER_STEP]}
+        updates = {event.subject for event in events[e.UPDATE]}
+        stepped |= steps
+        updated |= updates
+        completed.update(_last(program.things[key]) for key in updates - steps if key is not None)
+    left = [thing for thing in scalers if thing.key in stepped - updated and not thing.facts.get("framework")]
+    return frozenset(thing.key for thing in left if _last(thing) not in completed)
+
+
+def _scales_apart(graph: Graph) -> bool:
+    """Whether code scales a loss that other code may run backward."""
+    events = _by_kind([graph])
+    return not {event.subject for event in events[e.SCALE]} <= {event.subject for event in events[e.BACKWARD]}
+
+
+def _last(thing: Thing) -> str:
+    """The last part of what the user calls a thing: an object's attribute has it wherever the object is known."""
+    return thing.name.rpartition(".")[2]
 
 
 def _by_kind(graphs: Iterable[Graph]) -> Events:

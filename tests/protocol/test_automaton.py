@@ -51,6 +51,7 @@ OF_OTHERS = {
     "clip@scaled-framework",
     "clip@copies",
     "step@raw-framework",
+    "step@raw-given",
     "plain-step@scaled-framework",
     "backward@unscaled-framework",
     "bce@framework",

@@ -2,41 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 
 import pytest
+from trees import found, marks, write
 
 from pytest_amp_check import check_paths
-
-
-def marks(root: Path) -> set[tuple[str, int, str]]:
-    """The findings that the files of a tree say they have: ``# AMP201`` at the end of a line."""
-    return {
-        (path.relative_to(root).as_posix(), number, code)
-        for path in root.rglob("*.py")
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if "# AMP" in line
-        for code in line.partition("# ")[2].split()
-    }
-
-
-def found(root: Path) -> set[tuple[str, int, str]]:
-    """The findings in a tree."""
-    return {
-        (Path(finding.filename).relative_to(root).as_posix(), finding.line, finding.code)
-        for finding in check_paths([str(root)]).findings
-    }
-
-
-def write(root: Path, source: str) -> None:
-    """Write the files of a tree: each begins with a line ``=== path``."""
-    for part in textwrap.dedent(source).split("=== ")[1:]:
-        name, _, text = part.partition("\n")
-        path = root / name.strip()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-
 
 TREES = {
     "a step in a module beside": """

@@ -39,7 +39,7 @@ def feed(judge: Judge, now: Moment) -> None:
         name = a.BACKWARD_SCALED if certain else a.MAYBE_SCALED
     else:
         name = a.BACKWARD_RAW if certain else a.MAYBE_RAW
-    if facts.get("opaque"):
+    if facts.get("opaque") or (facts.get("given") and judge.program.facts.get("scales_apart")):
         name = a.HANDOFF
     for i, key in enumerate(judge.opts):
         if (feeds is not None and key not in feeds) or (sole and i not in sole):

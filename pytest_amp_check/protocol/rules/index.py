@@ -97,7 +97,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         ("clip",),
         (),
-        ("clip@scaled", "clip@scaled-framework", "clip@copies"),
+        ("clip@scaled", "clip:beside", "clip@scaled-framework", "clip@copies"),
     ),
     (
         ("AMP202", "scaled-grad-touched", "scaling", "error", "both", True, ""),
@@ -109,16 +109,22 @@ INDEX: tuple[Listing, ...] = (
     (
         ("AMP203", "backward-on-unscaled-loss", "scaling", "error", "both", True, "safe"),
         ("scaler",),
+        ("backward",),
         (),
-        (),
-        ("step@raw", "step@raw-framework"),
+        ("step@raw", "step@raw-given", "backward:beside", "step@raw-framework"),
     ),
     (
         ("AMP204", "scaler-step-bypassed", "scaling", "error", "both", True, "safe"),
         ("scaler",),
+        ("step",),
         (),
-        (),
-        ("plain-step@scaled", "plain-step@scaled-framework", "plain-step@unscaled", "plain-step@stepped"),
+        (
+            "plain-step@scaled",
+            "plain-step@scaled-framework",
+            "plain-step@unscaled",
+            "plain-step@stepped",
+            "plain-step:beside",
+        ),
     ),
     (
         ("AMP205", "loss-scaled-unevenly", "scaling", "error", "both", True, ""),

@@ -307,6 +307,7 @@ def element_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
         index = _index(at, value, node, "index")
         return Sequence([index, element_of(at, inner, node) if inner is not None else at.fresh(node, "element")])
     made = _index(at, value, node, "element") if value.iterates == "range" else at.fresh(node, "element")
+    made.each = not value.iterates
     made.graded = value.graded
     return made.knowing(value.fact.part)
 

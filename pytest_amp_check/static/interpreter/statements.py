@@ -496,7 +496,7 @@ def _leaves_the_step(at: Interpreter, head: int, loop: Loop) -> bool:
     """Whether a loop that was just read runs backward and leaves the step to what follows; its events say so."""
     events = [node.event for node in at.draft.nodes[head:] if node.event is not None]
     backwards = [event for event in events if event.kind == e.BACKWARD]
-    if not backwards or any(event.facts.get("opaque") for event in backwards):
+    if not backwards or any(event.facts.get("opaque") or event.facts.get("given") for event in backwards):
         return False
     if any(event.kind in (e.SCALER_STEP, e.STEP) or e.STEPS in event.facts.get("about", ()) for event in events):
         return False

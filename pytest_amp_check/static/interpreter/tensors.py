@@ -56,7 +56,9 @@ def foreign_tensor(value: Value | None) -> Tensor:
     """A loss of which only the name is known."""
     made = Tensor(value.loops if value is not None else frozenset())
     made.deps = None
-    made.opaque = isinstance(value, Opaque) and (value.parameter or value.graded)
+    made.opaque = isinstance(value, Opaque) and value.parameter
+    # What is called so may be scaled where it comes from.
+    made.graded = isinstance(value, Opaque) and (value.graded or (value.parameter and "scale" in value.text))
     made.vague = value is None or not value.compares
     made.divided = value is not None and value.divided
     if isinstance(value, Opaque):

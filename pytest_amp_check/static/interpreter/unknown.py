@@ -72,7 +72,7 @@ def _unknown_tensor(at: Interpreter, given: list[Value], tensors: list[Tensor]) 
         made.divided = made.divided and any(t.is_loss for t in tensors)
     if len(given) > 1:
         made.vague = False
-    made.opaque = made.opaque or is_graded(given)
+    made.graded = made.graded or is_graded(given)
     made.module_read = False
     return made
 

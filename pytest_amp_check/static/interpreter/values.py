@@ -192,10 +192,10 @@ class Opaque(Knowable):
     holds the two sides of a ``%``. ``readings`` are the events that read the gradients from which it was computed;
     ``iterates`` is "range" or "enumerate" for those. ``called`` says that a call gave it, ``compares`` that such a
     call was given what another one gave, as a criterion is; ``graded`` that it was computed from the gradient of a
-    tensor. ``entry`` is the key of the unknown value that it is an item of, and the name of the item where that is
-    known. ``full`` says that it is a tensor of float32, made here. ``divisors`` is what it was divided by,
-    ``factors`` the identities of what it was multiplied by. ``schedules`` is the key of the optimizer whose learning
-    rate it moves, -1 if it is no scheduler.
+    tensor; ``each`` that a loop over something unknown hands it out. ``entry`` is the key of the unknown value that
+    it is an item of, and the name of the item where that is known. ``full`` says that it is a tensor of float32,
+    made here. ``divisors`` is what it was divided by, ``factors`` the identities of what it was multiplied by.
+    ``schedules`` is the key of the optimizer whose learning rate it moves, -1 if it is no scheduler.
     """
 
     kind = "unknown"
@@ -207,6 +207,7 @@ class Opaque(Knowable):
         "compares",
         "counter",
         "divisors",
+        "each",
         "entry",
         "factors",
         "first",
@@ -238,6 +239,7 @@ class Opaque(Knowable):
         self.remainder: tuple[Value, Value] | None = None
         self.called = False
         self.compares = False
+        self.each = False
         self.full = False
         self.graded = False
         self.readings: tuple[Event, ...] = ()
@@ -466,6 +468,7 @@ class Tensor(Knowable):
     matmul      it comes from an op that autocast runs in the low-precision dtype
     penalty     the event site of an autograd.grad of a scaled loss that it holds, with the scale still in
     opaque      it came in from outside the code that is read
+    graded      it was computed from the gradient of a tensor, or may hold a loss scale for another reason
     is_loss     a loss function made it
     custom      an autograd.Function of the project made it, whose backward is not decorated with custom_bwd
     module_read every module it depends on is in the project and enters no autocast itself
@@ -485,6 +488,7 @@ class Tensor(Knowable):
         "dtypes",
         "factors",
         "forward",
+        "graded",
         "in_region",
         "is_loss",
         "low",
@@ -511,6 +515,7 @@ class Tensor(Knowable):
         self.matmul = False
         self.penalty: object = None
         self.opaque = False
+        self.graded = False
         self.is_loss = False
         self.custom = False
         self.module_read = True
@@ -555,7 +560,7 @@ class Tensor(Knowable):
         for part in parts[1:]:
             for name in ("divided", "module_read", "vague"):
                 setattr(made, name, getattr(made, name) and getattr(part, name))
-            for name in ("custom", "forward", "is_loss", "low", "matmul", "opaque", "penalty", "uneven"):
+            for name in ("custom", "forward", "graded", "is_loss", "low", "matmul", "opaque", "penalty", "uneven"):
                 setattr(made, name, getattr(made, name) or getattr(part, name))
             for name in ("dtypes", "loops", "ran"):
                 setattr(made, name, getattr(made, name) | getattr(part, name))

@@ -218,7 +218,7 @@ def _run_each(at: Interpreter, engine: Engine, value: Value | None, node: ast.AS
             scaler,
             feeds=updated_by(at, loss.deps),
             divided=loss.divided,
-            opaque=loss.opaque and scaler is None,
+            opaque=(loss.opaque or loss.graded) and scaler is None,
             scaled=scaler is not None,
             twice=scaler is not None and loss.scaler >= 0,
             dtypes=loss.dtypes,

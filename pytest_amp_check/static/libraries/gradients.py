@@ -10,7 +10,18 @@ from ...protocol.optable import FOREACH_IN_PLACE, IN_PLACE
 from ..interpreter.expressions import operate, undo
 from ..interpreter.identity import structural
 from ..interpreter.interpreter import Handlers, Interpreter
-from ..interpreter.values import NONE, Args, FunctionValue, Grad, Keywords, Params, ScaleValue, Value, merge_params
+from ..interpreter.values import (
+    NONE,
+    Args,
+    FunctionValue,
+    Grad,
+    Keywords,
+    Opaque,
+    Params,
+    ScaleValue,
+    Value,
+    merge_params,
+)
 from ..interpreter.wording import receiver_words, wording
 from .arguments import items_of, literal, name_of
 from .losses import all_optimizers, owners_of
@@ -51,6 +62,11 @@ def _params_attribute(at: Interpreter, receiver: Params, name: str, node: ast.AS
     if name in ("grad", "data"):
         return Grad(receiver) if name == "grad" else receiver
     return structural(at, "attribute", (receiver,), name, name)
+
+
+def _unknown_attribute(at: Interpreter, receiver: Value, name: str, node: ast.AST) -> Value | None:
+    """What is gone through one by one and has a gradient is a parameter."""
+    return Grad(Params(None)) if name == "grad" and isinstance(receiver, Opaque) and receiver.each else None
 
 
 def _grad_method(at: Interpreter, grad: Grad, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -218,6 +234,7 @@ def _parameter_written(at: Interpreter, receiver: Params, name: str, value: Valu
 def register(handlers: Handlers) -> None:
     handlers.methods.update({"parameters": _params_method, "gradients": _grad_method})
     handlers.attributes["parameters"] = _params_attribute
+    handlers.attributes["unknown"] = _unknown_attribute
     handlers.attributes["gradients"] = lambda at, grad, name, node: grad if name == "data" else at.fresh(node, name)
     handlers.written["parameters"] = _parameter_written
     handlers.operands["gradients"] = grad_used

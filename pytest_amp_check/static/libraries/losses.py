@@ -122,7 +122,7 @@ def _tensor_method(at: Interpreter, tensor: Tensor, name: str, args: Args, keywo
     if name.removesuffix("_") in _SCALES:
         return _scaled_by(at, tensor, name, args, node)
     made = computed(at, [tensor, *given_tensors(args, {})])
-    made.opaque = made.opaque or is_graded(args)
+    made.graded = made.graded or is_graded(args)
     given = (*args, *keywords.values()) if name in ("to", "type") else ()
     widens = any(surface.DTYPES.get(name_of(value)) in ("float32", "float64") for value in given)
     changes = _CHANGES.get("float" if widens else name, ())
@@ -161,12 +161,14 @@ def backward(at: Interpreter, tensor: Tensor, node: ast.AST, gradient: Value | N
     if replicated is not None:
         names["module"] = replicated.name
         averaged = replicated.facts["wrapped"]["ddp"]
+    graded = tensor.graded or gradient is not None
     facts: dict[str, Any] = {
         "averaged": averaged,
         "feeds": updated_by(at, tensor.deps),
-        "divided": tensor.divided or tensor.opaque or gradient is not None,
+        "divided": tensor.divided or tensor.opaque or graded,
         "vague": tensor.vague,
-        "opaque": scaler is None and (tensor.opaque or gradient is not None),
+        "opaque": scaler is None and graded,
+        "given": scaler is None and tensor.opaque,
         "scaled": scaler is not None,
         "uneven": scaler is not None and tensor.uneven,
         "dtypes": tensor.dtypes,
@@ -305,7 +307,7 @@ def _tensor_arithmetic(
     at: Interpreter, op: str, left: Value, right: Value, parts: list[Tensor], node: ast.AST
 ) -> Tensor:
     made = computed(at, parts)
-    made.opaque = made.opaque or is_graded((left, right))
+    made.graded = made.graded or is_graded((left, right))
     if op == "@":
         made.matmul = True
     elif _is_wide(left) or _is_wide(right):
@@ -356,7 +358,8 @@ def is_uneven(parts: Iterable[Tensor]) -> bool:
     A term of which nothing is known may have been scaled; one that no gradient reaches needs no scale, and terms of
     different modules may be scaled as they like.
     """
-    known = [part for part in parts if part.scaler >= 0 or (not part.opaque and (part.is_loss or part.deps))]
+    read = [part for part in parts if not (part.opaque or part.graded)]
+    known = [part for part in parts if part.scaler >= 0 or (part in read and (part.is_loss or part.deps))]
     trained = [part for part in known if part.deps != frozenset()]
     return any(_clash(part, other) for number, part in enumerate(trained) for other in trained[:number])
 
@@ -409,7 +412,7 @@ def _tensor_attribute(at: Interpreter, receiver: Tensor, name: str, node: ast.AS
     made = receiver.copy()
     if name == "grad":
         # Whether it holds the loss scale, only the backward before it tells.
-        made.opaque = True
+        made.graded = True
     return made
 
 

@@ -126,7 +126,7 @@ def _of_tensors(at: Interpreter, name: str, tensors: list[Tensor], given: list[V
         made.divided = True
     if name == "torch.mean":
         made.vague = False
-    made.opaque = made.opaque or is_graded(given)
+    made.graded = made.graded or is_graded(given)
     made.pieces = name.rpartition(".")[2] in PIECES
     if not name.startswith("torch."):
         made.module_read = False

@@ -38,6 +38,7 @@ class Function:
     """A function of the project. ``cls`` is the class whose method it is."""
 
     __slots__ = (
+        "beside",
         "cls",
         "contexts",
         "fragile",
@@ -61,6 +62,8 @@ class Function:
         self.manager = "contextmanager" in self.decorator_names()
         #: Whether it is worth reading by itself.
         self.strong = False
+        #: Whether it does its part beside other methods of its class, which use a scaler.
+        self.beside = False
         #: Whether it writes a checkpoint.
         self.saves = False
         #: Whether it may do what low precision spoils.

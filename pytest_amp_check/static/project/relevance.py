@@ -41,6 +41,9 @@ BANNED = frozenset({"binary_cross_entropy", "BCELoss"})
 #: Identifiers one of which a file has that leaves the training to another one.
 TRAINS_ELSEWHERE = frozenset({"state_dict", "clip_grad_norm_", "clip_grad_value_", "training_step"})
 
+#: Functions and methods that clip gradients.
+CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_"})
+
 #: Identifiers of what low precision may spoil: a small constant and a buffer may come from elsewhere in the file.
 SPOILT = frozenset(
     "autocast log log2 log10 log1p var square arange numpy index_add_ index_copy_ scatter_ scatter_add_ index_add "
@@ -112,9 +115,13 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     found = _bits_of_names(used, bits) if trains else {}
     # What a class keeps in its buffers, its other methods compute with.
     keeping = {function.cls for function in module.functions.values() if function.words >= _POSITIONS} - {None}
+    does = {f: everywhere | _joined(f.words, bits) | _joined(f.words, found) for f in module.functions.values()}
+    # What one method does with a scaler, another one may do without it.
+    scaling = {function.cls for function in does if trains and does[function] & _AMP} - {None}
     for function in module.functions.values():
-        does = everywhere | _joined(function.words, bits) | _joined(function.words, found)
-        function.strong = _may_fault(does) or _is_run_by_a_trainer(module, function)
+        part = does[function] & (_BACKWARD | _STEP) or not function.words.isdisjoint(CLIPS)
+        function.strong = _may_fault(does[function]) or _is_run_by_a_trainer(module, function)
+        function.beside = function.cls in scaling and bool(part)
         function.saves = function.words >= _SAVING
         function.fragile = small or not SPOILT.isdisjoint(function.words) or function.cls in keeping
     amp = {word for word, does in bits.items() if does & (_AMP | _OLD)}

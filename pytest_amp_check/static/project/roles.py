@@ -44,19 +44,25 @@ class Roles:
     def settled(self) -> dict[str, str]:
         """Text of an expression -> "scaler", "optimizer", "module" or the framework whose engine it is.
 
-        What is asked to ``unscale_``, or to ``scale`` what then runs backward, is a scaler, and so is what is updated
-        after it has been given something to step that is cleared as an optimizer is; what a scaler steps, or is both
-        stepped and zeroed, is an optimizer; what has parameters is a module. What runs something backward and has a
-        method of one framework alone is that framework's engine.
+        What is asked to ``unscale_``, or to ``scale`` what then runs backward, is a scaler, and what steps what it is
+        given if it scales too, or is called so, or is updated and steps what is cleared as an optimizer is; so is what
+        another object calls the same, and asks to scale; what a scaler steps, or is both stepped and zeroed, is an
+        optimizer; what has parameters is a module. What runs something backward and has a method of one framework
+        alone is that framework's engine.
         """
         roles: dict[str, str] = {}
         for text, names in self._asked.items():
-            steps = text in self._targets and self._are_cleared(self._targets[text])
-            scales = "scale" in names and text in self._targets
-            if "unscale_" in names or text in self._scaled or ("update" in names and (scales or steps)):
+            targets = self._targets.get(text, set())
+            scales = "scale" in names or "scaler" in text.rpartition(".")[2].lower()
+            steps = bool(targets) and (scales or ("update" in names and self._are_cleared(targets)))
+            if "unscale_" in names or text in self._scaled or steps:
                 roles[text] = "scaler"
             elif "backward" in names:
                 roles.update((text, key) for key, framework in FRAMEWORKS.items() if names & framework.signs)
+        called = {text.rpartition(".")[2] for text, role in roles.items() if role == "scaler"}
+        for text, names in self._asked.items():
+            if text.rpartition(".")[2] in called and names & {"scale", "update"}:
+                roles.setdefault(text, "scaler")
         for scaler in list(roles):
             roles = dict.fromkeys(self._targets.get(scaler, ()), "optimizer") | roles
         told = {text: _told_by(names) for text, names in self._asked.items()}

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD
+from ...events import BACKWARD, Event, Program
 from ...fix import SAFE
-from ...rule import ERROR, Fault, Rule
+from ...rule import ERROR, Fault, Labels, Rule
+
+
+def _alone(event: Event, program: Program) -> Labels:
+    if event.facts.get("beside"):
+        yield "backward:beside", {"scaler": event.facts["beside"]}
+
 
 RULE = Rule(
     "AMP203",
@@ -12,6 +18,7 @@ RULE = Rule(
     ERROR,
     "A loss runs backward unscaled although its gradients are stepped by a scaler.",
     applicability=SAFE,
+    on={BACKWARD: _alone},
     words=("scaler",),
     faults={
         "step@raw": Fault(
@@ -20,6 +27,17 @@ RULE = Rule(
             blame=(BACKWARD,),
             unscaled=True,
             witness=(BACKWARD,),
+            given="step@raw-given",
+        ),
+        "step@raw-given": Fault(
+            "`{loss}` runs backward without the loss scale, yet `{scaler}.step({optimizer})` divides its gradients by "
+            "it: write `{scaler}.scale({loss}).backward()`, unless whoever gives it has scaled it",
+            owned="scale",
+        ),
+        "backward:beside": Fault(
+            "`{loss}` runs backward without the loss scale, by which `{scaler}` divides its gradients, and no method "
+            "scales it: write `{scaler}.scale({loss}).backward()`",
+            owned="scale",
         ),
         "step@raw-framework": Fault(
             "`{loss}` runs backward without the loss scale, by which {framework} divides its gradients: {advice}"

@@ -7,9 +7,11 @@ from ...fix import SAFE
 from ...rule import ERROR, Fault, Labels, Rule
 
 
-def _clips_copies(event: Event, program: Program) -> Labels:
+def _alone(event: Event, program: Program) -> Labels:
     if event.facts.get("copies"):
         yield "clip@copies", {"level": str(event.facts["copies"])}
+    if event.facts.get("beside"):
+        yield "clip:beside", {"scaler": event.facts["beside"]}
 
 
 RULE = Rule(
@@ -18,7 +20,7 @@ RULE = Rule(
     ERROR,
     "Gradients are clipped while they are still multiplied by the loss scale.",
     applicability=SAFE,
-    on={CLIP: _clips_copies},
+    on={CLIP: _alone},
     words=("scaler",),
     faults={
         "clip@scaled": Fault(
@@ -27,6 +29,11 @@ RULE = Rule(
             blame=(CLIP,),
             each=True,
             witness=(BACKWARD,),
+        ),
+        "clip:beside": Fault(
+            "`{call}` clips gradients that `{scaler}` keeps multiplied by the loss scale, and no method unscales them: "
+            "call `{scaler}.unscale_({optimizer})` before it",
+            owned="unscale_",
         ),
         "clip@scaled-framework": Fault(
             "`{call}` clips gradients that {framework} keeps multiplied by the loss scale: {advice}"

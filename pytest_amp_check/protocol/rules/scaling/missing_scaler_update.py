@@ -25,6 +25,7 @@ RULE = Rule(
             "call `{scaler}.update()` once after the last step of every iteration",
             blame=(SCALER_STEP,),
             yields_to=("step@stepped", "unscale@step-pending"),
+            owned="update",
         ),
         "unscale@step-pending": Fault(
             "`{scaler}.step({optimizer})` is not followed by `{scaler}.update()` before gradients are unscaled again: "

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, SCALER_STEP, UNSCALE
+from ...events import BACKWARD, SCALER_STEP, STEP, UNSCALE, Event, Program
 from ...fix import SAFE
-from ...rule import ERROR, Fault, Rule
+from ...rule import ERROR, Fault, Labels, Rule
+
+
+def _alone(event: Event, program: Program) -> Labels:
+    if event.facts.get("beside"):
+        yield "plain-step:beside", {"scaler": event.facts["beside"]}
+
 
 RULE = Rule(
     "AMP204",
@@ -12,6 +18,7 @@ RULE = Rule(
     ERROR,
     "optimizer.step() is called directly on gradients that a scaler has scaled.",
     applicability=SAFE,
+    on={STEP: _alone},
     words=("scaler",),
     faults={
         "plain-step@scaled": Fault(
@@ -32,6 +39,11 @@ RULE = Rule(
             "`{optimizer}.step()` applies the gradients once more after `{scaler}.step({optimizer})`, "
             "even where that one was skipped: remove it",
             witness=(SCALER_STEP,),
+        ),
+        "plain-step:beside": Fault(
+            "`{optimizer}.step()` applies gradients that `{scaler}` keeps multiplied by the loss scale, and no method "
+            "steps by it: call `{scaler}.step({optimizer})` instead",
+            owned="step",
         ),
     },
     why="""\

@@ -1,0 +1,441 @@
+"""Classes that hold their scaler, and functions that are given one: what nobody does with it, in whatever method.
+
+AMP110 asks for an autocast, which is not what these are about.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trees import found, marks, write
+
+from pytest_amp_check import check_paths
+
+WRONG = {
+    "a wrapper that never updates": """
+        === amp.py
+        import torch
+
+        class LossScaler:
+            def __init__(self):
+                self._scaler = torch.amp.GradScaler("cuda")
+
+            def __call__(self, loss, optimizer, clip_grad=None, parameters=None, update_grad=True):
+                self._scaler.scale(loss).backward()
+                if update_grad:
+                    if clip_grad is not None:
+                        self._scaler.unscale_(optimizer)
+                        torch.nn.utils.clip_grad_norm_(parameters, clip_grad)
+                    self._scaler.step(optimizer)  # AMP206
+
+            def state_dict(self):
+                return self._scaler.state_dict()
+        """,
+    "an object that is given its scaler": """
+        === trainer.py
+        class Trainer:
+            def __init__(self, model, optimizer, scaler):
+                self.model, self.optimizer, self.grad_scaler = model, optimizer, scaler
+
+            def run_step(self, batch):
+                self.optimizer.zero_grad()
+                self.grad_scaler.scale(self.model(batch)).backward()
+                self.grad_scaler.step(self.optimizer)  # AMP206
+        """,
+    "a class that inherits its scaler from another file": """
+        === base.py
+        import torch
+
+        class Base:
+            def __init__(self, model, optimizer):
+                self.model, self.optimizer = model, optimizer
+                self.scaler = torch.amp.GradScaler("cuda")
+        === trainer.py
+        from base import Base
+
+        class Trainer(Base):
+            def run_step(self, batch):
+                self.optimizer.zero_grad()
+                self.scaler.scale(self.model(batch)).backward()
+                self.scaler.step(self.optimizer)  # AMP206
+        """,
+    "a function that is given a scaler, and that nobody calls": """
+        === steps.py
+        def train_step(loss, optimizer, scaler):
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)  # AMP206
+        """,
+    "two trainers of which one updates its own": """
+        === one.py
+        class One:
+            def run_step(self, loss):
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)  # AMP206
+        === two.py
+        class Two:
+            def run_step(self, loss):
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+        """,
+    "a scaler that only steps and scales, apart": """
+        === steps.py
+        def train_step(model, x, optimizer, scaler):
+            loss = scaler.scale(model(x))
+            loss.backward()
+            scaler.step(optimizer)  # AMP206
+        """,
+    "a wrapper that never scales": """
+        === amp.py
+        import torch
+
+        class LossScaler:
+            def __init__(self):
+                self._scaler = torch.amp.GradScaler("cuda")
+
+            def __call__(self, loss, optimizer):
+                loss.backward()  # AMP203
+                self._scaler.step(optimizer)
+                self._scaler.update()
+        """,
+    "a function that is given a loss and a scaler": """
+        === steps.py
+        def finish(loss, optimizer, scaler):
+            optimizer.zero_grad()
+            loss.backward()  # AMP203
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+    "a norm of the gradients of parameters that are given": """
+        === amp.py
+        import torch
+
+        def norm_of(parameters, kind=2.0):
+            if isinstance(parameters, torch.Tensor):
+                parameters = [parameters]
+            parameters = [p for p in parameters if p.grad is not None]
+            norms = [torch.norm(p.grad.detach(), kind) for p in parameters]
+            return torch.norm(torch.stack(norms), kind)
+
+        class LossScaler:
+            def __init__(self):
+                self._scaler = torch.amp.GradScaler("cuda")
+
+            def __call__(self, loss, optimizer, parameters, clip_grad=None):
+                self._scaler.scale(loss).backward()
+                if clip_grad is not None:
+                    self._scaler.unscale_(optimizer)
+                    norm = torch.nn.utils.clip_grad_norm_(parameters, clip_grad)
+                else:
+                    norm = norm_of(parameters)  # AMP202
+                self._scaler.step(optimizer)
+                self._scaler.update()
+                return norm
+        """,
+    "a method that runs backward, of a class in which another one steps": """
+        === amp.py
+        import torch
+
+        class Wrapper:
+            def __init__(self, optimizer):
+                self.optimizer = optimizer
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def backward(self, loss):
+                loss.backward()  # AMP203
+
+            def step(self):
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+
+            def zero_grad(self):
+                self.optimizer.zero_grad()
+        """,
+    "a method that steps past the scaler by which another one scales": """
+        === amp.py
+        import torch
+
+        class Wrapper:
+            def __init__(self, optimizer):
+                self.optimizer = optimizer
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def backward(self, loss):
+                self.scaler.scale(loss).backward()
+
+            def step(self):
+                self.optimizer.step()  # AMP204
+                self.scaler.update()
+
+            def zero_grad(self):
+                self.optimizer.zero_grad()
+        """,
+    "a method that clips, of a class that never unscales": """
+        === amp.py
+        import torch
+
+        class Wrapper:
+            def __init__(self, optimizer):
+                self.optimizer = optimizer
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def backward(self, loss):
+                self.scaler.scale(loss).backward()
+
+            def clip(self, parameters, limit):
+                torch.nn.utils.clip_grad_norm_(parameters, limit)  # AMP201
+
+            def step(self):
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+        """,
+}
+RIGHT = {
+    "a class whose methods each do their part": """
+        === amp.py
+        import torch
+
+        class Wrapper:
+            def __init__(self, optimizer):
+                self.optimizer = optimizer
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def backward(self, loss):
+                self.scaler.scale(loss).backward()
+
+            def clip(self, parameters, limit):
+                self.scaler.unscale_(self.optimizer)
+                torch.nn.utils.clip_grad_norm_(parameters, limit)
+
+            def step(self):
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+
+            def plain_step(self):
+                self.optimizer.step()
+
+            def zero_grad(self):
+                self.optimizer.zero_grad()
+        """,
+    "a method that clips where no scaler is used": """
+        === amp.py
+        class Wrapper:
+            def backward(self, loss):
+                if self.use_amp:
+                    self.scaler.scale(loss).backward()
+                else:
+                    loss.backward()
+
+            def clip(self, parameters, limit):
+                if not self.use_amp:
+                    torch.nn.utils.clip_grad_norm_(parameters, limit)
+
+            def step(self):
+                if self.use_amp:
+                    self.scaler.step(self.optimizer)
+                    self.scaler.update()
+                else:
+                    self.optimizer.step()
+        """,
+    "two classes, of which one trains without a scaler": """
+        === amp.py
+        class Plain:
+            def backward(self, loss):
+                loss.backward()
+
+            def step(self):
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+
+        class Scaled:
+            def backward(self, loss):
+                self.scaler.scale(loss).backward()
+
+            def step(self):
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+        """,
+    "whoever has the object unscales": """
+        === amp.py
+        import torch
+
+        class Wrapper:
+            def backward(self, loss):
+                self.scaler.scale(loss).backward()
+
+            def clip(self, parameters, limit):
+                torch.nn.utils.clip_grad_norm_(parameters, limit)
+
+            def step(self):
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+        === loop.py
+        def train(wrapper, batches):
+            for batch in batches:
+                wrapper.backward(wrapper.loss(batch))
+                wrapper.scaler.unscale_(wrapper.optimizer)
+                wrapper.clip(wrapper.parameters, 1.0)
+                wrapper.step()
+        """,
+    "a method that scales and one that runs backward": """
+        === amp.py
+        class Wrapper:
+            def scale_loss(self, loss):
+                return self.scaler.scale(loss)
+
+            def step(self, loss):
+                loss.backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+        """,
+    "a loss that is called scaled": """
+        === amp.py
+        class Wrapper:
+            def step(self, scaled_loss):
+                scaled_loss.backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+        """,
+    "whoever gives the loss scales it": """
+        === steps.py
+        def finish(loss, optimizer, scaler):
+            loss.backward()
+            scaler.step(optimizer)
+            scaler.update()
+        === train.py
+        import torch
+        from steps import finish
+
+        def train(model, loader, optimizer):
+            scaler = torch.amp.GradScaler("cuda")
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda"):
+                    loss = torch.nn.functional.mse_loss(model(x), y)
+                finish(scaler.scale(loss), optimizer, scaler)
+        """,
+    "whoever scales it is not known to call this": """
+        === engine.py
+        class Engine:
+            def step(self, loss):
+                loss.backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+        === loop.py
+        def train(engine, batches):
+            for batch in batches:
+                engine.step(engine.scaler.scale(engine.loss(batch)))
+        """,
+    "a norm of the gradients once they are unscaled": """
+        === amp.py
+        import torch
+
+        def norm_of(parameters):
+            return torch.stack([torch.norm(p.grad.detach()) for p in parameters if p.grad is not None]).norm()
+
+        class LossScaler:
+            def __call__(self, loss, optimizer, parameters):
+                self._scaler.scale(loss).backward()
+                self._scaler.unscale_(optimizer)
+                norm = norm_of(parameters)
+                self._scaler.step(optimizer)
+                self._scaler.update()
+                return norm
+        """,
+    "a method for the step and one for the update": """
+        === amp.py
+        import torch
+
+        class Scaler:
+            def __init__(self):
+                self._scaler = torch.amp.GradScaler("cuda")
+
+            def step(self, loss, optimizer):
+                self._scaler.scale(loss).backward()
+                self._scaler.step(optimizer)
+
+            def finish(self):
+                self._scaler.update()
+        """,
+    "whoever has the object updates its scaler": """
+        === engine.py
+        class Engine:
+            def step(self, loss):
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+        === loop.py
+        def train(engine, batches):
+            for batch in batches:
+                engine.step(engine.loss(batch))
+                engine.scaler.update()
+        """,
+    "the same in one file": """
+        === engine.py
+        class Engine:
+            def step(self, loss):
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+
+        def train(engine, batches):
+            for batch in batches:
+                engine.step(engine.loss(batch))
+                engine.scaler.update()
+        """,
+    "a helper of which the caller updates": """
+        === steps.py
+        def step(loss, optimizer, scaler):
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+        === train.py
+        import torch
+        from steps import step
+
+        def train(model, loader, optimizer):
+            scaler = torch.amp.GradScaler("cuda")
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda"):
+                    loss = torch.nn.functional.mse_loss(model(x), y)
+                step(loss, optimizer, scaler)
+                scaler.update()
+        """,
+    "the class that inherits it updates": """
+        === base.py
+        class Base:
+            def run_step(self, loss):
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+                self.after_step()
+
+            def after_step(self):
+                pass
+        === trainer.py
+        from base import Base
+
+        class Trainer(Base):
+            def after_step(self):
+                self.scaler.update()
+        """,
+}
+
+
+@pytest.mark.parametrize("source", (WRONG | RIGHT).values(), ids=WRONG | RIGHT)
+def test_what_nobody_does(source: str, tmp_path: Path) -> None:
+    write(tmp_path, source)
+    assert {each for each in found(tmp_path) if each[2] != "AMP110"} == marks(tmp_path)
+
+
+@pytest.mark.parametrize("source", WRONG.values(), ids=WRONG)
+def test_is_possible_where_others_may_have_the_scaler(source: str, tmp_path: Path) -> None:
+    write(tmp_path, source)
+    findings = check_paths([str(tmp_path)]).findings
+    assert not any(finding.certain for finding in findings if finding.code not in {"AMP110", "AMP202"})
+
+
+def test_a_file_of_which_the_others_are_not_asked_for_is_judged_alone(tmp_path: Path) -> None:
+    write(tmp_path, RIGHT["whoever has the object updates its scaler"])
+    codes = [finding.code for finding in check_paths([str(tmp_path / "engine.py")]).findings]
+    assert "AMP206" in codes
