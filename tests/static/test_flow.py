@@ -2218,6 +2218,165 @@ case(
 )
 
 
+# Generators run from yield to yield, and what is after their call is reached.
+
+#: What goes over a generator that never ends, by what it does.
+ENDLESS = {
+    "for": ("for x, y in cycle(loader):", ""),
+    "enumerate": ("for i, (x, y) in enumerate(cycle(loader)):", ""),
+    "zip": ("for i, (x, y) in zip(range(1000), cycle(loader)):", ""),
+    "next": ("for i in range(1000):", "x, y = next(batches)\n"),
+    "dunder next": ("while True:", "x, y = batches.__next__()\n"),
+    "iter": ("for i in range(1000):", "x, y = next(iter(batches))\n"),
+}
+#: How it never ends.
+CYCLES = {
+    "yield": "for batch in given:\n    yield batch",
+    "yield of parts": "for x, y in given:\n    yield x.cuda(), y.cuda()",
+    "yield from": "yield from given",
+    "yield from a generator": "yield from once(given)",
+}
+ONCE = """\
+def once(given):
+    for batch in given:
+        yield batch
+"""
+for _how, _body in CYCLES.items():
+    _cycle = f"def cycle(given):\n    while True:\n{indent(_body, '        ')}\n{ONCE}"
+    for _what, (_head, _draw) in ENDLESS.items():
+        for _unscale in ("", "scaler.unscale_(optimizer)\n"):
+            case(
+                f"{_what} over a generator that is endless by {_how}, {'good' if _unscale else 'bad'}",
+                loop(
+                    _draw + LOSS,
+                    "scaler.scale(loss).backward()",
+                    _unscale + f"clip_grad_norm_(model.parameters(), 1.0){'' if _unscale else '  # AMP201'}",
+                    STEP,
+                    setup=f'{_cycle}scaler = GradScaler("cuda")\nbatches = cycle(loader)\n',
+                    head=_head,
+                ),
+            )
+case(
+    "what is saved after an endless generator, bad",
+    loop(
+        "x, y = next(batches)\n" + LOSS,
+        "scaler.scale(loss).backward()",
+        STEP,
+        'torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "last.pt")  # AMP401',
+        setup="""\
+        class Batches:
+            def __init__(self, given):
+                self.given = given
+
+            def forever(self):
+                while True:
+                    yield from self.given
+
+        scaler = GradScaler("cuda")
+        batches = Batches(loader).forever()
+        """,
+        head="for step in range(1000):",
+    ),
+)
+#: A generator that trains between its yields, and how it is run.
+TRAINS = """
+def steps(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        yield scaler.scale(loss)
+        {between}clip_grad_norm_(model.parameters(), 1.0){mark}
+        scaler.step(optimizer)
+        scaler.update()
+
+scaler = GradScaler("cuda")
+{turns}
+"""
+RUNS = {
+    "for": "for loss in steps(loader):\n    loss.backward()",
+    "enumerate": "for i, loss in enumerate(steps(loader)):\n    loss.backward()",
+    "zip": "for i, loss in zip(range(1000), steps(loader)):\n    loss.backward()",
+    "next": "turns = steps(loader)\nfor i in range(1000):\n    next(turns).backward()",
+    "yield from": "def all_of():\n    yield from steps(loader)\nfor loss in all_of():\n    loss.backward()",
+}
+for _name, _turns in RUNS.items():
+    case(
+        f"a generator that steps what {_name} runs backward, bad",
+        TRAINS.format(between="", mark="  # AMP201", turns=_turns),
+    )
+    case(
+        f"a generator that steps what {_name} runs backward, good",
+        TRAINS.format(between="scaler.unscale_(optimizer)\n        ", mark="", turns=_turns),
+    )
+case(
+    "a generator that waits in two places of its step, good",
+    """
+    def steps(loader):
+        for x, y in loader:
+            optimizer.zero_grad()
+            with autocast("cuda"):
+                loss = criterion(model(x), y)
+            scaler.scale(loss).backward()
+            yield "backward", loss
+            scaler.unscale_(optimizer)
+            clip_grad_norm_(model.parameters(), 1.0)
+            yield "unscaled", loss
+            scaler.step(optimizer)
+            scaler.update()
+
+    scaler = GradScaler("cuda")
+    for stage, loss in steps(loader):
+        print(stage, loss.item())
+    """,
+)
+case(
+    "a generator that does its last step at its end, good",
+    """
+    def steps(loader):
+        for i, (x, y) in enumerate(loader):
+            with autocast("cuda"):
+                loss = criterion(model(x), y) / 4
+            scaler.scale(loss).backward()
+            if (i + 1) % 4 == 0:
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+            yield loss
+        optimizer.zero_grad()
+
+    scaler = GradScaler("cuda")
+    for loss in steps(loader):
+        print(loss.item())
+    torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, "last.pt")
+    """,
+)
+case(
+    "parameters that a generator picks, bad",
+    """
+    def trainable(module):
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                yield parameter
+
+    other = nn.Linear(8, 2).cuda()
+    opt = torch.optim.SGD(trainable(other), lr=0.1)
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        opt.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y) + criterion(other(x), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        clip_grad_norm_(trainable(other), 1.0)  # AMP201
+        scaler.step(optimizer)
+        scaler.step(opt)
+        scaler.update()
+    """,
+)
+
+
 @pytest.mark.parametrize(("name", "source"), CASES, ids=[name for name, _ in CASES])
 def test_flow(name: str, source: str) -> None:
     expected = marks(source)

@@ -25,6 +25,7 @@ from .values import (
     Choice,
     Const,
     FunctionValue,
+    Generator,
     Grad,
     Instance,
     Mapping,
@@ -288,26 +289,31 @@ def each_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
     """The one element that stands for all: the same in every loop over the same value."""
     if isinstance(value, Sequence) and len(value.items) == 1:
         return value.items[0]
-    if isinstance(value, (Params, Sequence)):
+    if isinstance(value, (Generator, Params, Sequence)):
         return element_of(at, value, node)
     return structural(at, "each of", (value,), shortened(node))
 
 
-def element_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
+def element_of(at: Interpreter, value: Value, node: ast.AST) -> Value:
     """What a loop over a value is given at each turn."""
     known = value.element()
     if known is not None:
         return known
+    resume = at.handlers.elements.get(value.kind)
+    if resume is not None:
+        return resume(at, value, node)
     if isinstance(value, Opaque) and value.iterates == "enumerate":
         inner = at.of_file(Enumerated).get(value.key)
         index = _index(at, value, node, "index")
         return Sequence([index, element_of(at, inner, node) if inner is not None else at.fresh(node, "element")])
+    if isinstance(value, Opaque) and value.iterates == "zip":
+        return Sequence([element_of(at, each, node) for each in at.of_file(Zipped)[value.key]])
     made = _index(at, value, node, "element") if value.iterates == "range" else at.fresh(node, "element")
     made.graded = value.graded
     return made.knowing(value.fact.part)
 
 
-def _index(at: Interpreter, value: Value, node: ast.expr, name: str) -> Opaque:
+def _index(at: Interpreter, value: Value, node: ast.AST, name: str) -> Opaque:
     """The number that a loop over a range or an enumeration hands out."""
     made = at.fresh(node, name)
     made.counter = made.index = True
@@ -326,12 +332,27 @@ def _walrus(at: Interpreter, node: ast.NamedExpr) -> Value:
     return value
 
 
-def _inner(at: Interpreter, node: ast.Starred | ast.Await | ast.YieldFrom) -> Value:
+def _inner(at: Interpreter, node: ast.Starred | ast.Await) -> Value:
     return at.evaluate(node.value)
 
 
 def _yield(at: Interpreter, node: ast.Yield) -> Value:
-    value = at.evaluate(node.value) if node.value is not None else NONE
+    return _yielded(at, at.evaluate(node.value) if node.value is not None else NONE, node)
+
+
+def _yield_from(at: Interpreter, node: ast.YieldFrom) -> Value:
+    """Each of several values is yielded: at one place that is come to again and again."""
+    iterable = at.evaluate(node.value)
+    frame, head = at.state.frame, at.draft.node()
+    frame.yields_pieces = frame.yields_pieces or iterable.pieces
+    at.draft.link(at.state.cur, head)
+    at.state.cur = head
+    sent = _yielded(at, element_of(at, iterable, node.value), node)
+    at.draft.link(at.state.cur, head)
+    return sent
+
+
+def _yielded(at: Interpreter, value: Value, node: ast.Yield | ast.YieldFrom) -> Value:
     if any(loop.pieces and loop.frame is at.state.frame for loop in at.state.loops):
         at.state.frame.yields_pieces = True
     if at.state.frame.on_yield is not None:
@@ -727,6 +748,10 @@ class Enumerated(dict[int, Value]):
     """What each ``enumerate(...)`` goes over, by the key of its value."""
 
 
+class Zipped(dict[int, list[Value]]):
+    """What each ``zip(...)`` goes over that has to be run for it, by the key of its value."""
+
+
 #: What gives each kind of target its value.
 _TARGETS: dict[type[ast.AST], Callable[[Interpreter, Any, Value, bool], None]] = {
     ast.Name: _assign_name,
@@ -761,7 +786,7 @@ def register(handlers: Handlers) -> None:
             ast.NamedExpr: _walrus,
             ast.Await: _inner,
             ast.Yield: _yield,
-            ast.YieldFrom: _inner,
+            ast.YieldFrom: _yield_from,
             ast.IfExp: _if_expression,
             ast.BoolOp: _bool_operation,
             ast.UnaryOp: _unary,

@@ -820,6 +820,30 @@ class HelperContext(Value):
         self.node = node
 
 
+class Generator(Value):
+    """A call of a generator function, of which nothing has run yet: who goes over it runs it from yield to yield.
+
+    ``gives`` is what it yields, where that is known. ``yields`` are the places where it does, each as the key of a test
+    whether it waits there: none, where what it does between them is nothing to the protocol. ``ended`` is the place
+    where the reading that was the last came to the end of its body.
+    """
+
+    kind = "generator"
+    matters = True
+
+    __slots__ = ("args", "ended", "func", "gives", "keywords", "node", "yields")
+
+    def __init__(self, func: FunctionValue, args: Args, keywords: Keywords, node: ast.AST) -> None:
+        super().__init__()
+        self.func = func
+        self.args = args
+        self.keywords = keywords
+        self.node = node
+        self.gives: list[Value] = []
+        self.yields: list[int] = []
+        self.ended: int | None = None
+
+
 class Truth(Knowable):
     """The value of a condition."""
 
