@@ -2218,6 +2218,131 @@ case(
 )
 
 
+# A default that something else overwrites is no constant.
+
+#: How a configuration is made whose ``amp`` is False by default, and what may be another value then.
+DEFAULTS = {
+    "setattr in a method": """
+        class Config:
+            def __init__(self):
+                self.amp = False
+
+            def update(self, **given):
+                for name, value in given.items():
+                    setattr(self, name, value)
+
+        config = Config()
+        config.update(**vars(args))
+        """,
+    "setattr in a base class": """
+        class Base:
+            def update(self, given):
+                for name in given:
+                    setattr(self, name, given[name])
+
+        class Config(Base):
+            def __init__(self):
+                self.amp = False
+
+        config = Config()
+        config.update(vars(args))
+        """,
+    "setattr from outside": """
+        class Config:
+            amp = False
+
+        config = Config()
+        for name, value in vars(args).items():
+            setattr(config, name, value)
+        """,
+    "its dict": """
+        class Config:
+            def __init__(self, **given):
+                self.amp = False
+                self.__dict__.update(given)
+
+        config = Config(**vars(args))
+        """,
+    "its vars": """
+        class Config:
+            def __init__(self, given):
+                self.amp = False
+                vars(self).update(given)
+
+        config = Config(vars(args))
+        """,
+    "a dataclass": """
+        from dataclasses import dataclass
+
+        @dataclass
+        class Config:
+            amp: bool = False
+            lr: float = 0.1
+
+        config = Config(**vars(args))
+        """,
+    "a parser": """
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--amp", action="store_true", default=False)
+        config = parser.parse_args()
+        """,
+}
+#: The same as dicts.
+DICTS = {
+    "update": 'config = {"amp": False}\nconfig.update(vars(args))',
+    "update by name": 'config = {"amp": False}\nconfig.update(**vars(args))',
+    "a literal": 'config = {"amp": False, **vars(args)}',
+    "dict": 'config = dict({"amp": False}, **vars(args))',
+    "an operator": 'config = {"amp": False} | vars(args)',
+}
+_CONFIGURED = [(name, "config.amp", dedent(text)) for name, text in DEFAULTS.items()]
+_CONFIGURED += [(f"a dict by {name}", 'config["amp"]', text) for name, text in DICTS.items()]
+for _name, _amp, _setup in _CONFIGURED:
+    for _unscale in ("", "scaler.unscale_(optimizer)\n"):
+        case(
+            f"a default that may be overwritten by {_name}, {'good' if _unscale else 'bad'}",
+            loop(
+                LOSS.replace('"cuda"', f'"cuda", enabled=bool({_amp})'),
+                "scaler.scale(loss).backward()",
+                _unscale + f"clip_grad_norm_(model.parameters(), 1.0){'' if _unscale else '  # AMP201'}",
+                STEP,
+                setup=f'{_setup}\nscaler = GradScaler("cuda", enabled=bool({_amp}))',
+            ),
+        )
+#: Configurations of which every value is in view.
+CONSTANT = {
+    "an attribute": """
+        class Config:
+            def __init__(self):
+                self.amp = False
+
+            def layers(self, sizes):
+                for i, size in enumerate(sizes):
+                    setattr(self, f"layer_{i}", size)
+
+        config = Config()
+        """,
+    "a name that is known": """
+        class Config:
+            amp = True
+
+        config = Config()
+        setattr(config, "amp", False)
+        """,
+}
+for _name, _setup in CONSTANT.items():
+    case(
+        f"a default that is the value by {_name}, good",
+        loop(
+            LOSS.replace('"cuda"', '"cuda", enabled=config.amp'),
+            "scaler.scale(loss).backward()",
+            "clip_grad_norm_(model.parameters(), 1.0)",
+            STEP,
+            setup=f'{dedent(_setup)}\nscaler = GradScaler("cuda", enabled=config.amp)',
+        ),
+    )
+
+
 # Generators run from yield to yield, and what is after their call is reached.
 
 #: What goes over a generator that never ends, by what it does.

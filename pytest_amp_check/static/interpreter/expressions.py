@@ -191,11 +191,8 @@ def _dict(at: Interpreter, node: ast.Dict) -> Value:
         value = at.evaluate(item)
         if key is not None:
             made.items[_key(at.evaluate(key), key)] = value
-        elif isinstance(value, Mapping):
-            made.items.update(value.items)
-            made.open = made.open or value.open
         else:
-            made.open = True
+            merge_into(made, value)
     return made
 
 

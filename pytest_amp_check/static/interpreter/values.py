@@ -422,11 +422,14 @@ class ClassValue(Value):
 
 
 class Instance(Value):
-    """An object of a class of the project; its attributes are in the heap under ``key``."""
+    """An object of a class of the project; its attributes are in the heap under ``key``.
+
+    ``open`` says that any of its attributes may be given a value by a name that only a run knows.
+    """
 
     matters = True
 
-    __slots__ = ("cls", "key", "kind", "thing")
+    __slots__ = ("cls", "key", "kind", "open", "thing")
 
     def __init__(self, cls: Class, key: int, thing: Thing | None = None) -> None:
         super().__init__()
@@ -434,6 +437,7 @@ class Instance(Value):
         self.key = key
         self.thing = thing
         self.kind = "instance" if thing is None else "module instance"
+        self.open = False
 
     def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
         return ("instance", self.key)
@@ -953,12 +957,15 @@ class Frame:
 
 def merge_into(mapping: Mapping, value: Value) -> None:
     """What ``mapping.update(value)`` does: a dict, or pairs, or something that is not known."""
+    inner = value.open if isinstance(value, (Mapping, Sequence)) else True
+    if inner:
+        mapping.open = True
+        # What is not known may hold any of the keys: a constant of the first is a default.
+        mapping.items = {key: item for key, item in mapping.items.items() if not isinstance(item, Const)}
     if isinstance(value, Mapping):
         mapping.items.update(value.items)
-        mapping.open = mapping.open or value.open
         return
     pairs = value.items if isinstance(value, Sequence) else [value]
-    mapping.open = mapping.open or not isinstance(value, Sequence) or value.open
     for pair in pairs:
         if isinstance(pair, Sequence) and len(pair.items) == 2 and isinstance(pair.items[0], Const):
             mapping.items[pair.items[0].value] = pair.items[1]

@@ -35,6 +35,7 @@ from ..interpreter.values import (
     merge_params,
 )
 from ..interpreter.wording import wording
+from ..project.module import names_any
 from .arguments import first_of, given_tensors, literal
 from .gradients import grad_used
 from .losses import is_uneven
@@ -98,6 +99,17 @@ def _float(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Va
 def _getattr(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
     name = literal(args[1]) if len(args) >= 2 else UNKNOWN
     return attribute(at, args[0], name, node) if isinstance(name, str) and name is not UNKNOWN else None
+
+
+def _setattr(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """An attribute is given a value: where its name is not known, any of them may be."""
+    receiver, name = (args[0], literal(args[1])) if len(args) == 3 else (NONE, UNKNOWN)
+    if isinstance(receiver, Instance):
+        if isinstance(name, str) and name is not UNKNOWN:
+            at.store(receiver.key, name, args[2])
+        elif isinstance(node, ast.Call) and names_any(node.args[1]):
+            receiver.open = True
+    return NONE
 
 
 def _dict(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -195,6 +207,7 @@ def register(handlers: Handlers) -> None:
         "bool": lambda at, args, keywords, node: Truth(truth(at, args[0] if args else NONE, "", node)),
         "isinstance": _isinstance,
         "getattr": _getattr,
+        "setattr": _setattr,
         "hasattr": lambda at, args, keywords, node: Const(True) if _has(args) else None,
         "dict": _dict,
         "vars": fields,
