@@ -195,14 +195,11 @@ class Class:
 def _sets_any(node: ast.AST, me: str) -> bool:
     """Whether a call gives an object attributes by names that may be any."""
     match node:
-        case ast.Call(func=ast.Name("setattr"), args=[ast.Name(id=given), name, _]):
+        case ast.Call(ast.Name("setattr"), [ast.Name(id=given), name, _]):
             return given == me and names_any(name)
-        case ast.Call(
-            func=ast.Attribute(
-                ast.Attribute(ast.Name(id=given), "__dict__") | ast.Call(ast.Name("vars"), [ast.Name(id=given)]),
-                "update",
-            )
-        ):
+        case ast.Call(ast.Attribute(ast.Attribute(ast.Name(id=given), "__dict__"), "update")):
+            return given == me
+        case ast.Call(ast.Attribute(ast.Call(ast.Name("vars"), [ast.Name(id=given)]), "update")):
             return given == me
     return False
 
