@@ -26,6 +26,7 @@ BORROWED = "borrowed"  # unscaled through another optimizer that holds the same 
 MIXED = "mixed"  # scaled and raw gradients added up
 UNEVEN = "uneven"  # gradients that two scalers have scaled, added up
 OUTDATED = "outdated"  # scaled by a scale that update() has changed since
+AGED = "aged"  # fed, perhaps, before update() has changed the scale
 LAPSED = "lapsed"  # unscaled, but update() has made the scaler forget that
 EARLY = "early"  # ... and scaled gradients were added to them
 STEPPED = "stepped"  # used by scaler.step()
@@ -42,6 +43,7 @@ GRADS = (
     MIXED,
     UNEVEN,
     OUTDATED,
+    AGED,
     LAPSED,
     EARLY,
     STEPPED,
@@ -151,7 +153,9 @@ _row(
 _row(CLEAN, backward_scaled=SCALED, backward_raw=RAW, maybe_scaled=FED, maybe_raw=UNKNOWN, unscale=UNSCALED)
 _row(CLEAN, divide=UNKNOWN, scaler_step=STEPPED, step=SPENT)
 _row(FED, backward_scaled=SCALED, backward_raw=UNKNOWN, maybe_raw=UNKNOWN, unscale=UNSCALED, divide=DIVIDED)
-_row(FED, scaler_step=STEPPED, step=SPENT, update=UNKNOWN)
+_row(FED, scaler_step=STEPPED, step=SPENT, update=AGED)
+_row(AGED, backward_scaled=SCALED, maybe_scaled=FED, backward_raw=UNKNOWN, maybe_raw=UNKNOWN, divide=UNKNOWN)
+_row(AGED, unscale="unscaled update@aged", scaler_step="stepped update@aged", step=SPENT)
 _row(RAW, backward_scaled=MIXED, maybe_scaled=UNKNOWN, unscale="unscaled step@raw")
 _row(RAW, scaler_step="stepped step@raw", step=SPENT)
 _row(SCALED, backward_raw=MIXED, maybe_raw=UNKNOWN, unscale=UNSCALED, divide=DIVIDED, edit="unknown edit@scaled")

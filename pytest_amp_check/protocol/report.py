@@ -66,7 +66,7 @@ def make_finding(
         severity,
         message,
         site,
-        certain=certain,
+        certain=certain and not fault.possible,
         condition=condition,
         witness=witness,
         label=label,

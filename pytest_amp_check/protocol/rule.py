@@ -33,6 +33,7 @@ class Fault:
     yields_where_settled
                 the same, where the same event settles them.
     unless      the name of what excuses it, one of the excuses that :mod:`.judge` knows.
+    possible    it rests on what is not known, so that it is never certain.
     vague       its label where what is blamed is not sure.
     needs_update
                 it follows from a scaler that is never updated, which is told at its step, unless that is.
@@ -49,6 +50,7 @@ class Fault:
         "message",
         "needs_update",
         "next_turn",
+        "possible",
         "reads",
         "severity",
         "unless",
@@ -73,6 +75,7 @@ class Fault:
         yields_to: tuple[str, ...] = (),
         yields_where_settled: tuple[str, ...] = (),
         unless: str = "",
+        possible: bool = False,
         vague: str = "",
         needs_update: bool = False,
         any_precision: bool = False,
@@ -89,6 +92,7 @@ class Fault:
         self.yields_to = yields_to
         self.yields_where_settled = yields_where_settled
         self.unless = unless
+        self.possible = possible
         self.vague = vague
         self.needs_update = needs_update
         self.any_precision = any_precision

@@ -302,6 +302,7 @@ ILLEGAL: list[tuple[str, Sequence[str | Letter], str]] = [
     ("scaled and raw, stepped directly", [a.BACKWARD_SCALED, a.BACKWARD_RAW, a.STEP], "plain-step@scaled"),
     ("S09 update before the step", [a.BACKWARD_SCALED, a.UPDATE, a.SCALER_STEP], "update@pending"),
     ("S09 update before unscale", [a.BACKWARD_SCALED, a.UPDATE, a.UNSCALE], "update@pending"),
+    ("S09 update before the step of what may be fed", [a.MAYBE_SCALED, a.UPDATE, a.SCALER_STEP], "update@aged"),
     (
         "S11 update between unscale and step",
         [a.BACKWARD_SCALED, a.UNSCALE, a.UPDATE, a.SCALER_STEP],

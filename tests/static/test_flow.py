@@ -2218,6 +2218,124 @@ case(
 )
 
 
+# What a backward reaches is not known, and yet update() stands between two steps.
+
+#: Two networks whose losses come from a function that is given.
+GIVEN_LOSS = """
+def train(net0, net1, opt0, opt1, batches, loss_of):
+    scaler = GradScaler("cuda")
+    for x, y in batches:
+        opt0.zero_grad()
+        opt1.zero_grad()
+        with autocast("cuda"):
+            loss0 = loss_of(net0(x), y)
+            loss1 = loss_of(net1(x), y)
+{steps}"""
+ORDERS = {
+    "one loss, bad": """
+        scaler.scale(loss0 + loss1).backward()
+        scaler.step(opt0)
+        scaler.update()  # AMP207
+        scaler.step(opt1)
+        scaler.update()
+        """,
+    "two losses, bad": """
+        scaler.scale(loss0).backward()
+        scaler.scale(loss1).backward()
+        scaler.step(opt0)
+        scaler.update()  # AMP207
+        scaler.step(opt1)
+        scaler.update()
+        """,
+    "unscaled after it, bad": """
+        scaler.scale(loss0 + loss1).backward()
+        scaler.step(opt0)
+        scaler.update()  # AMP207
+        scaler.unscale_(opt1)
+        clip_grad_norm_(net1.parameters(), 1.0)
+        scaler.step(opt1)
+        scaler.update()
+        """,
+    "one update, good": """
+        scaler.scale(loss0 + loss1).backward()
+        scaler.step(opt0)
+        scaler.step(opt1)
+        scaler.update()
+        """,
+    "a cycle each, good": """
+        scaler.scale(loss0).backward()
+        scaler.step(opt0)
+        scaler.update()
+        scaler.scale(loss1).backward()
+        scaler.step(opt1)
+        scaler.update()
+        """,
+    "one of them is stepped, good": """
+        scaler.scale(loss0 + loss1).backward()
+        if len(x) > 2:
+            scaler.step(opt0)
+        else:
+            scaler.step(opt1)
+        scaler.update()
+        """,
+    "the second seldom, good": """
+        scaler.scale(loss0).backward()
+        scaler.step(opt0)
+        scaler.update()
+        if len(x) > 2:
+            scaler.scale(loss1).backward()
+            scaler.step(opt1)
+            scaler.update()
+        """,
+    "cleared between, good": """
+        scaler.scale(loss0).backward()
+        scaler.step(opt0)
+        scaler.update()
+        opt1.zero_grad()
+        loss_of.accumulate(loss1, scaler, opt1)
+        scaler.step(opt1)
+        scaler.update()
+        """,
+}
+for _name, _steps in ORDERS.items():
+    case(f"an update between two steps, {_name}", GIVEN_LOSS.format(steps=indent(dedent(_steps).strip(), " " * 8)))
+
+
+def test_an_update_between_steps_of_what_may_be_fed_is_not_certain() -> None:
+    steps = indent(dedent(ORDERS["two losses, bad"]).strip(), " " * 8)
+    (finding,) = check_source(HEAD + GIVEN_LOSS.format(steps=steps), "train.py")
+    assert (finding.code, finding.certain) == ("AMP207", False)
+
+
+#: A module that torch puts together, and how its parts are reached.
+CONTAINERS = {
+    "a sequence": ("nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2)).cuda()", "net(x)", "net"),
+    "a list": ("nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 2)])", "net[1](net[0](x))", "net"),
+    "a sequence in a sequence": (
+        "nn.Sequential(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2)), nn.ReLU())",
+        "net(x)",
+        "net[0]",
+    ),
+}
+for _name, (_made, _run, _parts) in CONTAINERS.items():
+    _setup = f"""
+net = {_made}
+first = torch.optim.SGD({_parts}[0].parameters(), lr=0.1)
+last = torch.optim.SGD({_parts}[-1].parameters(), lr=0.1)
+scaler = GradScaler("cuda")
+"""
+    _both = f'first.zero_grad()\nlast.zero_grad()\nwith autocast("cuda"):\n    loss = criterion({_run}, y)'
+    for _kind, _tail in {
+        "stepped directly, bad": "last.step()  # AMP204\nscaler.step(first)\nscaler.update()",
+        "an update between, bad": "scaler.step(first)\nscaler.update()  # AMP207\nscaler.step(last)\nscaler.update()",
+        "one update, good": "scaler.step(first)\nscaler.step(last)\nscaler.update()",
+    }.items():
+        case(
+            f"optimizers over the parts of {_name}, {_kind}",
+            loop(_both, "scaler.scale(loss).backward()", _tail, setup=_setup),
+        )
+
+
 # A default that something else overwrites is no constant.
 
 #: How a configuration is made whose ``amp`` is False by default, and what may be another value then.

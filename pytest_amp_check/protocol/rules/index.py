@@ -139,7 +139,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         (),
-        ("update@pending", "update@nothing"),
+        ("update@pending", "update@aged", "update@nothing"),
     ),
     (
         ("AMP208", "scaler-recreated-in-loop", "scaling", "error", "static", True, "safe"),

@@ -349,6 +349,20 @@ class Ref(Value):
         return ("thing", self.thing.key)
 
 
+class Container(Ref):
+    """A module that holds others in order, as ``nn.Sequential`` does."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, thing: Thing, items: list[Value]) -> None:
+        super().__init__(thing)
+        self.items = items
+
+    def item(self, index: Value) -> Value | None:
+        place, size = index.value, len(self.items)
+        return self.items[place] if isinstance(place, int) and -size <= place < size else None
+
+
 class Engine(Ref):
     """The object through which a framework scales, unscales and steps; its thing is the scaler that it holds.
 
