@@ -217,7 +217,8 @@ OPTIMIZER_LOAD = Kind("optimizer-load", "entry holds_scaler scope_scalers source
 # An optimizer whose learning rate moves. Of a run: skipped, as the step before was; idle: there was none.
 SCHEDULER_STEP = Kind("scheduler-step", "idle skipped", says="the learning rate moves on", turns=True)
 GRAD_INVALID = Kind("grad-invalid")  # an optimizer: values that are not finite came into its gradients after unscale_
-PENALTY = Kind("penalty")  # scaled gradients from autograd.grad enter a new loss
+# Scaled gradients from autograd.grad enter a new loss; outdated: divided by a scale that update() has changed since.
+PENALTY = Kind("penalty", "outdated")
 DEPRECATED = Kind("deprecated", "new old")
 # What low precision does to values. dtype: "half" where it is one of the two; guessed: code that cannot be read gave
 # the tensor.

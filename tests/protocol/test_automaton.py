@@ -41,6 +41,7 @@ OF_OTHERS = {
     "end@stepped",
     "state@stepped",
     "penalty@scaled",
+    "penalty@outdated",
     "scale@scaled",
     "backward@uneven",
     "backward@averaged",

@@ -2336,6 +2336,58 @@ scaler = GradScaler("cuda")
         )
 
 
+# The scale is another one after update(): where it was read tells whether it is that of the gradients.
+
+#: A loss with a penalty on its gradients, which are divided by the scale of somewhere.
+PENALISED = """
+def train(inputs):
+    scaler = GradScaler("cuda")
+{before}
+    for x, y in loader:
+        optimizer.zero_grad()
+{turn}
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        grads = torch.autograd.grad(scaler.scale(loss), inputs, create_graph=True)
+        {divided}
+        with autocast("cuda"):
+            penalty = sum(grad.pow(2).sum() for grad in grads)
+        scaler.scale(loss + penalty).backward()
+        scaler.step(optimizer)
+        scaler.update()
+{after}
+"""
+READINGS = {
+    "before the loop, bad": ("inverse = 1.0 / scaler.get_scale()", "", "[grad * inverse for grad in grads]", ""),
+    "the scale before the loop, bad": ("scale = scaler.get_scale()", "", "[grad / scale for grad in grads]", ""),
+    "in each turn, good": ("", "inverse = 1.0 / scaler.get_scale()", "[grad * inverse for grad in grads]", ""),
+    "where it is used, good": ("", "", "[grad / scaler.get_scale() for grad in grads]", ""),
+    "at the end of each turn, good": (
+        "inverse = 1.0 / scaler.get_scale()",
+        "",
+        "[grad * inverse for grad in grads]",
+        "inverse = 1.0 / scaler.get_scale()",
+    ),
+    "kept by an object, good": (
+        "inputs.inverse = 1.0 / scaler.get_scale()",
+        "inputs.refresh()",
+        "[grad * inputs.inverse for grad in grads]",
+        "",
+    ),
+}
+for _name, (_before, _turn, _divided, _after) in READINGS.items():
+    _wrong = _name.endswith("bad")
+    case(
+        f"a scale that was read {_name}",
+        PENALISED.format(
+            before=indent(_before, " " * 4),
+            turn=indent(_turn, " " * 8),
+            divided=f"grads = {_divided}{'  # AMP214' if _wrong else ''}",
+            after=indent(_after, " " * 8),
+        ),
+    )
+
+
 # A default that something else overwrites is no constant.
 
 #: How a configuration is made whose ``amp`` is False by default, and what may be another value then.

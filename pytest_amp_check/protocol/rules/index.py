@@ -194,7 +194,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         ("penalty",),
         (),
-        ("penalty@scaled",),
+        ("penalty@scaled", "penalty@outdated"),
     ),
     (
         ("AMP215", "zero-grad-misplaced", "scaling", "error", "both", True, ""),

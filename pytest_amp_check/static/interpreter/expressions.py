@@ -640,7 +640,7 @@ def _part(at: Interpreter, value: Value, element: ast.expr, place: int) -> Value
 
 
 def _assign_attribute(at: Interpreter, target: ast.Attribute, value: Value, anew: bool) -> None:
-    receiver = at.evaluate(target.value)
+    receiver, value = at.evaluate(target.value), value.kept()
     if isinstance(value, Ref):
         # Other methods may do to it what this one leaves undone.
         value.thing.facts["shared"] = True

@@ -549,7 +549,7 @@ def _carried(at: Interpreter, value: Value, after: Value | None, name: str, key:
         formula = at.ask(("first turn", *key), "", frozenset())
         return join_values(at, formula, value, after, name)
     if not isinstance(value, (Const, Opaque)):
-        return value
+        return value.kept()
     at.serial += 1
     made = at.opaque(("carried", at.serial, name), name, key)
     start = value.value

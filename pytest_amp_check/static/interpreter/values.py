@@ -114,6 +114,10 @@ class Value:
         """What it holds, or may be."""
         return ()
 
+    def kept(self) -> Value:
+        """The same where it is kept for later turns or calls, which may find another one of its kind there."""
+        return self
+
     def tensors(self) -> list[Tensor]:
         """The tensors that it is, or holds."""
         return []
@@ -482,7 +486,8 @@ class Tensor(Knowable):
     forward     the event of the first of those forwards
     low         the low-precision dtype that it has where those regions are enabled, "" if none, "?" if not known
     matmul      it comes from an op that autocast runs in the low-precision dtype
-    penalty     the event site of an autograd.grad of a scaled loss that it holds, with the scale still in
+    penalty     where the gradients that it holds of a scaled loss were taken, with the scale still in, the user's words
+                for that, and whether they were divided by an outdated scale
     opaque      it came in from outside the code that is read
     is_loss     a loss function made it
     custom      an autograd.Function of the project made it, whose backward is not decorated with custom_bwd
@@ -527,7 +532,7 @@ class Tensor(Knowable):
         self.forward: Event | None = None
         self.low = ""
         self.matmul = False
-        self.penalty: object = None
+        self.penalty: tuple[ast.AST, dict[str, object], bool] | None = None
         self.opaque = False
         self.is_loss = False
         self.custom = False
@@ -643,17 +648,24 @@ class Grad(Value):
 
 
 class ScaleValue(Value):
-    """A number that is the loss scale, or its inverse."""
+    """A number that is the loss scale, or its inverse, read in the loops ``loops``.
+
+    ``lasting`` says that who holds it may have been given a later one.
+    """
 
     kind = "scale"
     matters = True
 
-    __slots__ = ("inverse", "scaler")
+    __slots__ = ("inverse", "lasting", "scaler")
 
-    def __init__(self, scaler: int, *, inverse: bool = False) -> None:
-        super().__init__()
+    def __init__(self, scaler: int, loops: frozenset[int], *, inverse: bool = False, lasting: bool = False) -> None:
+        super().__init__(loops)
         self.scaler = scaler
         self.inverse = inverse
+        self.lasting = lasting
+
+    def kept(self) -> ScaleValue:
+        return ScaleValue(self.scaler, self.loops, inverse=self.inverse, lasting=True)
 
 
 class StateDict(Value):

@@ -238,7 +238,7 @@ def _grad_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: 
     made = as_loss(bind(entry.parameters, args, keywords).get("outputs"))
     if made.scaler >= 0:
         scaler = at.program.things[made.scaler].name
-        made.penalty = (node, {"call": wording(node), "loss": first_words(node), "scaler": scaler})
+        made.penalty = (node, {"call": wording(node), "loss": first_words(node), "scaler": scaler}, False)
     made.scaler = -1
     made.uneven = False
     made.is_loss = False
