@@ -139,10 +139,11 @@ RESTORE = Kind("restore", "owners", worth=MOVES, says="the gradients are divided
 # A loss is divided by a number by which the framework divides it too.
 DIVIDED_TWICE = Kind("divided-twice", "divisor framework way")
 # owners: optimizers whose gradients are clipped, None: not known; touches: identities of parameters that are nobody's
-# yet; measures_only: the limit is infinite, local: of one rank's shards; undone: the program looks at it and skips.
+# yet; measures_only: the limit is infinite, local: of one rank's shards, by_hand: by their own norm; undone: the
+# program looks at it and skips.
 CLIP = Kind(
     "clip",
-    "copies local measures_only nonfinite_error owners touches undone",
+    "by_hand copies local measures_only nonfinite_error owners touches undone",
     worth=MOVES,
     says="the gradients are clipped",
     tells="owners measures_only nonfinite_error undone",

@@ -154,15 +154,14 @@ class Judge:
         """Find the event to blame for a fault that was settled at node ``index``."""
         self.faulted = True
         fault = LABELS[label][1]
+        fact, other = fault.otherwise
         if fault.each:
-            for blamed in self.each(here, fault.blame, i):
-                self.blame(label, blamed, index, here)
-            return
-        blamed = self.last(here, fault.blame, i, unscaled=fault.unscaled) if fault.blame else index
-        if fault.vague:
+            places = self.each(here, fault.blame, i)
+        else:
+            places = [self.last(here, fault.blame, i, unscaled=fault.unscaled) if fault.blame else index]
+        for blamed in places:
             event = self.event(blamed)
-            label = fault.vague if event is not None and event.facts.get("vague") else label
-        self.blame(label, blamed, index, here)
+            self.blame(other if event is not None and event.facts.get(fact) else label, blamed, index, here)
 
     def last(self, here: Here, kinds: tuple[Kind, ...], i: int, *, unscaled: bool = False) -> int:
         """The latest node before ``here`` with an event of these kinds that concerns optimizer ``i``."""
@@ -191,7 +190,8 @@ class Judge:
                 break
             if event.kind == e.ZERO_GRAD and mine:
                 break
-            if event.kind in kinds and mine and index not in found:
+            counts = not (event.facts.get("measures_only") or event.facts.get("undone"))
+            if event.kind in kinds and mine and counts and index not in found:
                 found.append(index)
         return found or [here[0]]
 

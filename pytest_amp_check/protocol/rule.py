@@ -34,7 +34,7 @@ class Fault:
                 the same, where the same event settles them.
     unless      the name of what excuses it, one of the excuses that :mod:`.judge` knows.
     possible    it rests on what is not known, so that it is never certain.
-    vague       its label where what is blamed is not sure.
+    otherwise   a fact of the event that is blamed, and its label where that is so.
     needs_update
                 it follows from a scaler that is never updated, which is told at its step, unless that is.
     any_precision
@@ -50,12 +50,12 @@ class Fault:
         "message",
         "needs_update",
         "next_turn",
+        "otherwise",
         "possible",
         "reads",
         "severity",
         "unless",
         "unscaled",
-        "vague",
         "witness",
         "yields_to",
         "yields_where_settled",
@@ -76,7 +76,7 @@ class Fault:
         yields_where_settled: tuple[str, ...] = (),
         unless: str = "",
         possible: bool = False,
-        vague: str = "",
+        otherwise: tuple[str, str] = ("", ""),
         needs_update: bool = False,
         any_precision: bool = False,
         reads: bool = False,
@@ -93,7 +93,7 @@ class Fault:
         self.yields_where_settled = yields_where_settled
         self.unless = unless
         self.possible = possible
-        self.vague = vague
+        self.otherwise = otherwise
         self.needs_update = needs_update
         self.any_precision = any_precision
         self.reads = reads

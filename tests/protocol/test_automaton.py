@@ -50,6 +50,7 @@ OF_OTHERS = {
     "scale@forward-outside",
     "forward@poisoned",
     "clip@scaled-framework",
+    "clip@scaled-by-hand",
     "clip@copies",
     "step@raw-framework",
     "plain-step@scaled-framework",
@@ -171,7 +172,7 @@ def test_what_faults_name_are_labels_kinds_and_excuses() -> None:
     excuses = set()
     for _, fault in LABELS.values():
         assert {*fault.yields_to, *fault.yields_where_settled} <= set(LABELS)
-        assert fault.vague in ("", *LABELS)
+        assert fault.otherwise[1] in ("", *LABELS)
         assert all(isinstance(kind, e.Kind) for kind in (*fault.blame, *fault.witness))
         assert fault.blame or not (fault.each or fault.unscaled)
         excuses |= {fault.unless} - {""}

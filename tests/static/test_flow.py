@@ -2388,6 +2388,69 @@ for _name, (_before, _turn, _divided, _after) in READINGS.items():
     )
 
 
+# Gradients that are clipped by hand, by their own norm.
+
+#: How the norm is taken, and how the gradients are multiplied by what comes of it.
+TAKEN = {
+    "stacked": "norm = torch.stack([p.grad.norm() for p in parameters]).norm()",
+    "summed": "norm = sum(p.grad.data.norm(2).item() ** 2 for p in parameters) ** 0.5",
+    "vector": "norm = torch.linalg.vector_norm(torch.stack([p.grad.norm() for p in parameters]))",
+    "foreach": "norm = torch.stack(torch._foreach_norm([p.grad for p in parameters])).norm()",
+    "measured by torch": 'norm = clip_grad_norm_(parameters, float("inf"))',
+}
+EACH = "if norm > 1.0:\n    for p in parameters:\n        "
+SHRUNK = {
+    "mul_": EACH + "p.grad.mul_(1.0 / (norm + 1e-6)){mark}",
+    "mul_ of data": EACH + "p.grad.data.mul_(1.0 / norm){mark}",
+    "mul_ of a detached": EACH + "p.grad.detach().mul_(torch.clamp(1.0 / norm, max=1.0)){mark}",
+    "div_": EACH + "p.grad.div_(norm){mark}",
+    "assigned": EACH + "p.grad = p.grad / norm{mark}",
+    "a product assigned": EACH + "p.grad = p.grad * min(1.0, 1.0 / norm){mark}",
+    "data assigned": EACH + "p.grad.data = p.grad.data * (1.0 / norm){mark}",
+    "copied": EACH + "p.grad.copy_(p.grad / norm){mark}",
+    "in place": EACH + "p.grad /= norm{mark}",
+    "times in place": EACH + "p.grad *= 1.0 / norm{mark}",
+    "foreach": "torch._foreach_mul_([p.grad for p in parameters], (1.0 / (norm + 1e-6)).clamp(max=1.0)){mark}",
+    "foreach divided": "torch._foreach_div_([p.grad for p in parameters], norm){mark}",
+}
+_by_hand = [(norm, how) for norm in TAKEN for how in ("mul_", "foreach")] + [("stacked", how) for how in SHRUNK]
+for _norm, _how in dict.fromkeys(_by_hand):
+    for _kind, _before, _between in (
+        ("bad", "", ""),
+        ("unscaled, good", "scaler.unscale_(optimizer)\n", ""),
+        ("a true norm, good", "", "norm = norm / scaler.get_scale()\n"),
+    ):
+        case(
+            f"clipped by hand, {_norm}, {_how}, {_kind}",
+            loop(
+                LOSS,
+                "scaler.scale(loss).backward()",
+                _before + TAKEN[_norm],
+                _between + SHRUNK[_how].format(mark="  # AMP201" if _kind == "bad" else ""),
+                STEP,
+                setup='scaler = GradScaler("cuda")\nparameters = list(model.parameters())',
+            ),
+        )
+case(
+    "gradients that are averaged by hand, good",
+    loop(
+        LOSS,
+        "scaler.scale(loss).backward()",
+        "for p in model.parameters():\n    p.grad /= torch.distributed.get_world_size()\n",
+        STEP,
+    ),
+)
+case(
+    "gradients over their norm that are only compared, good",
+    loop(
+        LOSS,
+        "scaler.scale(loss).backward()",
+        "directions = [p.grad / p.grad.norm() for p in model.parameters()]",
+        STEP,
+    ),
+)
+
+
 # A default that something else overwrites is no constant.
 
 #: How a configuration is made whose ``amp`` is False by default, and what may be another value then.

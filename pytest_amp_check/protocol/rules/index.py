@@ -97,7 +97,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         ("clip",),
         (),
-        ("clip@scaled", "clip@scaled-framework", "clip@copies"),
+        ("clip@scaled", "clip@scaled-by-hand", "clip@scaled-framework", "clip@copies"),
     ),
     (
         ("AMP202", "scaled-grad-touched", "scaling", "error", "both", True, ""),

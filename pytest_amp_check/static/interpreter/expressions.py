@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ...protocol import events as e
 from ...protocol import surface
+from ...protocol.events import Event
 from ...protocol.words import chain
 from ..project.syntax import walk
 from .conditions import Formula, both, either, literals, negate
@@ -412,10 +413,13 @@ def _binary(at: Interpreter, node: ast.BinOp) -> Value:
     op = _OPERATORS.get(type(node.op), "?")
     if op == "/" and isinstance(left, Grad) and right.readings:
         # A gradient over its norm: the scale cancels.
-        undo(right)
-        return left
-    for side, child in ((left, node.left), (right, node.right)):
-        _use(at, side, child)
+        made = operate(at, op, left, right, node)
+        undo(right.readings)
+        return made
+    for side, child, other in ((left, node.left, right), (right, node.right, left)):
+        # Gradients times a number are gradients yet.
+        if op not in ("*", "/") or not isinstance(side, Grad) or isinstance(other, Grad):
+            _use(at, side, child)
     return operate(at, op, left, right, node)
 
 
@@ -718,9 +722,9 @@ def _holds_state(value: Value) -> bool:
     return value.role in ("scaler", "optimizer") or isinstance(value, StateDict)
 
 
-def undo(value: Value) -> None:
+def undo(readings: tuple[Event, ...]) -> None:
     """What was computed from scaled gradients is divided by the scale, or by its like: it was read as it should be."""
-    for event in value.readings:
+    for event in readings:
         event.facts["undone"] = True
 
 

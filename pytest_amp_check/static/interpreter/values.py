@@ -629,16 +629,21 @@ class Params(Value):
 
 
 class Grad(Value):
-    """``p.grad`` of parameters."""
+    """``p.grad`` of parameters.
+
+    ``unscaled`` says that they were divided by the loss scale, ``by`` are the events that read the gradients from which
+    a number was computed that they were multiplied by, or divided.
+    """
 
     kind = "gradients"
 
-    __slots__ = ("params", "unscaled")
+    __slots__ = ("by", "params", "unscaled")
 
-    def __init__(self, params: Params, *, unscaled: bool = False) -> None:
+    def __init__(self, params: Params, *, unscaled: bool = False, by: tuple[Event, ...] = ()) -> None:
         super().__init__()
         self.params = params
         self.unscaled = unscaled
+        self.by = by
 
     def element(self) -> Grad:
         return self

@@ -257,13 +257,19 @@ def loss_arithmetic(at: Interpreter, op: str, left: Value, right: Value, node: a
     scaled = _scale_arithmetic(at, op, left, right, node)
     if scaled is not None:
         return scaled
-    for side in (left, right):
-        if side.kind == "gradients":
-            return side
+    for side, other in ((left, right), (right, left)):
+        if isinstance(side, Grad):
+            return _grad_arithmetic(op, side, other)
     parts = [*left.tensors(), *right.tensors()]
     if parts:
         return _tensor_arithmetic(at, op, left, right, parts, node)
     return low_result(at, "matmul", [left, right]) if op == "@" else None
+
+
+def _grad_arithmetic(op: str, grad: Grad, other: Value) -> Grad:
+    """What an operator makes of gradients; by a number that comes from scaled gradients they are clipped."""
+    scaled = tuple(reading for reading in other.readings if not reading.facts.get("undone"))
+    return Grad(grad.params, unscaled=grad.unscaled, by=scaled) if op in ("*", "/") and scaled else grad
 
 
 def _is_chosen(value: Value) -> TypeGuard[Choice]:
@@ -289,8 +295,10 @@ def _scale_arithmetic(at: Interpreter, op: str, left: Value, right: Value, node:
             made.penalty = (node, {**made.penalty[1], "call": wording(node)}, True)
             penalty(at, made, node)
         return _scaled(made, scale.scaler if op == "*" else None, undone=undone)
-    if undone or divides:
-        undo(value)
+    if value.readings:
+        # A norm over the scale, or the scale over a norm, is a number of true gradients.
+        undo(value.readings)
+        return at.fresh(node)
     return ScaleValue(scale.scaler, scale.loops, inverse=scale.inverse, lasting=scale.lasting)
 
 

@@ -27,6 +27,12 @@ RULE = Rule(
             blame=(CLIP,),
             each=True,
             witness=(BACKWARD,),
+            otherwise=("by_hand", "clip@scaled-by-hand"),
+        ),
+        "clip@scaled-by-hand": Fault(
+            "`{call}` clips gradients by a norm that is still multiplied by the loss scale: "
+            "call `{scaler}.unscale_({optimizer})` before the norm is taken",
+            witness=(BACKWARD,),
         ),
         "clip@scaled-framework": Fault(
             "`{call}` clips gradients that {framework} keeps multiplied by the loss scale: {advice}"
