@@ -287,10 +287,12 @@ FIRST: dict[str, tuple[Row, ...]] = {
         Row("unscale@window", stages=_IS_UNSCALED, when=_open),
         Row("unscale@unscaled", stages=_IS_UNSCALED),
         Row("step@discarded", _IS_CLEAN, when=_discarded),
+        Row("step@another", frozenset({SCALED}), when=_of_another),
         *_CLIPS,
     ),
     SCALER_STEP: (
         Row("step@stepped", stages=_IS_STEPPED),
+        Row("step@another", frozenset({SCALED}), when=_of_another),
         Row("step@discarded", _IS_CLEAN, when=_discarded),
         *_CLIPS,
     ),

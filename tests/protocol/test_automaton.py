@@ -52,6 +52,7 @@ OF_OTHERS = {
     "clip@scaled-framework",
     "clip@scaled-by-hand",
     "clip@copies",
+    "clip@stepped",
     "step@raw-framework",
     "plain-step@scaled-framework",
     "backward@unscaled-framework",
@@ -303,6 +304,8 @@ ILLEGAL: list[tuple[str, Sequence[str | Letter], str]] = [
     ("S07 raw and scaled", [a.BACKWARD_RAW, a.BACKWARD_SCALED, a.SCALER_STEP], "step@raw"),
     ("scaled and raw, stepped directly", [a.BACKWARD_SCALED, a.BACKWARD_RAW, a.STEP], "plain-step@scaled"),
     ("S09 update before the step", [a.BACKWARD_SCALED, a.UPDATE, a.SCALER_STEP], "update@pending"),
+    ("another scaler's gradients stepped", [OTHER, a.SCALER_STEP], "step@another"),
+    ("another scaler's gradients unscaled", [OTHER, a.UNSCALE], "step@another"),
     ("S09 update before unscale", [a.BACKWARD_SCALED, a.UPDATE, a.UNSCALE], "update@pending"),
     ("S09 update before the step of what may be fed", [a.MAYBE_SCALED, a.UPDATE, a.SCALER_STEP], "update@aged"),
     (

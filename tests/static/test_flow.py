@@ -2451,6 +2451,89 @@ case(
 )
 
 
+# Each scaler steps what it has scaled; a clip comes before the step, and the scale stays while gradients wait.
+
+#: Two networks with a scaler each.
+TWO_SCALERS = """
+def train(g, d, batches):
+    opt_g = torch.optim.Adam(g.parameters())
+    opt_d = torch.optim.Adam(d.parameters())
+    scaler_g = GradScaler("cuda")
+    scaler_d = GradScaler("cuda")
+    for x, y in batches:
+        opt_d.zero_grad()
+        with autocast("cuda"):
+            loss_d = criterion(d(x), y)
+        scaler_d.scale(loss_d).backward()
+        scaler_d.step(opt_d)
+        scaler_d.update()
+        opt_g.zero_grad()
+        with autocast("cuda"):
+            loss_g = criterion(g(x), y)
+        scaler_g.scale(loss_g).backward()
+{steps}"""
+PAIRS = {
+    "steps, bad": "scaler_d.step(opt_g)  # AMP205\nscaler_d.update()\nscaler_g.update()",
+    "unscales, bad": "scaler_d.unscale_(opt_g)  # AMP205\nclip_grad_norm_(g.parameters(), 1.0)\nscaler_g.update()",
+    "updates, bad": "scaler_g.step(opt_g)  # AMP206\nscaler_d.update()  # AMP207",
+    "own, good": "scaler_g.step(opt_g)\nscaler_g.update()",
+}
+for _name, _steps in PAIRS.items():
+    case(f"two scalers of which one {_name}", TWO_SCALERS.format(steps=indent(_steps, " " * 8)))
+LATE = {
+    "after the step, bad": STEP.replace("\n", "\nclip_grad_norm_(model.parameters(), 1.0)  # AMP201\n", 1),
+    "after the update, bad": STEP + "clip_grad_norm_(model.parameters(), 1.0)  # AMP201",
+    "measured after the step, good": STEP + 'norm = clip_grad_norm_(model.parameters(), float("inf"))',
+    "before the step, good": "scaler.unscale_(optimizer)\nclip_grad_norm_(model.parameters(), 1.0)\n" + STEP,
+}
+for _name, _tail in LATE.items():
+    case(f"a clip, {_name}", loop(LOSS, "scaler.scale(loss).backward()", _tail))
+case(
+    "a clip of another network after a step, good",
+    """
+    def train(first, second, batches):
+        one = torch.optim.SGD(first.parameters(), lr=0.1)
+        two = torch.optim.SGD(second.parameters(), lr=0.1)
+        scaler = GradScaler("cuda")
+        for x, y in batches:
+            one.zero_grad()
+            two.zero_grad()
+            with autocast("cuda"):
+                loss = criterion(first(x), y) + criterion(second(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(one)
+            scaler.unscale_(two)
+            clip_grad_norm_(second.parameters(), 1.0)
+            scaler.step(two)
+            scaler.update()
+    """,
+)
+#: An accumulation window in which the program sets the scale.
+SET = """
+scaler = GradScaler("cuda", init_scale=1024.0)
+for i, (x, y) in enumerate(loader):
+    with autocast("cuda"):
+        loss = criterion(model(x), y) / 2
+    scaler.scale(loss).backward()
+    if (i + 1) % 2 == 0:
+        scaler.step(optimizer)
+        {own}
+        optimizer.zero_grad()
+    {inside}
+"""
+case(
+    "a scale that is set inside a window, bad",
+    SET.format(
+        own="scaler.update()",
+        inside="else:\n        scaler.update(new_scale=scaler.get_scale() * 2)  # AMP207",
+    ),
+)
+case(
+    "a scale that is set after the step, good",
+    SET.format(own="scaler.update(new_scale=scaler.get_scale() * 2)", inside="print(i)"),
+)
+
+
 # A default that something else overwrites is no constant.
 
 #: How a configuration is made whose ``amp`` is False by default, and what may be another value then.

@@ -97,7 +97,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         ("clip",),
         (),
-        ("clip@scaled", "clip@scaled-by-hand", "clip@scaled-framework", "clip@copies"),
+        ("clip@scaled", "clip@scaled-by-hand", "clip@stepped", "clip@scaled-framework", "clip@copies"),
     ),
     (
         ("AMP202", "scaled-grad-touched", "scaling", "error", "both", True, ""),
@@ -125,7 +125,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         (),
-        ("backward@uneven", "scale@scaled", "step@uneven"),
+        ("backward@uneven", "scale@scaled", "step@uneven", "step@another"),
     ),
     (
         ("AMP206", "missing-scaler-update", "scaling", "error", "both", True, "safe"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, CLIP, Event, Program
+from ...events import BACKWARD, CLIP, SCALER_STEP, Event, Program
 from ...fix import SAFE
 from ...rule import ERROR, Fault, Labels, Rule
 
@@ -33,6 +33,11 @@ RULE = Rule(
             "`{call}` clips gradients by a norm that is still multiplied by the loss scale: "
             "call `{scaler}.unscale_({optimizer})` before the norm is taken",
             witness=(BACKWARD,),
+        ),
+        "clip@stepped": Fault(
+            "`{call}` clips gradients that `{scaler}.step({optimizer})` has used already, so that nothing is clipped: "
+            "clip them between `{scaler}.unscale_({optimizer})` and the step",
+            witness=(SCALER_STEP,),
         ),
         "clip@scaled-framework": Fault(
             "`{call}` clips gradients that {framework} keeps multiplied by the loss scale: {advice}"
