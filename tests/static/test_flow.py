@@ -2659,6 +2659,34 @@ for _name, _setup in CONSTANT.items():
     )
 
 
+case(
+    "a flag of one of two configurations is asked again, good",
+    loop(
+        'optimizer.zero_grad()\nwith autocast("cuda", enabled=config.amp):\n    loss = criterion(model(x), y)',
+        "if config.amp:\n    scaler.scale(loss).backward()\nelse:\n    loss.backward()",
+        "if config.amp:\n    scaler.unscale_(optimizer)",
+        "if config.clip:\n    clip_grad_norm_(model.parameters(), 1.0)",
+        "if config.amp:\n    scaler.step(optimizer)\n    scaler.update()\nelse:\n    optimizer.step()",
+        setup="""\
+        class Config:
+            def __init__(self):
+                self.amp = False
+                self.clip = True
+
+            def update(self, given):
+                for name, value in given.items():
+                    setattr(self, name, value)
+
+        config = Config()
+        if args.preset:
+            config = args.preset
+        config.update(vars(args))
+        scaler = GradScaler("cuda")
+        """,
+    ),
+)
+
+
 # Generators run from yield to yield, and what is after their call is reached.
 
 #: What goes over a generator that never ends, by what it does.

@@ -12,6 +12,7 @@ from .contexts import Itself
 from .expressions import attribute
 from .forks import join_values, on_each
 from .functions import bind_unknown, follow, is_static
+from .identity import structural
 from .imports import globals_of, look_up, member
 from .interpreter import Handlers, Interpreter, first_answer, within
 from .unknown import lend, unknown
@@ -188,7 +189,14 @@ def _member(at: Interpreter, receiver: ModuleValue, name: str, node: ast.AST) ->
 
 
 def _attribute_of_each(at: Interpreter, receiver: Choice, name: str, node: ast.AST) -> Value:
-    return on_each(at, receiver, lambda each: attribute(at, each, name, node))
+    made = on_each(at, receiver, lambda each: attribute(at, each, name, node))
+    if not isinstance(made, Opaque):
+        return made
+    # Asked again of the same, it is the same.
+    known = structural(at, "attribute", (receiver,), made.words, name)
+    known.divided, known.compares, known.parameter = made.divided, made.compares, made.parameter
+    known.divisors = made.divisors
+    return known
 
 
 def _class_attribute(at: Interpreter, receiver: ClassValue, name: str, node: ast.AST) -> Value | None:
