@@ -22,6 +22,9 @@ def survey(program: Program) -> None:
     live = _live(program, scalers, scaled, events)
     program.facts["live_scalers"] = live
     program.facts["scaler_dtypes"] = frozenset().union(*(event.facts.get("dtypes", ()) for event in scaled))
+    steps = _steps(program, events)
+    beside = [key for key, by in steps.items() if not by.isdisjoint(thing.key for thing in live)]
+    program.facts["scaled_modules"] = _owned(program.things[key] for key in beside)
     program.facts["trained_modules"] = _owned(stepped) - {t.key for t in program.things if t.facts.get("frozen")}
     if events[e.MODULE_CAST]:
         _mark_casts(program)

@@ -2534,6 +2534,49 @@ case(
 )
 
 
+# What a finding says.
+
+
+def test_what_a_finding_says() -> None:
+    cast = HEAD + dedent(
+        """
+        scaler = GradScaler("cuda")
+        other = nn.Linear(8, 2).half()
+        plain = torch.optim.SGD(other.parameters(), lr=0.1)
+        for x, y in loader:
+            criterion(other(x), y).backward()
+            plain.step()
+            plain.zero_grad()
+            optimizer.zero_grad()
+            with autocast("cuda"):
+                loss = criterion(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        """
+    )
+    (finding,) = check_source(cast, "train.py")
+    assert finding.code == "AMP501"
+    assert "GradScaler" not in finding.message
+    masked = HEAD + 'with autocast("cuda"):\n    scores = model(data[0])\n    scores.masked_fill_(scores > 1, -1e9)\n'
+    (finding,) = check_source(masked, "train.py")
+    assert finding.code == "AMP506"
+    assert "`torch.finfo(scores.dtype).min`" in finding.message
+    helper = HEAD + dedent(
+        """
+        def loss_of(output, target):
+            return nn.functional.cross_entropy(output, target)
+
+        for x, y in loader:
+            with autocast("cuda"):
+                output = model(x)
+            loss = loss_of(output, y)
+        """
+    )
+    (finding,) = check_source(helper, "train.py")
+    assert (finding.code, finding.site.line) == ("AMP104", len(helper.splitlines()))
+
+
 # A default that something else overwrites is no constant.
 
 #: How a configuration is made whose ``amp`` is False by default, and what may be another value then.

@@ -129,7 +129,7 @@ def _tensor_method(at: Interpreter, tensor: Tensor, name: str, args: Args, keywo
     for attribute, value in changes:
         setattr(made, attribute, value)
     if name in FILLS:
-        fill(at, args[-1] if args else keywords.get("value"), tensor, node)
+        fill(at, args[-1] if args else keywords.get("value"), tensor, receiver_words(node), node)
     elif not changes and is_low(name, region_device(at)):
         made.matmul = True
     if name in LINEAR and not args:
@@ -206,12 +206,12 @@ def penalty(at: Interpreter, tensor: Tensor, node: ast.AST) -> None:
         at.emit(e.PENALTY, place, outdated=outdated, names=names)
 
 
-def fill(at: Interpreter, value: Value | None, tensor: Tensor, node: ast.AST) -> None:
+def fill(at: Interpreter, value: Value | None, tensor: Tensor, words: object, node: ast.AST) -> None:
     number = literal(value)
     if not isinstance(number, (int, float)):
         return
     eligible = (tensor.matmul or bool(tensor.low)) and tensor.dtypes != {"bfloat16"}
-    at.emit(e.FILL, node, value=float(number), eligible=eligible, names={"call": wording(node)})
+    at.emit(e.FILL, node, value=float(number), eligible=eligible, names={"call": wording(node), "tensor": words})
 
 
 def whole(at: Interpreter, keys: frozenset[int]) -> frozenset[int]:

@@ -258,7 +258,7 @@ def _fill_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: 
     value = bound.get("value") or bound.get("fill_value")
     if entry.name == "torch.where":
         value = next((bound[k] for k in ("input", "other") if literal(bound.get(k)) is not UNKNOWN), None)
-    fill(at, value, made, node)
+    fill(at, value, made, "x" if entry.name == "torch.where" else first_words(node), node)
     return made
 
 
