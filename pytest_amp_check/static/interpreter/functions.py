@@ -73,13 +73,17 @@ def follow(
         return at.fresh(node, "recursive")
     if function.generator and on_yield is None:
         return _suspended(at, func, args, keywords, node, always=always)
+    if func.receiver is not None and not is_static(function):
+        args = [func.receiver, *args]
     instead = _unread(at, func, node, always=always)
     if instead is not None:
         return unknown(at, instead, args, keywords, node)
     _reach(at, function)
-    if func.receiver is not None and not is_static(function):
-        args = [func.receiver, *args]
-    frame = Frame(function, func.frame, at.site(node))
+    site = at.site(node)
+    if at.passed is not None:
+        # What it does is read there.
+        at.passed.judged(site)
+    frame = Frame(function, func.frame, site)
     _bind(at, frame, function, args, keywords, node)
     frame.unwind_base = len(at.state.unwind)
     frame.path_base = len(at.state.path)
