@@ -2577,6 +2577,41 @@ def test_what_a_finding_says() -> None:
     assert (finding.code, finding.site.line) == ("AMP104", len(helper.splitlines()))
 
 
+# Optimizers that are stepped each under a flag of its own: at least one of them is.
+
+#: Flags around the steps of two optimizers that are given.
+FROZEN = """
+def train(net, optimizers, batches, freeze_first, freeze_last, last):
+    scaler = GradScaler("cuda")
+    for x, y in batches:
+        with autocast("cuda"):
+            loss = criterion(net(x), y)
+        scaler.scale(loss).backward()
+        {steps}
+"""
+for _name, _steps in {
+    "frozen by flags of their own, good": """
+        if not freeze_first:
+            scaler.step(optimizers[0])
+        if not freeze_last:
+            scaler.step(optimizers[1])
+        scaler.update()
+        optimizers[0].zero_grad()
+        optimizers[1].zero_grad()
+        """,
+    "stepped at the end of a window, bad": """
+        if last:
+            scaler.step(optimizers[0])
+            scaler.step(optimizers[1])
+        scaler.update()  # AMP303
+        if last:
+            optimizers[0].zero_grad()
+            optimizers[1].zero_grad()
+        """,
+}.items():
+    case(f"two optimizers, {_name}", FROZEN.format(steps=indent(dedent(_steps).strip(), " " * 8).strip()))
+
+
 # A default that something else overwrites is no constant.
 
 #: How a configuration is made whose ``amp`` is False by default, and what may be another value then.
