@@ -18,6 +18,7 @@ DEFAULT_NAMES = {
     "params": "the gradients",
     "context": "autocast",
     "call": "this call",
+    "tensor": "x",
     "window": "the step condition",
     "function": "this code",
 }
