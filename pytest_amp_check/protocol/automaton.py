@@ -29,6 +29,7 @@ BORROWED = "borrowed"  # unscaled through another optimizer that holds the same 
 MIXED = "mixed"  # scaled and raw gradients added up
 UNEVEN = "uneven"  # gradients that two scalers have scaled, added up
 OUTDATED = "outdated"  # scaled by a scale that update() has changed since
+AGED = "aged"  # fed, perhaps, before update() has changed the scale
 LAPSED = "lapsed"  # unscaled, but update() has made the scaler forget that
 EARLY = "early"  # ... and scaled gradients were added to them
 STEPPED = "stepped"  # used by scaler.step()
@@ -48,6 +49,7 @@ GRADS = (
     MIXED,
     UNEVEN,
     OUTDATED,
+    AGED,
     LAPSED,
     EARLY,
     STEPPED,
@@ -167,11 +169,13 @@ _row(
 _row(CLEAN, backward_scaled=SCALED, backward_raw=RAW, maybe_scaled=FED, maybe_raw=EXPOSED, unscale=UNSCALED)
 _row(CLEAN, divide=UNKNOWN, scaler_step=STEPPED, step=SPENT)
 _row(FED, backward_scaled=SCALED, backward_raw=EITHER, maybe_raw=EITHER, unscale=UNSCALED, divide=DIVIDED)
-_row(FED, scaler_step=STEPPED, step="spent plain-step@scaled", read="fed read@scaled", update=UNKNOWN)
+_row(FED, scaler_step=STEPPED, step="spent plain-step@scaled", read="fed read@scaled", update=AGED)
+_row(AGED, backward_scaled=SCALED, maybe_scaled=FED, backward_raw=UNKNOWN, maybe_raw=UNKNOWN, divide=UNKNOWN)
+_row(AGED, unscale="unscaled update@aged", scaler_step="stepped update@aged", step=SPENT)
 _row(EXPOSED, backward_scaled=EITHER, backward_raw=RAW, maybe_scaled=EITHER, unscale="unscaled step@raw")
 _row(EXPOSED, scaler_step="stepped step@raw", step=SPENT)
 _row(SHARED, backward_scaled=SCALED, backward_raw=RAW, maybe_scaled=FED, maybe_raw=EXPOSED, unscale=UNSCALED)
-_row(SHARED, divide=UNKNOWN, scaler_step=STEPPED, step="spent plain-step@scaled")
+_row(SHARED, divide=UNKNOWN, scaler_step=STEPPED, step="spent plain-step@scaled", update=AGED)
 _row(EITHER, unscale=UNSCALED, scaler_step=STEPPED, step=SPENT, update=UNKNOWN)
 _row(RAW, backward_scaled=MIXED, maybe_scaled=EITHER, unscale="unscaled step@raw")
 _row(RAW, scaler_step="stepped step@raw", step=SPENT)
@@ -308,10 +312,12 @@ FIRST: dict[str, tuple[Row, ...]] = {
         Row("unscale@window", stages=_IS_UNSCALED, when=_open),
         Row("unscale@unscaled", stages=_IS_UNSCALED),
         Row("step@discarded", _IS_CLEAN, when=_discarded),
+        Row("step@another", frozenset({SCALED}), when=_of_another),
         *_CLIPS,
     ),
     SCALER_STEP: (
         Row("step@stepped", stages=_IS_STEPPED),
+        Row("step@another", frozenset({SCALED}), when=_of_another),
         Row("step@discarded", _IS_CLEAN, when=_discarded),
         *_CLIPS,
     ),

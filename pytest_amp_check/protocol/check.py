@@ -171,13 +171,7 @@ class _Judge(Judge):
         self.clears_some = any(x.kind == e.ZERO_GRAD and x.facts.get("owners") == () for x in events)
         self.windows = self._windows(events)
         asked = {key for x in events if x.kind == e.BACKWARD for key, _ in x.guards}
-        self.flags = {
-            key: truth
-            for x in events
-            if x.kind in (e.SCALER_STEP, e.STEP)
-            for key, truth in x.guards
-            if self.graph.tests[key].flag and key not in asked and key not in self.windows
-        }
+        self.flags = self._flags(events, asked)
         #: Tests beside which another keeps the step from a loop's first turn.
         self.later = {
             key
@@ -236,6 +230,23 @@ class _Judge(Judge):
                         if event.object in self.index:
                             self.ended.setdefault(key, set()).add(self.index[event.object])
         return windows
+
+    def _flags(self, events: list[Event], asked: set[int]) -> dict[int, bool]:
+        """The tests for an argument under which steps stand, and no backward does, with the truth that leads there.
+
+        Where each optimizer has some of its own, these freeze it, and say nothing of a window.
+        """
+        found: dict[int | None, set[tuple[int, bool]]] = {}
+        for event in events:
+            if event.kind in (e.SCALER_STEP, e.STEP):
+                found.setdefault(event.object, set()).update(
+                    (key, truth)
+                    for key, truth in event.guards
+                    if self.graph.tests[key].flag and key not in asked and key not in self.windows
+                )
+        each = list(found.values())
+        frozen = len(each) > 1 and all(each)
+        return dict(set.intersection(*each) if frozen else set().union(*each))
 
     def _boundaries(self) -> Iterator[Test]:
         """Window tests that are true for the first micro-batch already."""

@@ -140,11 +140,11 @@ RESTORE = Kind("restore", "owners", worth=MOVES, says="the gradients are divided
 # A loss is divided by a number by which the framework divides it too.
 DIVIDED_TWICE = Kind("divided-twice", "divisor framework way")
 # owners: optimizers whose gradients are clipped, None: not known; touches: identities of parameters that are nobody's
-# yet; measures_only: the limit is infinite, local: of one rank's shards; undone: the program looks at it and skips;
-# guessed: the name of what is called says so.
+# yet; measures_only: the limit is infinite, local: of one rank's shards, by_hand: by their own norm; undone: the
+# program looks at it and skips; guessed: the name of what is called says so.
 CLIP = Kind(
     "clip",
-    "beside copies guessed local measures_only nonfinite_error owners touches undone",
+    "beside by_hand copies guessed local measures_only nonfinite_error owners touches undone",
     worth=MOVES,
     says="the gradients are clipped",
     tells="owners measures_only nonfinite_error undone",
@@ -221,7 +221,8 @@ OPTIMIZER_LOAD = Kind("optimizer-load", "entry holds_scaler scope_scalers source
 # An optimizer whose learning rate moves. Of a run: skipped, as the step before was; idle: there was none.
 SCHEDULER_STEP = Kind("scheduler-step", "idle skipped", says="the learning rate moves on", turns=True)
 GRAD_INVALID = Kind("grad-invalid")  # an optimizer: values that are not finite came into its gradients after unscale_
-PENALTY = Kind("penalty")  # scaled gradients from autograd.grad enter a new loss
+# Scaled gradients from autograd.grad enter a new loss; outdated: divided by a scale that update() has changed since.
+PENALTY = Kind("penalty", "outdated")
 DEPRECATED = Kind("deprecated", "new old")
 # What low precision does to values. dtype: "half" where it is one of the two; guessed: code that cannot be read gave
 # the tensor.
@@ -252,8 +253,8 @@ THINGS = {
 }
 #: What may be known of a program as a whole.
 PROGRAM = (
-    "averaged enters_autocast float16 handed left_scalers lightning16 live_scalers scaler_dtypes scales_apart "
-    "trained_modules unread"
+    "averaged enters_autocast float16 handed left_scalers lightning16 live_scalers scaled_modules scaler_dtypes "
+    "scales_apart trained_modules unread"
 )
 
 # What code that cannot be read may do to gradients, as far as its name tells.

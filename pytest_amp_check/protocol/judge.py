@@ -164,15 +164,14 @@ class Judge:
         self.faulted = True
         fault = LABELS[label][1]
         if fault.each:
-            for blamed in self.each(here, fault.blame, i):
-                self.blame(label, blamed, index, here, sure=sure and not self.assumed(here, blamed, i))
-            return
-        blamed = self.last(here, fault.blame, i, unscaled=fault.unscaled) if fault.blame else index
-        event = self.event(blamed)
-        if event is not None:
-            facts = event.facts
-            label = (facts.get("vague") and fault.vague) or (facts.get("given") and fault.given) or label
-        self.blame(label, blamed, index, here, sure=sure and not self.assumed(here, blamed, i))
+            places = self.each(here, fault.blame, i)
+        else:
+            places = [self.last(here, fault.blame, i, unscaled=fault.unscaled) if fault.blame else index]
+        for blamed in places:
+            event = self.event(blamed)
+            facts = event.facts if event is not None else {}
+            said = next((other for fact, other in fault.otherwise if facts.get(fact)), label)
+            self.blame(said, blamed, index, here, sure=sure and not self.assumed(here, blamed, i))
 
     def assumed(self, here: Here, blamed: int, i: int) -> bool:
         """Whether code that cannot be read has had optimizer ``i``, or its scaler, since what is to blame."""
@@ -218,7 +217,8 @@ class Judge:
                 break
             if event.kind == e.ZERO_GRAD and mine:
                 break
-            if event.kind in kinds and mine and index not in found:
+            counts = not (event.facts.get("measures_only") or event.facts.get("undone"))
+            if event.kind in kinds and mine and counts and index not in found:
                 found.append(index)
         return found or [here[0]]
 

@@ -18,6 +18,7 @@ DEFAULT_NAMES = {
     "params": "the gradients",
     "context": "autocast",
     "call": "this call",
+    "tensor": "x",
     "window": "the step condition",
     "function": "this code",
 }
@@ -66,7 +67,7 @@ def make_finding(
         severity,
         message,
         site,
-        certain=certain,
+        certain=certain and not fault.possible,
         condition=condition,
         witness=witness,
         label=label,

@@ -33,8 +33,8 @@ class Fault:
     yields_where_settled
                 the same, where the same event settles them.
     unless      the name of what excuses it, one of the excuses that :mod:`.judge` knows.
-    vague       its label where what is blamed is not sure; ``given`` where the loss that is blamed came in from outside
-                the code that is read.
+    possible    it rests on what is not known, so that it is never certain.
+    otherwise   facts of the event that is blamed, and its label where one of them is so.
     needs_update
                 it follows from a scaler that is never updated, which is told at its step, unless that is.
     any_precision
@@ -48,16 +48,16 @@ class Fault:
         "blame",
         "each",
         "every_path",
-        "given",
         "message",
         "needs_update",
         "next_turn",
+        "otherwise",
         "owned",
+        "possible",
         "reads",
         "severity",
         "unless",
         "unscaled",
-        "vague",
         "witness",
         "yields_to",
         "yields_where_settled",
@@ -77,8 +77,8 @@ class Fault:
         yields_to: tuple[str, ...] = (),
         yields_where_settled: tuple[str, ...] = (),
         unless: str = "",
-        vague: str = "",
-        given: str = "",
+        possible: bool = False,
+        otherwise: tuple[tuple[str, str], ...] = (),
         needs_update: bool = False,
         any_precision: bool = False,
         reads: bool = False,
@@ -95,8 +95,8 @@ class Fault:
         self.yields_to = yields_to
         self.yields_where_settled = yields_where_settled
         self.unless = unless
-        self.vague = vague
-        self.given = given
+        self.possible = possible
+        self.otherwise = otherwise
         self.needs_update = needs_update
         self.any_precision = any_precision
         self.reads = reads

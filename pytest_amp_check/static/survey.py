@@ -26,6 +26,9 @@ def survey(program: Program) -> None:
     program.facts["left_scalers"] = _left(program, scalers)
     program.facts["scales_apart"] = any(map(_scales_apart, program.graphs))
     program.facts["scaler_dtypes"] = frozenset().union(*(event.facts.get("dtypes", ()) for event in scaled))
+    steps = _steps(program, events)
+    beside = [key for key, by in steps.items() if not by.isdisjoint(thing.key for thing in live)]
+    program.facts["scaled_modules"] = _owned(program.things[key] for key in beside)
     program.facts["trained_modules"] = _owned(stepped) - {t.key for t in program.things if t.facts.get("frozen")}
     if events[e.MODULE_CAST]:
         _mark_casts(program)

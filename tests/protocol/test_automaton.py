@@ -41,6 +41,7 @@ OF_OTHERS = {
     "end@stepped",
     "state@stepped",
     "penalty@scaled",
+    "penalty@outdated",
     "scale@scaled",
     "backward@uneven",
     "backward@averaged",
@@ -49,7 +50,9 @@ OF_OTHERS = {
     "scale@forward-outside",
     "forward@poisoned",
     "clip@scaled-framework",
+    "clip@scaled-by-hand",
     "clip@copies",
+    "clip@stepped",
     "step@raw-framework",
     "step@raw-given",
     "plain-step@scaled-framework",
@@ -171,7 +174,7 @@ def test_what_faults_name_are_labels_kinds_and_excuses() -> None:
     excuses = set()
     for _, fault in LABELS.values():
         assert {*fault.yields_to, *fault.yields_where_settled} <= set(LABELS)
-        assert fault.vague in ("", *LABELS)
+        assert {other for _, other in fault.otherwise} <= LABELS.keys()
         assert all(isinstance(kind, e.Kind) for kind in (*fault.blame, *fault.witness))
         assert fault.blame or not (fault.each or fault.unscaled)
         excuses |= {fault.unless} - {""}
@@ -302,7 +305,10 @@ ILLEGAL: list[tuple[str, Sequence[str | Letter], str]] = [
     ("S07 raw and scaled", [a.BACKWARD_RAW, a.BACKWARD_SCALED, a.SCALER_STEP], "step@raw"),
     ("scaled and raw, stepped directly", [a.BACKWARD_SCALED, a.BACKWARD_RAW, a.STEP], "plain-step@scaled"),
     ("S09 update before the step", [a.BACKWARD_SCALED, a.UPDATE, a.SCALER_STEP], "update@pending"),
+    ("another scaler's gradients stepped", [OTHER, a.SCALER_STEP], "step@another"),
+    ("another scaler's gradients unscaled", [OTHER, a.UNSCALE], "step@another"),
     ("S09 update before unscale", [a.BACKWARD_SCALED, a.UPDATE, a.UNSCALE], "update@pending"),
+    ("S09 update before the step of what may be fed", [a.MAYBE_SCALED, a.UPDATE, a.SCALER_STEP], "update@aged"),
     (
         "S11 update between unscale and step",
         [a.BACKWARD_SCALED, a.UNSCALE, a.UPDATE, a.SCALER_STEP],

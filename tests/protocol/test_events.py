@@ -11,6 +11,7 @@ import pytest
 import pytest_amp_check
 from pytest_amp_check.protocol import events, surface
 from pytest_amp_check.protocol.events import Event, Kind, Program, Site
+from pytest_amp_check.protocol.rules import LABELS
 
 ROOT = Path(pytest_amp_check.__file__).parent
 KINDS = {name: kind for name, kind in vars(events).items() if isinstance(kind, Kind)}
@@ -62,8 +63,9 @@ def keys_set(node: ast.AST) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def read() -> set[str]:
-    """Names that something is asked for anywhere in the two readers and what judges."""
-    return {found[1] for node in code("protocol", "static", "runtime") if (found := looked_up(node))}
+    """Names that something is asked for anywhere in the two readers and what judges, or by which a fault is told."""
+    told = {fact for _, fault in LABELS.values() for fact, _ in fault.otherwise}
+    return told | {found[1] for node in code("protocol", "static", "runtime") if (found := looked_up(node))}
 
 
 @pytest.fixture(scope="module")

@@ -2218,6 +2218,712 @@ case(
 )
 
 
+# What a backward reaches is not known, and yet update() stands between two steps.
+
+#: Two networks whose losses come from a function that is given.
+GIVEN_LOSS = """
+def train(net0, net1, opt0, opt1, batches, loss_of):
+    scaler = GradScaler("cuda")
+    for x, y in batches:
+        opt0.zero_grad()
+        opt1.zero_grad()
+        with autocast("cuda"):
+            loss0 = loss_of(net0(x), y)
+            loss1 = loss_of(net1(x), y)
+{steps}"""
+ORDERS = {
+    "one loss, bad": """
+        scaler.scale(loss0 + loss1).backward()
+        scaler.step(opt0)
+        scaler.update()  # AMP207
+        scaler.step(opt1)
+        scaler.update()
+        """,
+    "two losses, bad": """
+        scaler.scale(loss0).backward()
+        scaler.scale(loss1).backward()
+        scaler.step(opt0)
+        scaler.update()  # AMP207
+        scaler.step(opt1)
+        scaler.update()
+        """,
+    "unscaled after it, bad": """
+        scaler.scale(loss0 + loss1).backward()
+        scaler.step(opt0)
+        scaler.update()  # AMP207
+        scaler.unscale_(opt1)
+        clip_grad_norm_(net1.parameters(), 1.0)
+        scaler.step(opt1)
+        scaler.update()
+        """,
+    "one update, good": """
+        scaler.scale(loss0 + loss1).backward()
+        scaler.step(opt0)
+        scaler.step(opt1)
+        scaler.update()
+        """,
+    "a cycle each, good": """
+        scaler.scale(loss0).backward()
+        scaler.step(opt0)
+        scaler.update()
+        scaler.scale(loss1).backward()
+        scaler.step(opt1)
+        scaler.update()
+        """,
+    "one of them is stepped, good": """
+        scaler.scale(loss0 + loss1).backward()
+        if len(x) > 2:
+            scaler.step(opt0)
+        else:
+            scaler.step(opt1)
+        scaler.update()
+        """,
+    "the second seldom, good": """
+        scaler.scale(loss0).backward()
+        scaler.step(opt0)
+        scaler.update()
+        if len(x) > 2:
+            scaler.scale(loss1).backward()
+            scaler.step(opt1)
+            scaler.update()
+        """,
+    "cleared between, good": """
+        scaler.scale(loss0).backward()
+        scaler.step(opt0)
+        scaler.update()
+        opt1.zero_grad()
+        loss_of.accumulate(loss1, scaler, opt1)
+        scaler.step(opt1)
+        scaler.update()
+        """,
+}
+for _name, _steps in ORDERS.items():
+    case(f"an update between two steps, {_name}", GIVEN_LOSS.format(steps=indent(dedent(_steps).strip(), " " * 8)))
+
+
+def test_an_update_between_steps_of_what_may_be_fed_is_not_certain() -> None:
+    steps = indent(dedent(ORDERS["two losses, bad"]).strip(), " " * 8)
+    (finding,) = check_source(HEAD + GIVEN_LOSS.format(steps=steps), "train.py")
+    assert (finding.code, finding.certain) == ("AMP207", False)
+
+
+#: A module that torch puts together, and how its parts are reached.
+CONTAINERS = {
+    "a sequence": ("nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2)).cuda()", "net(x)", "net"),
+    "a list": ("nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 2)])", "net[1](net[0](x))", "net"),
+    "a sequence in a sequence": (
+        "nn.Sequential(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2)), nn.ReLU())",
+        "net(x)",
+        "net[0]",
+    ),
+}
+for _name, (_made, _run, _parts) in CONTAINERS.items():
+    _setup = f"""
+net = {_made}
+first = torch.optim.SGD({_parts}[0].parameters(), lr=0.1)
+last = torch.optim.SGD({_parts}[-1].parameters(), lr=0.1)
+scaler = GradScaler("cuda")
+"""
+    _both = f'first.zero_grad()\nlast.zero_grad()\nwith autocast("cuda"):\n    loss = criterion({_run}, y)'
+    for _kind, _tail in {
+        "stepped directly, bad": "last.step()  # AMP204\nscaler.step(first)\nscaler.update()",
+        "an update between, bad": "scaler.step(first)\nscaler.update()  # AMP207\nscaler.step(last)\nscaler.update()",
+        "one update, good": "scaler.step(first)\nscaler.step(last)\nscaler.update()",
+    }.items():
+        case(
+            f"optimizers over the parts of {_name}, {_kind}",
+            loop(_both, "scaler.scale(loss).backward()", _tail, setup=_setup),
+        )
+
+
+# The scale is another one after update(): where it was read tells whether it is that of the gradients.
+
+#: A loss with a penalty on its gradients, which are divided by the scale of somewhere.
+PENALISED = """
+def train(inputs):
+    scaler = GradScaler("cuda")
+{before}
+    for x, y in loader:
+        optimizer.zero_grad()
+{turn}
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        grads = torch.autograd.grad(scaler.scale(loss), inputs, create_graph=True)
+        {divided}
+        with autocast("cuda"):
+            penalty = sum(grad.pow(2).sum() for grad in grads)
+        scaler.scale(loss + penalty).backward()
+        scaler.step(optimizer)
+        scaler.update()
+{after}
+"""
+READINGS = {
+    "before the loop, bad": ("inverse = 1.0 / scaler.get_scale()", "", "[grad * inverse for grad in grads]", ""),
+    "the scale before the loop, bad": ("scale = scaler.get_scale()", "", "[grad / scale for grad in grads]", ""),
+    "in each turn, good": ("", "inverse = 1.0 / scaler.get_scale()", "[grad * inverse for grad in grads]", ""),
+    "where it is used, good": ("", "", "[grad / scaler.get_scale() for grad in grads]", ""),
+    "at the end of each turn, good": (
+        "inverse = 1.0 / scaler.get_scale()",
+        "",
+        "[grad * inverse for grad in grads]",
+        "inverse = 1.0 / scaler.get_scale()",
+    ),
+    "kept by an object, good": (
+        "inputs.inverse = 1.0 / scaler.get_scale()",
+        "inputs.refresh()",
+        "[grad * inputs.inverse for grad in grads]",
+        "",
+    ),
+}
+for _name, (_before, _turn, _divided, _after) in READINGS.items():
+    _wrong = _name.endswith("bad")
+    case(
+        f"a scale that was read {_name}",
+        PENALISED.format(
+            before=indent(_before, " " * 4),
+            turn=indent(_turn, " " * 8),
+            divided=f"grads = {_divided}{'  # AMP214' if _wrong else ''}",
+            after=indent(_after, " " * 8),
+        ),
+    )
+
+
+# Gradients that are clipped by hand, by their own norm.
+
+#: How the norm is taken, and how the gradients are multiplied by what comes of it.
+TAKEN = {
+    "stacked": "norm = torch.stack([p.grad.norm() for p in parameters]).norm()",
+    "summed": "norm = sum(p.grad.data.norm(2).item() ** 2 for p in parameters) ** 0.5",
+    "vector": "norm = torch.linalg.vector_norm(torch.stack([p.grad.norm() for p in parameters]))",
+    "foreach": "norm = torch.stack(torch._foreach_norm([p.grad for p in parameters])).norm()",
+    "measured by torch": 'norm = clip_grad_norm_(parameters, float("inf"))',
+}
+EACH = "if norm > 1.0:\n    for p in parameters:\n        "
+SHRUNK = {
+    "mul_": EACH + "p.grad.mul_(1.0 / (norm + 1e-6)){mark}",
+    "mul_ of data": EACH + "p.grad.data.mul_(1.0 / norm){mark}",
+    "mul_ of a detached": EACH + "p.grad.detach().mul_(torch.clamp(1.0 / norm, max=1.0)){mark}",
+    "div_": EACH + "p.grad.div_(norm){mark}",
+    "assigned": EACH + "p.grad = p.grad / norm{mark}",
+    "a product assigned": EACH + "p.grad = p.grad * min(1.0, 1.0 / norm){mark}",
+    "data assigned": EACH + "p.grad.data = p.grad.data * (1.0 / norm){mark}",
+    "copied": EACH + "p.grad.copy_(p.grad / norm){mark}",
+    "in place": EACH + "p.grad /= norm{mark}",
+    "times in place": EACH + "p.grad *= 1.0 / norm{mark}",
+    "foreach": "torch._foreach_mul_([p.grad for p in parameters], (1.0 / (norm + 1e-6)).clamp(max=1.0)){mark}",
+    "foreach divided": "torch._foreach_div_([p.grad for p in parameters], norm){mark}",
+}
+_by_hand = [(norm, how) for norm in TAKEN for how in ("mul_", "foreach")] + [("stacked", how) for how in SHRUNK]
+for _norm, _how in dict.fromkeys(_by_hand):
+    for _kind, _before, _between in (
+        ("bad", "", ""),
+        ("unscaled, good", "scaler.unscale_(optimizer)\n", ""),
+        ("a true norm, good", "", "norm = norm / scaler.get_scale()\n"),
+    ):
+        case(
+            f"clipped by hand, {_norm}, {_how}, {_kind}",
+            loop(
+                LOSS,
+                "scaler.scale(loss).backward()",
+                _before + TAKEN[_norm],
+                _between + SHRUNK[_how].format(mark="  # AMP201" if _kind == "bad" else ""),
+                STEP,
+                setup='scaler = GradScaler("cuda")\nparameters = list(model.parameters())',
+            ),
+        )
+case(
+    "gradients that are averaged by hand, good",
+    loop(
+        LOSS,
+        "scaler.scale(loss).backward()",
+        "for p in model.parameters():\n    p.grad /= torch.distributed.get_world_size()\n",
+        STEP,
+    ),
+)
+case(
+    "gradients over their norm that are only compared, good",
+    loop(
+        LOSS,
+        "scaler.scale(loss).backward()",
+        "directions = [p.grad / p.grad.norm() for p in model.parameters()]",
+        STEP,
+    ),
+)
+
+
+# Each scaler steps what it has scaled; a clip comes before the step, and the scale stays while gradients wait.
+
+#: Two networks with a scaler each.
+TWO_SCALERS = """
+def train(g, d, batches):
+    opt_g = torch.optim.Adam(g.parameters())
+    opt_d = torch.optim.Adam(d.parameters())
+    scaler_g = GradScaler("cuda")
+    scaler_d = GradScaler("cuda")
+    for x, y in batches:
+        opt_d.zero_grad()
+        with autocast("cuda"):
+            loss_d = criterion(d(x), y)
+        scaler_d.scale(loss_d).backward()
+        scaler_d.step(opt_d)
+        scaler_d.update()
+        opt_g.zero_grad()
+        with autocast("cuda"):
+            loss_g = criterion(g(x), y)
+        scaler_g.scale(loss_g).backward()
+{steps}"""
+PAIRS = {
+    "steps, bad": "scaler_d.step(opt_g)  # AMP205\nscaler_d.update()\nscaler_g.update()",
+    "unscales, bad": "scaler_d.unscale_(opt_g)  # AMP205\nclip_grad_norm_(g.parameters(), 1.0)\nscaler_g.update()",
+    "updates, bad": "scaler_g.step(opt_g)  # AMP206\nscaler_d.update()  # AMP207",
+    "own, good": "scaler_g.step(opt_g)\nscaler_g.update()",
+}
+for _name, _steps in PAIRS.items():
+    case(f"two scalers of which one {_name}", TWO_SCALERS.format(steps=indent(_steps, " " * 8)))
+LATE = {
+    "after the step, bad": STEP.replace("\n", "\nclip_grad_norm_(model.parameters(), 1.0)  # AMP201\n", 1),
+    "after the update, bad": STEP + "clip_grad_norm_(model.parameters(), 1.0)  # AMP201",
+    "measured after the step, good": STEP + 'norm = clip_grad_norm_(model.parameters(), float("inf"))',
+    "before the step, good": "scaler.unscale_(optimizer)\nclip_grad_norm_(model.parameters(), 1.0)\n" + STEP,
+}
+for _name, _tail in LATE.items():
+    case(f"a clip, {_name}", loop(LOSS, "scaler.scale(loss).backward()", _tail))
+case(
+    "a clip of another network after a step, good",
+    """
+    def train(first, second, batches):
+        one = torch.optim.SGD(first.parameters(), lr=0.1)
+        two = torch.optim.SGD(second.parameters(), lr=0.1)
+        scaler = GradScaler("cuda")
+        for x, y in batches:
+            one.zero_grad()
+            two.zero_grad()
+            with autocast("cuda"):
+                loss = criterion(first(x), y) + criterion(second(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(one)
+            scaler.unscale_(two)
+            clip_grad_norm_(second.parameters(), 1.0)
+            scaler.step(two)
+            scaler.update()
+    """,
+)
+#: An accumulation window in which the program sets the scale.
+SET = """
+scaler = GradScaler("cuda", init_scale=1024.0)
+for i, (x, y) in enumerate(loader):
+    with autocast("cuda"):
+        loss = criterion(model(x), y) / 2
+    scaler.scale(loss).backward()
+    if (i + 1) % 2 == 0:
+        scaler.step(optimizer)
+        {own}
+        optimizer.zero_grad()
+    {inside}
+"""
+case(
+    "a scale that is set inside a window, bad",
+    SET.format(
+        own="scaler.update()",
+        inside="else:\n        scaler.update(new_scale=scaler.get_scale() * 2)  # AMP207",
+    ),
+)
+case(
+    "a scale that is set after the step, good",
+    SET.format(own="scaler.update(new_scale=scaler.get_scale() * 2)", inside="print(i)"),
+)
+
+
+# What a finding says.
+
+
+def test_what_a_finding_says() -> None:
+    cast = HEAD + dedent(
+        """
+        scaler = GradScaler("cuda")
+        other = nn.Linear(8, 2).half()
+        plain = torch.optim.SGD(other.parameters(), lr=0.1)
+        for x, y in loader:
+            criterion(other(x), y).backward()
+            plain.step()
+            plain.zero_grad()
+            optimizer.zero_grad()
+            with autocast("cuda"):
+                loss = criterion(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        """
+    )
+    (finding,) = check_source(cast, "train.py")
+    assert finding.code == "AMP501"
+    assert "GradScaler" not in finding.message
+    masked = HEAD + 'with autocast("cuda"):\n    scores = model(data[0])\n    scores.masked_fill_(scores > 1, -1e9)\n'
+    (finding,) = check_source(masked, "train.py")
+    assert finding.code == "AMP506"
+    assert "`torch.finfo(scores.dtype).min`" in finding.message
+    helper = HEAD + dedent(
+        """
+        def loss_of(output, target):
+            return nn.functional.cross_entropy(output, target)
+
+        for x, y in loader:
+            with autocast("cuda"):
+                output = model(x)
+            loss = loss_of(output, y)
+        """
+    )
+    (finding,) = check_source(helper, "train.py")
+    assert (finding.code, finding.site.line) == ("AMP104", len(helper.splitlines()))
+
+
+# Optimizers that are stepped each under a flag of its own: at least one of them is.
+
+#: Flags around the steps of two optimizers that are given.
+FROZEN = """
+def train(net, optimizers, batches, freeze_first, freeze_last, last):
+    scaler = GradScaler("cuda")
+    for x, y in batches:
+        with autocast("cuda"):
+            loss = criterion(net(x), y)
+        scaler.scale(loss).backward()
+        {steps}
+"""
+for _name, _steps in {
+    "frozen by flags of their own, good": """
+        if not freeze_first:
+            scaler.step(optimizers[0])
+        if not freeze_last:
+            scaler.step(optimizers[1])
+        scaler.update()
+        optimizers[0].zero_grad()
+        optimizers[1].zero_grad()
+        """,
+    "stepped at the end of a window, bad": """
+        if last:
+            scaler.step(optimizers[0])
+            scaler.step(optimizers[1])
+        scaler.update()  # AMP303
+        if last:
+            optimizers[0].zero_grad()
+            optimizers[1].zero_grad()
+        """,
+}.items():
+    case(f"two optimizers, {_name}", FROZEN.format(steps=indent(dedent(_steps).strip(), " " * 8).strip()))
+
+
+# A default that something else overwrites is no constant.
+
+#: How a configuration is made whose ``amp`` is False by default, and what may be another value then.
+DEFAULTS = {
+    "setattr in a method": """
+        class Config:
+            def __init__(self):
+                self.amp = False
+
+            def update(self, **given):
+                for name, value in given.items():
+                    setattr(self, name, value)
+
+        config = Config()
+        config.update(**vars(args))
+        """,
+    "setattr in a base class": """
+        class Base:
+            def update(self, given):
+                for name in given:
+                    setattr(self, name, given[name])
+
+        class Config(Base):
+            def __init__(self):
+                self.amp = False
+
+        config = Config()
+        config.update(vars(args))
+        """,
+    "setattr from outside": """
+        class Config:
+            amp = False
+
+        config = Config()
+        for name, value in vars(args).items():
+            setattr(config, name, value)
+        """,
+    "its dict": """
+        class Config:
+            def __init__(self, **given):
+                self.amp = False
+                self.__dict__.update(given)
+
+        config = Config(**vars(args))
+        """,
+    "its vars": """
+        class Config:
+            def __init__(self, given):
+                self.amp = False
+                vars(self).update(given)
+
+        config = Config(vars(args))
+        """,
+    "a dataclass": """
+        from dataclasses import dataclass
+
+        @dataclass
+        class Config:
+            amp: bool = False
+            lr: float = 0.1
+
+        config = Config(**vars(args))
+        """,
+    "a parser": """
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--amp", action="store_true", default=False)
+        config = parser.parse_args()
+        """,
+}
+#: The same as dicts.
+DICTS = {
+    "update": 'config = {"amp": False}\nconfig.update(vars(args))',
+    "update by name": 'config = {"amp": False}\nconfig.update(**vars(args))',
+    "a literal": 'config = {"amp": False, **vars(args)}',
+    "dict": 'config = dict({"amp": False}, **vars(args))',
+    "an operator": 'config = {"amp": False} | vars(args)',
+}
+_CONFIGURED = [(name, "config.amp", dedent(text)) for name, text in DEFAULTS.items()]
+_CONFIGURED += [(f"a dict by {name}", 'config["amp"]', text) for name, text in DICTS.items()]
+for _name, _amp, _setup in _CONFIGURED:
+    for _unscale in ("", "scaler.unscale_(optimizer)\n"):
+        case(
+            f"a default that may be overwritten by {_name}, {'good' if _unscale else 'bad'}",
+            loop(
+                LOSS.replace('"cuda"', f'"cuda", enabled=bool({_amp})'),
+                "scaler.scale(loss).backward()",
+                _unscale + f"clip_grad_norm_(model.parameters(), 1.0){'' if _unscale else '  # AMP201'}",
+                STEP,
+                setup=f'{_setup}\nscaler = GradScaler("cuda", enabled=bool({_amp}))',
+            ),
+        )
+#: Configurations of which every value is in view.
+CONSTANT = {
+    "an attribute": """
+        class Config:
+            def __init__(self):
+                self.amp = False
+
+            def layers(self, sizes):
+                for i, size in enumerate(sizes):
+                    setattr(self, f"layer_{i}", size)
+
+        config = Config()
+        """,
+    "a name that is known": """
+        class Config:
+            amp = True
+
+        config = Config()
+        setattr(config, "amp", False)
+        """,
+}
+for _name, _setup in CONSTANT.items():
+    case(
+        f"a default that is the value by {_name}, good",
+        loop(
+            LOSS.replace('"cuda"', '"cuda", enabled=config.amp'),
+            "scaler.scale(loss).backward()",
+            "clip_grad_norm_(model.parameters(), 1.0)",
+            STEP,
+            setup=f'{dedent(_setup)}\nscaler = GradScaler("cuda", enabled=config.amp)',
+        ),
+    )
+
+
+case(
+    "a flag of one of two configurations is asked again, good",
+    loop(
+        'optimizer.zero_grad()\nwith autocast("cuda", enabled=config.amp):\n    loss = criterion(model(x), y)',
+        "if config.amp:\n    scaler.scale(loss).backward()\nelse:\n    loss.backward()",
+        "if config.amp:\n    scaler.unscale_(optimizer)",
+        "if config.clip:\n    clip_grad_norm_(model.parameters(), 1.0)",
+        "if config.amp:\n    scaler.step(optimizer)\n    scaler.update()\nelse:\n    optimizer.step()",
+        setup="""\
+        class Config:
+            def __init__(self):
+                self.amp = False
+                self.clip = True
+
+            def update(self, given):
+                for name, value in given.items():
+                    setattr(self, name, value)
+
+        config = Config()
+        if args.preset:
+            config = args.preset
+        config.update(vars(args))
+        scaler = GradScaler("cuda")
+        """,
+    ),
+)
+
+
+# Generators run from yield to yield, and what is after their call is reached.
+
+#: What goes over a generator that never ends, by what it does.
+ENDLESS = {
+    "for": ("for x, y in cycle(loader):", ""),
+    "enumerate": ("for i, (x, y) in enumerate(cycle(loader)):", ""),
+    "zip": ("for i, (x, y) in zip(range(1000), cycle(loader)):", ""),
+    "next": ("for i in range(1000):", "x, y = next(batches)\n"),
+    "dunder next": ("while True:", "x, y = batches.__next__()\n"),
+    "iter": ("for i in range(1000):", "x, y = next(iter(batches))\n"),
+}
+#: How it never ends.
+CYCLES = {
+    "yield": "for batch in given:\n    yield batch",
+    "yield of parts": "for x, y in given:\n    yield x.cuda(), y.cuda()",
+    "yield from": "yield from given",
+    "yield from a generator": "yield from once(given)",
+}
+ONCE = """\
+def once(given):
+    for batch in given:
+        yield batch
+"""
+for _how, _body in CYCLES.items():
+    _cycle = f"def cycle(given):\n    while True:\n{indent(_body, '        ')}\n{ONCE}"
+    for _what, (_head, _draw) in ENDLESS.items():
+        for _unscale in ("", "scaler.unscale_(optimizer)\n"):
+            case(
+                f"{_what} over a generator that is endless by {_how}, {'good' if _unscale else 'bad'}",
+                loop(
+                    _draw + LOSS,
+                    "scaler.scale(loss).backward()",
+                    _unscale + f"clip_grad_norm_(model.parameters(), 1.0){'' if _unscale else '  # AMP201'}",
+                    STEP,
+                    setup=f'{_cycle}scaler = GradScaler("cuda")\nbatches = cycle(loader)\n',
+                    head=_head,
+                ),
+            )
+case(
+    "what is saved after an endless generator, bad",
+    loop(
+        "x, y = next(batches)\n" + LOSS,
+        "scaler.scale(loss).backward()",
+        STEP,
+        'torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "last.pt")  # AMP401',
+        setup="""\
+        class Batches:
+            def __init__(self, given):
+                self.given = given
+
+            def forever(self):
+                while True:
+                    yield from self.given
+
+        scaler = GradScaler("cuda")
+        batches = Batches(loader).forever()
+        """,
+        head="for step in range(1000):",
+    ),
+)
+#: A generator that trains between its yields, and how it is run.
+TRAINS = """
+def steps(loader):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        yield scaler.scale(loss)
+        {between}clip_grad_norm_(model.parameters(), 1.0){mark}
+        scaler.step(optimizer)
+        scaler.update()
+
+scaler = GradScaler("cuda")
+{turns}
+"""
+RUNS = {
+    "for": "for loss in steps(loader):\n    loss.backward()",
+    "enumerate": "for i, loss in enumerate(steps(loader)):\n    loss.backward()",
+    "zip": "for i, loss in zip(range(1000), steps(loader)):\n    loss.backward()",
+    "next": "turns = steps(loader)\nfor i in range(1000):\n    next(turns).backward()",
+    "yield from": "def all_of():\n    yield from steps(loader)\nfor loss in all_of():\n    loss.backward()",
+}
+for _name, _turns in RUNS.items():
+    case(
+        f"a generator that steps what {_name} runs backward, bad",
+        TRAINS.format(between="", mark="  # AMP201", turns=_turns),
+    )
+    case(
+        f"a generator that steps what {_name} runs backward, good",
+        TRAINS.format(between="scaler.unscale_(optimizer)\n        ", mark="", turns=_turns),
+    )
+case(
+    "a generator that waits in two places of its step, good",
+    """
+    def steps(loader):
+        for x, y in loader:
+            optimizer.zero_grad()
+            with autocast("cuda"):
+                loss = criterion(model(x), y)
+            scaler.scale(loss).backward()
+            yield "backward", loss
+            scaler.unscale_(optimizer)
+            clip_grad_norm_(model.parameters(), 1.0)
+            yield "unscaled", loss
+            scaler.step(optimizer)
+            scaler.update()
+
+    scaler = GradScaler("cuda")
+    for stage, loss in steps(loader):
+        print(stage, loss.item())
+    """,
+)
+case(
+    "a generator that does its last step at its end, good",
+    """
+    def steps(loader):
+        for i, (x, y) in enumerate(loader):
+            with autocast("cuda"):
+                loss = criterion(model(x), y) / 4
+            scaler.scale(loss).backward()
+            if (i + 1) % 4 == 0:
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+            yield loss
+        optimizer.zero_grad()
+
+    scaler = GradScaler("cuda")
+    for loss in steps(loader):
+        print(loss.item())
+    torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}, "last.pt")
+    """,
+)
+case(
+    "parameters that a generator picks, bad",
+    """
+    def trainable(module):
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                yield parameter
+
+    other = nn.Linear(8, 2).cuda()
+    opt = torch.optim.SGD(trainable(other), lr=0.1)
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        opt.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y) + criterion(other(x), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        clip_grad_norm_(trainable(other), 1.0)  # AMP201
+        scaler.step(optimizer)
+        scaler.step(opt)
+        scaler.update()
+    """,
+)
+
+
 @pytest.mark.parametrize(("name", "source"), CASES, ids=[name for name, _ in CASES])
 def test_flow(name: str, source: str) -> None:
     expected = marks(source)

@@ -84,6 +84,13 @@ def one_scaler(judge: Judge, now: Moment, i: int) -> bool:
     return True
 
 
+def same_scaler(judge: Judge, now: Moment, i: int) -> bool:
+    """The scaler that acts may be the one that has scaled: not both were seen to be made, by names of their own."""
+    acting, scaling = (judge.program.things[key] for key in (now.subject, now.state.opts[i].by))
+    made = all(thing.facts.get("constructed") and thing.site is not None for thing in (acting, scaling))
+    return not made or acting.name == scaling.name
+
+
 def divided_elsewhere(judge: Judge, now: Moment, i: int) -> bool:
     facts = judge.program.things[judge.opts[i]].facts
     return bool(facts.get("divided") or judge.program.facts.get("averaged"))
@@ -118,6 +125,7 @@ EXCUSES: dict[str, Callable[[Judge, Moment, int], bool]] = {
     "cleared-elsewhere": cleared_elsewhere,
     "finite": looked_at,
     "one-scaler": one_scaler,
+    "same-scaler": same_scaler,
     "divided-elsewhere": divided_elsewhere,
     "earlier-loop": earlier_loop,
     "another-scaler": another_scaler,

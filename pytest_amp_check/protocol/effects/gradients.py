@@ -88,6 +88,9 @@ def clip(judge: Judge, now: Moment) -> State:
     facts = now.event.facts
     indexes = touched(judge, now)
     partly = facts.get("owners") is not None and any(now.opts[i].grads == a.UNSCALED for i in indexes)
+    late = [i for i in indexes if now.opts[i].grads == a.STEPPED]
+    if late and len(late) == len(indexes) and not (facts.get("measures_only") or facts.get("undone")):
+        judge.commit("clip@stepped", now.index, late[0], now.here)
     for i in indexes:
         if facts.get("nonfinite_error") and now.opts[i].grads == a.UNSCALED:
             judge.commit("clip-nonfinite", now.index, i, now.here)

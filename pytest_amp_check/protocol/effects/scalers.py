@@ -8,6 +8,9 @@ from .faults import move
 from .gradients import step_counts
 from .regions import in_region
 
+#: What gradients become where the program sets the scale itself.
+OF_ANOTHER_SCALE = {a.UNSCALED: a.LAPSED, a.SCALED: a.OUTDATED, a.FED: a.AGED}
+
 
 def scaler_made(judge: Judge, now: Moment) -> State:
     state, bit = now.state, judge.scaler_bit.get(now.subject, 0)
@@ -33,8 +36,7 @@ def update(judge: Judge, now: Moment) -> State:
     mine = [i for i, opt in enumerate(opts) if opt.by in (scaler, -1)]
     if now.event.facts.get("new_scale"):
         for i in mine:
-            grads = a.LAPSED if opts[i].grads == a.UNSCALED else opts[i].grads
-            opts[i] = opts[i]._replace(grads=grads, stage=a.READY)
+            opts[i] = opts[i]._replace(grads=OF_ANOTHER_SCALE.get(opts[i].grads, opts[i].grads), stage=a.READY)
     else:
         recorded = any(opts[i].stage != a.READY for i in mine)
         for i in mine:

@@ -97,7 +97,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         ("clip",),
         (),
-        ("clip@scaled", "clip:beside", "clip@scaled-framework", "clip@copies"),
+        ("clip@scaled", "clip@scaled-by-hand", "clip@stepped", "clip:beside", "clip@scaled-framework", "clip@copies"),
     ),
     (
         ("AMP202", "scaled-grad-touched", "scaling", "error", "both", True, ""),
@@ -131,7 +131,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         (),
-        ("backward@uneven", "scale@scaled", "step@uneven"),
+        ("backward@uneven", "scale@scaled", "step@uneven", "step@another"),
     ),
     (
         ("AMP206", "missing-scaler-update", "scaling", "error", "both", True, "safe"),
@@ -145,7 +145,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         (),
-        ("update@pending", "update@nothing"),
+        ("update@pending", "update@aged", "update@nothing"),
     ),
     (
         ("AMP208", "scaler-recreated-in-loop", "scaling", "error", "static", True, "safe"),
@@ -200,7 +200,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         ("penalty",),
         (),
-        ("penalty@scaled",),
+        ("penalty@scaled", "penalty@outdated"),
     ),
     (
         ("AMP215", "zero-grad-misplaced", "scaling", "error", "both", True, ""),

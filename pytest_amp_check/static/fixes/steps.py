@@ -112,7 +112,7 @@ def update_after_all(layout: Layout, finding: Finding) -> Mended:
     """Leaves the update to the one behind the last step, or moves it there."""
     local(layout, finding)
     call = layout.at(finding.site, ast.Call)
-    require(finding.label == "update@pending" and not call.args and not call.keywords)
+    require(finding.label in ("update@pending", "update@aged") and not call.args and not call.keywords)
     scaler = owner(layout, call, "update")
     statement = call_statement(layout, call)
     removal = layout.removal(statement)

@@ -12,6 +12,7 @@ from .contexts import Itself
 from .expressions import attribute
 from .forks import join_values, on_each
 from .functions import bind_unknown, follow, is_static
+from .identity import structural
 from .imports import globals_of, look_up, member
 from .interpreter import Handlers, Interpreter, first_answer, within
 from .unknown import lend, unknown
@@ -129,6 +130,7 @@ def instance_of(at: Interpreter, cls: Class, key: object, name: str, site: Site 
             thing = at.thing(("instance", key), "module", name, site)
             thing.facts["read"] = reads_forward(at, cls)
         made = at.instances[key] = Instance(cls, at.serial, thing)
+        made.open = any(owner.open for owner in bases_of(at, cls))
     return made
 
 
@@ -163,6 +165,8 @@ def _fields(at: Interpreter, cls: Class, made: Instance, args: Args, keywords: K
         at.store(made.key, name, value)
     for name, value in keywords.items():
         at.store(made.key, name, value)
+    # What is unpacked may hold a value for any of its fields.
+    made.open = made.open or "**" in keywords
 
 
 def own_method(at: Interpreter, receiver: Value, name: str) -> FunctionValue | None:
@@ -185,7 +189,14 @@ def _member(at: Interpreter, receiver: ModuleValue, name: str, node: ast.AST) ->
 
 
 def _attribute_of_each(at: Interpreter, receiver: Choice, name: str, node: ast.AST) -> Value:
-    return on_each(at, receiver, lambda each: attribute(at, each, name, node))
+    made = on_each(at, receiver, lambda each: attribute(at, each, name, node))
+    if not isinstance(made, Opaque):
+        return made
+    # Asked again of the same, it is the same.
+    known = structural(at, "attribute", (receiver,), made.words, name)
+    known.divided, known.compares, known.parameter = made.divided, made.compares, made.parameter
+    known.divisors = made.divisors
+    return known
 
 
 def _class_attribute(at: Interpreter, receiver: ClassValue, name: str, node: ast.AST) -> Value | None:
@@ -216,7 +227,7 @@ def _instance_attribute(at: Interpreter, receiver: Instance, name: str, node: as
     if value is not None:
         if isinstance(value, Opaque) and name in receiver.cls.changed:
             value.loops |= at.turning()
-        return value
+        return _unless_overwritten(at, receiver, name, value)
     found = _of_class(at, receiver, name, node)
     if found is not None:
         return found
@@ -230,12 +241,20 @@ def _instance_attribute(at: Interpreter, receiver: Instance, name: str, node: as
     return found or at.opaque(("attribute of", receiver.key, name), wording(node))
 
 
+def _unless_overwritten(at: Interpreter, receiver: Instance, name: str, value: Value) -> Value:
+    """What an attribute holds; a constant is a default where any attribute may be given another value."""
+    if not isinstance(value, Const) or not receiver.open:
+        return value
+    return at.opaque(("attribute of", receiver.key, name), name)
+
+
 def _of_class(at: Interpreter, receiver: Instance, name: str, node: ast.AST) -> Value | None:
     """What an object has by a name from its class."""
     method = method_of(at, receiver.cls, name)
     if method is None:
         shared = (at.class_vars.get(owner.node, {}).get(name) for owner in bases_of(at, receiver.cls))
-        return next((value for value in shared if value is not None), None)
+        found = next((value for value in shared if value is not None), None)
+        return None if found is None else _unless_overwritten(at, receiver, name, found)
     if "property" in method.decorator_names():
         return follow(at, FunctionValue(method, globals_of(at, method.module), receiver), [], {}, node)
     return _bound(at, method, receiver)

@@ -71,7 +71,7 @@ def _block(at: Interpreter, context: Value, node: ast.With | ast.AsyncWith, inde
 
 def _yields_inside(at: Interpreter, node: ast.With | ast.AsyncWith, context: ast.expr) -> None:
     function = at.state.frame.function
-    if function is None or at.state.frame.on_yield is not None:
+    if function is None:
         return
     if function.manager or any(n in ("asynccontextmanager", "fixture") for n in function.decorator_names()):
         return

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ...protocol import events as e
 from ...protocol import surface
+from ...protocol.events import Event
 from ...protocol.words import chain
 from ..project.syntax import walk
 from .conditions import Formula, both, either, literals, negate
@@ -25,6 +26,7 @@ from .values import (
     Choice,
     Const,
     FunctionValue,
+    Generator,
     Grad,
     Instance,
     Mapping,
@@ -194,11 +196,8 @@ def _dict(at: Interpreter, node: ast.Dict) -> Value:
         value = at.evaluate(item)
         if key is not None:
             made.items[_key(at.evaluate(key), key)] = value
-        elif isinstance(value, Mapping):
-            made.items.update(value.items)
-            made.open = made.open or value.open
         else:
-            made.open = True
+            merge_into(made, value)
     return made
 
 
@@ -292,27 +291,32 @@ def each_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
     """The one element that stands for all: the same in every loop over the same value."""
     if isinstance(value, Sequence) and len(value.items) == 1:
         return value.items[0]
-    if isinstance(value, (Params, Sequence)):
+    if isinstance(value, (Generator, Params, Sequence)):
         return element_of(at, value, node)
     return structural(at, "each of", (value,), shortened(node))
 
 
-def element_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
+def element_of(at: Interpreter, value: Value, node: ast.AST) -> Value:
     """What a loop over a value is given at each turn."""
     known = value.element()
     if known is not None:
         return known
+    resume = at.handlers.elements.get(value.kind)
+    if resume is not None:
+        return resume(at, value, node)
     if isinstance(value, Opaque) and value.iterates == "enumerate":
         inner = at.of_file(Enumerated).get(value.key)
         index = _index(at, value, node, "index")
         return Sequence([index, element_of(at, inner, node) if inner is not None else at.fresh(node, "element")])
+    if isinstance(value, Opaque) and value.iterates == "zip":
+        return Sequence([element_of(at, each, node) for each in at.of_file(Zipped)[value.key]])
     made = _index(at, value, node, "element") if value.iterates == "range" else at.fresh(node, "element")
     made.each = not value.iterates
     made.graded = value.graded
     return made.knowing(value.fact.part)
 
 
-def _index(at: Interpreter, value: Value, node: ast.expr, name: str) -> Opaque:
+def _index(at: Interpreter, value: Value, node: ast.AST, name: str) -> Opaque:
     """The number that a loop over a range or an enumeration hands out."""
     made = at.fresh(node, name)
     made.counter = made.index = True
@@ -331,12 +335,27 @@ def _walrus(at: Interpreter, node: ast.NamedExpr) -> Value:
     return value
 
 
-def _inner(at: Interpreter, node: ast.Starred | ast.Await | ast.YieldFrom) -> Value:
+def _inner(at: Interpreter, node: ast.Starred | ast.Await) -> Value:
     return at.evaluate(node.value)
 
 
 def _yield(at: Interpreter, node: ast.Yield) -> Value:
-    value = at.evaluate(node.value) if node.value is not None else NONE
+    return _yielded(at, at.evaluate(node.value) if node.value is not None else NONE, node)
+
+
+def _yield_from(at: Interpreter, node: ast.YieldFrom) -> Value:
+    """Each of several values is yielded: at one place that is come to again and again."""
+    iterable = at.evaluate(node.value)
+    frame, head = at.state.frame, at.draft.node()
+    frame.yields_pieces = frame.yields_pieces or iterable.pieces
+    at.draft.link(at.state.cur, head)
+    at.state.cur = head
+    sent = _yielded(at, element_of(at, iterable, node.value), node)
+    at.draft.link(at.state.cur, head)
+    return sent
+
+
+def _yielded(at: Interpreter, value: Value, node: ast.Yield | ast.YieldFrom) -> Value:
     if any(loop.pieces and loop.frame is at.state.frame for loop in at.state.loops):
         at.state.frame.yields_pieces = True
     if at.state.frame.on_yield is not None:
@@ -399,10 +418,13 @@ def _binary(at: Interpreter, node: ast.BinOp) -> Value:
     op = _OPERATORS.get(type(node.op), "?")
     if op == "/" and isinstance(left, Grad) and right.readings:
         # A gradient over its norm: the scale cancels.
-        undo(right)
-        return left
-    for side, child in ((left, node.left), (right, node.right)):
-        _use(at, side, child)
+        made = operate(at, op, left, right, node)
+        undo(right.readings)
+        return made
+    for side, child, other in ((left, node.left, right), (right, node.right, left)):
+        # Gradients times a number are gradients yet.
+        if op not in ("*", "/") or not isinstance(side, Grad) or isinstance(other, Grad):
+            _use(at, side, child)
     return operate(at, op, left, right, node)
 
 
@@ -627,7 +649,7 @@ def _part(at: Interpreter, value: Value, element: ast.expr, place: int) -> Value
 
 
 def _assign_attribute(at: Interpreter, target: ast.Attribute, value: Value, anew: bool) -> None:
-    receiver = at.evaluate(target.value)
+    receiver, value = at.evaluate(target.value), value.kept()
     if isinstance(value, Ref):
         # Other methods may do to it what this one leaves undone.
         value.thing.facts["shared"] = True
@@ -705,9 +727,9 @@ def _holds_state(value: Value) -> bool:
     return value.role in ("scaler", "optimizer") or isinstance(value, StateDict)
 
 
-def undo(value: Value) -> None:
+def undo(readings: tuple[Event, ...]) -> None:
     """What was computed from scaled gradients is divided by the scale, or by its like: it was read as it should be."""
-    for event in value.readings:
+    for event in readings:
         event.facts["undone"] = True
 
 
@@ -730,6 +752,10 @@ def _averages(op: str, left: Value, right: Value) -> bool:
 
 class Enumerated(dict[int, Value]):
     """What each ``enumerate(...)`` goes over, by the key of its value."""
+
+
+class Zipped(dict[int, list[Value]]):
+    """What each ``zip(...)`` goes over that has to be run for it, by the key of its value."""
 
 
 #: What gives each kind of target its value.
@@ -766,7 +792,7 @@ def register(handlers: Handlers) -> None:
             ast.NamedExpr: _walrus,
             ast.Await: _inner,
             ast.Yield: _yield,
-            ast.YieldFrom: _inner,
+            ast.YieldFrom: _yield_from,
             ast.IfExp: _if_expression,
             ast.BoolOp: _bool_operation,
             ast.UnaryOp: _unary,

@@ -18,18 +18,23 @@ from .interpreter import Handlers, Interpreter, first_answer
 from .tensors import in_region
 from .unknown import unknown
 from .values import (
+    EMPTY,
     NONE,
     Args,
     Frame,
     FunctionValue,
+    Generator,
     GradMode,
     HelperContext,
     Keywords,
     Mapping,
     Opaque,
+    Params,
     Ref,
     Sequence,
+    Tensor,
     Value,
+    merge_params,
 )
 
 #: Calls within calls that are followed; deeper ones are taken as unknown.
@@ -63,11 +68,13 @@ def follow(
     function = func.function
     if at.state.cur is None:
         return NONE
-    if func.receiver is not None and not is_static(function):
-        args = [func.receiver, *args]
     if function in at.active:
         _recursion(at, func, node)
         return at.fresh(node, "recursive")
+    if function.generator and on_yield is None:
+        return _suspended(at, func, args, keywords, node, always=always)
+    if func.receiver is not None and not is_static(function):
+        args = [func.receiver, *args]
     instead = _unread(at, func, node, always=always)
     if instead is not None:
         return unknown(at, instead, args, keywords, node)
@@ -83,11 +90,96 @@ def follow(
     frame.on_yield = on_yield
     frame.cls = function.cls
     frame.receiver = func.receiver
-    value = run(at, frame, function, func.wrappers, node)
-    if function.generator and frame.yields_pieces and on_yield is None:
-        value = at.fresh(node, "pieces")
-        value.pieces = True
-    return value
+    return run(at, frame, function, func.wrappers, node)
+
+
+def _suspended(
+    at: Interpreter, func: FunctionValue, args: Args, keywords: Keywords, node: ast.AST, *, always: bool
+) -> Value:
+    """What a call of a generator function gives. Nothing of it runs there: what it will do is looked at ahead.
+
+    Where that is nothing to the protocol, what it yields is all that matters.
+    """
+    if func.function.manager:
+        return HelperContext(func, args, keywords, node)
+    made = Generator(func, args, keywords, node)
+    if _unread(at, func, node, always=always) is not None:
+        return made
+
+    def look() -> None:
+        follow(at, func, args, keywords, node, yielded, always=always)
+        if at.draft.happened:
+            made.yields = [_waiting(at, made, number) for number in range(len(made.gives))]
+
+    def yielded(value: Value) -> None:
+        made.gives.append(value)
+        made.pieces = made.pieces or at.state.frame.yields_pieces
+
+    at.previewed(look)
+    params = [value for value in made.gives if isinstance(value, Params)]
+    if params and len(params) == len(made.gives) and not made.yields:
+        return merge_params(params)
+    if made.yields:
+        _answer(at, [(test, False) for test in made.yields], forgotten=True)
+    return made
+
+
+def _waiting(at: Interpreter, generator: Generator, number: int) -> int:
+    """The test that asks whether a generator waits where it yields."""
+    test = at.tests.test(("waits", at.place_key(generator.node), number), "", None, EMPTY)
+    test.turn = True
+    return test.key
+
+
+def _answer(at: Interpreter, answers: list[tuple[int, bool]], *, forgotten: bool) -> None:
+    """Go on where tests come out so; where they are ``forgotten``, they do so from here on."""
+    if forgotten and at.state.cur is not None:
+        here = at.draft.node()
+        at.draft.link(at.state.cur, here)
+        at.draft.nodes[here].forgets = sum(1 << test for test, _ in answers)
+        at.state.cur = here
+    for test, truth in answers:
+        there = at.draft.node()
+        at.draft.link(at.state.cur, there, test, truth)
+        at.state.cur = there
+
+
+def _resume(at: Interpreter, generator: Generator, node: ast.AST) -> Value:
+    """Run a generator until it yields: from its beginning, or from wherever it waits; gives what it yields."""
+    if not generator.yields:
+        return _given(at, generator.gives, node)
+    start, tests = at.state.cur, generator.yields
+    given: list[Value] = []
+    ways: list[int | None] = []
+
+    def yielded(value: Value) -> None:
+        number = len(given)
+        given.append(value)
+        _answer(at, [(test, at_it == number) for at_it, test in enumerate(tests)], forgotten=True)
+        ways.append(at.state.cur)
+        at.state.cur = start
+        if number < len(tests):
+            _answer(at, [(tests[number], True)], forgotten=False)
+        # What leads to a way out is not left out of the graph.
+        at.draft.happened += 1
+
+    _answer(at, [(test, False) for test in tests], forgotten=False)
+    follow(at, generator.func, generator.args, generator.keywords, generator.node, yielded, always=True)
+    generator.ended = at.state.cur
+    if given:
+        at.state.cur = at.draft.join(ways)
+    return _given(at, given, node)
+
+
+def _given(at: Interpreter, given: list[Value], node: ast.AST) -> Value:
+    """One of the values that a generator yields: another one each time, where it is not known."""
+    first = given[0] if given else NONE
+    tensors = [value for value in given if isinstance(value, Tensor)]
+    if first.matters and all(value.kind == first.kind for value in given):
+        if isinstance(first, Sequence) and not first.open:
+            return Sequence([_given(at, [item], node) for item in first.items])
+        return first
+    return Tensor.merge(tensors) if tensors and len(tensors) == len(given) else at.fresh(node, "element")
 
 
 def _unread(at: Interpreter, func: FunctionValue, node: ast.AST, *, always: bool) -> Opaque | None:
@@ -302,6 +394,14 @@ def _with_helper(at: Interpreter, context: HelperContext, node: ast.With | ast.A
         with_items(at, node, index + 1)
 
 
+def _generator_method(
+    at: Interpreter, receiver: Generator, name: str, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
+    if name in ("__next__", "send"):
+        return _resume(at, receiver, node)
+    return receiver if name == "__iter__" else at.handlers.methods[""](at, receiver, name, args, keywords, node)
+
+
 def has_stars(node: ast.AST) -> bool:
     """Whether a call unpacks a sequence into its arguments."""
     return isinstance(node, ast.Call) and any(isinstance(argument, ast.Starred) for argument in node.args)
@@ -313,3 +413,5 @@ def is_static(function: Function) -> bool:
 
 def register(handlers: Handlers) -> None:
     handlers.blocks["helper"] = _with_helper
+    handlers.elements["generator"] = _resume
+    handlers.methods["generator"] = _generator_method

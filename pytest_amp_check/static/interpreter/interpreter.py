@@ -64,6 +64,8 @@ class Handlers:
         self.methods: dict[str, Callable[[Interpreter, Any, str, Args, Keywords, ast.AST], Value]] = {}
         self.attributes: dict[str, Callable[[Interpreter, Any, str, ast.AST], Value | None]] = {}
         self.contexts: dict[str, Context] = {}
+        #: What going over a value of a kind gives next.
+        self.elements: dict[str, Callable[[Interpreter, Any, ast.AST], Value]] = {}
         #: A ``with`` block around a value of a kind that is read in a way of its own.
         self.blocks: dict[str, Callable[[Interpreter, Any, ast.With | ast.AsyncWith, int], None]] = {}
         #: A value of a kind is an operand or is formatted; it is the target of an augmented assignment; one of its

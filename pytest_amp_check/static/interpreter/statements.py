@@ -32,6 +32,7 @@ from .values import (
     Const,
     Frame,
     FunctionValue,
+    Generator,
     GradMode,
     Instance,
     Mapping,
@@ -349,8 +350,9 @@ def _for(at: Interpreter, node: ast.For | ast.AsyncFor) -> None:
         iterable.iterates == "range" and not selects(node.body, node.target) and _draws_anew(at, node)
     )
 
-    def bind() -> None:
+    def bind() -> int | None:
         assign(at, node.target, element_of(at, iterable, node.iter), anew=False)
+        return iterable.ended if isinstance(iterable, Generator) else None
 
     _loop(at, node, bind, None, pieces=pieces)
 
@@ -432,7 +434,7 @@ def _draws_anew(at: Interpreter, node: ast.For | ast.AsyncFor) -> bool:
 def _loop(
     at: Interpreter,
     node: ast.For | ast.AsyncFor | ast.While,
-    bind: Callable[[], None],
+    bind: Callable[[], int | None],
     test: ast.expr | None,
     *,
     pieces: bool,
@@ -459,7 +461,7 @@ def _loop(
     base = len(at.state.path)
     at.state.cur = head
     at.state.cur, past = branch(at, condition(at, test)) if test is not None else _over_data(at, head, first)
-    bind()
+    past = at.draft.join((past, bind()))
     at.read(body)
     del at.state.path[base:]
     _gather(at, loop.continues)
@@ -518,7 +520,7 @@ def _turn(at: Interpreter, head: int, first: int, truth: bool) -> None:
         at.draft.link(before, head, first, truth)
 
 
-def _carry(at: Interpreter, body: list[ast.stmt], loop: Loop, bind: Callable[[], None]) -> None:
+def _carry(at: Interpreter, body: list[ast.stmt], loop: Loop, bind: Callable[[], int | None]) -> None:
     """Let go of what a turn of the loop changes and the next one finds.
 
     A variable that holds a thing, or None, is worth a trial turn that shows what it holds after; others become
@@ -547,7 +549,7 @@ def _carried(at: Interpreter, value: Value, after: Value | None, name: str, key:
         formula = at.ask(("first turn", *key), "", frozenset())
         return join_values(at, formula, value, after, name)
     if not isinstance(value, (Const, Opaque)):
-        return value
+        return value.kept()
     at.serial += 1
     made = at.opaque(("carried", at.serial, name), name, key)
     start = value.value
@@ -560,7 +562,7 @@ def _carried(at: Interpreter, value: Value, after: Value | None, name: str, key:
 
 
 def _trial(
-    at: Interpreter, body: list[ast.stmt], loop: Loop, bind: Callable[[], None]
+    at: Interpreter, body: list[ast.stmt], loop: Loop, bind: Callable[[], int | None]
 ) -> tuple[dict[str, Value], dict[tuple[int, str], Value]]:
     """Read a turn of a loop without keeping its events."""
     after: list[Any] = []

@@ -114,6 +114,10 @@ class Value:
         """What it holds, or may be."""
         return ()
 
+    def kept(self) -> Value:
+        """The same where it is kept for later turns or calls, which may find another one of its kind there."""
+        return self
+
     def tensors(self) -> list[Tensor]:
         """The tensors that it is, or holds."""
         return []
@@ -351,6 +355,20 @@ class Ref(Value):
         return ("thing", self.thing.key)
 
 
+class Container(Ref):
+    """A module that holds others in order, as ``nn.Sequential`` does."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, thing: Thing, items: list[Value]) -> None:
+        super().__init__(thing)
+        self.items = items
+
+    def item(self, index: Value) -> Value | None:
+        place, size = index.value, len(self.items)
+        return self.items[place] if isinstance(place, int) and -size <= place < size else None
+
+
 class Engine(Ref):
     """The object through which a framework scales, unscales and steps; its thing is the scaler that it holds.
 
@@ -424,11 +442,14 @@ class ClassValue(Value):
 
 
 class Instance(Value):
-    """An object of a class of the project; its attributes are in the heap under ``key``."""
+    """An object of a class of the project; its attributes are in the heap under ``key``.
+
+    ``open`` says that any of its attributes may be given a value by a name that only a run knows.
+    """
 
     matters = True
 
-    __slots__ = ("cls", "key", "kind", "thing")
+    __slots__ = ("cls", "key", "kind", "open", "thing")
 
     def __init__(self, cls: Class, key: int, thing: Thing | None = None) -> None:
         super().__init__()
@@ -436,6 +457,7 @@ class Instance(Value):
         self.key = key
         self.thing = thing
         self.kind = "instance" if thing is None else "module instance"
+        self.open = False
 
     def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
         return ("instance", self.key)
@@ -466,7 +488,8 @@ class Tensor(Knowable):
     forward     the event of the first of those forwards
     low         the low-precision dtype that it has where those regions are enabled, "" if none, "?" if not known
     matmul      it comes from an op that autocast runs in the low-precision dtype
-    penalty     the event site of an autograd.grad of a scaled loss that it holds, with the scale still in
+    penalty     where the gradients that it holds of a scaled loss were taken, with the scale still in, the user's words
+                for that, and whether they were divided by an outdated scale
     opaque      it came in from outside the code that is read
     graded      it was computed from the gradient of a tensor, or may hold a loss scale for another reason
     is_loss     a loss function made it
@@ -513,7 +536,7 @@ class Tensor(Knowable):
         self.forward: Event | None = None
         self.low = ""
         self.matmul = False
-        self.penalty: object = None
+        self.penalty: tuple[ast.AST, dict[str, object], bool] | None = None
         self.opaque = False
         self.graded = False
         self.is_loss = False
@@ -611,16 +634,21 @@ class Params(Value):
 
 
 class Grad(Value):
-    """``p.grad`` of parameters."""
+    """``p.grad`` of parameters.
+
+    ``unscaled`` says that they were divided by the loss scale, ``by`` are the events that read the gradients from which
+    a number was computed that they were multiplied by, or divided.
+    """
 
     kind = "gradients"
 
-    __slots__ = ("params", "unscaled")
+    __slots__ = ("by", "params", "unscaled")
 
-    def __init__(self, params: Params, *, unscaled: bool = False) -> None:
+    def __init__(self, params: Params, *, unscaled: bool = False, by: tuple[Event, ...] = ()) -> None:
         super().__init__()
         self.params = params
         self.unscaled = unscaled
+        self.by = by
 
     def element(self) -> Grad:
         return self
@@ -630,17 +658,24 @@ class Grad(Value):
 
 
 class ScaleValue(Value):
-    """A number that is the loss scale, or its inverse."""
+    """A number that is the loss scale, or its inverse, read in the loops ``loops``.
+
+    ``lasting`` says that who holds it may have been given a later one.
+    """
 
     kind = "scale"
     matters = True
 
-    __slots__ = ("inverse", "scaler")
+    __slots__ = ("inverse", "lasting", "scaler")
 
-    def __init__(self, scaler: int, *, inverse: bool = False) -> None:
-        super().__init__()
+    def __init__(self, scaler: int, loops: frozenset[int], *, inverse: bool = False, lasting: bool = False) -> None:
+        super().__init__(loops)
         self.scaler = scaler
         self.inverse = inverse
+        self.lasting = lasting
+
+    def kept(self) -> ScaleValue:
+        return ScaleValue(self.scaler, self.loops, inverse=self.inverse, lasting=True)
 
 
 class StateDict(Value):
@@ -825,6 +860,30 @@ class HelperContext(Value):
         self.node = node
 
 
+class Generator(Value):
+    """A call of a generator function, of which nothing has run yet: who goes over it runs it from yield to yield.
+
+    ``gives`` is what it yields, where that is known. ``yields`` are the places where it does, each as the key of a test
+    whether it waits there: none, where what it does between them is nothing to the protocol. ``ended`` is the place
+    where the reading that was the last came to the end of its body.
+    """
+
+    kind = "generator"
+    matters = True
+
+    __slots__ = ("args", "ended", "func", "gives", "keywords", "node", "yields")
+
+    def __init__(self, func: FunctionValue, args: Args, keywords: Keywords, node: ast.AST) -> None:
+        super().__init__()
+        self.func = func
+        self.args = args
+        self.keywords = keywords
+        self.node = node
+        self.gives: list[Value] = []
+        self.yields: list[int] = []
+        self.ended: int | None = None
+
+
 class Truth(Knowable):
     """The value of a condition."""
 
@@ -934,12 +993,15 @@ class Frame:
 
 def merge_into(mapping: Mapping, value: Value) -> None:
     """What ``mapping.update(value)`` does: a dict, or pairs, or something that is not known."""
+    inner = value.open if isinstance(value, (Mapping, Sequence)) else True
+    if inner:
+        mapping.open = True
+        # What is not known may hold any of the keys: a constant of the first is a default.
+        mapping.items = {key: item for key, item in mapping.items.items() if not isinstance(item, Const)}
     if isinstance(value, Mapping):
         mapping.items.update(value.items)
-        mapping.open = mapping.open or value.open
         return
     pairs = value.items if isinstance(value, Sequence) else [value]
-    mapping.open = mapping.open or not isinstance(value, Sequence) or value.open
     for pair in pairs:
         if isinstance(pair, Sequence) and len(pair.items) == 2 and isinstance(pair.items[0], Const):
             mapping.items[pair.items[0].value] = pair.items[1]

@@ -9,7 +9,7 @@ from functools import partial
 from ...protocol import surface
 from ...protocol.events import UNKNOWN
 from ..interpreter.classes import BOUND, as_mapping
-from ..interpreter.expressions import Enumerated, attribute, element_of, operate
+from ..interpreter.expressions import Enumerated, Zipped, attribute, element_of, operate
 from ..interpreter.identity import structural
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import Handlers, Interpreter
@@ -19,6 +19,7 @@ from ..interpreter.values import (
     NONE,
     Args,
     Const,
+    Generator,
     Instance,
     Keywords,
     Mapping,
@@ -34,6 +35,7 @@ from ..interpreter.values import (
     merge_params,
 )
 from ..interpreter.wording import wording
+from ..project.module import names_any
 from .arguments import first_of, given_tensors, literal
 from .gradients import grad_used
 from .losses import is_uneven
@@ -72,6 +74,12 @@ def _counting(at: Interpreter, name: str, args: Args, start: Value) -> Opaque:
 
 
 def _zip(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    if any(isinstance(a, Generator) and a.yields for a in args):
+        turns = at.fresh(node, "zip")
+        turns.iterates = "zip"
+        turns.pieces = any(a.pieces for a in args)
+        at.of_file(Zipped)[turns.key] = args
+        return turns
     place = first_argument(node) or ast.Constant(0)
     zipped = Sequence([Sequence([element_of(at, a, place) for a in args])], open=True)
     zipped.pieces = any(a.pieces for a in args)
@@ -91,6 +99,17 @@ def _float(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Va
 def _getattr(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
     name = literal(args[1]) if len(args) >= 2 else UNKNOWN
     return attribute(at, args[0], name, node) if isinstance(name, str) and name is not UNKNOWN else None
+
+
+def _setattr(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """An attribute is given a value: where its name is not known, any of them may be."""
+    receiver, name = (args[0], literal(args[1])) if len(args) == 3 else (NONE, UNKNOWN)
+    if isinstance(receiver, Instance):
+        if isinstance(name, str) and name is not UNKNOWN:
+            at.store(receiver.key, name, args[2])
+        elif isinstance(node, ast.Call) and names_any(node.args[1]):
+            receiver.open = True
+    return NONE
 
 
 def _dict(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -128,6 +147,11 @@ def iterated(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> 
     if params:
         return merge_params(params)
     return args[0] if len(args) == 1 else None
+
+
+def _next(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    runs = bool(args) and isinstance(args[0], Generator)
+    return element_of(at, args[0], node) if runs else iterated(at, args, keywords, node)
 
 
 def chained(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -185,6 +209,7 @@ def register(handlers: Handlers) -> None:
         "bool": lambda at, args, keywords, node: Truth(truth(at, args[0] if args else NONE, "", node)),
         "isinstance": _isinstance,
         "getattr": _getattr,
+        "setattr": _setattr,
         "hasattr": lambda at, args, keywords, node: Const(True) if _has(args) else None,
         "dict": _dict,
         "vars": fields,
@@ -194,7 +219,8 @@ def register(handlers: Handlers) -> None:
         "max": _largest,
         "min": _largest,
         "chain": chained,
-        **dict.fromkeys(("list", "tuple", "set", "sorted", "reversed", "iter", "next"), iterated),
+        **dict.fromkeys(("list", "tuple", "set", "sorted", "reversed", "iter"), iterated),
+        "next": _next,
     }
     for name in ("int", "str", "len", "print", "format", "repr"):
         functions[name] = partial(_shown, name)

@@ -142,13 +142,17 @@ def grad_written(at: Interpreter, target: Grad, value: Value, node: ast.AST) -> 
     call = wording(node) if isinstance(node, ast.expr) else "this assignment"
     names = {"params": "p.grad", "call": call, **_owner_name(at, owners)}
     kind = _effect_of_writing(value, node)
-    if kind is not None:
+    if isinstance(value, Grad) and value.by and not value.unscaled:
+        # What is said of the clip need not be said of how its norm was read.
+        undo(tuple(x for x in value.by if x.kind == e.GRAD_READ or x.facts.get("measures_only")))
+        at.emit(e.CLIP, node, owners=owners, by_hand=True, names=names)
+    elif kind is not None:
         at.emit(kind, node, owners=owners, names=names)
     elif literal(value) is None:
         at.emit(e.ZERO_GRAD, node, owners=all_optimizers(at) if owners is None else owners, names=names)
     else:
         # Gradients that come from elsewhere (averaged over ranks, restored): whatever they are.
-        undo(value)
+        undo(value.readings)
         at.emit(e.HANDOFF, node, things=all_optimizers(at) if owners is None else owners, about=e.MATTERS)
 
 
@@ -231,12 +235,19 @@ def _parameter_written(at: Interpreter, receiver: Params, name: str, value: Valu
     return name in ("grad", "data")
 
 
+def _gradient_written(at: Interpreter, receiver: Grad, name: str, value: Value, target: ast.Attribute) -> bool:
+    if name == "data":
+        grad_written(at, receiver, value, target)
+    return name == "data"
+
+
 def register(handlers: Handlers) -> None:
     handlers.methods.update({"parameters": _params_method, "gradients": _grad_method})
     handlers.attributes["parameters"] = _params_attribute
     handlers.attributes["unknown"] = _unknown_attribute
     handlers.attributes["gradients"] = lambda at, grad, name, node: grad if name == "data" else at.fresh(node, name)
     handlers.written["parameters"] = _parameter_written
+    handlers.written["gradients"] = _gradient_written
     handlers.operands["gradients"] = grad_used
     handlers.augmented["gradients"] = grad_written
     handlers.item_written.append(_item_written)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ...protocol import events as e
 from ...protocol import surface
 from ...protocol.events import UNKNOWN, Thing
-from ...protocol.words import Words
+from ...protocol.words import Words, chain
 from ..interpreter.conditions import either
 from ..interpreter.dtypes import is_low
 from ..interpreter.expressions import operate, undo
@@ -16,6 +16,7 @@ from ..interpreter.forks import fork, on_each
 from ..interpreter.identity import divide, multiply
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.microbatches import PIECES
+from ..interpreter.state import Loop
 from ..interpreter.tensors import computed, foreign_tensor, in_region, low_result, region_device
 from ..interpreter.unknown import is_graded
 from ..interpreter.values import (
@@ -32,6 +33,7 @@ from ..interpreter.values import (
     Value,
 )
 from ..interpreter.wording import receiver_words, wording
+from ..project.syntax import walk
 from .arguments import given_tensors, literal, name_of, thing_of
 from .written import first_argument, first_words, receiver
 
@@ -129,7 +131,7 @@ def _tensor_method(at: Interpreter, tensor: Tensor, name: str, args: Args, keywo
     for attribute, value in changes:
         setattr(made, attribute, value)
     if name in FILLS:
-        fill(at, args[-1] if args else keywords.get("value"), tensor, node)
+        fill(at, args[-1] if args else keywords.get("value"), tensor, receiver_words(node), node)
     elif not changes and is_low(name, region_device(at)):
         made.matmul = True
     if name in LINEAR and not args:
@@ -203,17 +205,17 @@ def loss_names(scaler: object, node: ast.AST) -> dict[str, object]:
 def penalty(at: Interpreter, tensor: Tensor, node: ast.AST) -> None:
     penalty = tensor.penalty
     tensor.penalty = None
-    if isinstance(penalty, tuple):
-        place, names = penalty
-        at.emit(e.PENALTY, place, names=names)
+    if penalty is not None:
+        place, names, outdated = penalty
+        at.emit(e.PENALTY, place, outdated=outdated, names=names)
 
 
-def fill(at: Interpreter, value: Value | None, tensor: Tensor, node: ast.AST) -> None:
+def fill(at: Interpreter, value: Value | None, tensor: Tensor, words: object, node: ast.AST) -> None:
     number = literal(value)
     if not isinstance(number, (int, float)):
         return
     eligible = (tensor.matmul or bool(tensor.low)) and tensor.dtypes != {"bfloat16"}
-    at.emit(e.FILL, node, value=float(number), eligible=eligible, names={"call": wording(node)})
+    at.emit(e.FILL, node, value=float(number), eligible=eligible, names={"call": wording(node), "tensor": words})
 
 
 def whole(at: Interpreter, keys: frozenset[int]) -> frozenset[int]:
@@ -256,16 +258,22 @@ def loss_arithmetic(at: Interpreter, op: str, left: Value, right: Value, node: a
         return on_each(at, left, lambda value: operate(at, op, value, right, node))
     if _is_chosen(right):
         return on_each(at, right, lambda value: operate(at, op, left, value, node))
-    scaled = _scale_arithmetic(op, left, right)
+    scaled = _scale_arithmetic(at, op, left, right, node)
     if scaled is not None:
         return scaled
-    for side in (left, right):
-        if side.kind == "gradients":
-            return side
+    for side, other in ((left, right), (right, left)):
+        if isinstance(side, Grad):
+            return _grad_arithmetic(op, side, other)
     parts = [*left.tensors(), *right.tensors()]
     if parts:
         return _tensor_arithmetic(at, op, left, right, parts, node)
     return low_result(at, "matmul", [left, right]) if op == "@" else None
+
+
+def _grad_arithmetic(op: str, grad: Grad, other: Value) -> Grad:
+    """What an operator makes of gradients; by a number that comes from scaled gradients they are clipped."""
+    scaled = tuple(reading for reading in other.readings if not reading.facts.get("undone"))
+    return Grad(grad.params, unscaled=grad.unscaled, by=scaled) if op in ("*", "/") and scaled else grad
 
 
 def _is_chosen(value: Value) -> TypeGuard[Choice]:
@@ -273,23 +281,44 @@ def _is_chosen(value: Value) -> TypeGuard[Choice]:
     return isinstance(value, Choice) and any(option.kind in ("tensor", "scale") for option in value.alternatives())
 
 
-def _scale_arithmetic(op: str, left: Value, right: Value) -> Value | None:
+def _scale_arithmetic(at: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Value | None:
     """What an operator makes of the loss scale: with it gradients and losses are unscaled, or scaled."""
     scale, value = (left, right) if isinstance(left, ScaleValue) else (right, left)
     if not isinstance(scale, ScaleValue):
         return None
     divides = op == "/" and scale is right
     if divides and value.kind == "constant":
-        return ScaleValue(scale.scaler, inverse=not scale.inverse)
+        return ScaleValue(scale.scaler, scale.loops, inverse=not scale.inverse, lasting=scale.lasting)
     undone = (op == "*" and scale.inverse) or (divides and not scale.inverse)
     if isinstance(value, Grad):
         return Grad(value.params, unscaled=undone)
     tensors = value.tensors()
     if tensors:
-        return _scaled(Tensor.merge(tensors), scale.scaler if op == "*" else None, undone=undone)
-    if undone or divides:
-        undo(value)
-    return ScaleValue(scale.scaler, inverse=scale.inverse)
+        made = Tensor.merge(tensors)
+        if undone and made.penalty is not None and _is_outdated(at, scale):
+            made.penalty = (node, {**made.penalty[1], "call": wording(node)}, True)
+            penalty(at, made, node)
+        return _scaled(made, scale.scaler if op == "*" else None, undone=undone)
+    if value.readings:
+        # A norm over the scale, or the scale over a norm, is a number of true gradients.
+        undo(value.readings)
+        return at.fresh(node)
+    return ScaleValue(scale.scaler, scale.loops, inverse=scale.inverse, lasting=scale.lasting)
+
+
+def _is_outdated(at: Interpreter, scale: ScaleValue) -> bool:
+    """Whether a scale was read before a loop around in which update() changes it."""
+    return not scale.lasting and any(loop.key not in scale.loops and _updates(loop) for loop in at.state.loops)
+
+
+def _updates(loop: Loop) -> bool:
+    """Whether a scaler is updated in a loop."""
+    if loop.node is None or loop.frame is None:
+        return False
+    uses = loop.frame.module.uses
+    calls = (inner.func for inner in walk(loop.node) if isinstance(inner, ast.Call))
+    updated = [func.value for func in calls if isinstance(func, ast.Attribute) and func.attr == "update"]
+    return any(uses.get(chain(scaler) or "") == "scaler" for scaler in updated)
 
 
 def _scaled(made: Tensor, scaler: int | None, *, undone: bool) -> Tensor:

@@ -20,6 +20,7 @@ from ..interpreter.values import (
     Args,
     BoundMethod,
     Choice,
+    Container,
     FunctionValue,
     Instance,
     Keywords,
@@ -235,7 +236,8 @@ def _cast(at: Interpreter, thing: Thing, dtype: str, node: ast.AST) -> None:
 
 
 def torch_module(at: Interpreter, name: str, args: Args, node: ast.AST) -> Value:
-    parts = [v for v in args if isinstance(v, (Ref, Instance))]
+    held = args[0].items if len(args) == 1 and isinstance(args[0], Sequence) else args
+    parts = [v for v in held if isinstance(v, (Ref, Instance))]
     thing = at.thing(("module", at.place_key(node)), "module", "", at.site(node))
     kind = name.rpartition(".")[2]
     last = args[-1] if kind == "Sequential" and args else None
@@ -246,7 +248,8 @@ def torch_module(at: Interpreter, name: str, args: Args, node: ast.AST) -> Value
         parameter=kind == "Parameter" and all(value.full for value in args),
         wide=kind == "Parameter" and _has_dimensions(node),
     )
-    return Ref(thing)
+    ordered = kind in ("Sequential", "ModuleList") and len(parts) == len(held)
+    return Container(thing, held) if ordered else Ref(thing)
 
 
 def wrap_module(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:

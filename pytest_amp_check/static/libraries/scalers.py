@@ -52,7 +52,7 @@ def _scaler_method(at: Interpreter, scaler: Ref, name: str, args: Args, keywords
         return Truth(scaler.enabled) if not isinstance(scaler.enabled, bool) else Const(scaler.enabled)
     if name == "get_scale":
         at.of_graph(Costs).scale_reads[id(node)] = scaler.thing
-        return ScaleValue(scaler.thing.key)
+        return ScaleValue(scaler.thing.key, at.turning())
     if name == "state_dict":
         if not at.state.rescuing:  # an error may come at any moment: what is saved for it is what there is
             at.emit(e.SCALER_STATE, node, scaler.thing.key, names={"scaler": receiver_words(node)})

@@ -241,7 +241,7 @@ def _grad_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: 
     made = as_loss(bind(entry.parameters, args, keywords).get("outputs"))
     if made.scaler >= 0:
         scaler = at.program.things[made.scaler].name
-        made.penalty = (node, {"call": wording(node), "loss": first_words(node), "scaler": scaler})
+        made.penalty = (node, {"call": wording(node), "loss": first_words(node), "scaler": scaler}, False)
     made.scaler = -1
     made.uneven = False
     made.is_loss = False
@@ -261,7 +261,7 @@ def _fill_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: 
     value = bound.get("value") or bound.get("fill_value")
     if entry.name == "torch.where":
         value = next((bound[k] for k in ("input", "other") if literal(bound.get(k)) is not UNKNOWN), None)
-    fill(at, value, made, node)
+    fill(at, value, made, "x" if entry.name == "torch.where" else first_words(node), node)
     return made
 
 

@@ -109,7 +109,8 @@ RECORDS = frozenset({"dataclass", "attrs", "define", "frozen", "mutable", "Named
 class Class:
     """A class of the project: its methods, and where each attribute of its objects is assigned.
 
-    ``changed`` are the attributes that methods other than the constructor assign, ``counted`` those that grow.
+    ``changed`` are the attributes that methods other than the constructor assign, ``counted`` those that grow. ``open``
+    says that a method gives its objects attributes by names that only a run knows, which may be any of them.
     """
 
     __slots__ = (
@@ -117,6 +118,7 @@ class Class:
         "_changed",
         "_counted",
         "_looked",
+        "_open",
         "bases",
         "contexts",
         "methods",
@@ -136,6 +138,7 @@ class Class:
         self._changed: set[str] = set()
         self._counted: set[str] = set()
         self._looked = False
+        self._open = False
         self.words: frozenset[str] = frozenset()
         self.contexts: frozenset[str] = frozenset()
 
@@ -162,6 +165,11 @@ class Class:
         self._look()
         return self._counted
 
+    @property
+    def open(self) -> bool:
+        self._look()
+        return self._open
+
     def _look(self) -> None:
         """Look through the methods for what they assign, once somebody asks."""
         if not self._looked:
@@ -175,6 +183,7 @@ class Class:
             return
         me = parameters[0].arg
         for node in walk(method.node):
+            self._open = self._open or _sets_any(node, me)
             if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
                 self._changed.add(node.target.attr)
                 if isinstance(node.op, ast.Add):
@@ -184,6 +193,23 @@ class Class:
                     self._assigned.setdefault(left.attr, []).append((method, right))
                     if method.name != "__init__":
                         self._changed.add(left.attr)
+
+
+def _sets_any(node: ast.AST, me: str) -> bool:
+    """Whether a call gives an object attributes by names that may be any."""
+    match node:
+        case ast.Call(ast.Name("setattr"), [ast.Name(id=given), name, _]):
+            return given == me and names_any(name)
+        case ast.Call(ast.Attribute(ast.Attribute(ast.Name(id=given), "__dict__"), "update")):
+            return given == me
+        case ast.Call(ast.Attribute(ast.Call(ast.Name("vars"), [ast.Name(id=given)]), "update")):
+            return given == me
+    return False
+
+
+def names_any(name: ast.expr) -> bool:
+    """Whether the name of an attribute may be any: it is no text, and no part of it is one."""
+    return isinstance(name, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
 
 
 def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:

@@ -22,7 +22,7 @@ RULE = Rule(
             witness=(BACKWARD,),
             next_turn=True,
             unless="divided-elsewhere",
-            vague="step@undivided-vague",
+            otherwise=(("vague", "step@undivided-vague"),),
             any_precision=True,
         ),
         "step@undivided-vague": Fault(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...events import FORWARD
 from ...rule import BOTH, INFO, WARNING, Fault, Rule
 
 RULE = Rule(
@@ -14,12 +15,16 @@ RULE = Rule(
     faults={
         "loss@outside": Fault(
             "`{call}` computes the loss outside autocast, in float16, where a scaled gradient overflows: move it"
-            " into the region of the forward, or give it the output as `.float()`"
+            " into the region of the forward, or give it the output as `.float()`",
+            witness=(FORWARD,),
+            reads=True,
         ),
         "loss@outside-bf16": Fault(
             "`{call}` computes the loss outside autocast, in bfloat16 with its 8 bits of precision: move it into"
             " the region of the forward, or give it the output as `.float()`",
             INFO,
+            witness=(FORWARD,),
+            reads=True,
         ),
     },
     why="""\

@@ -27,7 +27,7 @@ RULE = Rule(
     faults={
         "fill:overflow": Fault(
             "`{call}` writes {value} into a tensor that may be float16, which ends at 65504: write"
-            " `torch.finfo(x.dtype).{limit}` of the tensor x instead"
+            " `torch.finfo({tensor}.dtype).{limit}` instead"
         ),
     },
     why="""\

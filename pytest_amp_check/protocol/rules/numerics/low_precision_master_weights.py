@@ -8,7 +8,7 @@ from ...rule import BOTH, ERROR, WARNING, Fault, Rule, Verdicts
 
 def _cast_of_trained(program: Program) -> Verdicts:
     trained = program.facts.get("trained_modules", frozenset())
-    scaled = bool(program.facts.get("live_scalers"))
+    scaled = program.facts.get("scaled_modules", trained if program.facts.get("live_scalers") else frozenset())
     for graph in program.graphs:
         for node in graph.nodes:
             event = node.event
@@ -17,7 +17,7 @@ def _cast_of_trained(program: Program) -> Verdicts:
             if not event.facts.get("trained", True):
                 continue  # a cast for inference, of a module that other code trains
             dtype = event.facts.get("dtype")
-            if dtype == "float16" and scaled:
+            if dtype == "float16" and event.subject in scaled:
                 yield "cast:trained-scaled", event, {"dtype": dtype}, ()
             elif dtype in ("float16", "bfloat16"):
                 yield "cast:trained", event, {"dtype": dtype}, ()

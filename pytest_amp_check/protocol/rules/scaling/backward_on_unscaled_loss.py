@@ -27,7 +27,7 @@ RULE = Rule(
             blame=(BACKWARD,),
             unscaled=True,
             witness=(BACKWARD,),
-            given="step@raw-given",
+            otherwise=(("given", "step@raw-given"),),
         ),
         "step@raw-given": Fault(
             "`{loss}` runs backward without the loss scale, yet `{scaler}.step({optimizer})` divides its gradients by "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, CLIP, Event, Program
+from ...events import BACKWARD, CLIP, SCALER_STEP, Event, Program
 from ...fix import SAFE
 from ...rule import ERROR, Fault, Labels, Rule
 
@@ -29,6 +29,17 @@ RULE = Rule(
             blame=(CLIP,),
             each=True,
             witness=(BACKWARD,),
+            otherwise=(("by_hand", "clip@scaled-by-hand"),),
+        ),
+        "clip@scaled-by-hand": Fault(
+            "`{call}` clips gradients by a norm that is still multiplied by the loss scale: "
+            "call `{scaler}.unscale_({optimizer})` before the norm is taken",
+            witness=(BACKWARD,),
+        ),
+        "clip@stepped": Fault(
+            "`{call}` clips gradients that `{scaler}.step({optimizer})` has used already, so that nothing is clipped: "
+            "clip them between `{scaler}.unscale_({optimizer})` and the step",
+            witness=(SCALER_STEP,),
         ),
         "clip:beside": Fault(
             "`{call}` clips gradients that `{scaler}` keeps multiplied by the loss scale, and no method unscales them: "

@@ -26,6 +26,12 @@ RULE = Rule(
             witness=(BACKWARD,),
             unless="one-scaler",
         ),
+        "step@another": Fault(
+            "`{call}` divides gradients of `{optimizer}` by its own scale, and another scaler has scaled them: "
+            "use the scaler that scaled the loss",
+            witness=(BACKWARD,),
+            unless="same-scaler",
+        ),
     },
     why="""\
 `scaler.step()` divides every gradient by one number, the loss scale. A term that was added without the scale is divided

@@ -7,7 +7,7 @@ from ...rule import ERROR, Fault, Labels, Rule
 
 
 def _penalty(event: Event, program: Program) -> Labels:
-    yield "penalty@scaled", {}
+    yield "penalty@outdated" if event.facts.get("outdated") else "penalty@scaled", {}
 
 
 RULE = Rule(
@@ -21,6 +21,10 @@ RULE = Rule(
         "penalty@scaled": Fault(
             "Gradients of a scaled loss enter a new loss while they are still multiplied by the loss scale: "
             "multiply them by `1.0 / {scaler}.get_scale()` first"
+        ),
+        "penalty@outdated": Fault(
+            "`{call}` takes out a loss scale that was read before the loop in which `{scaler}.update()` changes it: "
+            "read `{scaler}.get_scale()` in the same turn as the gradients"
         ),
     },
     why="""\

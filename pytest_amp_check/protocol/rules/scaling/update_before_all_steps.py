@@ -21,6 +21,14 @@ RULE = Rule(
             witness=(BACKWARD,),
             unless="another-scaler",
         ),
+        "update@aged": Fault(
+            "`{scaler}.update()` changes the scale before `{optimizer}` is stepped, which holds gradients of the old "
+            "one if the backward before reaches it: step every optimizer first, then update once",
+            blame=(UPDATE,),
+            witness=(BACKWARD,),
+            unless="another-scaler",
+            possible=True,
+        ),
         "update@nothing": Fault(
             "`{scaler}.update()` finds no step or unscale_ since the last update, so torch raises: "
             "call it once per iteration, after `{scaler}.step({optimizer})`",
