@@ -458,6 +458,7 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False) -> Rea
         reached = read_module(module, program, tree)
         survey(program)
         module.release()
+        own = own or any(thing.role == "autocast" for thing in program.things)  # in another file, which was read
         program.facts["enters_autocast"] = own or (bool(program.facts["live_scalers"]) and tree.may_enter(path))
         return Reading(path, check(program), reached, ours=Suppressions.ours_in(text))
     finally:

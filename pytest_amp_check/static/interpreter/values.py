@@ -378,11 +378,12 @@ class Engine(Ref):
 
 
 class Divisor(NamedTuple):
-    """What a loss was divided by: the identity of the number, the user's words for it, and where."""
+    """What a number was divided by: its identity, the user's words for it, where, and whether it is written there."""
 
     key: object
     words: object
     site: Site
+    written: bool
 
 
 class FunctionValue(Value):

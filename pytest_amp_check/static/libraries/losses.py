@@ -146,14 +146,23 @@ def _scaled_by(at: Interpreter, tensor: Tensor, name: str, args: Args, node: ast
     return result
 
 
-def backward(at: Interpreter, tensor: Tensor, node: ast.AST, gradient: Value | None = None) -> None:
-    """A tensor runs backward, from ones or from a gradient that is given, which may be scaled already."""
+def backward(
+    at: Interpreter,
+    tensor: Tensor,
+    node: ast.AST,
+    gradient: Value | None = None,
+    names: dict[str, object] | None = None,
+) -> None:
+    """A tensor runs backward, from ones or from a gradient that is given, which may be scaled already.
+
+    ``names`` are the words for it where it is no ``backward()`` that does so.
+    """
     if tensor.penalty is not None:
         penalty(at, tensor, node)
     for listener in at.handlers.backward_run:
         listener(at, tensor, node)
     scaler = tensor.scaler if tensor.scaler >= 0 else None
-    names = _names_of_backward(node)
+    names = dict(names) if names is not None else _names_of_backward(node)
     averaged = None
     replicated = averaged_over(at, tensor)
     if replicated is not None:
