@@ -1556,7 +1556,61 @@ case(
 case("own mean squared error bad", loop("loss = ((model(x) - y) ** 2).mean()", mark=UNDIVIDED))
 case("torch.mean bad", loop("loss = torch.mean(torch.abs(model(x) - y))", mark=UNDIVIDED))
 case("own sum good", loop("loss = ((model(x) - y) ** 2).sum()"))
-case("own sum over elements good", loop("out = model(x)\nloss = ((out - y) ** 2).sum() / out.numel()"))
+case("own mean over elements bad", loop("out = model(x)\nloss = ((out - y) ** 2).sum() / out.numel()", mark=UNDIVIDED))
+case(
+    "own mean over a mask bad",
+    loop("mask = (y > 0).float()\nloss = ((model(x) - y) ** 2 * mask).sum() / (mask.sum() + 1e-8)", mark=UNDIVIDED),
+)
+case(
+    "own mean over a mask, divided good",
+    loop("mask = (y > 0).float()\nloss = ((model(x) - y) ** 2 * mask).sum() / mask.sum() / k"),
+)
+case(
+    "own mean over a mask that is known before, divided good",
+    loop("mask = (y > 0).float()\nloss = ((model(x) - y) ** 2 / k * mask).sum() / mask.sum().clamp(min=1)"),
+)
+case(
+    "a sum over what a batch says is the total of its window good",
+    loop("loss = F.cross_entropy(model(x), y, reduction='sum') / y.items_in_window"),
+)
+case(
+    "a sum over what a function counts good",
+    loop("loss = F.cross_entropy(model(x), y, reduction='sum') / tokens_of_the_window(y)"),
+)
+case(
+    "a sum over a size and the number of micro-batches good",
+    loop("loss = F.cross_entropy(model(x), y, reduction='sum') / (len(x) * k)"),
+)
+case(
+    "a sum over the size of the batch bad",
+    loop("loss = F.cross_entropy(model(x), y, reduction='sum') / x.shape[0]", mark=UNDIVIDED),
+)
+case(
+    "the mean of weighted sums bad",
+    loop(
+        "loss = F.cross_entropy(model(x), y, reduction='none')\n"
+        "loss = ((loss * y.weight).sum(dim=[1, 2]) / y.weight.sum(dim=[1, 2])).mean()",
+        mark=UNDIVIDED,
+    ),
+)
+case(
+    "a sum over the samples of the whole window good",
+    """
+def train(model, windows, optimizer):
+    scaler = GradScaler("cuda")
+    for window in windows:
+        total = sum(len(y) for _, y in window)
+        whole = window.targets.numel()
+        for x, y in window:
+            with autocast("cuda"):
+                loss = F.cross_entropy(model(x), y, reduction="sum") / whole
+            scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        print(total)
+""",
+)
 case(
     "mean over chunks count good",
     """
