@@ -399,6 +399,9 @@ class _Judge(Judge):
         words = []
         for key, truth in event.guards:
             text = str(self.graph.tests[key].text)
+            inner = text.removeprefix("not (").removesuffix(")")
+            if f"not ({inner})" == text:
+                text, truth = inner, not truth
             if text:
                 words.append(f"`{text}` is {'true' if truth else 'false'}")
         return "when " + " and ".join(words[-2:]) if words else ""
