@@ -431,7 +431,7 @@ INDEX: tuple[Listing, ...] = (
         ("scale:below-one", "scale:skips-in-a-row", "scale:skip-rate"),
     ),
     (
-        ("AMP901", "deprecated-amp-api", "migration", "warning", "static", True, "safe"),
+        ("AMP901", "deprecated-amp-api", "migration", "info", "static", True, "safe"),
         ("autocast", "scaler", "custom_fwd", "custom_bwd", "clip_grad_norm"),
         ("deprecated",),
         (),
