@@ -48,8 +48,8 @@ def test_deprecated_names_of_a_file_are_told_in_one_sentence() -> None:
     found = [deprecated("a.py", 3), finding("a.py", 4), deprecated("a.py", 9), deprecated("b.py", 2)]
     assert text.plain(text.concise(found)) == [
         (
-            "a.py:3:5: AMP901 [info] deprecated-amp-api: Deprecated AMP entry points are used in 2 places (lines 3, 9): "
-            "use those of `torch.amp`\n"
+            "a.py:3:5: AMP901 [info] deprecated-amp-api: Deprecated AMP entry points are used in 2 places "
+            "(lines 3, 9): use those of `torch.amp`\n"
         ),
         "a.py:4:5: AMP201 [error] clip-before-unscale: gradients are scaled: unscale first\n",
         "b.py:2:5: AMP901 [info] deprecated-amp-api: old 2\n",
