@@ -455,6 +455,7 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False) -> Rea
         own = around or any("autocast" in name for name in module.identifiers)
         program.facts["float16"] = tree.float16
         program.facts["lightning16"] = tree.lightning16
+        program.facts["resumes"] = tree.resumes
         reached = read_module(module, program, tree)
         survey(program)
         module.release()

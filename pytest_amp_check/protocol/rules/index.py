@@ -288,7 +288,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         ("save",),
-        ("save:no-scaler", "save:no-scaler-object"),
+        ("save:no-scaler", "save:no-scaler-object", "save:no-scaler-unresumed"),
     ),
     (
         ("AMP402", "scaler-state-invalid", "checkpoint", "warning", "both", True, ""),
