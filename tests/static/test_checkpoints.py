@@ -89,7 +89,7 @@ def test_checkpoints_across_files(title: str, tmp_path: Path) -> None:
         ("def resume(model, path):\n    model.load_state_dict(torch.load(path))\n", "info"),
         ("def resume(optimizer, path):\n    optimizer.load_state_dict(torch.load(path)['opt'])\n", "warning"),
         (
-            "def resume(opts, states):\n    for o, s in zip(opts, states['optimizers']):\n        o.load_state_dict(s)\n",
+            "def resume(opts, held):\n    for o, s in zip(opts, held['optimizers']):\n        o.load_state_dict(s)\n",
             "warning",
         ),
     ],
