@@ -364,10 +364,6 @@ class Interpreter:
             made = self.things[key] = self.program.thing(role, name, site)
         return made
 
-    def used_as(self, value: Opaque) -> Thing | None:
-        """What an unknown value was recognised as by its use, here or in another file that it was handed to."""
-        return self.things.get(("used", value.key))
-
     def place_key(self, node: ast.AST) -> tuple[object, ...]:
         """A key for what is made at a place: the syntax node and the calls that led there."""
         chain: list[object] = [id(node)]

@@ -65,7 +65,7 @@ class Contents:
 
     def __init__(self, at: Interpreter) -> None:
         self._attributes = at.attributes
-        self._used_as = at.used_as
+        self._things = at.things
         #: What the user calls each optimizer whose state it holds, and the keys of those that are known.
         self.optimizers: list[str] = []
         self.owners: list[int] = []
@@ -116,7 +116,8 @@ class Contents:
     def state(self, state: StateDict, key: str | None, depth: int) -> None:
         """The state of something."""
         owner = next((v for v in state.of.alternatives() if isinstance(v, Ref)), state.of)
-        used = self._used_as(owner) if isinstance(owner, Opaque) else None
+        # What is unknown here may have been recognised by its use, in another file that it was handed to.
+        used = self._things.get(("used", owner.key)) if isinstance(owner, Opaque) else None
         owner = Ref(used) if used is not None else owner
         if isinstance(owner, Opaque):
             self._unknown_state(owner, key)
