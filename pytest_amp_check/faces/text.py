@@ -36,6 +36,8 @@ STYLES = {
 FLAGS = {SAFE: "--fix", UNSAFE: "--fix --unsafe-fixes"}
 #: Lines of source shown before and after the blamed ones.
 AROUND = 1
+#: Places listed of several findings that are told together.
+PLACES = 12
 #: Blamed lines shown of one range, and characters shown of one line.
 TALL, WIDE = 5, 160
 TAB = "    "
@@ -141,8 +143,11 @@ def plain(lines: Iterable[Line]) -> list[str]:
     return ["".join(piece for piece, _ in line) + "\n" for line in lines]
 
 
-def headline(finding: Finding, *, unsafe: bool = False) -> Line:
-    """A finding in one line, marked where a fix can be made: a safe one, or any where ``unsafe`` ones may be, too."""
+def headline(finding: Finding, *, unsafe: bool = False, message: str = "") -> Line:
+    """A finding in one line, marked where a fix can be made: a safe one, or any where ``unsafe`` ones may be, too.
+
+    ``message`` is what it says of several of them.
+    """
     fixable = finding.fix is not None and (unsafe or finding.fix.applicability == SAFE)
     return [
         (_printable(finding.filename), "path"),
@@ -152,18 +157,52 @@ def headline(finding: Finding, *, unsafe: bool = False) -> Line:
         (" [*]" if fixable else "", "command"),
         (" [", ""),
         (finding.severity, finding.severity),
-        (f"] {finding.name}: {_printable(finding.message)}", ""),
+        (f"] {finding.name}: {_printable(message or finding.message)}", ""),
     ]
 
 
 def concise(findings: Iterable[Finding], *, unsafe: bool = False) -> list[Line]:
-    return [headline(finding, unsafe=unsafe) for finding in findings]
+    return [
+        headline(_first(group), unsafe=unsafe, message=_of_all(group) if len(group) > 1 else "")
+        for group in _gathered(findings)
+    ]
+
+
+def _gathered(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Findings one by one, and those of one file together of which their rule tells in one sentence."""
+    from ..protocol.rules import RULES
+
+    groups: dict[object, list[Finding]] = {}
+    for number, finding in enumerate(findings):
+        together = finding.code in RULES and RULES[finding.code].together
+        groups.setdefault((finding.filename, finding.code) if together else number, []).append(finding)
+    return list(groups.values())
+
+
+def _first(group: Sequence[Finding]) -> Finding:
+    """The finding that stands for several: the first that can be put right, where there is one."""
+    return next((finding for finding in group if finding.fix is not None), group[0])
+
+
+def _of_all(group: Sequence[Finding]) -> str:
+    """What is said of several findings of one rule in one file, with their lines."""
+    from ..protocol.rules import RULES
+
+    shown = [f"cell {f.cell} line {f.line}" if f.cell is not None else str(f.line) for f in group[:PLACES]]
+    more = f" and {len(group) - PLACES:,} more" if len(group) > PLACES else ""
+    lines = "" if group[0].cell is not None else "lines "
+    places = f"{len(group):,} places ({lines}{', '.join(shown)}{more})"
+    return RULES[group[0].code].together.format(places=places)
 
 
 def full(findings: Iterable[Finding], sources: Sources, *, unsafe: bool = False) -> list[Line]:
     lines: list[Line] = []
-    for finding in findings:
-        lines += [*one(finding, sources, unsafe=unsafe), []]
+    for group in _gathered(findings):
+        first = _first(group)
+        if len(group) == 1:
+            lines += [*one(first, sources, unsafe=unsafe), []]
+        else:
+            lines += [headline(first, unsafe=unsafe, message=_of_all(group)), *_help(first), []]
     return lines
 
 
@@ -193,11 +232,16 @@ def one(finding: Finding, sources: Sources, *, unsafe: bool = False) -> list[Lin
         for site in finding.site.frames()[:-1]:
             lines.append([("    ", ""), (_printable(site.place), "")])
             lines += _quoted(site, sources)
+    return lines + _help(finding)
+
+
+def _help(finding: Finding) -> list[Line]:
+    """The fix of a finding, and the command that says more."""
+    lines: list[Line] = []
     if finding.fix is not None:
         flags = f" ({FLAGS[finding.fix.applicability]})"
         lines.append([("  fix: ", "dim"), (_printable(finding.fix.message), ""), (flags, "dim")])
-    lines.append([("  help: ", "dim"), (f"amp-check explain {finding.code}", "command")])
-    return lines
+    return [*lines, [("  help: ", "dim"), (f"amp-check explain {finding.code}", "command")]]
 
 
 def _called(site: Site) -> str:

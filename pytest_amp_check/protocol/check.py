@@ -558,6 +558,8 @@ class _Judge(Judge):
         words = []
         for key, truth in event.guards:
             text = str(self.graph.tests[key].text)
+            inner = text.removeprefix("not (").removesuffix(")")
+            denied = f"not ({inner})" == text
             if text:
-                words.append(f"`{text}` is {'true' if truth else 'false'}")
+                words.append(f"`{inner if denied else text}` is {'true' if truth is not denied else 'false'}")
         return "when " + " and ".join(words[-2:]) if words else ""

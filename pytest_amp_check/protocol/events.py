@@ -253,8 +253,8 @@ THINGS = {
 }
 #: What may be known of a program as a whole.
 PROGRAM = (
-    "averaged enters_autocast float16 handed left_scalers lightning16 live_scalers scaled_modules scaler_dtypes "
-    "scales_apart trained_modules unread"
+    "averaged enters_autocast float16 handed left_scalers lightning16 live_scalers resumes scaled_modules "
+    "scaler_dtypes scales_apart trained_modules unread"
 )
 
 # What code that cannot be read may do to gradients, as far as its name tells.

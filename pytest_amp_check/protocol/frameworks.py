@@ -35,6 +35,7 @@ GIVE_BACK = "give-back"
 AUTOCAST = "autocast"
 NO_EFFECT = "no-effect"  # a context, or a call, that changes nothing of the protocol
 STATE = "state"
+LOAD = "load"  # of the state of its scaler
 SAVE = "save"
 
 
@@ -176,7 +177,7 @@ FRAMEWORKS = {
             "step@raw": "call `self.manual_backward({loss})`",
         },
     ),
-    "timm": Framework("timm", _methods(state="state_dict", no_effect="load_state_dict")),
+    "timm": Framework("timm", _methods(state="state_dict", load="load_state_dict")),
     "mmengine": Framework(
         "mmengine",
         _methods(

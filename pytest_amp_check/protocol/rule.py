@@ -143,6 +143,8 @@ class Rule:
     on          event kind -> judge of that event alone.
     whole       event kind -> judge of a whole program, asked where the program has an event of that kind.
     default     whether the rule is on without being selected.
+    together    the sentence that tells people of all its places in one file, where one for each would bury the rest;
+                ``{places}`` are their lines. Empty where each is told by itself, as in what machines read.
     """
 
     __slots__ = (
@@ -161,6 +163,7 @@ class Rule:
         "silent",
         "sources",
         "summary",
+        "together",
         "whole",
         "why",
         "words",
@@ -187,6 +190,7 @@ class Rule:
         whole: Mapping[str, WholeJudge] | None = None,
         default: bool = True,
         applicability: str = "",
+        together: str = "",
     ) -> None:
         missing = [
             k for k, v in (("bad", bad), ("good", good), ("why", why), ("harm", harm), ("fix", fix)) if not v.strip()
@@ -218,6 +222,7 @@ class Rule:
         self.whole = dict(whole or {})
         self.default = default
         self.applicability = applicability
+        self.together = together
 
     def as_dict(self) -> dict[str, Any]:
         """The rule as plain data, for ``amp-check rules --output-format json``."""

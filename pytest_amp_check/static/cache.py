@@ -141,7 +141,7 @@ class Cache:
         listed = repr((tops, list(self._written))).encode("utf-8", "backslashreplace")
         self._layout = source_files.digest(listed)
         self.moved = self._alone or self._layout != self._led
-        self._now = [tree.float16, tree.lightning16]
+        self._now = [tree.float16, tree.lightning16, tree.resumes]
         self._changed = {path for path, row in self._old.items() if self._differs(path, row)}
         self._changed.update(path for path in self._written if path not in self._old or path not in self._new)
         if self._facts != self._now:
@@ -317,15 +317,16 @@ def _digest(row: Any) -> Any:
 
 def _shown(look: Prefiltered) -> list[Any]:
     """A look as a list that JSON can hold."""
-    flags = [look.speaks, look.autocast, look.float16, look.lightning16]
+    flags = [look.speaks, look.autocast, look.float16, look.lightning16, look.resumes]
     names = [None if n is None else sorted(x.decode("latin-1") for x in n) for n in (look.classes, look.bases)]
     imports = None if look.imports is None else sorted(x.decode("latin-1") for x in look.imports)
     return [look.size, *flags, *names, imports]
 
 
 def _seen(path: str, row: list[Any]) -> Prefiltered:
-    _, digest, size, speaks, autocast, float16, lightning16, classes, bases, imports = row
-    look = Prefiltered(path, int(size), (truth(autocast), truth(float16), truth(lightning16)), speaks=truth(speaks))
+    _, digest, size, speaks, autocast, float16, lightning16, resumes, classes, bases, imports = row
+    facts = (truth(autocast), truth(float16), truth(lightning16), truth(resumes))
+    look = Prefiltered(path, int(size), facts, speaks=truth(speaks))
     look.digest = text(digest)
     look.classes, look.bases, look.imports = _names(classes), _names(bases), _names(imports)
     return look

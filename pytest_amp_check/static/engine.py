@@ -478,11 +478,13 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False, spots:
         own = around or any("autocast" in name for name in module.identifiers)
         program.facts["float16"] = tree.float16
         program.facts["lightning16"] = tree.lightning16
+        program.facts["resumes"] = tree.resumes
         passed = Passed() if spots else None
         listed = census(module) if spots else []
         reached = read_module(module, program, tree, passed)
         survey(program)
         module.release()
+        own = own or any(thing.role == "autocast" for thing in program.things)  # in another file, which was read
         program.facts["enters_autocast"] = own or (bool(program.facts["live_scalers"]) and tree.may_enter(path))
         reading = Reading(path, check(program), reached, ours=Suppressions.ours_in(text))
         if passed is not None:

@@ -40,6 +40,38 @@ def full(*findings: Finding, script: str = SCRIPT) -> str:
     return "".join(text.plain(text.full(findings, text.Sources({"train.py": script}))))
 
 
+def deprecated(path: str, line: int, **more: Any) -> Finding:
+    return finding(path, line, code="AMP901", name="deprecated-amp-api", severity="info", message=f"old {line}", **more)
+
+
+def test_deprecated_names_of_a_file_are_told_in_one_sentence() -> None:
+    found = [deprecated("a.py", 3), finding("a.py", 4), deprecated("a.py", 9), deprecated("b.py", 2)]
+    assert text.plain(text.concise(found)) == [
+        (
+            "a.py:3:5: AMP901 [info] deprecated-amp-api: Deprecated AMP entry points are used in 2 places "
+            "(lines 3, 9): use those of `torch.amp`\n"
+        ),
+        "a.py:4:5: AMP201 [error] clip-before-unscale: gradients are scaled: unscale first\n",
+        "b.py:2:5: AMP901 [info] deprecated-amp-api: old 2\n",
+    ]
+
+
+def test_full_shows_no_frame_for_findings_that_are_told_together() -> None:
+    assert full(deprecated("train.py", 4), deprecated("train.py", 5)) == (
+        "train.py:4:5: AMP901 [info] deprecated-amp-api: Deprecated AMP entry points are used in 2 places "
+        "(lines 4, 5): use those of `torch.amp`\n"
+        "  help: amp-check explain AMP901\n"
+        "\n"
+    )
+
+
+def test_many_places_are_counted_and_those_of_a_notebook_have_their_cells() -> None:
+    (line,) = text.plain(text.concise([deprecated("train.py", number) for number in range(1, 16)]))
+    assert "in 15 places (lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 3 more)" in line
+    (line,) = text.plain(text.concise([deprecated("n.ipynb", 2, cell=1), deprecated("n.ipynb", 7, cell=4)]))
+    assert "in 2 places (cell 1 line 2, cell 4 line 7)" in line
+
+
 def test_full_shows_frame_marks_witness_and_the_next_command() -> None:
     steps = (
         Step(Site("train.py", 4, 4, 4, 37), "the loss is scaled"),

@@ -1556,7 +1556,61 @@ case(
 case("own mean squared error bad", loop("loss = ((model(x) - y) ** 2).mean()", mark=UNDIVIDED))
 case("torch.mean bad", loop("loss = torch.mean(torch.abs(model(x) - y))", mark=UNDIVIDED))
 case("own sum good", loop("loss = ((model(x) - y) ** 2).sum()"))
-case("own sum over elements good", loop("out = model(x)\nloss = ((out - y) ** 2).sum() / out.numel()"))
+case("own mean over elements bad", loop("out = model(x)\nloss = ((out - y) ** 2).sum() / out.numel()", mark=UNDIVIDED))
+case(
+    "own mean over a mask bad",
+    loop("mask = (y > 0).float()\nloss = ((model(x) - y) ** 2 * mask).sum() / (mask.sum() + 1e-8)", mark=UNDIVIDED),
+)
+case(
+    "own mean over a mask, divided good",
+    loop("mask = (y > 0).float()\nloss = ((model(x) - y) ** 2 * mask).sum() / mask.sum() / k"),
+)
+case(
+    "own mean over a mask that is known before, divided good",
+    loop("mask = (y > 0).float()\nloss = ((model(x) - y) ** 2 / k * mask).sum() / mask.sum().clamp(min=1)"),
+)
+case(
+    "a sum over what a batch says is the total of its window good",
+    loop("loss = F.cross_entropy(model(x), y, reduction='sum') / y.items_in_window"),
+)
+case(
+    "a sum over what a function counts good",
+    loop("loss = F.cross_entropy(model(x), y, reduction='sum') / tokens_of_the_window(y)"),
+)
+case(
+    "a sum over a size and the number of micro-batches good",
+    loop("loss = F.cross_entropy(model(x), y, reduction='sum') / (len(x) * k)"),
+)
+case(
+    "a sum over the size of the batch bad",
+    loop("loss = F.cross_entropy(model(x), y, reduction='sum') / x.shape[0]", mark=UNDIVIDED),
+)
+case(
+    "the mean of weighted sums bad",
+    loop(
+        "loss = F.cross_entropy(model(x), y, reduction='none')\n"
+        "loss = ((loss * y.weight).sum(dim=[1, 2]) / y.weight.sum(dim=[1, 2])).mean()",
+        mark=UNDIVIDED,
+    ),
+)
+case(
+    "a sum over the samples of the whole window good",
+    """
+def train(model, windows, optimizer):
+    scaler = GradScaler("cuda")
+    for window in windows:
+        total = sum(len(y) for _, y in window)
+        whole = window.targets.numel()
+        for x, y in window:
+            with autocast("cuda"):
+                loss = F.cross_entropy(model(x), y, reduction="sum") / whole
+            scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        print(total)
+""",
+)
 case(
     "mean over chunks count good",
     """
@@ -3111,6 +3165,117 @@ def train(model, loader, optimizer):
 """,
 )
 
+# Scalers in a wrapper of which only the name is known: they scale, run backward and, where it is the time, step.
+case(
+    "a wrapper from elsewhere that is told when to update bad",
+    """
+def train_one_epoch(model, criterion, loader, optimizer, loss_scaler, max_norm, k):
+    optimizer.zero_grad()
+    for i, (x, y) in enumerate(loader):
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        if not math.isfinite(loss.item()):
+            raise SystemExit(1)
+        norm = loss_scaler(  # AMP301
+            loss, optimizer, clip_grad=max_norm, parameters=model.parameters(), update_grad=(i + 1) % k == 0)
+        if (i + 1) % k == 0:
+            optimizer.zero_grad()
+""",
+)
+case(
+    "a wrapper from elsewhere that is told when to update good",
+    """
+def train_one_epoch(model, criterion, loader, optimizer, loss_scaler, max_norm, k):
+    optimizer.zero_grad()
+    for i, (x, y) in enumerate(loader):
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        loss /= k
+        norm = loss_scaler(
+            loss, optimizer, clip_grad=max_norm, parameters=model.parameters(), update_grad=(i + 1) % k == 0)
+        if (i + 1) % k == 0:
+            optimizer.zero_grad()
+        print(loss.item(), norm, loss_scaler.state_dict()["scale"])
+""",
+)
+case(
+    "a wrapper from elsewhere that updates each time good",
+    """
+def train_one_epoch(model, criterion, loader, optimizer, loss_scaler):
+    for i, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        loss_scaler(loss, optimizer, parameters=model.parameters())
+        if (i + 1) % 100 == 0:
+            print(loss.item())
+""",
+)
+case(
+    "a trainer that holds a wrapper from elsewhere bad",
+    """
+class Trainer:
+    def __init__(self, model, optimizer, loss_scaler, config):
+        self.model, self.optimizer, self.loss_scaler, self.config = model, optimizer, loss_scaler, config
+
+    def epoch(self, loader, criterion):
+        for i, (x, y) in enumerate(loader):
+            with autocast("cuda"):
+                loss = criterion(self.model(x), y)
+            update = (i + 1) % self.config.accumulate == 0 or i + 1 == len(loader)
+            self.loss_scaler(loss, self.optimizer, parameters=self.model.parameters(), need_update=update)  # AMP301
+            if update:
+                self.optimizer.zero_grad()
+""",
+)
+case(
+    "what scales inputs, and is given no optimizer good",
+    """
+def train(model, scaler, loader, optimizer, k):
+    for i, (x, y) in enumerate(loader):
+        scaled, scale = scaler(x, y)
+        loss = F.mse_loss(model(scaled) * scale, y) / k
+        loss.backward()
+        if (i + 1) % k == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+)
+case(
+    "a learning rate by a nominal batch size is none by micro-batches bad",
+    """
+def train(model, loader, args, criterion):
+    args.lr = args.base_lr * args.batch_size * args.k / 256
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    scaler = GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()  # AMP301
+        if (i + 1) % args.k == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+""",
+)
+case(
+    "a learning rate by the micro-batches and by a nominal batch size good",
+    """
+def train(model, loader, args, criterion):
+    args.lr = args.base_lr * args.batch_size / 256 / args.k
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    scaler = GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        if (i + 1) % args.k == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+""",
+)
+
 
 @pytest.mark.parametrize(("name", "source"), CASES, ids=[name for name, _ in CASES])
 def test_accumulation(name: str, source: str) -> None:
@@ -3119,6 +3284,12 @@ def test_accumulation(name: str, source: str) -> None:
     findings = [finding for finding in check_source(source, "train.py") if finding.code not in OTHERS]
     assert places(findings) == expected, f"{shown(findings)}\n{source[len(HEAD) :]}"
     assert {finding.severity == "info" for finding in findings} <= {name.endswith("info")}
+
+
+def test_a_wrapped_scaler_is_told_by_the_words_for_its_loss() -> None:
+    source = dict(CASES)["a trainer that holds a wrapper from elsewhere bad"]
+    (finding,) = check_source(source, "train.py")
+    assert finding.message.startswith("`loss` is summed over the micro-batches")
 
 
 def test_names_of_cases_are_unique() -> None:

@@ -529,6 +529,32 @@ def test_a_file_that_is_named_alone_is_followed_all_the_same(name: str, tmp_path
     assert {("train.py", f.line, f.code) for f in findings} == marks(tmp_path)
 
 
+def test_autocast_in_a_file_that_was_only_followed_is_in_sight(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        """
+        === train.py
+        import torch
+        from forward import loss_of
+
+        def train(model, criterion, loader, optimizer):
+            scaler = torch.amp.GradScaler("cuda")
+            for batch in loader:
+                optimizer.zero_grad()
+                scaler.scale(loss_of(batch, model, criterion)).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        === forward.py
+        import torch
+
+        def loss_of(batch, model, criterion):
+            with torch.autocast("cuda"):
+                return criterion(model(batch), batch)
+        """,
+    )
+    assert check_paths([str(tmp_path / "train.py")]).findings == []
+
+
 def test_findings_in_files_that_were_not_asked_for_are_not_reported(tmp_path: Path) -> None:
     write(tmp_path, TREES["a checkpoint writer in another file"])
     assert check_paths([str(tmp_path / "train.py")]).findings == []

@@ -80,3 +80,26 @@ def test_checkpoints_across_files(title: str, tmp_path: Path) -> None:
         wanted |= {(name, *mark) for mark in marks(text)}
     findings = of_checkpoints(check_paths([str(tmp_path)]).findings)
     assert {(Path(f.filename).name, f.line, f.code) for f in findings} == wanted, shown(findings)
+
+
+@pytest.mark.parametrize(
+    ("resume", "severity"),
+    [
+        ("", "info"),
+        ("def resume(model, path):\n    model.load_state_dict(torch.load(path))\n", "info"),
+        ("def resume(optimizer, path):\n    optimizer.load_state_dict(torch.load(path)['opt'])\n", "warning"),
+        (
+            "def resume(opts, held):\n    for o, s in zip(opts, held['optimizers']):\n        o.load_state_dict(s)\n",
+            "warning",
+        ),
+    ],
+)
+def test_a_checkpoint_of_which_nothing_is_resumed_is_worth_less(resume: str, severity: str, tmp_path: Path) -> None:
+    title = next(title for title, source in SCRIPTS.items() if "# AMP401" in source and "load_state_dict" not in source)
+    (tmp_path / "train.py").write_text(SCRIPTS[title])
+    (tmp_path / "resume.py").write_text(f"import torch\n\n{resume}")
+    (found,) = of_checkpoints(check_paths([str(tmp_path)]).findings)
+    assert (found.severity, "nothing in sight loads it" in found.message) == (severity, severity == "info")
+    # One file alone does not tell what the project loads.
+    (found,) = of_checkpoints(check_paths([str(tmp_path / "train.py")]).findings)
+    assert found.severity == "warning"

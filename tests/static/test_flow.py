@@ -3055,3 +3055,38 @@ def test_a_condition_of_any_length_is_one_question(size: int) -> None:
 
 def clip_if(condition: str) -> str:
     return f"if {condition}:\n    clip_grad_norm_(model.parameters(), 1.0)"
+
+
+@pytest.mark.parametrize(
+    ("test", "condition"),
+    [
+        ("device != 'cpu'", "when `device == 'cpu'` is false"),
+        ("not device == 'cpu'", "when `device == 'cpu'` is false"),
+        ("clip > 0", "when `clip > 0` is true"),
+        ("clip <= 0", "when `clip <= 0` is true"),
+        ("len(x) < k", "when `len(x) < k` is true"),
+        ("len(x) >= k", "when `len(x) >= k` is true"),
+        ("i % 4 != 0", "when `i % 4 == 0` is false"),
+        ("i % 4", "when `i % 4 == 0` is false"),
+        ("i % 4 > 0", "when `i % 4 > 0` is true"),
+        ("clip is not None", "when `clip is None` is false"),
+    ],
+)
+def test_the_condition_that_is_said_is_the_one_of_the_mistake(test: str, condition: str) -> None:
+    source = f"""
+import torch
+
+def train(model, optimizer, loader, k, device, clip):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, x in enumerate(loader):
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        if {test}:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+"""
+    (finding,) = check_source(source)
+    assert (finding.code, finding.condition) == ("AMP201", condition)

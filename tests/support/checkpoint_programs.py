@@ -2177,4 +2177,70 @@ def main(model, loader, path):
     agent = Agent(model)
     agent.train(loader)
     torch.save({"agent": model.state_dict(), "optimizers": tools.optimizer_states(agent)}, path)  # AMP401
+
+## an optimizer of a factory, known by its use in the file that trains
+# engine.py
+import torch
+
+def train_one_epoch(model, criterion, loader, optimizer, loss_scaler):
+    for x, y in loader:
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        loss_scaler(loss, optimizer, parameters=model.parameters())
+# utils.py
+import torch
+
+def save_on_master(*args, **kwargs):
+    if torch.distributed.get_rank() == 0:
+        torch.save(*args, **kwargs)
+# main.py
+from timm.optim import create_optimizer
+from timm.utils import NativeScaler
+
+import utils
+from engine import train_one_epoch
+
+def main(args, model, criterion, loader):
+    optimizer = create_optimizer(args, model)
+    loss_scaler = NativeScaler()
+    for epoch in range(args.epochs):
+        train_one_epoch(model, criterion, loader, optimizer, loss_scaler)
+        utils.save_on_master({
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),  # AMP401
+            "epoch": epoch,
+        }, args.output)
+
+## a training that timm's scaler resumes
+# engine.py
+import torch
+
+def train_one_epoch(model, criterion, loader, optimizer, loss_scaler):
+    for x, y in loader:
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        loss_scaler(loss, optimizer, parameters=model.parameters())
+# main.py
+import torch
+from timm.utils import NativeScaler
+
+from engine import train_one_epoch
+
+def main(args, model, criterion, loader):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    loss_scaler = NativeScaler()
+    if args.resume:
+        checkpoint = torch.load(args.resume)
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        if "scaler" in checkpoint:
+            loss_scaler.load_state_dict(checkpoint["scaler"])
+    for epoch in range(args.epochs):
+        train_one_epoch(model, criterion, loader, optimizer, loss_scaler)
+        torch.save({
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "scaler": loss_scaler.state_dict(),
+        }, args.output)
 """

@@ -294,7 +294,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         ("save",),
-        ("save:no-scaler", "save:no-scaler-object"),
+        ("save:no-scaler", "save:no-scaler-object", "save:no-scaler-unresumed"),
     ),
     (
         ("AMP402", "scaler-state-invalid", "checkpoint", "warning", "both", True, ""),
@@ -437,7 +437,7 @@ INDEX: tuple[Listing, ...] = (
         ("scale:below-one", "scale:skips-in-a-row", "scale:skip-rate"),
     ),
     (
-        ("AMP901", "deprecated-amp-api", "migration", "warning", "static", True, "safe"),
+        ("AMP901", "deprecated-amp-api", "migration", "info", "static", True, "safe"),
         ("autocast", "scaler", "custom_fwd", "custom_bwd", "clip_grad_norm"),
         ("deprecated",),
         (),

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 
 from ...protocol.words import chain
+from ..project.roles import CALLED
 from .contexts import enter, entered_value
 from .expressions import attribute, item
 from .forks import on_each
@@ -37,7 +38,7 @@ def _call(at: Interpreter, node: ast.Call) -> Value:
     func = node.func
     if at.passed is not None and at.state.cur is not None:
         at.passed.come_by(at.site(node))
-    if isinstance(func, ast.Attribute) and at.state.frame.module.uses.get(chain(func) or "") != "module":
+    if isinstance(func, ast.Attribute) and at.state.frame.module.uses.get(chain(func) or "") not in CALLED:
         receiver = at.evaluate(func.value)
         if isinstance(receiver, (Named, ModuleValue)):
             return _call_value_at(at, attribute(at, receiver, func.attr, func), node)

@@ -54,13 +54,19 @@ def _against_zero(at: Interpreter, op: str, left: Value, right: Value, node: ast
     """``x > 0`` and ``x <= 0`` of a number that is none below zero, a norm or a remainder: whether it is any."""
     if not isinstance(left, Opaque) or (op, right.value) not in ((">", 0), (">=", 1), ("<=", 0), ("<", 1)):
         return None
+    any_left = op in (">", ">=")
     if left.remainder is not None:
-        formula = negate(_remainder(at, *left.remainder, 0, node))
+        formula = negate(_remainder(at, *left.remainder, 0, node, _words(node, asked=not any_left)))
     elif not left.counter and right.value == 0:
-        formula = truth(at, left, shortened(node), node)
+        formula = truth(at, left, _words(node, asked=any_left), node)
     else:
         return None
-    return formula if op in (">", ">=") else negate(formula)
+    return formula if any_left else negate(formula)
+
+
+def _words(node: ast.expr, *, asked: bool) -> object:
+    """The words of a question that is asked as it is written, or of its contrary."""
+    return shortened(node) if asked else f"not ({shortened(node)})"
 
 
 def _order(at: Interpreter, op: str, left: Value, right: Value, node: ast.Compare) -> Formula:
@@ -68,9 +74,9 @@ def _order(at: Interpreter, op: str, left: Value, right: Value, node: ast.Compar
     large, small = (left, right) if op in (">", "<=") else (right, left)
     question = ("greater", large.identity(at.number), small.identity(at.number))
     loops = left.loops | right.loops
-    if op in ("<", ">"):
-        return at.ask(question, shortened(node), loops, node)
-    return negate(at.ask(question, f"not ({shortened(node)})", loops, node))
+    asked = op in ("<", ">")
+    formula = at.ask(question, _words(node, asked=asked), loops, node)
+    return formula if asked else negate(formula)
 
 
 def _counts(at: Interpreter, op: str, formula: Formula, left: Value, right: Value) -> Formula:
@@ -123,7 +129,7 @@ def equal(at: Interpreter, left: Value, right: Value, node: ast.Compare) -> Form
 
 def _asks_equal(at: Interpreter, left: Value, right: Value, node: ast.Compare) -> Formula:
     pair = sorted((repr(left.identity(at.number)), repr(right.identity(at.number))))
-    test = at.test(("equal", *pair), shortened(node), left.loops | right.loops, node)
+    test = at.test(("equal", *pair), _as_equation(node), left.loops | right.loops, node)
     for value, other in ((left, right), (right, left)):
         if other.value is not UNREAD:
             _one_of(at, value.identity(at.number), test.key)
@@ -153,10 +159,12 @@ def _remainder_equals(
     if other is structural(at, "binary", (sides[1], Const(1)), "", "-"):
         return _remainder(at, *sides, -1, node)
     question = ("equal", value.identity(at.number), other.identity(at.number))
-    return at.ask(question, shortened(node), value.loops | other.loops, node)
+    return at.ask(question, _as_equation(node), value.loops | other.loops, node)
 
 
-def _remainder(at: Interpreter, count: Value, modulus: Value, remainder: int, node: ast.AST) -> Formula:
+def _remainder(
+    at: Interpreter, count: Value, modulus: Value, remainder: int, node: ast.AST, words: object = None
+) -> Formula:
     """The question whether ``count % modulus`` is ``remainder``: the same for every spelling of it."""
     known = modulus.value if isinstance(modulus.value, int) else 0
     if known == 1:
@@ -164,7 +172,7 @@ def _remainder(at: Interpreter, count: Value, modulus: Value, remainder: int, no
     base, offset = count.base, count.offset
     ahead = (offset - remainder) % known if known else offset - remainder
     question = ("modulo", base.identity(at.number), ahead, modulus.identity(at.number))
-    test = at.test(question, _as_equation(node), count.loops | modulus.loops, node)
+    test = at.test(question, words or _as_equation(node), count.loops | modulus.loops, node)
     counted = isinstance(count, Opaque) and (count.counter or bool(count.loops))
     test.counts = counted and bool(at.state.loops)
     test.off_by_one = base.first is not None and base.first + offset - remainder == 0
@@ -172,10 +180,10 @@ def _remainder(at: Interpreter, count: Value, modulus: Value, remainder: int, no
 
 
 def _as_equation(node: ast.AST) -> Words:
-    """The words of a question about a remainder, whatever way it is asked in."""
-    if isinstance(node, ast.BinOp):
+    """The words of a question whether two things are equal, whatever way it is asked in."""
+    if isinstance(node, ast.expr) and not isinstance(node, ast.Compare):
         return Words(ast.Compare(node, [ast.Eq()], [ast.Constant(0)]), 80)
-    if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.NotEq):
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.NotEq):
         return Words(ast.Compare(node.left, [ast.Eq()], node.comparators), 80)
     return shortened(node)
 

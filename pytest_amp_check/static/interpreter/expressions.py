@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ...protocol import events as e
 from ...protocol import surface
@@ -73,6 +73,8 @@ _OPERATORS: dict[type[ast.AST], str] = {
 #: What is asked where one of these operators is negated.
 _NEGATIVE = {"is not": "is", "!=": "==", "not in": "in"}
 _COMBINED: dict[type[ast.AST], Callable[..., Formula]] = {ast.And: both, ast.Or: either}
+#: Attributes, methods and functions that say how much there is of some data.
+EXTENTS = frozenset("shape size numel nelement len sum count_nonzero".split())
 #: Elements above which a literal is data, and not read.
 TABLE = 64
 #: Elements up to which a comprehension over scalers and optimizers is read one by one.
@@ -163,6 +165,7 @@ def attribute(at: Interpreter, receiver: Value, name: str, node: ast.AST) -> Val
     made.parameter = receiver.parameter
     made.graded = made.graded or name == "grad"
     made.compares = receiver.called
+    made.extent = name in EXTENTS
     return made
 
 
@@ -178,6 +181,7 @@ def item(at: Interpreter, receiver: Value, index: Value, node: ast.AST) -> Value
         return known
     made = structural(at, "item", (receiver, index), spelled(node))
     made.entry = entry_of(receiver, index)
+    made.extent = receiver.extent
     return made
 
 
@@ -470,11 +474,13 @@ def _number(at: Interpreter, op: str, left: Value, right: Value, node: ast.AST) 
     _count(op, left, right, made)
     if op == "%":
         made.remainder = left, right
-    made.divided = made.divided or _averages(op, left, right)
+    made.divided = made.divided or _averages(at, op, left, right)
+    made.summed = made.divided and op != "/" and all(side.summed for side in (left, right) if side.divided)
+    made.extent = op in ("+", "*") and measures((left, right))
     if op in ("+", "-", "*", "/"):
-        made.compares = left.compares or right.compares
+        made.compares = left.compares or right.compares or (op == "/" and left.summed and not made.divided)
     if isinstance(left, Opaque):
-        if op == "/" and not made.divisors:
+        if op == "/" and not made.divisors and not of_this_turn(at, right):
             divide(at, made, left, right, node)
         elif op == "*":
             multiply(at, made, left, right)
@@ -536,7 +542,7 @@ def _moved_on(at: Interpreter, op: str, left: Value, right: Value, node: ast.Aug
     made = at.fresh(node, shortened(node.target))
     # A number that grows by a fixed step in a loop counts its turns, or what they hold.
     made.counter = bool(at.state.loops) and (isinstance(right.value, int) or left.counter)
-    made.divided, made.compares = value.divided, value.compares
+    made.divided, made.compares, made.summed = value.divided, value.compares, value.summed
     return made
 
 
@@ -702,10 +708,8 @@ def _assign_item(at: Interpreter, target: ast.Subscript, value: Value, anew: boo
 
 
 def _slice(at: Interpreter, node: ast.Slice) -> Value:
-    for part in (node.lower, node.upper, node.step):
-        if part is not None:
-            at.evaluate(part)
-    return at.fresh(node, "slice")
+    bounds = [NONE if part is None else at.evaluate(part) for part in (node.lower, node.upper, node.step)]
+    return structural(at, "slice", tuple(bounds), spelled(node))
 
 
 def is_version_guard(test: ast.expr) -> bool:
@@ -740,10 +744,26 @@ def _as_load(target: ast.expr) -> ast.expr:
     return target
 
 
-def _averages(op: str, left: Value, right: Value) -> bool:
+def measures(values: Iterable[Value]) -> bool:
+    """Whether all of some values but the constants among them say how much there is of data."""
+    measured = [value for value in values if value.value is UNREAD]
+    return bool(measured) and all(value.extent for value in measured)
+
+
+def of_turn(at: Interpreter, value: Value) -> bool:
+    """Whether a value is made anew in each turn of the innermost loop."""
+    return bool(at.state.loops) and at.state.loops[-1].key in (value.loops or value.turns())
+
+
+def of_this_turn(at: Interpreter, divisor: Value) -> bool:
+    """Whether a value says how much there is of this turn's data: what it divides is a mean over them."""
+    return divisor.extent and of_turn(at, divisor)
+
+
+def _averages(at: Interpreter, op: str, left: Value, right: Value) -> bool:
     """Whether a number may have been divided by how many there are of it."""
     if op == "/":
-        return True
+        return (left.divided and not left.summed) or not of_this_turn(at, right)
     if op == "*":
         return left.divided or right.divided
     sides = [side for side in (left, right) if side.value is UNREAD]

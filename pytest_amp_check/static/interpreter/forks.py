@@ -161,7 +161,8 @@ def _choice(at: Interpreter, formula: Formula, a: Value, b: Value) -> Choice | N
 def _unknown_of(at: Interpreter, formula: Formula, a: Value, b: Value, name: str) -> Opaque:
     """The unknown value that stands for either of two."""
     met = at.opaque(("met", name, at.graph.name, len(at.draft.nodes)), name, a.loops | b.loops)
-    met.divided = a.divided or b.divided
+    met.divided, met.summed = _divided_on_either(a, b)
+    met.extent = a.extent and b.extent
     met.parameter = a.parameter and b.parameter
     met.compares = a.compares or b.compares
     met.graded = a.graded or b.graded
@@ -182,6 +183,12 @@ def _either_name(at: Interpreter, formula: Formula, a: Named, b: Named, name: st
         for dtype, condition in dtypes.items():
             met.ways[dtype] = at.short(either(met.ways.get(dtype, False), both(here, condition)))
     return met
+
+
+def _divided_on_either(a: Value, b: Value) -> tuple[bool, bool]:
+    """Whether a loss was divided on one of two ways, and whether that is only to say that it was summed."""
+    divided = [side for side in (a, b) if side.divided]
+    return bool(divided), bool(divided) and all(side.summed for side in divided)
 
 
 def _divisors_of_either(
@@ -228,7 +235,7 @@ def _same_tensor(at: Interpreter, formula: Formula, a: Tensor, b: Tensor, name: 
     if (a.scaler, a.uneven) != (b.scaler, b.uneven):
         return None
     tensor = Tensor.merge([a, b])
-    tensor.divided = a.divided or b.divided
+    tensor.divided, tensor.summed = _divided_on_either(a, b)
     tensor.divisors = _divisors_of_either(at, formula, a, b)
     return tensor
 

@@ -57,7 +57,8 @@ def divide(at: Interpreter, made: Tensor | Opaque, value: Tensor | Opaque, numbe
     if key in value.factors:
         made.factors = value.factors - {key}
     elif not _is_small(number, words):
-        made.divisors = value.divisors | {Divisor(key, Words(words) if words else "", at.site(node))}
+        written = isinstance(words, ast.Constant)
+        made.divisors = value.divisors | {Divisor(key, Words(words) if words else "", at.site(node), written)}
 
 
 def multiply(at: Interpreter, made: Tensor | Opaque, value: Tensor | Opaque, number: Value) -> None:

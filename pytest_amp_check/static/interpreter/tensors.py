@@ -62,7 +62,7 @@ def foreign_tensor(value: Value | None) -> Tensor:
     made.vague = value is None or not value.compares
     made.divided = value is not None and value.divided
     if isinstance(value, Opaque):
-        made.divisors, made.factors = value.divisors, value.factors
+        made.divisors, made.factors, made.summed = value.divisors, value.factors, value.summed
     made.autocast = "unknown"
     made.module_read = False
     return made

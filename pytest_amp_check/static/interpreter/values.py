@@ -57,6 +57,7 @@ class Value:
     called: bool = False
     compares: bool = False
     counter: bool = False
+    extent: bool = False
     first: int | None = None
     full: bool = False
     graded: bool = False
@@ -65,6 +66,7 @@ class Value:
     offset: int = 0
     parameter: bool = False
     remainder: tuple[Value, Value] | None = None
+    summed: bool = False
     #: The events that read the gradients from which it was computed.
     readings: tuple[Event, ...] = ()
 
@@ -199,7 +201,9 @@ class Opaque(Knowable):
     tensor; ``each`` that a loop over something unknown hands it out. ``entry`` is the key of the unknown value that
     it is an item of, and the name of the item where that is known. ``full`` says that it is a tensor of float32,
     made here. ``divisors`` is what it was divided by, ``factors`` the identities of what it was multiplied by.
-    ``schedules`` is the key of the optimizer whose learning rate it moves, -1 if it is no scheduler.
+    ``extent`` says that it is how much there is of some data: a size, a length, a sum of theirs; ``summed`` that it
+    is ``divided`` only in so far as it was summed. ``schedules`` is the key of the optimizer whose learning rate it
+    moves, -1 if it is no scheduler.
     """
 
     kind = "unknown"
@@ -213,6 +217,7 @@ class Opaque(Knowable):
         "divisors",
         "each",
         "entry",
+        "extent",
         "factors",
         "first",
         "full",
@@ -225,6 +230,7 @@ class Opaque(Knowable):
         "readings",
         "remainder",
         "schedules",
+        "summed",
         "words",
     )
 
@@ -244,8 +250,10 @@ class Opaque(Knowable):
         self.called = False
         self.compares = False
         self.each = False
+        self.extent = False
         self.full = False
         self.graded = False
+        self.summed = False
         self.readings: tuple[Event, ...] = ()
         self.entry: tuple[int, str | None] | None = None
         self.divisors: frozenset[Divisor] = EMPTY
@@ -398,11 +406,12 @@ class Engine(Ref):
 
 
 class Divisor(NamedTuple):
-    """What a loss was divided by: the identity of the number, the user's words for it, and where."""
+    """What a number was divided by: its identity, the user's words for it, where, and whether it is written there."""
 
     key: object
     words: object
     site: Site
+    written: bool
 
 
 class FunctionValue(Value):
@@ -481,6 +490,7 @@ class Tensor(Knowable):
 
     scaler      key of the scaler it was multiplied by, -1 if none
     divided     it was divided, or summed rather than averaged: accumulation may be accounted for
+    extent      it is a sum of data; ``summed`` says that it is ``divided`` only in so far as it was summed
     deps        keys of the modules whose forward it depends on, None where that is not known
     autocast    "in", "out" or "unknown": where those forwards ran
     in_region   the last function applied to it ran in an autocast region
@@ -499,6 +509,7 @@ class Tensor(Knowable):
     ran         the loops in whose turns those forwards ran
     uneven      it is a sum of which one part holds a loss scale and another none, or another scaler's
     vague       it is a part of what code that cannot be read gave, of which nobody knows how it was reduced
+    weighted    it is ``divided`` only in so far as it was multiplied by what is known of this turn's data alone
     """
 
     kind = "tensor"
@@ -509,6 +520,7 @@ class Tensor(Knowable):
         "deps",
         "divisors",
         "dtypes",
+        "extent",
         "factors",
         "forward",
         "graded",
@@ -521,8 +533,10 @@ class Tensor(Knowable):
         "penalty",
         "ran",
         "scaler",
+        "summed",
         "uneven",
         "vague",
+        "weighted",
     )
 
     def __init__(self, loops: frozenset[int] = EMPTY) -> None:
@@ -545,7 +559,10 @@ class Tensor(Knowable):
         self.divisors: frozenset[Divisor] = EMPTY
         self.factors: frozenset[object] = EMPTY
         self.vague = False
+        self.extent = False
+        self.summed = False
         self.uneven = False
+        self.weighted = False
         self.ran: frozenset[int] = frozenset()
 
     def tensors(self) -> list[Tensor]:
@@ -581,7 +598,7 @@ class Tensor(Knowable):
         made.deps = united(part.deps for part in parts)
         made.autocast = _where({part.autocast for part in parts})
         for part in parts[1:]:
-            for name in ("divided", "module_read", "vague"):
+            for name in ("divided", "extent", "module_read", "summed", "vague", "weighted"):
                 setattr(made, name, getattr(made, name) and getattr(part, name))
             for name in ("custom", "forward", "graded", "is_loss", "low", "matmul", "opaque", "penalty", "uneven"):
                 setattr(made, name, getattr(made, name) or getattr(part, name))

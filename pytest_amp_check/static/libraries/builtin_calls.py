@@ -9,7 +9,7 @@ from functools import partial
 from ...protocol import surface
 from ...protocol.events import UNKNOWN
 from ..interpreter.classes import BOUND, as_mapping
-from ..interpreter.expressions import Enumerated, Zipped, attribute, element_of, operate
+from ..interpreter.expressions import EXTENTS, Enumerated, Zipped, attribute, element_of, measures, operate
 from ..interpreter.identity import structural
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import Handlers, Interpreter
@@ -167,7 +167,9 @@ def _shown(name: str, at: Interpreter, args: Args, keywords: Keywords, node: ast
     for value in args:
         for grad in value.gradients():
             grad_used(at, grad, node)
-    return structural(at, "call", tuple(args), wording(node) if name == "len" else name, name)
+    made = structural(at, "call", tuple(args), wording(node) if name == "len" else name, name)
+    made.extent = name in EXTENTS or measures(args)
+    return made
 
 
 def _isinstance(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:

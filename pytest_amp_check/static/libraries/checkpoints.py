@@ -51,9 +51,6 @@ WRITERS = "torch.distributed.checkpoint."
 #: Words of names of flags.
 FLAGS = frozenset({"use", "using", "enable", "enabled", "is", "with", "no", "has"})
 
-#: Gives what an object holds, by name.
-Attributes = Callable[[int], list[tuple[str, Value]]]
-
 _WORD = r"[a-z0-9]+"
 
 
@@ -66,8 +63,9 @@ def speaks_of_scaling(words: str) -> bool:
 class Contents:
     """What a saved value holds of the training state."""
 
-    def __init__(self, attributes: Attributes) -> None:
-        self._attributes = attributes
+    def __init__(self, at: Interpreter) -> None:
+        self._attributes = at.attributes
+        self._things = at.things
         #: What the user calls each optimizer whose state it holds, and the keys of those that are known.
         self.optimizers: list[str] = []
         self.owners: list[int] = []
@@ -118,6 +116,9 @@ class Contents:
     def state(self, state: StateDict, key: str | None, depth: int) -> None:
         """The state of something."""
         owner = next((v for v in state.of.alternatives() if isinstance(v, Ref)), state.of)
+        # What is unknown here may have been recognised by its use, in another file that it was handed to.
+        used = self._things.get(("used", owner.key)) if isinstance(owner, Opaque) else None
+        owner = Ref(used) if used is not None else owner
         if isinstance(owner, Opaque):
             self._unknown_state(owner, key)
         elif isinstance(owner, Ref) and owner.role in ("scaler", "optimizer"):
@@ -182,7 +183,7 @@ def _said(owner: Ref, node: ast.AST) -> str:
 
 
 def saved(at: Interpreter, value: Value, node: ast.AST, *, objects: bool = False) -> None:
-    contents = Contents(at.attributes)
+    contents = Contents(at)
     contents.look(value)
     place = contents.place if not contents.whole_scalers else None
     at.emit_at(
@@ -220,7 +221,7 @@ def may_save(at: Interpreter, given: list[Value], node: ast.AST) -> None:
 
 def _may_save(at: Interpreter, holder: Value, node: ast.AST, *, others: bool) -> None:
     """Whether the states are for a checkpoint; ``others`` says that any that are no optimizer's tell."""
-    contents = Contents(at.attributes)
+    contents = Contents(at)
     contents.look(holder)
     # Live objects are given for their states to be taken, or loaded, by whoever gets them.
     if contents.optimizers and contents.place is not None and (contents.modules or (others and contents.others)):

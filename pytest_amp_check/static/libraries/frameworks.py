@@ -37,7 +37,7 @@ from .arguments import bind, first_of, items_of, literal, ref_of
 from .checkpoints import state_of
 from .losses import all_optimizers, as_loss, backward, loss_names, updated_by
 from .optimizers import each_optimizer
-from .scalers import scaled_value, scaler_attribute
+from .scalers import load_scaler, scaled_value, scaler_attribute
 
 
 class Engines(dict[int, Engine]):
@@ -138,6 +138,8 @@ def engine_method(at: Interpreter, engine: Engine, name: str, args: Args, keywor
         return _prepared(at, engine, args, node)
     if does == frameworks.GIVE_BACK and args:
         return args[0]
+    if does == frameworks.LOAD:
+        return load_scaler(at, engine, args, keywords, node)
     give = _GIVE.get(does or "")
     if give is not None:
         return give(at, engine, node)
@@ -145,24 +147,27 @@ def engine_method(at: Interpreter, engine: Engine, name: str, args: Args, keywor
 
 
 def engine_called(at: Interpreter, engine: Engine, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    """A scaler of timm, called: scale, backward, and where it is the time, unscale, clip, step and update."""
+    """A scaler of timm, called: scale, backward, and where it is the time, unscale, clip, step and update.
+
+    So is one of which only the name is known; by what keyword it is told when to update, differs.
+    """
     if engine.framework != "timm":
         return unknown(at, engine, args, keywords, node)
     order = ("loss", "optimizer", "clip_grad", "clip_mode", "parameters", "create_graph", "need_update")
-    bound = bind(order, args, keywords)
+    bound = bind(order if engine.source is None else order[:2], args, keywords)
     scaler = Ref(engine.thing)
     scaled = scaled_value(at, scaler, bound.get("loss"), node)
     for tensor in scaled.tensors():
-        backward(at, tensor, node)
+        backward(at, tensor, node, names=loss_names(engine.thing.name, node))
     optimizer = bound.get("optimizer", NONE)
-    names: dict[str, object] = {"scaler": wording(node), "call": wording(node)}
+    names: dict[str, object] = {"scaler": engine.thing.name, "call": wording(node)}
 
     def step(key: int, _: object) -> None:
         at.emit(e.SCALER_STEP, node, scaler.thing.key, key, framework="timm", names=names)
 
-    needed = truth(at, bound.get("need_update", Const(True)), "", node)
-    fork(at, needed, lambda: each_optimizer(at, optimizer, node, step), lambda: None)
-    return NONE
+    told = next((value for name, value in bound.items() if "update" in name), Const(True))
+    fork(at, truth(at, told, "", node), lambda: each_optimizer(at, optimizer, node, step), lambda: None)
+    return NONE if engine.source is None else at.fresh(node, "norm")
 
 
 def _engine_attribute(at: Interpreter, engine: Engine, name: str, node: ast.AST) -> Value | None:

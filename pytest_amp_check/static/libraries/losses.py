@@ -11,7 +11,7 @@ from ...protocol.events import UNKNOWN, Thing
 from ...protocol.words import Words, chain
 from ..interpreter.conditions import either
 from ..interpreter.dtypes import is_low
-from ..interpreter.expressions import operate, undo
+from ..interpreter.expressions import EXTENTS, of_this_turn, of_turn, operate, undo
 from ..interpreter.forks import fork, on_each
 from ..interpreter.identity import divide, multiply
 from ..interpreter.interpreter import Handlers, Interpreter
@@ -27,6 +27,7 @@ from ..interpreter.values import (
     Const,
     Grad,
     Keywords,
+    Opaque,
     Params,
     ScaleValue,
     Tensor,
@@ -61,7 +62,6 @@ _CHANGES: dict[str, tuple[tuple[str, object], ...]] = {
         ("detach", "detach_", "clone_", "data"), (("deps", frozenset()), ("scaler", -1), ("uneven", False))
     ),
     **dict.fromkeys(("float", "double"), (("low", ""), ("matmul", False))),
-    "sum": (("divided", True),),
     "mean": (("vague", False),),
 }
 #: How a criterion reduces that is not asked to.
@@ -83,7 +83,7 @@ def loss(at: Interpreter, facts: dict[str, object], args: Args, keywords: Keywor
         made.deps = frozenset()
     made.is_loss = True
     made.low = ""
-    made.divided = "sum" in (facts.get("reduction"), reduction_of(keywords))
+    made.divided = made.summed = "sum" in (facts.get("reduction"), reduction_of(keywords))
     made.vague = False
     return made
 
@@ -120,7 +120,7 @@ def _tensor_method(at: Interpreter, tensor: Tensor, name: str, args: Args, keywo
         backward(at, tensor, node, first_given(args, keywords))
         return NONE
     if name in TO_NUMBER:
-        return at.fresh(node, name)
+        return _number_of(at, tensor, name, node)
     if name.removesuffix("_") in _SCALES:
         return _scaled_by(at, tensor, name, args, node)
     made = computed(at, [tensor, *given_tensors(args, {})])
@@ -130,6 +130,8 @@ def _tensor_method(at: Interpreter, tensor: Tensor, name: str, args: Args, keywo
     changes = _CHANGES.get("float" if widens else name, ())
     for attribute, value in changes:
         setattr(made, attribute, value)
+    made.extent = tensor.extent or name in EXTENTS
+    reduced(made, tensor, name)
     if name in FILLS:
         fill(at, args[-1] if args else keywords.get("value"), tensor, receiver_words(node), node)
     elif not changes and is_low(name, region_device(at)):
@@ -137,6 +139,21 @@ def _tensor_method(at: Interpreter, tensor: Tensor, name: str, args: Args, keywo
     if name in LINEAR and not args:
         made.divisors, made.factors = tensor.divisors, tensor.factors
     return made
+
+
+def _number_of(at: Interpreter, tensor: Tensor, name: str, node: ast.AST) -> Opaque:
+    made = at.fresh(node, name)
+    made.extent = tensor.extent or name in EXTENTS
+    return made
+
+
+def reduced(made: Tensor | Opaque, of: Value, how: str) -> None:
+    """What a sum or a mean over a loss leaves of how it was divided; the mean of partial sums is a mean."""
+    if how == "sum":
+        made.divided = True
+        made.summed = of.summed or not of.divided or (isinstance(of, Tensor) and of.weighted)
+    elif how == "mean" and of.summed:
+        made.divided = made.summed = False
 
 
 def _scaled_by(at: Interpreter, tensor: Tensor, name: str, args: Args, node: ast.AST) -> Value:
@@ -150,14 +167,23 @@ def _scaled_by(at: Interpreter, tensor: Tensor, name: str, args: Args, node: ast
     return result
 
 
-def backward(at: Interpreter, tensor: Tensor, node: ast.AST, gradient: Value | None = None) -> None:
-    """A tensor runs backward, from ones or from a gradient that is given, which may be scaled already."""
+def backward(
+    at: Interpreter,
+    tensor: Tensor,
+    node: ast.AST,
+    gradient: Value | None = None,
+    names: dict[str, object] | None = None,
+) -> None:
+    """A tensor runs backward, from ones or from a gradient that is given, which may be scaled already.
+
+    ``names`` are the words for it where it is no ``backward()`` that does so.
+    """
     if tensor.penalty is not None:
         penalty(at, tensor, node)
     for listener in at.handlers.backward_run:
         listener(at, tensor, node)
     scaler = tensor.scaler if tensor.scaler >= 0 else None
-    names = _names_of_backward(node)
+    names = dict(names) if names is not None else _names_of_backward(node)
     averaged = None
     replicated = averaged_over(at, tensor)
     if replicated is not None:
@@ -359,11 +385,14 @@ def _is_wide(value: Value) -> bool:
 
 
 def _divided(at: Interpreter, made: Tensor, tensor: Tensor, divisor: Value, node: ast.AST) -> None:
-    made.divided = True
-    if not isinstance(divisor, Tensor):
+    mean = of_this_turn(at, divisor)
+    made.divided = (tensor.divided and not tensor.summed) or not mean
+    made.vague = made.vague and not (mean and tensor.summed)
+    made.summed = False
+    if isinstance(divisor, Tensor):
+        made.penalty = None if tensor.penalty and divisor.penalty else made.penalty
+    elif not mean:
         divide(at, made, tensor, divisor, node)
-    elif tensor.penalty and divisor.penalty:
-        made.penalty = None
 
 
 def _multiplied(at: Interpreter, made: Tensor, parts: list[Tensor], factor: Value) -> None:
@@ -372,7 +401,10 @@ def _multiplied(at: Interpreter, made: Tensor, parts: list[Tensor], factor: Valu
     # A weight of which only the name is known may well be 1 / k, but those of a criterion's parts are not.
     number = literal(factor)
     share = not at.state.forwards if number is UNKNOWN else _is_share(number)
-    made.divided = made.divided or factor.divided or share
+    summed = [side.summed for side in (made, factor) if side.divided]
+    made.weighted = share and not summed and of_turn(at, factor)
+    made.divided = bool(summed) or share
+    made.summed = bool(summed) and all(summed) and not share
 
 
 def as_loss(value: Value | None) -> Tensor:
@@ -437,7 +469,7 @@ def _tensor_attribute(at: Interpreter, receiver: Tensor, name: str, node: ast.AS
     if name == "backward":
         return BoundMethod(receiver, name)
     if name in TO_NUMBER:
-        return at.fresh(node, name)
+        return _number_of(at, receiver, name, node)
     made = receiver.copy()
     if name == "grad":
         # Whether it holds the loss scale, only the backward before it tells.

@@ -131,8 +131,19 @@ def _entry_optimizer(at: Interpreter, entry: surface.Entry, args: Args, keywords
     made = new_optimizer(at, groups, node, entry.name)
     rates = [item.items.get("lr") for item in items_of(groups) if isinstance(item, Mapping)]
     made.thing.facts["fused"] = literal(keywords.get("fused")) is True
-    made.thing.facts["divided"] = any(value is not None and value.divided for value in (bound.get("lr"), *rates))
+    made.thing.facts["divided"] = any(_is_shared(rate) for rate in (bound.get("lr"), *rates))
     return made
+
+
+def _is_shared(rate: Value | None) -> bool:
+    """Whether a learning rate may be one for each of the micro-batches of a window.
+
+    A number that is written in its formula, as the 256 of ``lr * batch_size / 256``, is none of theirs.
+    """
+    if rate is None or not rate.divided:
+        return False
+    divisors = rate.divisors if isinstance(rate, Opaque) else frozenset()
+    return not divisors or not all(divisor.written for divisor in divisors)
 
 
 def _subclass_optimizer(at: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST) -> Value:

@@ -58,9 +58,7 @@ def _scaler_method(at: Interpreter, scaler: Ref, name: str, args: Args, keywords
             at.emit(e.SCALER_STATE, node, scaler.thing.key, names={"scaler": receiver_words(node)})
         return state_of(at, scaler, node)
     if name == "load_state_dict":
-        _, name_of_entry = entry_in(first_of(args, keywords, "state_dict"))
-        at.emit(e.SCALER_LOAD, node, scaler.thing.key, entry=name_of_entry)
-        return NONE
+        return load_scaler(at, scaler, args, keywords, node)
     enabled = partial(_enabled_scaler, at, scaler, name, args, keywords, node)
     disabled = partial(_disabled_scaler, at, name, args, keywords, node)
     if isinstance(scaler.enabled, bool):
@@ -68,6 +66,13 @@ def _scaler_method(at: Interpreter, scaler: Ref, name: str, args: Args, keywords
     results: list[Value] = []
     fork(at, scaler.enabled, lambda: results.append(enabled()), lambda: results.append(disabled()))
     return join_values(at, scaler.enabled, results[0], results[1], "scaled")
+
+
+def load_scaler(at: Interpreter, scaler: Ref, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """A scaler takes on a state that was saved."""
+    _, name_of_entry = entry_in(first_of(args, keywords, "state_dict"))
+    at.emit(e.SCALER_LOAD, node, scaler.thing.key, entry=name_of_entry)
+    return NONE
 
 
 def _disabled_scaler(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:

@@ -9,7 +9,7 @@ from ...protocol import surface
 from ...protocol.events import UNKNOWN
 from ...protocol.optable import FOREACH_IN_PLACE
 from ..interpreter.dtypes import low_function
-from ..interpreter.expressions import operate
+from ..interpreter.expressions import EXTENTS, measures, operate
 from ..interpreter.forks import on_each
 from ..interpreter.identity import structural
 from ..interpreter.interpreter import Handlers, Interpreter
@@ -39,7 +39,7 @@ from .builtin_calls import chained, fields, iterated
 from .checkpoints import FIELD_FUNCTIONS, WRITERS, may_save, states_taken
 from .frameworks import framework_call
 from .gradients import clip, grad_changed, read_grad
-from .losses import all_optimizers, as_loss, backward, fill, first_given, loss, owners_of, reduction_of
+from .losses import all_optimizers, as_loss, backward, fill, first_given, loss, owners_of, reduced, reduction_of
 from .modules import torch_module
 from .sharding import local_clip
 from .written import first_words
@@ -49,7 +49,10 @@ HARMLESS = tuple("builtins. torch. logging. math. os. time. json. numpy. np. cop
 #: Functions that are a ``%``.
 REMAINDERS = frozenset("math.fmod operator.mod numpy.mod numpy.remainder numpy.fmod torch.remainder torch.fmod".split())
 #: Functions after which a loss may have been divided, or summed rather than averaged.
-DIVIDING = frozenset({"torch.div", "torch.true_divide", "torch.sum"})
+DIVIDING = frozenset({"torch.div", "torch.true_divide"})
+
+#: Functions of torch that say how much there is of some data.
+_MEASURING = frozenset(f"torch.{name}" for name in EXTENTS)
 
 
 def _call_named(at: Interpreter, func: Named, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -126,6 +129,7 @@ def _of_tensors(at: Interpreter, name: str, tensors: list[Tensor], given: list[V
         made.divided = True
     if name == "torch.mean":
         made.vague = False
+    reduced(made, tensors[0], name.removeprefix("torch."))
     made.graded = made.graded or is_graded(given)
     made.pieces = name.rpartition(".")[2] in PIECES
     if not name.startswith("torch."):
@@ -157,6 +161,9 @@ def _of_unknown(at: Interpreter, name: str, args: Args, keywords: Keywords, node
     made = structural(at, "call", tuple(given), wording(node), name, tuple(keywords))
     made.pieces = name.rpartition(".")[2] in PIECES
     made.divided = name in DIVIDING or hands_on_divided(given)
+    if given:
+        reduced(made, given[0], name.removeprefix("torch."))
+    made.extent = name in _MEASURING or (name.startswith(HARMLESS) and measures(given))
     made.compares = name == "torch.mean"
     return made
 

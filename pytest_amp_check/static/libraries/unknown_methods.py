@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ...protocol import events as e
 from ...protocol.optable import IN_PLACE
 from ..interpreter.dtypes import is_low_method
-from ..interpreter.expressions import entry_of
+from ..interpreter.expressions import EXTENTS, entry_of, operate
 from ..interpreter.identity import structural
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.matters import spoken_of
@@ -19,7 +19,7 @@ from ..interpreter.values import NONE, Args, Keywords, NoSync, Opaque, Params, V
 from ..interpreter.wording import receiver_words, wording
 from .arguments import first_of
 from .checkpoints import loads_unknown, state_of
-from .losses import FILLS, all_optimizers, backward, fill, first_given
+from .losses import FILLS, all_optimizers, backward, fill, first_given, reduced
 from .written import called, last_name
 
 Method = Callable[[Interpreter, Value, Args, Keywords, ast.AST], Value | None]
@@ -40,19 +40,24 @@ def _opaque_method(at: Interpreter, receiver: Value, name: str, args: Args, keyw
     result = unknown(at, func, args, keywords, node)
     result.pieces = name in PIECES
     if isinstance(result, Opaque) and isinstance(receiver, Opaque):
-        _follow_loss(result, receiver, name, args)
+        _follow_loss(at, result, receiver, name, args, node)
+        result.extent = name in EXTENTS or receiver.extent
     if name in ("get", "pop") and args and isinstance(result, Opaque):
         result.entry = entry_of(receiver, args[0])
     return result
 
 
-def _follow_loss(result: Opaque, receiver: Opaque, name: str, args: Args) -> None:
+def _follow_loss(at: Interpreter, result: Opaque, receiver: Opaque, name: str, args: Args, node: ast.AST) -> None:
     """What a method leaves of a loss of which only the name is known."""
     result.compares = name == "mean" or (receiver.compares and name != "item")
     part = name.removesuffix("_")
-    kept = receiver.divided or (part == "mul" and any(value.divided for value in args))
-    speaks = part in ("sum", "div", "true_divide") or e.DIVIDES in spoken_of(name)
-    result.divided = speaks or (kept and (not args or part == "mul"))
+    if part in ("div", "true_divide", "mul") and args:
+        made = operate(at, "*" if part == "mul" else "/", receiver, args[0], node)
+        result.divided, result.summed = made.divided, made.summed
+        return
+    result.divided = e.DIVIDES in spoken_of(name) or (receiver.divided and not args)
+    result.summed = receiver.summed
+    reduced(result, receiver, part)
 
 
 def _backward(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:

@@ -33,7 +33,8 @@ class Project:
     """What is known of all the files of a run before any is parsed, and the way from an import to one of them.
 
     ``autocast`` are the files that may enter autocast, ``float16`` says whether any file speaks of float16,
-    ``lightning16`` whether any has a Trainer of Lightning train in it.
+    ``lightning16`` whether any has a Trainer of Lightning train in it, ``resumes`` whether any may load the state of an
+    optimizer: which of a project is not known where no folder of it was looked at.
     """
 
     __slots__ = (
@@ -49,6 +50,7 @@ class Project:
         "_modules",
         "_names",
         "_places",
+        "_resumes",
         "_tails",
         "_tops",
         "asked",
@@ -64,6 +66,7 @@ class Project:
         self.autocast: set[str] = set()
         self.float16 = False
         self.lightning16 = False
+        self._resumes = False
         self._helpers = Exports(source_files.load_or_nothing)
         #: Absolute path -> path as it is written.
         self.files: dict[str, str] = {}
@@ -98,6 +101,7 @@ class Project:
             self.autocast.add(path)
         self.float16 = self.float16 or shown.float16
         self.lightning16 = self.lightning16 or shown.lightning16
+        self._resumes = self._resumes or shown.resumes
 
     def grow(self, files: list[str], paths: Sequence[str]) -> None:
         """Take in the files that were found below the paths that the user named."""
@@ -113,6 +117,10 @@ class Project:
             top = os.path.abspath(path)
             alone = not os.path.isdir(top)
             self._tops.append((_project_of(os.path.dirname(top)) if alone else top, alone))
+
+    @property
+    def resumes(self) -> bool:
+        return self._resumes or all(alone for _, alone in self._tops)
 
     # From an import to a file.
 

@@ -7,6 +7,10 @@ import ast
 from ...protocol.frameworks import FRAMEWORKS
 from ...protocol.words import chain
 
+#: The role of an object that is called with a loss and an optimizer as timm's NativeScaler is.
+WRAPPER = "timm"
+#: Roles of objects that are called themselves.
+CALLED = frozenset({"module", WRAPPER})
 _TELLING = "unscale_ scale step update backward zero_grad parameters named_parameters train eval"
 #: Attributes whose owner they tell something about.
 TELLING = frozenset(_TELLING.split()).union(*(framework.signs for framework in FRAMEWORKS.values()))
@@ -15,10 +19,12 @@ TELLING = frozenset(_TELLING.split()).union(*(framework.signs for framework in F
 class Roles:
     """Collects how expressions are used in one file."""
 
-    __slots__ = ("_asked", "_scaled", "_targets")
+    __slots__ = ("_asked", "_called", "_scaled", "_targets")
 
     def __init__(self) -> None:
         self._asked: dict[str, set[str]] = {}
+        #: What speaks of a scaler and is called itself -> what it is given as the optimizer.
+        self._called: dict[str, set[str]] = {}
         self._scaled: set[str] = set()
         self._targets: dict[str, set[str]] = {}
 
@@ -30,6 +36,7 @@ class Roles:
 
     def note_call(self, node: ast.Call) -> None:
         func = node.func
+        self._note_wrapper(node)
         if not isinstance(func, ast.Attribute):
             return
         if func.attr in ("unscale_", "step") and node.args:
@@ -41,6 +48,16 @@ class Roles:
                 case ast.Call(func=ast.Attribute(attr="scale", value=scaler)):
                     self._scaled.add(chain(scaler) or "")
 
+    def _note_wrapper(self, node: ast.Call) -> None:
+        """A scaler that is called with a loss and an optimizer: it does all that a step takes."""
+        owner = chain(node.func)
+        if owner is None or "scaler" not in owner.rpartition(".")[2].lower():
+            return
+        given = [keyword.value for keyword in node.keywords if keyword.arg == "optimizer"] or node.args[1:2]
+        argument = chain(given[0]) if given else None
+        if argument is not None:
+            self._called.setdefault(owner, set()).add(argument)
+
     def settled(self) -> dict[str, str]:
         """Text of an expression -> "scaler", "optimizer", "module" or the framework whose engine it is.
 
@@ -48,7 +65,8 @@ class Roles:
         given if it scales too, or is called so, or is updated and steps what is cleared as an optimizer is; so is what
         another object calls the same, and asks to scale; what a scaler steps, or is both stepped and zeroed, is an
         optimizer; what has parameters is a module. What runs something backward and has a method of one framework
-        alone is that framework's engine.
+        alone is that framework's engine. What speaks of a scaler, and is called with an optimizer, is such a one as
+        timm's.
         """
         roles: dict[str, str] = {}
         for text, names in self._asked.items():
@@ -67,6 +85,11 @@ class Roles:
             roles = dict.fromkeys(self._targets.get(scaler, ()), "optimizer") | roles
         told = {text: _told_by(names) for text, names in self._asked.items()}
         roles = {text: role for text, role in told.items() if role} | roles
+        for text, given in self._called.items():
+            for target in given:
+                if roles.get(target) == "optimizer" or "optim" in target.rpartition(".")[2].lower():
+                    roles.setdefault(text, WRAPPER)
+                    roles[target] = "optimizer"
         roles.pop("self", None)
         return roles
 

@@ -14,6 +14,9 @@ from ...protocol import rules
 #: A Trainer of Lightning that trains in float16 with a scaler.
 _LIGHTNING16 = rb"precision\s*=\s*[\"']?16(?!-true)"
 
+#: An optimizer loads a state, or one is taken out of a checkpoint: ``opt_g.load_state_dict``, ``state["optimizer"]``.
+_RESUMES = rb"(?i)opt\w*(?:\[[^\]\n]*\])?\.load_state_dict|[\"']\w*optim\w*[\"']\s*[\])]"
+
 
 class Code:
     """The bytes of code, and which of :data:`SEARCHED` are in them."""
@@ -59,6 +62,11 @@ class Code:
             return False
         data = self.data
         return b"'16-mixed" in data or b'"16-mixed' in data or re.search(_LIGHTNING16, data) is not None
+
+    @property
+    def resumes(self) -> bool:
+        """Whether it may load the state of an optimizer."""
+        return b"load_state_dict" in self.data and re.search(_RESUMES, self.data) is not None
 
     def speaks(self) -> bool:
         """Whether it may hold anything that a rule speaks of; where not, it gives no finding and need not be parsed.

@@ -10,7 +10,8 @@ class Prefiltered:
     """What a first look at one file has shown.
 
     ``speaks`` says whether it may hold a mistake by itself, ``autocast`` whether it may enter autocast, ``float16`` and
-    ``lightning16`` whether it speaks of float16, and has a Trainer of Lightning train in it. Of a file to be read,
+    ``lightning16`` whether it speaks of float16, and has a Trainer of Lightning train in it, ``resumes`` whether it may
+    load the state of an optimizer. Of a file to be read,
     ``classes`` are those that it defines. Another one is worth reading if a class of its derives from one of these
     (``bases``), or if it imports one of these files (``imports``). What was not looked for is None. ``digest`` stands
     for the content.
@@ -25,14 +26,15 @@ class Prefiltered:
         "imports",
         "lightning16",
         "path",
+        "resumes",
         "size",
         "speaks",
     )
 
-    def __init__(self, path: str, size: int, facts: tuple[bool, bool, bool], *, speaks: bool) -> None:
+    def __init__(self, path: str, size: int, facts: tuple[bool, bool, bool, bool], *, speaks: bool) -> None:
         self.path = path
         self.size = size
-        self.autocast, self.float16, self.lightning16 = facts
+        self.autocast, self.float16, self.lightning16, self.resumes = facts
         self.speaks = speaks
         self.classes: set[bytes] | None = None
         self.bases: set[bytes] | None = None
@@ -50,7 +52,8 @@ def examine(path: str, *, named: bool, digest: bool) -> Prefiltered:
     code = Code(programs.code(path, data))
     # What documentation shows is no part of this project's programs.
     shown = programs.is_markdown(path)
-    facts = (False, False, False) if shown else (code.autocast, code.float16, code.lightning16)
+    facts = (code.autocast, code.float16, code.lightning16, code.resumes)
+    facts = (False, False, False, False) if shown else facts
     seen = Prefiltered(path, len(data), facts, speaks=code.speaks())
     if named or seen.speaks:
         seen.classes = code.classes()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import SAVE, Program
 from ...fix import SAFE
-from ...rule import WARNING, Fault, Rule, Verdicts
+from ...rule import INFO, WARNING, Fault, Rule, Verdicts
 
 
 def _without_scaler(program: Program) -> Verdicts:
@@ -21,7 +21,8 @@ def _without_scaler(program: Program) -> Verdicts:
         optimizers, scalers = facts.get("optimizers", ()), facts.get("scope_scalers", ())
         if optimizers and scalers:
             names = {"optimizer": program.called(optimizers[0]), "scaler": program.called(scalers[0])}
-            yield "save:no-scaler-object" if facts.get("objects") else "save:no-scaler", event, names, ()
+            label = "save:no-scaler-object" if facts.get("objects") else "save:no-scaler"
+            yield label if program.facts.get("resumes", True) else "save:no-scaler-unresumed", event, names, ()
 
 
 RULE = Rule(
@@ -41,12 +42,18 @@ RULE = Rule(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: "
             "put `{scaler}` among the objects that are saved, and load it on resume"
         ),
+        "save:no-scaler-unresumed": Fault(
+            "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`, and nothing in sight loads it: "
+            "where a run is to be resumed, save `{scaler}.state_dict()` with it",
+            INFO,
+        ),
     },
     why="""\
 The scale is a part of the training state, as the optimizer's moments are: a number found by trial, and a count of clean
 steps since the last change. A resumed run that starts again at 65536 skips steps until it has found the scale once
 more, or trains for thousands of steps with more underflow than before where the scale had grown far beyond. A
-checkpoint that carries the optimizer is meant for resuming, so it has to carry the scaler too.
+checkpoint that carries the optimizer is meant for resuming, so it has to carry the scaler too. Where no file of the
+project loads an optimizer's state, nothing is resumed yet, and the finding is info.
 """,
     harm="""\
 A run that had settled at a scale of 512 skipped 7 steps after resuming without it, one at 64 skipped 10; with it, none.
@@ -76,6 +83,9 @@ for epoch in range(2):
         scaler.update()
     checkpoint.seek(0)
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, checkpoint)  # AMP401
+
+checkpoint.seek(0)
+optimizer.load_state_dict(torch.load(checkpoint)["optimizer"])
 """,
     good="""\
 import io
@@ -103,7 +113,9 @@ for epoch in range(2):
     torch.save(state, checkpoint)
 
 checkpoint.seek(0)
-scaler.load_state_dict(torch.load(checkpoint)["scaler"])
+state = torch.load(checkpoint)
+optimizer.load_state_dict(state["optimizer"])
+scaler.load_state_dict(state["scaler"])
 """,
     fix='Put `"scaler": scaler.state_dict()` into the checkpoint, and call `scaler.load_state_dict()` on resume.',
     sources=(

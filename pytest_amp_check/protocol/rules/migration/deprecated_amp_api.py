@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import DEPRECATED, Event, Program
 from ...fix import SAFE
-from ...rule import STATIC, WARNING, Fault, Labels, Rule
+from ...rule import INFO, STATIC, Fault, Labels, Rule
 from ...surface import lookup
 
 
@@ -19,10 +19,11 @@ def _deprecated(event: Event, program: Program) -> Labels:
 RULE = Rule(
     "AMP901",
     "deprecated-amp-api",
-    WARNING,
+    INFO,
     "A deprecated AMP entry point is used.",
     readers=STATIC,
     applicability=SAFE,
+    together="Deprecated AMP entry points are used in {places}: use those of `torch.amp`",
     on={DEPRECATED: _deprecated},
     words=("autocast", "scaler", "custom_fwd", "custom_bwd", "clip_grad_norm"),
     faults={
