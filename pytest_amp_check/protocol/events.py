@@ -106,8 +106,9 @@ OPTIMIZER_NEW = Kind(
     establishes=True,
 )
 # A scaler. Of the scaled value: autocast ("in", "out" of a region), dtypes of its forward, float32: whether that ran in
-# it, forward: its event, forward_read: its code is known, loss_in_region, twice: it was scaled before.
-SCALE = Kind("scale", "autocast dtypes float32 forward forward_read loss_in_region twice")
+# it, forward: its event, forward_read: its code is known, callees: what else was called, loss_in_region, twice: it was
+# scaled before, bare: nothing that it came from was, or entered, in a region.
+SCALE = Kind("scale", "autocast bare callees dtypes float32 forward forward_read loss_in_region twice")
 # Scaler or nothing. feeds: the optimizers whose gradients it adds to, leaves: the identities of its leaves in a run;
 # divided: the loss, vague: whether it was is not sure; inside: a loop without a step, apart: under no_sync, averaged:
 # the tests under which it averages the gradients over processes, None where it does not, as far as is known; dtypes of
@@ -240,7 +241,7 @@ END = Kind("end", worth=SELDOM, says="the program ends")  # the end of the progr
 THINGS = {
     "scaler": ("arguments callable cls constructed device doubt enabled framework sharded shared"),
     "optimizer": "callable constructed divided engine frozen fused hooked owns shared shares",
-    "module": "compiled copies deepspeed frozen kind low parameter parts read shared wide wrapped",
+    "module": "casts class compiled copies deepspeed frozen kind low parameter parts read shared wide wrapped",
     "autocast": "cache device dtype shared stored",
     "device": "shared",
     "loss": "kind promotes reduction shared",

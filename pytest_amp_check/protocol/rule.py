@@ -38,6 +38,7 @@ class Fault:
                 it follows from a scaler that is never updated, which is told at its step, unless that is.
     any_precision
                 it is as wrong without mixed precision.
+    supposed    code that cannot be read may keep it from being one: it is never certain.
     reads       what is blamed only reads: where it stands in a helper, whoever calls that is blamed.
     """
 
@@ -51,6 +52,7 @@ class Fault:
         "next_turn",
         "reads",
         "severity",
+        "supposed",
         "unless",
         "unscaled",
         "vague",
@@ -77,6 +79,7 @@ class Fault:
         needs_update: bool = False,
         any_precision: bool = False,
         reads: bool = False,
+        supposed: bool = False,
     ) -> None:
         self.message = message
         self.severity = severity
@@ -93,6 +96,7 @@ class Fault:
         self.needs_update = needs_update
         self.any_precision = any_precision
         self.reads = reads
+        self.supposed = supposed
 
 
 #: What is known of a rule before its module is loaded: code, name, family, severity, readers, default, applicability;

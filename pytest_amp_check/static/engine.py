@@ -436,7 +436,7 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False) -> Rea
     from .entry_points import read_module
     from .project.module import Module
     from .project.relevance import mark_relevant
-    from .survey import survey
+    from .survey import survey, survey_scaled
 
     limit = sys.getrecursionlimit()
     try:
@@ -452,13 +452,14 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False) -> Rea
         program = Program()
         module = Module(path, text, parsed)
         mark_relevant(module, tree.local_names(module, path))
-        own = around or any("autocast" in name for name in module.identifiers)
+        program.facts["enters_autocast"] = around or any("autocast" in name for name in module.identifiers)
         program.facts["float16"] = tree.float16
         program.facts["lightning16"] = tree.lightning16
         reached = read_module(module, program, tree)
         survey(program)
+        if not around:
+            survey_scaled(program, lambda: tree.entering(path, parsed))
         module.release()
-        program.facts["enters_autocast"] = own or (bool(program.facts["live_scalers"]) and tree.may_enter(path))
         return Reading(path, check(program), reached, ours=Suppressions.ours_in(text))
     finally:
         sys.setrecursionlimit(limit)

@@ -325,6 +325,10 @@ def test_autocast_in_another_file_may_be_entered_around_this_one(tmp_path: Path)
     apart = check_paths([str(tmp_path)], Settings()).findings
     assert "AMP110" in {finding.code for finding in apart}
     (tmp_path / "train.py").write_text("import model\n" + alone, encoding="utf-8")
+    unused = check_paths([str(tmp_path)], Settings()).findings
+    assert "AMP110" in {finding.code for finding in unused}
+    net = "class Net(torch.nn.Module):\n    @torch.autocast('cuda')\n    def forward(self, x): return x\n"
+    (tmp_path / "model.py").write_text("import torch\n" + net, encoding="utf-8")
     after = check_paths([str(tmp_path)], Settings()).findings
     assert "AMP110" not in {finding.code for finding in after}
 

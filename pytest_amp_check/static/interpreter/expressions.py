@@ -20,6 +20,7 @@ from .microbatches import draws
 from .truth import is_none, truth
 from .values import (
     EMPTY,
+    NO_PAST,
     NONE,
     UNREAD,
     Choice,
@@ -91,7 +92,7 @@ def _name(at: Interpreter, node: ast.Name) -> Value:
 def _unbound(at: Interpreter, name: str) -> Value:
     module = at.state.frame.module
     if name in surface.BARE and name not in module.named:
-        return Named(surface.BARE[name])
+        return Named(surface.BARE[name], bare=True)
     if name in BUILTINS:
         return Named(f"builtins.{name}")
     return at.opaque(("global", module.path, name), name)
@@ -171,6 +172,9 @@ def item(at: Interpreter, receiver: Value, index: Value, node: ast.AST) -> Value
     if known is not None:
         return known
     made = structural(at, "item", (receiver, index), spelled(node))
+    if isinstance(receiver, Mapping):
+        # Somebody else has put it there.
+        made = made.made(NO_PAST)
     made.entry = entry_of(receiver, index)
     return made
 

@@ -9,8 +9,9 @@ from ...protocol import events as e
 from ...protocol.events import Thing
 from .identity import structural
 from .interpreter import Handlers, Interpreter
-from .tensors import computed
+from .tensors import computed, ran_here
 from .values import (
+    FORWARD,
     Args,
     Grad,
     Instance,
@@ -21,6 +22,7 @@ from .values import (
     Ref,
     Tensor,
     Value,
+    past_of,
 )
 from .wording import wording
 
@@ -37,8 +39,8 @@ TELLING = frozenset(
 )
 
 
-def unknown(at: Interpreter, func: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    """A call of something that cannot be read."""
+def unknown(at: Interpreter, func: Value, args: Args, keywords: Keywords, node: ast.AST, *, runs: bool = True) -> Value:
+    """A call of something that cannot be read; ``runs`` says that it may run a model."""
     given = [*args, *keywords.values()]
     hand_off(at, given, node)
     tensors = [t for value in given for t in value.tensors()]
@@ -48,7 +50,7 @@ def unknown(at: Interpreter, func: Value, args: Args, keywords: Keywords, node: 
         if listener(at, func, given, node):
             break
     if tensors and last not in TELLING:
-        return _unknown_tensor(at, given, tensors)
+        return _unknown_tensor(at, last, given, tensors)
     if last in IMPURE:
         return at.fresh(node, name)
     made = structural(at, "call", (func, *given), wording(node) if isinstance(node, ast.Call) else "", tuple(keywords))
@@ -57,12 +59,15 @@ def unknown(at: Interpreter, func: Value, args: Args, keywords: Keywords, node: 
     made.called = True
     made.divided = hands_on_divided(given)
     made.compares = len(given) > 1 and any(v.called for v in given)
-    return made
+    return made.made(ran_here(at, made.past, last, FORWARD)) if runs else made
 
 
-def _unknown_tensor(at: Interpreter, given: list[Value], tensors: list[Tensor]) -> Tensor:
-    """What code that cannot be read makes of tensors among others."""
+def _unknown_tensor(at: Interpreter, name: str, given: list[Value], tensors: list[Tensor]) -> Tensor:
+    """What code that cannot be read, and is called by a name, makes of tensors among others."""
     made = computed(at, tensors)
+    if not made.autocast or not _is_criterion(name) or any(value.role == "module" for value in given):
+        made.autocast, _, made.dtypes = ran_here(at, made.past)
+    made.callees |= past_of(given).callees | {name, FORWARD}
     made.deps = None
     # A criterion is given targets, too: what is given a result of a model alone makes no loss of it.
     if len(given) > 1 or tensors[0].forward is None:
@@ -72,6 +77,11 @@ def _unknown_tensor(at: Interpreter, given: list[Value], tensors: list[Tensor]) 
     made.opaque = made.opaque or is_graded(given)
     made.module_read = False
     return made
+
+
+def _is_criterion(name: str) -> bool:
+    """Whether a function compares what a model gave with targets, by its name, and runs no model itself."""
+    return "loss" in name.lower() or "criter" in name.lower()
 
 
 def hand_off(at: Interpreter, given: list[Value], node: ast.AST) -> None:

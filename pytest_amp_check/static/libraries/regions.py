@@ -10,21 +10,17 @@ from ...protocol.events import Symbol
 from ..interpreter.conditions import Formula
 from ..interpreter.contexts import close_context, enter, exit_context
 from ..interpreter.functions import has_stars
-from ..interpreter.imports import dotted_name, look_up
+from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.truth import truth
 from ..interpreter.unknown import unknown
 from ..interpreter.values import Args, FunctionValue, Keywords, Named, Ref, Value
 from ..interpreter.wording import wording
 from ..project.module import Class
-from .arguments import bind, first_of, literal, name_of, plain, words_of
-from .written import called
+from .arguments import bind, literal, name_of, plain, words_of
 
 
 def new_autocast(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    func = called(node)
-    if isinstance(func, ast.Name) and look_up(at, func.id) is None:
-        entry = _meant(entry, args, keywords)
     bound = bind(entry.parameters, args, keywords)
     if entry.name == "torch.autocast" and args and isinstance(args[0], FunctionValue):
         # @torch.autocast without parentheses: the function is taken for the device type.
@@ -64,14 +60,6 @@ def _keeps_weights(at: Interpreter, entry: surface.Entry, cache: Value | None) -
         return literal(cache) is not False
     # Without the argument it is what the region around is, unless the old entry points are asked.
     return entry.name != "torch.autocast" or not at.state.open or at.state.open[-1].cache
-
-
-def _meant(entry: surface.Entry, args: Args, keywords: Keywords) -> surface.Entry:
-    """The autocast that a bare name stands for where no import says so: without a device type it is CUDA's own."""
-    first = first_of(args, keywords, "device_type")
-    if first is None or isinstance(literal(first), bool):
-        return surface.lookup("torch.cuda.amp.autocast") or entry
-    return entry
 
 
 def _autocast_method(at: Interpreter, context: Ref, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:

@@ -13,8 +13,11 @@ from .exports import Answer, Exports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import ast
+
     from ..sources.patterns import Code
     from ..sources.prefilter import Prefiltered
+    from .entering import Entering
     from .module import Imported, Module
 
 #: Characters of source whose syntax trees are kept for the next file that imports them.
@@ -25,6 +28,10 @@ MOST = 1_500_000
 PROJECT_MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
 #: By these a file imports others by a name that only a run knows.
 BY_NAME = (b"import_module(", b"__import__(", b"instantiate(", b"_target_")
+#: Files that one which is named imports, directly or not, which are asked for what enters autocast.
+REACH = 400
+#: What a file mentions that may make a model cast.
+MENTIONS = (b"autocast", b"MixedPrecision")
 #: Directories beside those of the importing file that are put on the path by habit.
 LAYOUTS = ("", "src", "lib")
 
@@ -37,8 +44,9 @@ class Project:
     """
 
     __slots__ = (
-        "_around",
+        "_below",
         "_directories",
+        "_entering",
         "_given",
         "_handed",
         "_held",
@@ -85,8 +93,9 @@ class Project:
         #: Files whose own imports are among these already.
         self._handed: set[str] = set()
         self._given = 0
-        #: The files that one which may enter autocast imports, directly or not, with that one.
-        self._around: set[str] | None = None
+        #: What enters autocast in a file that mentions it, and what such a file imports, directly or not.
+        self._entering: dict[str, Entering] = {}
+        self._below: dict[str, set[str]] = {}
         #: Whether any file may have mattered.
         self.whole = False
 
@@ -285,16 +294,72 @@ class Project:
 
     # Who may enter autocast around whom.
 
-    def may_enter(self, path: str) -> bool:
-        """Whether a file, what it imports, or one that imports it may enter autocast; true where that is not known."""
-        self.whole = True
+    def entering(self, path: str, tree: ast.Module) -> Entering:
+        """What may enter autocast for a file, whose syntax tree is given: it, what it imports, and what imports it.
+
+        A model may be of any class of the tree.
+        """
+        from .entering import Entering, entering
+
         here = os.path.abspath(path)
-        entering = {os.path.abspath(other) for other in self.autocast}
-        if not entering:
-            return False
-        if self._around is None:
-            self._around = self._imports_of(entering)
-        return here in self._around or not entering.isdisjoint(self._imports_of({here}))
+        found = entering(tree)._replace(within=frozenset())
+        if any(alone for _, alone in self._tops):
+            below, above, others = self._on_disk(here), set[str](), set[str]()
+        else:
+            self.whole = True
+            others = {os.path.abspath(other) for other in self.autocast} - {here}
+            below = others & self._imports_of({here}) if others else set()
+            above = {other for other in others if here in self._reached_from(other)}
+        for other in below | above | others:
+            known = self._entering_of(other)
+            found = Entering(
+                found.names | known.names if other in below else found.names,
+                found.modules | known.modules,
+                found.within | known.within if other in above else found.within,
+                found.everywhere or (known.everywhere and other in below | above),
+            )
+        return found
+
+    def _entering_of(self, path: str) -> Entering:
+        """What enters autocast in a file: everything may, where it does not parse."""
+        known = self._entering.get(path)
+        if known is None:
+            import ast
+
+            from .entering import Entering, entering
+
+            known = Entering(everywhere=True)
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    known = entering(ast.parse(programs.code(path, source_files.load(path))))
+            except (source_files.Unreadable, SyntaxError, ValueError, RecursionError):
+                pass
+            self._entering[path] = known
+        return known
+
+    def _on_disk(self, here: str) -> set[str]:
+        """The files that mention autocast among those that a file imports, directly or not, wherever they lie."""
+        reached, work = {here}, [here]
+        found: set[str] = set()
+        while work and len(reached) < REACH:
+            path = work.pop()
+            # What the first file asked for, the others ask for, too.
+            for other in self._look_at_imports(path):
+                if other not in reached:
+                    reached.add(other)
+                    work.append(other)
+                    if any(word in source_files.load_or_nothing(other) for word in MENTIONS):
+                        found.add(other)
+        self.touched |= reached
+        return found
+
+    def _reached_from(self, path: str) -> set[str]:
+        """A file and all that it imports, directly or not."""
+        known = self._below.get(path)
+        if known is None:
+            known = self._below[path] = self._imports_of({path})
+        return known
 
     def imports(self, path: str) -> frozenset[str]:
         """Absolute paths of the files that a file imports itself."""
