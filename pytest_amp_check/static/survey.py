@@ -77,7 +77,7 @@ def survey_scaled(program: Program, asked: Callable[[], Entering]) -> None:
 def _called(frame: Site) -> str:
     """What a region has in it around which code runs: the name of its function, or what its file is imported by."""
     name = frame.function.rpartition(".")[2]
-    return name if name != "<module>" else frame.path.rpartition("/")[2].partition(".")[0]
+    return name if name != "<module>" else frame.path.rpartition("/")[2].partition(".")[0] + "."
 
 
 def _live(program: Program, scalers: list[Thing], scaled: list[Event], events: Events) -> tuple[Thing, ...]:

@@ -129,7 +129,6 @@ def instance_of(at: Interpreter, cls: Class, key: object, name: str, site: Site 
         if role_of(at, cls) == surface.MODULE:
             thing = at.thing(("instance", key), "module", name, site)
             thing.facts["read"] = reads_forward(at, cls)
-            thing.facts["class"] = cls.name
             thing.facts["casts"] = any(_may_cast(owner) for owner in bases_of(at, cls))
         made = at.instances[key] = Instance(cls, at.serial, thing)
     return made
@@ -156,6 +155,8 @@ def _construct(at: Interpreter, func: ClassValue, args: Args, keywords: Keywords
     if constructed is not None:
         return constructed
     made = instance_of(at, cls, (at.place_key(node), cls.name), "", at.site(node))
+    if made.thing is not None:
+        made.thing.facts["class"] = cls.name
     init = method_of(at, cls, "__init__")
     if init is not None:
         follow(at, FunctionValue(init, func.frame, made), args, keywords, node)

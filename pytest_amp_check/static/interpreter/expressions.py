@@ -514,7 +514,7 @@ def _moved_on(at: Interpreter, op: str, left: Value, right: Value, node: ast.Aug
     # A number that grows by a fixed step in a loop counts its turns, or what they hold.
     made.counter = bool(at.state.loops) and (isinstance(right.value, int) or left.counter)
     made.divided, made.compares = value.divided, value.compares
-    return made
+    return made.made(value.past)
 
 
 def condition(at: Interpreter, node: ast.expr) -> Formula:

@@ -34,7 +34,8 @@ from ..interpreter.values import (
     merge_params,
 )
 from ..interpreter.wording import wording
-from .arguments import first_of, given_tensors, literal
+from .arguments import first_of, given_tensors, literal, ref_of
+from .devices import text_of
 from .gradients import grad_used
 from .losses import is_uneven
 from .written import first_argument
@@ -143,7 +144,9 @@ def _shown(name: str, at: Interpreter, args: Args, keywords: Keywords, node: ast
     for value in args:
         for grad in value.gradients():
             grad_used(at, grad, node)
-    return structural(at, "call", tuple(args), wording(node) if name == "len" else name, name)
+    device = ref_of(args[0], "device") if args and name == "str" else None
+    text = text_of(at, device) if device is not None else None
+    return text or structural(at, "call", tuple(args), wording(node) if name == "len" else name, name)
 
 
 def _isinstance(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:

@@ -291,6 +291,8 @@ def mark_wrapped(at: Interpreter, thing: Thing, entry: surface.Entry, args: Args
     wraps = entry.facts.get("wraps")
     if wraps is None:
         return
+    if keywords.keys() & {"mixed_precision", "mp_policy"}:
+        thing.facts["casts"] = True
     strategy = keywords.get("sharding_strategy") or (args[2] if len(args) > 2 else None)
     if wraps == "fsdp1" and name_of(strategy).endswith(".NO_SHARD"):
         wraps = "whole"

@@ -6,7 +6,6 @@ import ast
 
 from ...protocol import events as e
 from ...protocol import surface
-from ...protocol.events import Symbol
 from ..interpreter.conditions import Formula
 from ..interpreter.contexts import close_context, enter, exit_context
 from ..interpreter.functions import has_stars
@@ -17,7 +16,8 @@ from ..interpreter.unknown import unknown
 from ..interpreter.values import Args, FunctionValue, Keywords, Named, Ref, Value
 from ..interpreter.wording import wording
 from ..project.module import Class
-from .arguments import bind, literal, name_of, plain, words_of
+from .arguments import bind, literal, plain, words_of
+from .devices import types_of
 
 
 def new_autocast(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -32,8 +32,9 @@ def new_autocast(at: Interpreter, entry: surface.Entry, args: Args, keywords: Ke
         excess = max(0, len(args) - len(entry.parameters))
         at.emit(e.AUTOCAST_NEW, node, callable=entry.name, arguments=arguments, excess=excess, names=names)
     enabled = when_enabled(at, bound, node, open_ended=open_ended)
-    device = entry.facts.get("device") or arguments.get("device_type", e.UNKNOWN)
-    device = device.partition(":")[0] if isinstance(device, str) and not isinstance(device, Symbol) else ""
+    types = types_of(bound.get("device_type"))
+    # What is chosen by whether there is one is for CUDA: without it nothing here is worth the while.
+    device = entry.facts.get("device") or ("cuda" if "cuda" in types else types[0] if types else "")
     thing = at.thing(("autocast", at.place_key(node)), "autocast", "", at.site(node))
     dtype = _dtype(bound.get("dtype"), device, open_ended)
     thing.facts.update(device=device, dtype=dtype, cache=_keeps_weights(at, entry, bound.get("cache_enabled")))
@@ -50,7 +51,8 @@ def when_enabled(at: Interpreter, bound: Keywords, node: ast.AST, *, open_ended:
 def _dtype(given: Value | None, device: str, open_ended: bool) -> str:
     """The dtype of a region, "?" where it is not known."""
     if given is not None and literal(given) is not None:
-        return surface.DTYPES.get(name_of(given), "?")
+        dtypes = list(given.dtypes) if isinstance(given, Named) else []
+        return dtypes[0] if len(dtypes) == 1 else "?"
     return "?" if open_ended else surface.DEFAULT_AUTOCAST_DTYPE.get(device, "?")
 
 

@@ -308,9 +308,6 @@ def register(handlers: Handlers) -> None:
             surface.CACHE_CLEAR: _cache_clear,
             surface.LOAD: lambda at, entry, args, keywords, node: at.fresh(node, "loaded"),
             surface.FILL: _fill_function,
-            surface.DEVICE: lambda at, entry, args, keywords, node: Ref(
-                at.thing(("device", at.place_key(node)), "device", "", at.site(node))
-            ),
             surface.PARTIAL: lambda at, entry, args, keywords, node: (
                 Partial(args[0], args[1:], keywords) if args else at.fresh(node)
             ),

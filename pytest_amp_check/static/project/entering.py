@@ -20,8 +20,8 @@ class Entering(NamedTuple):
     """What enters autocast in some files.
 
     ``names`` are the functions and classes that do, by themselves or through others of their file; ``modules`` the
-    classes that do and have a forward; ``within`` is what is named inside of regions. ``everywhere`` says that a region
-    may be entered around all that runs.
+    classes that do and have a forward, or the policies that make a model do so; ``within`` is what is called inside of
+    regions, "x." for a call of what is found in x. ``everywhere`` says that a region may stand around all that runs.
     """
 
     names: frozenset[str] = frozenset()
@@ -61,14 +61,15 @@ def entering(tree: ast.Module) -> Entering:
         elif isinstance(node, (ast.With, ast.AsyncWith)) and any(
             enters(item.context_expr) or _names([item.context_expr]) & others for item in node.items
         ):
-            within |= _names(node.body)
+            within |= _called(node.body)
     found = set(direct)
     grown = True
     while grown:
         more = {name for name, named in words.items() if name not in found and named & found}
         grown = bool(more)
         found |= more
-    return Entering(frozenset(found), frozenset(found & modules.keys()), frozenset(within), _at_large(tree))
+    casting = (found & modules.keys()) | (POLICIES & _names([tree]))
+    return Entering(frozenset(found), frozenset(casting), frozenset(within), _at_large(tree))
 
 
 def _other_names(tree: ast.Module) -> set[str]:
@@ -110,6 +111,12 @@ def _is_off(call: ast.Call) -> bool:
     """Whether what is called is told to be switched off."""
     given = [keyword.value for keyword in call.keywords if keyword.arg == "enabled"] or call.args[:1]
     return any(isinstance(value, ast.Constant) and value.value is False for value in given)
+
+
+def _called(nodes: Iterable[ast.AST]) -> set[str]:
+    """What is called, by its last name, and with a dot behind it what that is looked up in."""
+    calls = [node.func for root in nodes for node in walk(root) if isinstance(node, ast.Call)]
+    return {tail(func) for func in calls} | {f"{tail(f.value)}." for f in calls if isinstance(f, ast.Attribute)}
 
 
 def _names(nodes: Iterable[ast.AST]) -> set[str]:
