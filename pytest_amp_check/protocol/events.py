@@ -105,9 +105,9 @@ OPTIMIZER_NEW = Kind(
     optimizer=True,
     establishes=True,
 )
-# A scaler. Of the scaled value: autocast ("in", "out" of a region), dtypes of its forward, float32: whether that ran in
-# it, forward: its event, forward_read: its code is known, callees: what else was called, loss_in_region, twice: it was
-# scaled before, bare: nothing that it came from was, or entered, in a region.
+# A scaler. Of the scaled value: autocast ("in", "out" of a region, "?"), dtypes of its forward, float32: whether that
+# ran in it, forward: its event, forward_read: its code is known, callees: what else was called, loss_in_region, twice:
+# it was scaled before, bare: nothing that it came from was, or entered, in a region.
 SCALE = Kind("scale", "autocast bare callees dtypes float32 forward forward_read loss_in_region twice")
 # Scaler or nothing. feeds: the optimizers whose gradients it adds to, leaves: the identities of its leaves in a run;
 # divided: the loss, vague: whether it was is not sure; inside: a loop without a step, apart: under no_sync, averaged:

@@ -11,6 +11,7 @@ from pytest_amp_check import check_paths, check_source
 
 TRAIN = """\
 import torch
+import tools
 {imports}
 
 def train(model, criterion, optimizer, loader, args):
@@ -63,6 +64,8 @@ def found_among(tmp_path: Path, **files: str) -> set[str]:
         "with torch.autocast('cuda', enabled=False):\n    loss = criterion(model(x), y)",
         "if args.mixup:\n    loss = args.mix(criterion, model(x), y)\nelse:\n    loss = criterion(model(x), y)",
         "with torch.autocast('cuda'):\n    args.log(x)\nloss = criterion(model(x), y)",
+        "with torch.profiler.record_function('step'):\n    loss = criterion(model(x), y)",
+        "with tools.Timer('step'):\n    loss = criterion(model(x), y)",
     ],
 )
 @pytest.mark.parametrize("after", ["", EVALUATE])
@@ -78,6 +81,8 @@ def test_a_loss_that_nothing_under_autocast_made(forward: str, after: str) -> No
         "with torch.autocast('cuda', enabled=args.amp):\n    out = model(x)\nloss = criterion(out, y)",
         "if args.amp:\n    with torch.autocast('cuda'):\n        loss = criterion(model(x), y)\nelse:\n    " + OUTSIDE,
         "with args.context():\n    loss = criterion(model(x), y)",
+        "with tools.amp_context():\n    loss = criterion(model(x), y)",
+        "with tools.MixedPrecision():\n    loss = criterion(model(x), y)",
         "loss = args.loss",
         "loss = args.losses['total'].mean()",
         "x = x.to(args.device)\nwith torch.autocast('cuda'):\n    loss = model(x, y)\nloss = loss / args.steps",

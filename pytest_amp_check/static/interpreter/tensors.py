@@ -71,7 +71,7 @@ def foreign_tensor(value: Value | None) -> Tensor:
         made.divisors, made.factors = value.divisors, value.factors
     if value is not None:
         made.autocast, made.callees, made.dtypes = value.past
-    made.autocast = made.autocast or "unknown"
+    made.autocast = made.autocast or "?"
     made.module_read = False
     return made
 

@@ -37,8 +37,9 @@ UNREAD = object()
 class Past(NamedTuple):
     """What ran that a value came from, which may be a model: where, what, and in which dtypes.
 
-    ``autocast`` is "in", "out" or "unknown", "" where nothing ran; ``callees`` are names of what could not be read: who
-    asks them knows whether one may enter autocast; ``dtypes`` those of the regions, "?" where one is not known.
+    ``autocast`` is "in", "out" or "unknown", "" where nothing ran, "?" where nobody knows; ``callees`` are names of
+    what could not be read: who asks them knows whether one may enter autocast; ``dtypes`` those of the regions, "?"
+    where one is not known.
     """
 
     autocast: str = ""
@@ -495,7 +496,7 @@ class Tensor(Knowable):
     scaler      key of the scaler it was multiplied by, -1 if none
     divided     it was divided, or summed rather than averaged: accumulation may be accounted for
     deps        keys of the modules whose forward it depends on, None where that is not known
-    autocast    "in", "out" or "unknown": where those forwards ran
+    autocast    "in", "out" or "unknown": where those forwards ran; "?" where nothing is known of any
     callees     names of what made it and could not be read
     in_region   the last function applied to it ran in an autocast region
     dtypes      dtypes of those regions; "?" where a region may be disabled or its dtype is not known
@@ -612,11 +613,11 @@ class Tensor(Knowable):
 
 
 def where(places: set[str]) -> str:
-    """Where forwards ran of which each ran "in", "out" or "unknown"; "" where none did."""
-    places.discard("")
-    if len(places) > 1:
-        return "unknown" if "unknown" in places else "in"
-    return "".join(places)
+    """Where forwards ran of which each ran "in", "out" or "unknown"; "" where none did, "?" where nobody knows."""
+    known = places - {"", "?"}
+    if len(known) > 1:
+        return "unknown" if "unknown" in known else "in"
+    return "".join(known) or max(places)
 
 
 class Params(Value):

@@ -108,7 +108,7 @@ def _of_unknown(at: Interpreter, given: list[Value]) -> Tensor:
     made.deps = None
     made.in_region = in_region(at)
     earlier, made.callees, made.dtypes = past_of(given)
-    made.autocast = "in" if made.in_region else earlier or "unknown"
+    made.autocast = "in" if made.in_region else earlier or "?"
     made.module_read = False
     return made
 

@@ -126,7 +126,7 @@ def scaled_value(at: Interpreter, scaler: Ref, value: Value | None, node: ast.AS
         e.SCALE,
         node,
         scaler.thing.key,
-        autocast=made.autocast or ("in" if in_region(at) else "unknown"),
+        autocast=made.autocast or ("in" if in_region(at) else "?"),
         loss_in_region=made.in_region,
         forward_read=made.module_read and bool(made.autocast),
         dtypes=made.dtypes,
