@@ -247,7 +247,7 @@ THINGS = {
     "loss": "kind promotes reduction shared",
 }
 #: What may be known of a program as a whole.
-PROGRAM = "averaged enters_autocast float16 handed lightning16 live_scalers scaler_dtypes trained_modules unread"
+PROGRAM = "averaged enters_autocast handed lightning16 live_scalers scaler_dtypes trained_modules unread"
 
 # Loops that run backward at every turn and leave the step to what follows: any, and those over the micro-batches of one
 # window.

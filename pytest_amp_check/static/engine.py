@@ -453,10 +453,9 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False) -> Rea
         module = Module(path, text, parsed)
         mark_relevant(module, tree.local_names(module, path))
         program.facts["enters_autocast"] = around or any("autocast" in name for name in module.identifiers)
-        program.facts["float16"] = tree.float16
         program.facts["lightning16"] = tree.lightning16
         reached = read_module(module, program, tree)
-        survey(program)
+        survey(program, lambda: tree.is_near_float16(path))
         if not around:
             survey_scaled(program, lambda: tree.entering(path, parsed))
         module.release()

@@ -18,8 +18,8 @@ Events = Mapping[str, list[Event]]
 Steps = Mapping[int, set[int]]
 
 
-def survey(program: Program) -> None:
-    """Tell the rules what is true of the program as a whole."""
+def survey(program: Program, near_float16: Callable[[], bool]) -> None:
+    """Tell the rules what is true of the program as a whole; ``near_float16`` says whether float16 may come into it."""
     events = _by_kind(program.graphs)
     stepped = _stepped(program, events)
     scaled = [event for event in (*events[e.SCALE], *events[e.SCALER_STEP]) if event.subject is not None]
@@ -31,8 +31,10 @@ def survey(program: Program) -> None:
     if events[e.MODULE_CAST]:
         _mark_casts(program)
     _mark_states(program, events, live)
-    for event in events[e.FILL]:
-        event.facts["eligible"] = event.facts["eligible"] and program.facts["float16"]
+    filled = [event for event in events[e.FILL] if event.facts["eligible"]]
+    if filled and not near_float16():
+        for event in filled:
+            event.facts["eligible"] = False
     alone = any(thing.facts.get("constructed") for thing in stepped) and not scalers
     for graph in program.graphs:
         _mark_alone(program, graph, alone=alone or (bool(scalers) and _steps_without_scaler(program, graph)))

@@ -39,7 +39,7 @@ LAYOUTS = ("", "src", "lib")
 class Project:
     """What is known of all the files of a run before any is parsed, and the way from an import to one of them.
 
-    ``autocast`` are the files that may enter autocast, ``float16`` says whether any file speaks of float16,
+    ``autocast`` are the files that may enter autocast, ``float16`` those that speak of float16,
     ``lightning16`` whether any has a Trainer of Lightning train in it.
     """
 
@@ -55,6 +55,7 @@ class Project:
         "_led",
         "_linked",
         "_modules",
+        "_named",
         "_names",
         "_places",
         "_tails",
@@ -70,7 +71,7 @@ class Project:
 
     def __init__(self) -> None:
         self.autocast: set[str] = set()
-        self.float16 = False
+        self.float16: set[str] = set()
         self.lightning16 = False
         self._helpers = Exports(source_files.load_or_nothing)
         #: Absolute path -> path as it is written.
@@ -96,6 +97,8 @@ class Project:
         #: What enters autocast in a file that mentions it, and what such a file imports, directly or not.
         self._entering: dict[str, Entering] = {}
         self._below: dict[str, set[str]] = {}
+        #: The files that import something by its last name.
+        self._named: dict[str, list[str]] | None = None
         #: Whether any file may have mattered.
         self.whole = False
 
@@ -105,7 +108,8 @@ class Project:
         """Know what the code of a file, or a first look at it, has shown."""
         if shown.autocast:
             self.autocast.add(path)
-        self.float16 = self.float16 or shown.float16
+        if shown.float16:
+            self.float16.add(os.path.abspath(path))
         self.lightning16 = self.lightning16 or shown.lightning16
 
     def grow(self, files: list[str], paths: Sequence[str]) -> None:
@@ -361,6 +365,40 @@ class Project:
             known = self._below[path] = self._imports_of({path})
         return known
 
+    def is_near_float16(self, path: str) -> bool:
+        """Whether a file, one that imports it, or what one of these imports speaks of float16.
+
+        Who uses a file that nobody imports, or one that is alone, is not known: then whether any does.
+        """
+        here = os.path.abspath(path)
+        if here in self.float16 or not self.float16 or not self._tops or any(alone for _, alone in self._tops):
+            return bool(self.float16)
+        self.whole = True
+        above, work = {here}, [here]
+        while work:
+            at = work.pop()
+            if not self.float16.isdisjoint(self._reached_from(at)):
+                return True
+            for other in self._importers().get(_stem(at), ()):
+                if other not in above and at in self._imported_by(other):
+                    above.add(other)
+                    work.append(other)
+        return len(above) == 1
+
+    def _importers(self) -> dict[str, list[str]]:
+        """The files that import something under a name, by that name; those that do so by names that a run knows, too.
+
+        Every file of the tree is looked at for this, once.
+        """
+        if self._named is None:
+            self._named = {}
+            for file in self.files:
+                data = source_files.load_or_nothing(file)
+                for module, name, _ in patterns.imported(data):
+                    for last in {module.rpartition(b".")[2], name} - {b""}:
+                        self._named.setdefault(last.decode("utf-8", "replace"), []).append(file)
+        return self._named
+
     def imports(self, path: str) -> frozenset[str]:
         """Absolute paths of the files that a file imports itself."""
         asked, self.asked = self.asked, {}
@@ -418,6 +456,12 @@ class Project:
                 if dropped is not None:
                     self._held -= len(dropped.text)
                     dropped.release()
+
+
+def _stem(path: str) -> str:
+    """The last part of the name that a file is imported by."""
+    stem = os.path.basename(path).removesuffix(".py")
+    return stem if stem != "__init__" else os.path.basename(os.path.dirname(path))
 
 
 def is_spoken_for(imported: Imported) -> bool:
