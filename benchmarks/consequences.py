@@ -29,6 +29,7 @@ NOT_HERE = {
     "AMP302": "it takes accelerate or another framework, which the benchmark does without",
     "AMP902": "a comment does nothing when a program runs",
     "AMP903": "what cannot be parsed cannot be run",
+    "AMP904": "what is not judged does nothing by itself",
 }
 
 

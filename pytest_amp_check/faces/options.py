@@ -321,6 +321,14 @@ OPTIONS = (
         flag="--jobs",
         run_flag="",
     ),
+    Option(
+        "show-blind-spots",
+        FLAG,
+        False,
+        "list the calls of the protocol that could not be judged, too (AMP904)",
+        flag="--show-blind-spots",
+        run_flag="",
+    ),
     Option("statistics", FLAG, False, "count the findings of each rule instead of showing them", flag="--statistics"),
     Option(
         "paths",
@@ -388,6 +396,7 @@ class Options:
     cache: bool
     cache_dir: str | None
     jobs: int | None
+    show_blind_spots: bool
     statistics: bool
     paths: tuple[str, ...]
     only: str | None
@@ -524,7 +533,7 @@ def settings(options: Options) -> Settings:
     from ..protocol.rules import RULES
     from ..protocol.selection import UnknownRule, expand
     from ..protocol.selection import resolve as resolve_rules
-    from ..static.engine import Settings
+    from ..static.engine import SPOTS, Settings
 
     setting = "select"
     try:
@@ -532,6 +541,8 @@ def settings(options: Options) -> Settings:
             resolve_rules(options.select, (), RULES)
         setting = "ignore"
         selected = resolve_rules(options.select, options.ignore, RULES)
+        if options.show_blind_spots or (options.statistics and options.select is None):
+            selected |= {SPOTS}
         setting = "per_file_ignores"
         ignores = tuple(
             (pattern, frozenset[str]().union(*(expand(word, RULES)[0] for word in words)))

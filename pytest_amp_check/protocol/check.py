@@ -83,13 +83,15 @@ def _not_read(program: Program) -> Iterator[Found]:
 class _Cores:
     """What states hold besides tests, by number: numbers are compared, and found again, much faster."""
 
-    __slots__ = ("_numbers", "of", "past")
+    __slots__ = ("_numbers", "moved", "of", "past")
 
     def __init__(self, start: Core) -> None:
         self.of = [start]
         self._numbers = {start: 0}
         #: What becomes of one where a test comes out as true or false.
         self.past: dict[tuple[int, int, bool], int] = {}
+        #: What becomes of one at an event, with the tests that the event may ask and their truth.
+        self.moved: dict[tuple[int, int, int, int], int] = {}
 
     def number(self, core: Core) -> int:
         known = self._numbers.get(core)
@@ -110,6 +112,8 @@ class _Judge(Judge):
         self.faults: dict[tuple[str, int], tuple[Here, Blame]] = {}
         self.committed: dict[tuple[str, int, int], int] = {}
         self.visits: dict[int, int] = {}
+        #: Whether an event has looked back along its path, or has come upon a fault: it may do else on another path.
+        self.traced = False
         self._survey()
 
     def event(self, index: int) -> Event | None:
@@ -280,6 +284,7 @@ class _Judge(Judge):
         work = deque([start])
         nodes, ways, live = self.graph.nodes, self._short_ways(), self.live
         moving = self.windows.keys() | self.flags.keys()
+        deciding = self._deciding()
         while work:
             if len(self.trail) > LIMIT:
                 self.gave_up = True
@@ -289,11 +294,15 @@ class _Judge(Judge):
             node = nodes[index]
             if node.event is not None:
                 self.visits[index] = self.visits.get(index, 0) + 1
-                state = State(known, truth, *cores.of[core])
-                after = apply(self, index, node.event, state, here)
-                if after is not state:
-                    known, truth = after.known, after.truth
-                    core = cores.number(after[2:])
+                asked = (index, core, known & deciding, truth & deciding)
+                moved = cores.moved.get(asked)
+                if moved is None:
+                    self.traced = False
+                    after = apply(self, index, node.event, State(known, truth, *cores.of[core]), here)
+                    moved = core if after[2:] == cores.of[core] else cores.number(after[2:])
+                    if not self.traced:
+                        cores.moved[asked] = moved
+                core = moved
             if node.forgets:
                 known &= ~node.forgets
                 truth &= ~node.forgets
@@ -310,6 +319,11 @@ class _Judge(Judge):
                 if place not in self.trail:
                     self.trail[place] = here
                     work.append(place)
+
+    def _deciding(self) -> int:
+        """The tests (as a bit set) that events themselves ask: those of windows, and of averaging over processes."""
+        asked = {key for node in self.graph.nodes if node.event for key, _ in node.event.facts.get("averaged") or ()}
+        return sum(1 << key for key in asked | self.windows.keys())
 
     def _short_ways(self) -> list[list[tuple[int, int, bool]]]:
         """The ways on from each node, leading past those at which nothing happens, and nothing is asked."""
@@ -363,11 +377,13 @@ class _Judge(Judge):
 
     def blame(self, label: str, blamed: int, settled: int, here: Here) -> None:
         """Keep the first path that commits a fault, and count the states that do."""
+        self.traced = True
         self.faults.setdefault((label, blamed), (here, Blame(label, blamed, settled)))
         key = (label, blamed, settled)
         self.committed[key] = self.committed.get(key, 0) + 1
 
     def path(self, here: Here) -> Iterator[int]:
+        self.traced = True
         place: Here | None = here
         while place is not None:
             yield place[0]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from .cache import Cache
     from .entry_points import Reached
+    from .interpreter.passed import Span
 
     Result = TypeVar("Result")
 
@@ -39,6 +40,8 @@ __all__ = ["InputError", "Report", "Settings", "check_paths", "check_source"]
 CHUNK = 400
 #: Bytes of source from which on it pays to start processes.
 WORTH_PROCESSES = 1_000_000
+#: The rule that lists blind spots, which cost a look at every call.
+SPOTS = "AMP904"
 #: Python frames that reading deeply nested code may take.
 RECURSION = 9_000
 
@@ -132,7 +135,8 @@ def _report(
     files = source_files.find(paths, settings.exclude)
     named = frozenset(paths)
     store: Cache | None = None
-    if cache is not None:
+    # What was come by is not kept from run to run: it is asked for seldom.
+    if cache is not None and SPOTS not in settings.select:
         from .cache import Cache
 
         store = Cache(cache, paths, repr(settings))
@@ -280,7 +284,7 @@ def _read(text: str, path: str, settings: Settings, tree: Project) -> Answer:
             reading = _unread(path, *block.broken, text=block.text)
         else:
             try:
-                reading = analyse(block.text, path, within, around=around)
+                reading = analyse(block.text, path, within, around=around, spots=SPOTS in settings.select)
             except (RecursionError, MemoryError):
                 reading = _unread(path, 1, "its code is nested too deeply to be analysed", text=block.text)
                 answer.lasting = False
@@ -298,7 +302,7 @@ def _settled_block(reading: Reading, block: Block, name: str, settings: Settings
     """What a program of a document shows, its own findings settled; ``name`` stands for it as if it were a file."""
     path = reading.path
     kept = _kept([reading])
-    own = _suppressed([f for f in kept if f.site.path == path], block.text, path, settings)
+    own = _suppressed([f for f in (*kept, *_blind([reading])) if f.site.path == path], block.text, path, settings)
     others = [f for f in kept if f.site.path != path]
     for finding in others:
         finding.entries = {(name if at == path else at, line) for at, line in finding.entries}
@@ -336,13 +340,26 @@ def _kept(readings: Sequence[Reading]) -> list[Finding]:
     return list(found.values())
 
 
+def _blind(readings: Sequence[Reading]) -> list[Finding]:
+    """The calls of the protocol that none of the readings has judged."""
+    if not any(reading.spots for reading in readings):
+        return []
+    from .blind_spots import unjudged
+
+    passed: dict[Span, bool] = {}
+    for reading in readings:
+        for span, judged in reading.passed.items():
+            passed[span] = passed.get(span, False) or judged
+    return [finding for reading in readings for finding in unjudged(reading.spots, passed)]
+
+
 def _settled(
     readings: list[Reading], files: list[str], settings: Settings, texts: Mapping[str, str] | None = None
 ) -> list[Finding]:
     """The findings in each file, suppressed ones removed and unused suppressions added."""
     by_path: dict[str, list[Finding]] = {reading.path: [] for reading in readings if reading.ours}
     asked = frozenset(files)
-    for finding in _kept(readings):
+    for finding in (*_kept(readings), *_blind(readings)):
         if finding.site.path in asked:
             by_path.setdefault(finding.site.path, []).append(finding)
     settled = [finding for reading in readings for finding in reading.settled]
@@ -425,15 +442,19 @@ def _ignored(path: str, settings: Settings) -> frozenset[str]:
     return ignored
 
 
-def analyse(text: str, path: str, tree: Project, *, around: bool = False) -> Reading:
+def analyse(text: str, path: str, tree: Project, *, around: bool = False, spots: bool = False) -> Reading:
     """All findings in one text, whatever is selected or suppressed; ``around`` says that it may stand in a region.
+
+    ``spots`` asks for what blind spots are found from, too.
 
     Raises RecursionError or MemoryError for what is nested too deeply.
     """
     import ast
 
     from ..protocol.check import check
+    from .blind_spots import census
     from .entry_points import read_module
+    from .interpreter.passed import Passed
     from .project.module import Module
     from .project.relevance import mark_relevant
     from .survey import survey, survey_scaled
@@ -454,11 +475,16 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False) -> Rea
         mark_relevant(module, tree.local_names(module, path))
         program.facts["enters_autocast"] = around or any("autocast" in name for name in module.identifiers)
         program.facts["lightning16"] = tree.lightning16
-        reached = read_module(module, program, tree)
+        passed = Passed() if spots else None
+        listed = census(module) if spots else []
+        reached = read_module(module, program, tree, passed)
         survey(program, lambda: tree.is_near_float16(path))
         if not around:
             survey_scaled(program, lambda: tree.entering(path, parsed))
         module.release()
-        return Reading(path, check(program), reached, ours=Suppressions.ours_in(text))
+        reading = Reading(path, check(program), reached, ours=Suppressions.ours_in(text))
+        if passed is not None:
+            reading.spots, reading.passed = listed, passed.calls
+        return reading
     finally:
         sys.setrecursionlimit(limit)

@@ -11,6 +11,7 @@ from .interpreter.classes import decorations, inherited, instance_of, method_of
 from .interpreter.functions import bind_unknown, run
 from .interpreter.imports import globals_of
 from .interpreter.interpreter import Handlers, Interpreter
+from .interpreter.passed import Passed
 from .interpreter.state import Loop
 from .interpreter.values import ClassValue, Frame, Instance
 from .libraries import (
@@ -80,9 +81,10 @@ for _library in LIBRARIES:
     _library.register(HANDLERS)
 
 
-def read_module(module: Module, program: Program, project: Project) -> Reached:
-    """Add to a program everything that one file does, with what it calls in others."""
+def read_module(module: Module, program: Program, project: Project, passed: Passed | None = None) -> Reached:
+    """Add to a program everything that one file does, with what it calls in others; ``passed`` notes which calls."""
     at = Interpreter(HANDLERS, module, program, {}, project)
+    at.passed = passed
     try:
         return _read_all(at)
     finally:

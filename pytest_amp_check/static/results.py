@@ -13,17 +13,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .blind_spots import Spot
     from .entry_points import Reached
+    from .interpreter.passed import Span
 
 
 class Reading:
     """What reading one program of a file has shown, in it and in those that it calls.
 
     ``reached`` tells of what was read on its own which functions it called, ``ours`` whether the file has comments
-    that are meant for this tool. ``settled`` are findings that are done with.
+    that are meant for this tool. ``settled`` are findings that are done with. Where blind spots are asked for,
+    ``spots`` are the calls of the file that can be some, and ``passed`` are those that reading came by in any file.
     """
 
-    __slots__ = ("findings", "ours", "path", "reached", "settled")
+    __slots__ = ("findings", "ours", "passed", "path", "reached", "settled", "spots")
 
     def __init__(self, path: str, findings: list[Finding], reached: Reached, *, ours: bool = False) -> None:
         self.path = path
@@ -31,6 +34,8 @@ class Reading:
         self.reached = reached
         self.ours = ours
         self.settled: list[Finding] = []
+        self.spots: list[Spot] = []
+        self.passed: dict[Span, bool] = {}
 
 
 class Answer:

@@ -64,6 +64,7 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
     "cache": ([], [], "true", lambda base: True),
     "cache-dir": ([".known"], [], '".known"', lambda base: f"{base}/.known"),
     "jobs": (["3"], [], "3", lambda base: 3),
+    "show-blind-spots": ([], [], "true", lambda base: True),
     "statistics": ([], [], "true", lambda base: True),
     "paths": ([], ["src train.py"], '["src", "train.py"]', lambda base: (f"{base}/src", f"{base}/train.py")),
     "only": (["static"], ["static"], '"static"', lambda base: "static"),

@@ -29,7 +29,7 @@ NAMES = {"scaler", "optimizer", "call", "loss", "module", "params", "context", "
 # Where a framework scales, the judge says which, and what to do with it.
 OF_FRAMEWORKS = {"framework", "advice"}
 # These have no judge here: the engine finds them in what it reads, and says why.
-BY_ENGINE = {"AMP902", "AMP903"}
+BY_ENGINE = {"AMP902", "AMP903", "AMP904"}
 FAMILIES = {
     "1": "autocast",
     "2": "scaling",

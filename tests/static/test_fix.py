@@ -19,6 +19,7 @@ import libcst
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marks import MISTAKES
 
 from pytest_amp_check.faces import cli, text
 from pytest_amp_check.protocol.events import Site
@@ -163,7 +164,7 @@ def test_what_is_not_the_good_example_runs_and_has_nothing_wrong(
     monkeypatch.setattr(sys, "argv", ["train.py"])
     done = recorded(run)
     assert (done.error, done.failure) == (None, None)
-    read = engine.check_source(fixed, "train.py", Settings(select=frozenset(RULES)))
+    read = engine.check_source(fixed, "train.py", Settings(select=MISTAKES))
     rows = fixed.split("\n")
     found = tuple([rows[finding.line - 1].strip() for finding in by] for by in (read, done.findings))
     assert found == LEFT.get(code, ([], []))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from marks import Places, places, shown
+from marks import MISTAKES, Places, places, shown
 
 from pytest_amp_check import record
 from pytest_amp_check.protocol.finding import Finding
@@ -171,4 +171,4 @@ def verdict(source: str, path: Path) -> Verdict:
     run = recorded(lambda: traced(path, lines))
     frames = traceback.extract_tb(run.error.__traceback__) if run.error is not None else []
     raised_at = next((frame.lineno or 0 for frame in reversed(frames) if frame.filename == str(path)), 0)
-    return Verdict(check_source(source, str(path), Settings(select=frozenset(RULES))), run, lines, raised_at)
+    return Verdict(check_source(source, str(path), Settings(select=MISTAKES)), run, lines, raised_at)

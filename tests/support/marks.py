@@ -17,6 +17,8 @@ from pytest_amp_check.protocol.rules import RULES
 _MARK = re.compile(r"#\s*(?:(static-only|runtime-only):\s*)?(AMP\d{3}(?:[,\s]+AMP\d{3})*)")
 
 Places = set[tuple[int, str]]
+#: Every rule about mistakes, those that are off unless selected with them; blind spots are none.
+MISTAKES = frozenset(RULES) - {"AMP904"}
 
 
 def marks(source: str, reader: str = "static") -> Places:

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from marks import Places, shown
+from marks import MISTAKES, Places, shown
 
-from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.static.engine import Settings, check_source
 
 #: Rules that are off unless they are selected are marked too.
-EVERYTHING = Settings(select=frozenset(RULES))
+EVERYTHING = Settings(select=MISTAKES)
 
 #: Names that mean something to torch wherever they stand behind a dot.
 TORCH_NAMES = frozenset(

@@ -10,15 +10,15 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
+from marks import MISTAKES
 from mutants import Mutant, mutants
 from rewriting import NEW, written
 
 from pytest_amp_check.protocol.finding import Finding
-from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.static.engine import Settings, check_paths, check_source
 
 #: Rules that are off unless they are selected are marked too.
-EVERYTHING = Settings(select=frozenset(RULES))
+EVERYTHING = Settings(select=MISTAKES)
 
 if TYPE_CHECKING:
     from marks import Places

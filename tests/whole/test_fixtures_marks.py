@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from marks import marks, places, shown
+from marks import MISTAKES, marks, places, shown
 
 from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.static.engine import Settings, check_paths, check_source
@@ -13,7 +13,7 @@ from pytest_amp_check.static.engine import Settings, check_paths, check_source
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 SCRIPTS = sorted(FIXTURES.rglob("*.py"))
 #: Rules that are off unless they are selected are marked too.
-EVERYTHING = Settings(select=frozenset(RULES))
+EVERYTHING = Settings(select=MISTAKES)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.relative_to(FIXTURES).as_posix())

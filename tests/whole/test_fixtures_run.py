@@ -37,15 +37,11 @@ PAIRED = (
     "trainers",
 )
 
-#: Rules that have at least one script that breaks them and one, beside it, that does the same work right.
-COVERED = {
-    *("AMP101", "AMP102", "AMP103", "AMP104", "AMP105", "AMP106", "AMP107", "AMP108", "AMP109", "AMP110"),
-    *("AMP201", "AMP202", "AMP203", "AMP204", "AMP205", "AMP206", "AMP207", "AMP208", "AMP209", "AMP210"),
-    *("AMP211", "AMP212", "AMP213", "AMP214", "AMP215", "AMP216", "AMP217", "AMP218"),
-    *("AMP301", "AMP303", "AMP304", "AMP401", "AMP402", "AMP403"),
-    *("AMP501", "AMP502", "AMP503", "AMP504", "AMP505", "AMP506", "AMP507", "AMP508", "AMP509"),
-    *("AMP601", "AMP602", "AMP603", "AMP604", "AMP605", "AMP606", "AMP701", "AMP801", "AMP901"),
-}
+#: Rules that no script breaks by how it trains: they take a framework that divides, several processes, a comment that
+#: silences nothing, source that cannot be read, or a call that no path reaches. Every other rule has a script that
+#: breaks it and one, beside it, that does the work right.
+NO_SCRIPT = {"AMP302", "AMP305", "AMP306", "AMP902", "AMP903", "AMP904"}
+
 
 CODES = r"AMP\d{3}(?: AMP\d{3})*"
 ONE_SIDED = rf"(?:static-only|runtime-only): {CODES} [a-z][^#]*[^.\s#]"
@@ -167,7 +163,7 @@ def test_idioms_are_not_marked(script: Path) -> None:
     assert not codes_in(script)
 
 
-@pytest.mark.parametrize("code", sorted(COVERED))
+@pytest.mark.parametrize("code", sorted(RULES.keys() - NO_SCRIPT))
 def test_every_rule_has_a_wrong_and_a_right_script(code: str) -> None:
     wrong = [path for path in SCRIPTS if path.stem.endswith("_bad") and codes_in(path) == {code}]
     assert wrong, f"no script has {code} and nothing else"

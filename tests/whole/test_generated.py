@@ -12,10 +12,10 @@ pytest.importorskip("torch")
 
 from agreement import SEEN_BY_RUNS, SEEN_IN_SOURCE, recorded, traced, verdict
 from grammar import SETUP, programs
-from marks import marks, places, shown
+from marks import MISTAKES, marks, places, shown
 
 from pytest_amp_check.protocol.rule import BOTH
-from pytest_amp_check.protocol.rules import LABELS, RULES
+from pytest_amp_check.protocol.rules import LABELS
 from pytest_amp_check.static.engine import Settings, check_source
 
 #: Always the same ones; ``benchmarks/generated.py`` tries others.
@@ -265,5 +265,5 @@ def test_both_readers_find_exactly_what_is_marked(source: str, tmp_path: Path) -
     assert run.failure is None
     assert run.error is None
     assert places(run.findings) == marks(source, "runtime"), shown(run.findings)
-    read = check_source(source, str(path), Settings(select=frozenset(RULES)))
+    read = check_source(source, str(path), Settings(select=MISTAKES))
     assert places(read) == marks(source), shown(read)

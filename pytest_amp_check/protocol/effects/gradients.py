@@ -130,10 +130,11 @@ def average(judge: Judge, now: Moment) -> State:
 
 def zero(judge: Judge, now: Moment) -> State:
     event = now.event
+    cleared = [judge.index[key] for key in judge.owners(event)]
     counted = any(judge.tests[key].counts for key, _ in event.guards)
-    apart = counted or rescues(judge, event, now.here)
-    for key in judge.owners(event):
-        i = judge.index[key]
+    open_window = any(now.opts[i].held or now.opts[i].inside for i in cleared)
+    apart = open_window and (counted or rescues(judge, event, now.here))
+    for i in cleared:
         if apart:
             # Zeroed on a schedule of its own, which is the window's, or given up on purpose.
             now.opts[i] = now.opts[i]._replace(held=False, inside="")

@@ -458,4 +458,11 @@ INDEX: tuple[Listing, ...] = (
         (),
         ("source:unreadable", "source:too-long", "source:too-many-paths"),
     ),
+    (
+        ("AMP904", "unjudged-call", "migration", "info", "static", False, ""),
+        (),
+        (),
+        (),
+        ("call:not-reached", "call:not-known"),
+    ),
 )

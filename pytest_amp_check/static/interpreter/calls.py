@@ -35,6 +35,8 @@ from .values import (
 
 def _call(at: Interpreter, node: ast.Call) -> Value:
     func = node.func
+    if at.passed is not None and at.state.cur is not None:
+        at.passed.come_by(at.site(node))
     if isinstance(func, ast.Attribute) and at.state.frame.module.uses.get(chain(func) or "") != "module":
         receiver = at.evaluate(func.value)
         if isinstance(receiver, (Named, ModuleValue)):

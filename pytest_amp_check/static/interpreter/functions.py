@@ -73,7 +73,11 @@ def follow(
     if instead is not None:
         return unknown(at, instead, args, keywords, node)
     _reach(at, function)
-    frame = Frame(function, func.frame, at.site(node))
+    site = at.site(node)
+    if at.passed is not None:
+        # What it does is read there.
+        at.passed.judged(site)
+    frame = Frame(function, func.frame, site)
     _bind(at, frame, function, args, keywords, node)
     frame.unwind_base = len(at.state.unwind)
     frame.path_base = len(at.state.path)

@@ -14,6 +14,7 @@ from ...protocol.events import Event, Graph, Node, Program, Site, Test, Thing
 from ..project.module import Class, Function, Module
 from ..project.project import Project
 from .conditions import Formula, Tests, literals, weight
+from .passed import Passed
 from .state import Draft, State
 from .values import EMPTY, Args, Frame, FunctionValue, Instance, Keywords, Opaque, Value, Vars
 
@@ -157,6 +158,8 @@ class Interpreter:
         self.values: dict[ast.AST, Value] = {}
         #: Events that belong to no place in the graph that is read, by place and kind: they are added once it is whole.
         self.found: dict[tuple[object, ...], Event] = {}
+        #: The calls that were come by, where somebody asks for them.
+        self.passed: Passed | None = None
         self.begin("<module>")
 
     def begin(self, name: str) -> None:
@@ -309,7 +312,10 @@ class Interpreter:
             return None
         if kind == e.ZERO_GRAD and self.state.rescuing:
             facts["rescue"] = True
-        event = self._happens(self.state.cur, kind, self.site(node), subject, object, facts)
+        site = self.site(node)
+        if self.passed is not None:
+            self.passed.judged(site)
+        event = self._happens(self.state.cur, kind, site, subject, object, facts)
         for places in self.state.handlers:
             places.append(self.state.cur)
         return event

@@ -166,6 +166,8 @@ def clip(at: Interpreter, params: Value | None, rest: list[Value], bound: Keywor
     limit = bound.get("max_norm") or bound.get("clip_value") or (rest[0] if rest else None)
     if isinstance(limit, ScaleValue):
         # The limit is scaled as the gradients are.
+        if at.passed is not None:
+            at.passed.judged(at.site(node))
         return norm
     clipping = at.emit(
         e.CLIP,

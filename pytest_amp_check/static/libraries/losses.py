@@ -174,8 +174,8 @@ def backward(at: Interpreter, tensor: Tensor, node: ast.AST, gradient: Value | N
         "names": names,
     }
 
-    def run(**apart: bool) -> None:
-        at.emit(e.BACKWARD, node, scaler, **facts, **apart)
+    def run(*, apart: bool = False) -> None:
+        at.emit(e.BACKWARD, node, scaler, **facts, apart=apart)
 
     fork(at, either(*at.state.apart), lambda: run(apart=True), run)
 

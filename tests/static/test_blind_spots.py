@@ -1,0 +1,144 @@
+"""Blind spots: the calls of the protocol that no path has judged."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from pytest_amp_check.static.engine import SPOTS, Settings, check_paths, check_source
+
+ASKED = Settings(select=frozenset({SPOTS}))
+
+
+def spots(text: str) -> list[tuple[int, str]]:
+    """The line of each blind spot, and why it is one."""
+    found = check_source(textwrap.dedent(text), "train.py", ASKED)
+    return [(finding.line, finding.label.partition(":")[2]) for finding in found]
+
+
+def test_a_training_loop_has_none() -> None:
+    text = """\
+        import torch
+
+        def train(loader, model, optimizer, scaler):
+            for x in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda"):
+                    loss = model(x).sum()
+                scaler.scale(loss).backward()
+                scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                scaler.step(optimizer)
+                scaler.update()
+            torch.save(model.state_dict(), "last.pt")
+        """
+    assert spots(text) == []
+
+
+def test_what_stands_behind_a_return_is_not_reached() -> None:
+    text = """\
+        import torch
+
+        def train(loss, optimizer, scaler):
+            scaler.scale(loss).backward()
+            return
+            scaler.step(optimizer)
+            scaler.update()
+        """
+    assert spots(text) == [(6, "not-reached"), (7, "not-reached")]
+
+
+def test_what_is_called_on_something_else_is_not_known() -> None:
+    text = """\
+        import torch
+
+        def clear(given):
+            given.zero_grad()
+
+        scaler = torch.amp.GradScaler("cuda")
+        clear(3)
+        """
+    assert spots(text) == [(4, "not-known")]
+
+
+def test_what_a_class_of_the_project_does_is_read() -> None:
+    text = """\
+        import torch
+
+        class Scaler:
+            def update(self):
+                self.steps += 1
+
+        scaler = Scaler()
+        scaler.update()
+        """
+    assert spots(text) == []
+
+
+@pytest.mark.parametrize("line", ["meter.update(3)", "env.step(action)", "scheduler.step()", "image.scale(2)"])
+def test_other_calls_of_the_same_names_are_no_spots(line: str) -> None:
+    text = f"""\
+        import torch
+
+        def train(scaler, loss, optimizer, env, meter, scheduler, image, action):
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            return
+            {line}
+        """
+    assert spots(text) == []
+
+
+HELPER = """\
+def finish(loss, optimizer, scaler):
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+MAIN = """\
+import torch
+from helper import finish
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).sum()
+        finish(loss, optimizer, scaler)
+"""
+
+
+def test_what_another_file_has_reached_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "helper.py").write_text(HELPER)
+    (tmp_path / "main.py").write_text(MAIN)
+    monkeypatch.chdir(tmp_path)
+    assert check_paths(["."], ASKED).findings == []
+    (tmp_path / "main.py").write_text(MAIN.replace("    for", "    return\n    for"))
+    found = [(finding.filename, finding.line) for finding in check_paths(["."], ASKED).findings]
+    assert found == [(str(Path("main.py")), 8)]
+
+
+def test_a_cache_that_knows_nothing_of_them_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "main.py").write_text(
+        MAIN.replace("    for", "    return\n    for").replace("from helper", "from other")
+    )
+    monkeypatch.chdir(tmp_path)
+    cache = str(tmp_path / "cache")
+    assert check_paths(["."], Settings(), cache=cache).findings == []
+    for _ in range(2):
+        assert [finding.line for finding in check_paths(["."], ASKED, cache=cache).findings] == [8]
+
+
+def test_a_notebook_tells_the_cell(tmp_path: Path) -> None:
+    cell: dict[str, object] = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+    first = {**cell, "source": ["import torch\n", "scaler = torch.amp.GradScaler('cuda')"]}
+    second = {**cell, "source": ["def f(o):\n", "    return\n", "    scaler.step(o)"]}
+    path = tmp_path / "train.ipynb"
+    path.write_text(json.dumps({"cells": [first, second], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    (found,) = check_paths([str(path)], ASKED).findings
+    assert (found.site.cell, found.line) == (2, 3)
