@@ -455,6 +455,7 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False, spots:
     from .blind_spots import census
     from .entry_points import read_module
     from .interpreter.passed import Passed
+    from .project import reach
     from .project.module import Module
     from .project.relevance import mark_relevant
     from .survey import survey, survey_scaled
@@ -478,9 +479,9 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False, spots:
         passed = Passed() if spots else None
         listed = census(module) if spots else []
         reached = read_module(module, program, tree, passed)
-        survey(program, lambda: tree.is_near_float16(path))
+        survey(program, lambda: reach.is_near_float16(tree, path))
         if not around:
-            survey_scaled(program, lambda: tree.entering(path, parsed))
+            survey_scaled(program, lambda: reach.entering(tree, path, parsed))
         module.release()
         reading = Reading(path, check(program), reached, ours=Suppressions.ours_in(text))
         if passed is not None:

@@ -145,7 +145,7 @@ def _new_scaler(at: Interpreter, entry: surface.Entry, args: Args, keywords: Key
     enabled = when_enabled(at, bound, node, open_ended="**" in bound)
     thing = at.thing(("scaler", at.place_key(node)), "scaler", "", at.site(node))
     arguments = {name: plain(at, value) for name, value in bound.items()}
-    if _asks_for_bfloat16(at, keywords_of(node).get("enabled")):
+    if not isinstance(enabled, bool) and _asks_for_bfloat16(at, keywords_of(node).get("enabled")):
         arguments["enabled"] = Symbol("torch.bfloat16")
     device = entry.facts.get("device") or arguments.get("device", "cuda")
     thing.facts.update(constructed=True, enabled=enabled, callable=entry.name, device=device)

@@ -13,8 +13,6 @@ from .exports import Answer, Exports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import ast
-
     from ..sources.patterns import Code
     from ..sources.prefilter import Prefiltered
     from .entering import Entering
@@ -28,10 +26,6 @@ MOST = 1_500_000
 PROJECT_MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
 #: By these a file imports others by a name that only a run knows.
 BY_NAME = (b"import_module(", b"__import__(", b"instantiate(", b"_target_")
-#: Files that one which is named imports, directly or not, which are asked for what enters autocast.
-REACH = 400
-#: What a file mentions that may make a model cast.
-MENTIONS = (b"autocast", b"MixedPrecision")
 #: Directories beside those of the importing file that are put on the path by habit.
 LAYOUTS = ("", "src", "lib")
 
@@ -44,9 +38,7 @@ class Project:
     """
 
     __slots__ = (
-        "_below",
         "_directories",
-        "_entering",
         "_given",
         "_handed",
         "_held",
@@ -55,16 +47,18 @@ class Project:
         "_led",
         "_linked",
         "_modules",
-        "_named",
         "_names",
         "_places",
         "_tails",
         "_tops",
         "asked",
         "autocast",
+        "below",
+        "entered",
         "files",
         "float16",
         "lightning16",
+        "named",
         "touched",
         "whole",
     )
@@ -94,11 +88,11 @@ class Project:
         #: Files whose own imports are among these already.
         self._handed: set[str] = set()
         self._given = 0
-        #: What enters autocast in a file that mentions it, and what such a file imports, directly or not.
-        self._entering: dict[str, Entering] = {}
-        self._below: dict[str, set[str]] = {}
-        #: The files that import something by its last name.
-        self._named: dict[str, list[str]] | None = None
+        #: What :mod:`.reach` remembers: what enters autocast in a file, what a file imports, directly or not, and the
+        #: files that import something by its last name.
+        self.entered: dict[str, Entering] = {}
+        self.below: dict[str, set[str]] = {}
+        self.named: dict[str, list[str]] = {}
         #: Whether any file may have mattered.
         self.whole = False
 
@@ -296,135 +290,36 @@ class Project:
         module = "." * imported.level + imported.module
         return self._depend(self._helpers.of_import(module, imported.name, self._place(importer)[0], self._find))
 
-    # Who may enter autocast around whom.
-
-    def entering(self, path: str, tree: ast.Module) -> Entering:
-        """What may enter autocast for a file, whose syntax tree is given: it, what it imports, and what imports it.
-
-        A model may be of any class of the tree.
-        """
-        from .entering import Entering, entering
-
-        here = os.path.abspath(path)
-        found = entering(tree)._replace(within=frozenset())
-        if any(alone for _, alone in self._tops):
-            below, above, others = self._on_disk(here), set[str](), set[str]()
-        else:
-            self.whole = True
-            others = {os.path.abspath(other) for other in self.autocast} - {here}
-            below = others & self._imports_of({here}) if others else set()
-            above = {other for other in others if here in self._reached_from(other)}
-        for other in below | above | others:
-            known = self._entering_of(other)
-            found = Entering(
-                found.names | known.names if other in below else found.names,
-                found.modules | known.modules,
-                found.within | known.within if other in above else found.within,
-                found.everywhere or (known.everywhere and other in below | above),
-            )
-        return found
-
-    def _entering_of(self, path: str) -> Entering:
-        """What enters autocast in a file: everything may, where it does not parse."""
-        known = self._entering.get(path)
-        if known is None:
-            import ast
-
-            from .entering import Entering, entering
-
-            known = Entering(everywhere=True)
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    known = entering(ast.parse(programs.code(path, source_files.load(path))))
-            except (source_files.Unreadable, SyntaxError, ValueError, RecursionError):
-                pass
-            self._entering[path] = known
-        return known
-
-    def _on_disk(self, here: str) -> set[str]:
-        """The files that mention autocast among those that a file imports, directly or not, wherever they lie."""
-        reached, work = {here}, [here]
-        found: set[str] = set()
-        while work and len(reached) < REACH:
-            path = work.pop()
-            # What the first file asked for, the others ask for, too.
-            for other in self._look_at_imports(path):
-                if other not in reached:
-                    reached.add(other)
-                    work.append(other)
-                    if any(word in source_files.load_or_nothing(other) for word in MENTIONS):
-                        found.add(other)
-        self.touched |= reached
-        return found
-
-    def _reached_from(self, path: str) -> set[str]:
-        """A file and all that it imports, directly or not."""
-        known = self._below.get(path)
-        if known is None:
-            known = self._below[path] = self._imports_of({path})
-        return known
-
-    def is_near_float16(self, path: str) -> bool:
-        """Whether a file, one that imports it, or what one of these imports speaks of float16.
-
-        Who uses a file that nobody imports, or one that is alone, is not known: then whether any does.
-        """
-        here = os.path.abspath(path)
-        if here in self.float16 or not self.float16 or not self._tops or any(alone for _, alone in self._tops):
-            return bool(self.float16)
-        self.whole = True
-        above, work = {here}, [here]
-        while work:
-            at = work.pop()
-            if not self.float16.isdisjoint(self._reached_from(at)):
-                return True
-            for other in self._importers().get(_stem(at), ()):
-                if other not in above and at in self._imported_by(other):
-                    above.add(other)
-                    work.append(other)
-        return len(above) == 1
-
-    def _importers(self) -> dict[str, list[str]]:
-        """The files that import something under a name, by that name; those that do so by names that a run knows, too.
-
-        Every file of the tree is looked at for this, once.
-        """
-        if self._named is None:
-            self._named = {}
-            for file in self.files:
-                data = source_files.load_or_nothing(file)
-                for module, name, _ in patterns.imported(data):
-                    for last in {module.rpartition(b".")[2], name} - {b""}:
-                        self._named.setdefault(last.decode("utf-8", "replace"), []).append(file)
-        return self._named
+    def knows_all(self) -> bool:
+        """Whether every file of the project is at hand, and not only those that were named."""
+        return not any(alone for _, alone in self._tops)
 
     def imports(self, path: str) -> frozenset[str]:
         """Absolute paths of the files that a file imports itself."""
         asked, self.asked = self.asked, {}
-        found = self._imported_by(os.path.abspath(path))
+        found = self.imported_by(os.path.abspath(path))
         self.asked = asked
         return found
 
-    def _imports_of(self, paths: set[str]) -> set[str]:
+    def imports_of(self, paths: set[str]) -> set[str]:
         """Files and all that they import, directly or not; every file where one of them imports by name."""
         reached = set(paths)
         work = list(paths)
         while work and len(reached) < len(self.files):
             here = work.pop()
-            for other in self._imported_by(here):
+            for other in self.imported_by(here):
                 if other not in reached:
                     reached.add(other)
                     work.append(other)
         return reached
 
-    def _imported_by(self, path: str) -> frozenset[str]:
+    def imported_by(self, path: str) -> frozenset[str]:
         known = self._imported.get(path)
         if known is None:
-            known = self._imported[path] = frozenset(self._look_at_imports(path))
+            known = self._imported[path] = frozenset(self.look_at_imports(path))
         return known
 
-    def _look_at_imports(self, path: str) -> Iterator[str]:
+    def look_at_imports(self, path: str) -> Iterator[str]:
         try:
             data = programs.code(path, source_files.load(path))
         except source_files.Unreadable:
@@ -456,12 +351,6 @@ class Project:
                 if dropped is not None:
                     self._held -= len(dropped.text)
                     dropped.release()
-
-
-def _stem(path: str) -> str:
-    """The last part of the name that a file is imported by."""
-    stem = os.path.basename(path).removesuffix(".py")
-    return stem if stem != "__init__" else os.path.basename(os.path.dirname(path))
 
 
 def is_spoken_for(imported: Imported) -> bool:

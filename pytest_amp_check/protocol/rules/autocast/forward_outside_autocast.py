@@ -19,7 +19,7 @@ def _outside(program: Program) -> Verdicts:
                 continue
             forward = event.facts.get("forward")
             model = forward.subject if forward is not None else None
-            if halved and (model is None or model in halved):
+            if halved and (model is None or not halved.isdisjoint((model, None))):
                 continue  # float16 by hand needs the scaler too
             if event.facts.get("autocast") == "out" and event.facts.get("loss_in_region"):
                 yield "scale@forward-outside", forward or event, {}, (event,)
