@@ -27,10 +27,10 @@ def entering(project: Project, path: str, tree: ast.Module) -> Entering:
     """
     here = os.path.abspath(path)
     found = entering_in(tree)._replace(within=frozenset())
+    project.whole = True
     if not project.knows_all():
-        below, above, others = _on_disk(project, here), set[str](), set[str]()
+        below, above, others = _on_disk(project, here), set[str](), _beside(here)
     else:
-        project.whole = True
         others = {os.path.abspath(other) for other in project.autocast} - {here}
         below = others & project.imports_of({here}) if others else set()
         above = {other for other in others if here in _reached_from(project, other)}
@@ -73,8 +73,15 @@ def _on_disk(project: Project, here: str) -> set[str]:
                 work.append(other)
                 if any(word in source_files.load_or_nothing(other) for word in MENTIONS):
                     found.add(other)
-    project.touched |= reached
     return found
+
+
+def _beside(here: str) -> set[str]:
+    """The files that mention autocast in the directory of a file that is alone: models lie beside what trains them."""
+    directory = os.path.dirname(here)
+    names = os.listdir(directory) if os.path.isdir(directory) else []
+    files = {os.path.join(directory, name) for name in names if name.endswith(".py")} - {here}
+    return {file for file in files if b"autocast" in source_files.load_or_nothing(file)}
 
 
 def _reached_from(project: Project, path: str) -> set[str]:
