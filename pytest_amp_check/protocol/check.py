@@ -70,7 +70,8 @@ def _in_whole(program: Program) -> Iterator[Found]:
     """What takes the whole program to be seen, for each function that holds the event to blame."""
     for label, event, values, others in whole(program):
         witness = tuple(Step(other.site, describe(other)) for other in others)
-        finding = make_finding(label, event.site, [event, *others], values, witness)
+        certain = not LABELS[label][1].supposed
+        finding = make_finding(label, event.site, [event, *others], values, witness, certain=certain)
         for graph in program.graphs:
             if any(node.event is event for node in graph.nodes):
                 yield finding, graph.entry

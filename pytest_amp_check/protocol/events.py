@@ -105,9 +105,10 @@ OPTIMIZER_NEW = Kind(
     optimizer=True,
     establishes=True,
 )
-# A scaler. Of the scaled value: autocast ("in", "out" of a region), dtypes of its forward, float32: whether that ran in
-# it, forward: its event, forward_read: its code is known, loss_in_region, twice: it was scaled before.
-SCALE = Kind("scale", "autocast dtypes float32 forward forward_read loss_in_region twice")
+# A scaler. Of the scaled value: autocast ("in", "out" of a region, "?"), dtypes of its forward, float32: whether that
+# ran in it, forward: its event, forward_read: its code is known, callees: what else was called, loss_in_region, twice:
+# it was scaled before, bare: nothing that it came from was, or entered, in a region.
+SCALE = Kind("scale", "autocast bare callees dtypes float32 forward forward_read loss_in_region twice")
 # Scaler or nothing. feeds: the optimizers whose gradients it adds to, leaves: the identities of its leaves in a run;
 # divided: the loss, vague: whether it was is not sure; inside: a loop without a step, apart: under no_sync, averaged:
 # the tests under which it averages the gradients over processes, None where it does not, as far as is known; dtypes of
@@ -246,14 +247,14 @@ END = Kind("end", worth=SELDOM, says="the program ends")  # the end of the progr
 THINGS = {
     "scaler": ("arguments callable cls constructed device doubt enabled framework sharded shared"),
     "optimizer": "callable constructed divided engine frozen fused hooked owns shared shares",
-    "module": "compiled copies deepspeed frozen kind low parameter parts read shared wide wrapped",
+    "module": "casts class compiled copies deepspeed frozen kind low parameter parts read shared wide wrapped",
     "autocast": "cache device dtype shared stored",
     "device": "shared",
     "loss": "kind promotes reduction shared",
 }
 #: What may be known of a program as a whole.
 PROGRAM = (
-    "averaged enters_autocast float16 handed left_scalers lightning16 live_scalers resumes scaled_modules "
+    "averaged enters_autocast handed left_scalers lightning16 live_scalers resumes scaled_modules "
     "scaler_dtypes scales_apart trained_modules unread"
 )
 

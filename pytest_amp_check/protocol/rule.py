@@ -39,6 +39,7 @@ class Fault:
                 it follows from a scaler that is never updated, which is told at its step, unless that is.
     any_precision
                 it is as wrong without mixed precision.
+    supposed    code that cannot be read may keep it from being one: it is never certain.
     reads       what is blamed only reads: where it stands in a helper, whoever calls that is blamed.
     owned       the method of a scaler that nobody calls, which is certain only of a scaler that nobody else has.
     """
@@ -56,6 +57,7 @@ class Fault:
         "possible",
         "reads",
         "severity",
+        "supposed",
         "unless",
         "unscaled",
         "witness",
@@ -82,6 +84,7 @@ class Fault:
         needs_update: bool = False,
         any_precision: bool = False,
         reads: bool = False,
+        supposed: bool = False,
         owned: str = "",
     ) -> None:
         self.message = message
@@ -100,6 +103,7 @@ class Fault:
         self.needs_update = needs_update
         self.any_precision = any_precision
         self.reads = reads
+        self.supposed = supposed
         self.owned = owned
 
 

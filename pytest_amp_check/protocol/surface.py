@@ -245,6 +245,8 @@ DTYPES = {
 #: The largest finite number that float16 holds.
 FLOAT16_MAX = 65504.0
 
+#: The dtype of a region of bfloat16 that a flag may switch off: a loss scale has nothing to do either way.
+BFLOAT16_OR_FLOAT32 = "bfloat16 or float32"
 #: The dtype autocast uses where none is given (RULEBOOK, AMP502).
 DEFAULT_AUTOCAST_DTYPE = {"cuda": "float16", "xpu": "float16", "mps": "float16", "cpu": "bfloat16"}
 

@@ -141,7 +141,7 @@ class Cache:
         listed = repr((tops, list(self._written))).encode("utf-8", "backslashreplace")
         self._layout = source_files.digest(listed)
         self.moved = self._alone or self._layout != self._led
-        self._now = [tree.float16, tree.lightning16, tree.resumes]
+        self._now = [bool(tree.float16), tree.lightning16, tree.resumes]
         self._changed = {path for path, row in self._old.items() if self._differs(path, row)}
         self._changed.update(path for path in self._written if path not in self._old or path not in self._new)
         if self._facts != self._now:

@@ -457,9 +457,10 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False, spots:
     from .blind_spots import census
     from .entry_points import read_module
     from .interpreter.passed import Passed
+    from .project import reach
     from .project.module import Module
     from .project.relevance import mark_relevant
-    from .survey import survey
+    from .survey import survey, survey_scaled
 
     limit = sys.getrecursionlimit()
     try:
@@ -475,17 +476,19 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False, spots:
         program = Program()
         module = Module(path, text, parsed)
         mark_relevant(module, tree.local_names(module, path))
-        own = around or any("autocast" in name for name in module.identifiers)
-        program.facts["float16"] = tree.float16
+        program.facts["enters_autocast"] = around or any("autocast" in name for name in module.identifiers)
         program.facts["lightning16"] = tree.lightning16
         program.facts["resumes"] = tree.resumes
         passed = Passed() if spots else None
         listed = census(module) if spots else []
         reached = read_module(module, program, tree, passed)
-        survey(program)
+        survey(program, lambda: reach.is_near_float16(tree, path))
+        if not around:
+            survey_scaled(program, lambda: reach.entering(tree, path, parsed))
         module.release()
-        own = own or any(thing.role == "autocast" for thing in program.things)  # in another file, which was read
-        program.facts["enters_autocast"] = own or (bool(program.facts["live_scalers"]) and tree.may_enter(path))
+        own = program.facts["enters_autocast"]
+        # In another file, which was read.
+        program.facts["enters_autocast"] = own or any(thing.role == "autocast" for thing in program.things)
         reading = Reading(path, check(program), reached, ours=Suppressions.ours_in(text))
         if passed is not None:
             reading.spots, reading.passed = listed, passed.calls

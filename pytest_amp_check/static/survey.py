@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from ..protocol import events as e
-from ..protocol.events import Event, Graph, Program, Thing
+from ..protocol.events import Event, Graph, Program, Site, Thing
+from .interpreter.values import CASTS, FORWARD
 from .methods import mark_left_out
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .project.entering import Entering
 
 Events = Mapping[str, list[Event]]
 #: Optimizer -> the scalers that step it.
 Steps = Mapping[int, set[int]]
 
 
-def survey(program: Program) -> None:
-    """Tell the rules what is true of the program as a whole."""
+def survey(program: Program, near_float16: Callable[[], bool]) -> None:
+    """Tell the rules what is true of the program as a whole; ``near_float16`` says whether float16 may come into it."""
     events = _by_kind(program.graphs)
     stepped = _stepped(program, events)
     scaled = [event for event in (*events[e.SCALE], *events[e.SCALER_STEP]) if event.subject is not None]
@@ -33,12 +38,55 @@ def survey(program: Program) -> None:
     if events[e.MODULE_CAST]:
         _mark_casts(program)
     _mark_states(program, events, live)
-    for event in events[e.FILL]:
-        event.facts["eligible"] = event.facts["eligible"] and program.facts["float16"]
+    filled = [event for event in events[e.FILL] if event.facts["eligible"]]
+    if filled and not near_float16():
+        for event in filled:
+            event.facts["eligible"] = False
     alone = any(thing.facts.get("constructed") for thing in stepped) and not scalers
-    for event in events[e.BACKWARD]:
-        if event.subject is None:
-            event.facts["alone"] = alone
+    for graph in program.graphs:
+        _mark_alone(program, graph, alone=alone or (bool(scalers) and _steps_without_scaler(program, graph)))
+
+
+def _mark_alone(program: Program, graph: Graph, *, alone: bool) -> None:
+    for node in graph.nodes:
+        if node.event is not None and node.event.kind == e.BACKWARD and node.event.subject is None:
+            node.event.facts["alone"] = alone
+
+
+def _steps_without_scaler(program: Program, graph: Graph) -> bool:
+    """Whether a function steps an optimizer that no scaler of the program has to do with, and uses none itself."""
+    events = _by_kind([graph])
+    stepped = {event.object for event in events[e.STEP]}
+    if not stepped:
+        return False
+    used = [x.subject for kind in (e.SCALER_NEW, e.SCALE, e.UNSCALE, e.SCALER_STEP, e.UPDATE) for x in events[kind]]
+    handed = [key for event in events[e.HANDOFF] for key in event.facts.get("things", ())]
+    others = {x.object for x in program.events() if x.kind in (e.SCALER_STEP, e.UNSCALE)}
+    engines = any(program.things[key].facts.get("engine") for key in stepped if key is not None)
+    return not (used or handed or engines or stepped & others)
+
+
+def survey_scaled(program: Program, asked: Callable[[], Entering]) -> None:
+    """Say of what live scalers scale whether it was computed outside of every region that may be entered."""
+    live = {thing.key for thing in program.facts["live_scalers"]}
+    scaled = [event for event in program.events() if event.kind == e.SCALE and event.subject in live]
+    outside = [event for event in scaled if event.facts["autocast"] == "out"]
+    if not outside:
+        return
+    known = asked()
+    # An object that is known to be of such a class enters: what is not known is of another.
+    modules = known.modules - {thing.facts.get("class") for thing in program.things if thing.role == "module"}
+    names = known.names | CASTS | (frozenset({FORWARD}) if modules else frozenset())
+    for event in outside:
+        around = {_called(frame) for frame in event.site.frames()}
+        covered = known.everywhere or bool(around & known.within) or bool(event.facts["callees"] & names)
+        event.facts["bare"] = not covered
+
+
+def _called(frame: Site) -> str:
+    """What a region has in it around which code runs: the name of its function, or what its file is imported by."""
+    name = frame.function.rpartition(".")[2]
+    return name if name != "<module>" else frame.path.rpartition("/")[2].partition(".")[0] + "."
 
 
 def _live(program: Program, scalers: list[Thing], scaled: list[Event], events: Events) -> tuple[Thing, ...]:

@@ -325,6 +325,10 @@ def test_autocast_in_another_file_may_be_entered_around_this_one(tmp_path: Path)
     apart = check_paths([str(tmp_path)], Settings()).findings
     assert "AMP110" in {finding.code for finding in apart}
     (tmp_path / "train.py").write_text("import model\n" + alone, encoding="utf-8")
+    unused = check_paths([str(tmp_path)], Settings()).findings
+    assert "AMP110" in {finding.code for finding in unused}
+    net = "class Net(torch.nn.Module):\n    @torch.autocast('cuda')\n    def forward(self, x): return x\n"
+    (tmp_path / "model.py").write_text("import torch\n" + net, encoding="utf-8")
     after = check_paths([str(tmp_path)], Settings()).findings
     assert "AMP110" not in {finding.code for finding in after}
 
@@ -336,6 +340,29 @@ def test_autocast_in_a_file_that_imports_this_one_may_be_entered_around_it(tmp_p
     (tmp_path / "between.py").write_text("from train import main\n", encoding="utf-8")
     findings = check_paths([str(tmp_path)], Settings()).findings
     assert "AMP110" not in {finding.code for finding in findings}
+
+
+MASK = "import torch\n\ndef scores(q, k, m):\n    return torch.matmul(q, k).masked_fill(m, -1e9)\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        # Who is near: what imports it, what that imports, and what it imports itself.
+        ({"net/use": "import mask\ndtype = 'float16'\n"}, True),
+        ({"net/use": "import mask, amp\n", "net/amp": "dtype = 'float16'\n"}, True),
+        ({"net/use": "import mask\n", "net/main": "import use, amp\n", "net/amp": "dtype = 'float16'\n"}, True),
+        # Who is not: another program beside it.
+        ({"net/use": "import mask\n", "other/amp": "dtype = 'float16'\n"}, False),
+        # Nobody is known to use it: so anybody may.
+        ({"other/amp": "dtype = 'float16'\n"}, True),
+    ],
+)
+def test_float16_counts_where_it_may_come_into_a_file(tmp_path: Path, files: dict[str, str], found: bool) -> None:
+    for name, text in {"net/mask": MASK, **files}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    assert ("AMP506" in {f.code for f in check_paths([str(tmp_path)], Settings()).findings}) == found
 
 
 def test_what_is_around_does_not_change_what_one_file_gives(project: Path) -> None:

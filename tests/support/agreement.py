@@ -33,6 +33,10 @@ SEEN_BY_RUNS = {
 }
 #: Faults of which the source may tell what does not show in every run: why, and whether it should in this one.
 SEEN_IN_SOURCE: dict[str, tuple[str, Callable[[Run, Finding], bool]]] = {
+    "scale@outside-autocast": (
+        "a run that enters autocast anywhere is taken to mean float32 where it does not",
+        lambda *_: False,
+    ),
     "save:no-scaler": (
         "a run tells of a checkpoint only where it has stepped, through the scaler, the optimizer that is saved",
         lambda run, _: any(step.scaler is not None for step in run.steps),

@@ -90,7 +90,13 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         ("scale",),
-        ("scale@no-autocast", "scale@no-autocast-unknown", "scale@forward-outside"),
+        (
+            "scale@no-autocast",
+            "scale@no-autocast-unknown",
+            "scale@outside-autocast",
+            "scale@outside-autocast-unknown",
+            "scale@forward-outside",
+        ),
     ),
     (
         ("AMP201", "clip-before-unscale", "scaling", "error", "both", True, "safe"),
@@ -219,6 +225,7 @@ INDEX: tuple[Listing, ...] = (
             "scaler:index-as-device",
             "scaler:bool-as-scale",
             "scaler:device-as-scale",
+            "scaler:wrong-dtype",
             "scaler:zero-scale",
             "scaler:init-scale",
             "scaler:factors-swapped",

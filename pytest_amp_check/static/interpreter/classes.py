@@ -7,6 +7,7 @@ import ast
 from ...protocol import events as e
 from ...protocol import surface
 from ...protocol.events import Site
+from ..project.entering import enters
 from ..project.module import Class, Function
 from .contexts import Itself
 from .expressions import attribute
@@ -129,6 +130,7 @@ def instance_of(at: Interpreter, cls: Class, key: object, name: str, site: Site 
         if role_of(at, cls) == surface.MODULE:
             thing = at.thing(("instance", key), "module", name, site)
             thing.facts["read"] = reads_forward(at, cls)
+            thing.facts["casts"] = any(_may_cast(owner) for owner in bases_of(at, cls))
         made = at.instances[key] = Instance(cls, at.serial, thing)
         made.open = any(owner.open for owner in bases_of(at, cls))
     return made
@@ -142,6 +144,11 @@ def reads_forward(at: Interpreter, cls: Class) -> bool:
     return method_of(at, cls, "forward") is not None and "autocast" not in words
 
 
+def _may_cast(cls: Class) -> bool:
+    """Whether the objects of a module class may enter autocast by themselves."""
+    return any("autocast" in word for word in cls.words) and enters(cls.node)
+
+
 def _construct(at: Interpreter, func: ClassValue, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     cls = func.cls
     role = role_of(at, cls)
@@ -150,6 +157,8 @@ def _construct(at: Interpreter, func: ClassValue, args: Args, keywords: Keywords
     if constructed is not None:
         return constructed
     made = instance_of(at, cls, (at.place_key(node), cls.name), "", at.site(node))
+    if made.thing is not None:
+        made.thing.facts["class"] = cls.name
     init = method_of(at, cls, "__init__")
     if init is not None:
         follow(at, FunctionValue(init, func.frame, made), args, keywords, node)

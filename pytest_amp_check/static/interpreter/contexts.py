@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from ...protocol import events as e
 from .conditions import Formula, both, either, negate
 from .expressions import assign
 from .forks import branch
+from .imports import dotted_name
 from .interpreter import Context, Handlers, Interpreter, within
 from .state import Open
 from .statements import _own_nodes, holds_autocast
@@ -17,11 +19,15 @@ from .values import (
     HelperContext,
     Instance,
     NoSync,
+    NullContext,
     Ref,
     StackContext,
     Value,
 )
 from .wording import last_name, wording
+
+#: Words of a name by which a context may be a region, or keep gradients apart.
+_SPEAKS = frozenset("amp AMP Amp cast Cast mixed Mixed half Half fp bf float ctx context Context".split())
 
 
 def with_items(at: Interpreter, node: ast.With | ast.AsyncWith, index: int = 0) -> None:
@@ -39,6 +45,8 @@ def with_items(at: Interpreter, node: ast.With | ast.AsyncWith, index: int = 0) 
         return
     context = at.evaluate(item.context_expr)
     context = next((v for v in context.alternatives() if isinstance(v, HelperContext)), context)
+    if context.kind in ("unknown", "named") and _is_of_another_matter(at, item.context_expr):
+        context = NullContext()
     at.handlers.blocks.get(context.kind, _block)(at, context, node, index)
 
 
@@ -241,6 +249,16 @@ def _opened(at: Interpreter, region: Open, node: ast.AST) -> None:
     region.turns = tuple(loop.key for loop in at.state.loops)
     region.site = at.site(node)
     region.words = wording(node)
+
+
+def _is_of_another_matter(at: Interpreter, written: ast.expr) -> bool:
+    """Whether a context is made by something imported whose name does not speak of regions: what it does is its own."""
+    name = dotted_name(at, written.func) if isinstance(written, ast.Call) else None
+    return (
+        name is not None
+        and _SPEAKS.isdisjoint(re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+", name))
+        and not any(word in name.lower() for word in ("autocast", "precision", "sync"))
+    )
 
 
 def _keeps_apart(value: Value) -> bool:

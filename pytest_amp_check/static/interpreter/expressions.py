@@ -21,6 +21,7 @@ from .microbatches import draws
 from .truth import is_none, truth
 from .values import (
     EMPTY,
+    NO_PAST,
     NONE,
     UNREAD,
     Choice,
@@ -95,7 +96,7 @@ def _name(at: Interpreter, node: ast.Name) -> Value:
 def _unbound(at: Interpreter, name: str) -> Value:
     module = at.state.frame.module
     if name in surface.BARE and name not in module.named:
-        return Named(surface.BARE[name])
+        return Named(surface.BARE[name], bare=True)
     if name in BUILTINS:
         return Named(f"builtins.{name}")
     return at.opaque(("global", module.path, name), name)
@@ -180,6 +181,9 @@ def item(at: Interpreter, receiver: Value, index: Value, node: ast.AST) -> Value
     if known is not None:
         return known
     made = structural(at, "item", (receiver, index), spelled(node))
+    if isinstance(receiver, Mapping):
+        # Somebody else has put it there.
+        made = made.made(NO_PAST)
     made.entry = entry_of(receiver, index)
     made.extent = receiver.extent
     return made
@@ -543,7 +547,7 @@ def _moved_on(at: Interpreter, op: str, left: Value, right: Value, node: ast.Aug
     # A number that grows by a fixed step in a loop counts its turns, or what they hold.
     made.counter = bool(at.state.loops) and (isinstance(right.value, int) or left.counter)
     made.divided, made.compares, made.summed = value.divided, value.compares, value.summed
-    return made
+    return made.made(value.past)
 
 
 def condition(at: Interpreter, node: ast.expr) -> Formula:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from ...protocol import events as e
 from ...protocol.events import Thing
+from ...protocol.surface import AUTOCAST, NULL_CONTEXT, SURFACE, canonical
 from .conditions import Formula, both, either, literals, negate
 from .dtypes import NOTHING, joined
 from .interpreter import Interpreter
@@ -27,6 +28,7 @@ from .values import (
     Value,
     Vars,
     merge_params,
+    past_of,
 )
 
 TYPE_CHECKING = False
@@ -109,8 +111,13 @@ def _meet(
         at.state.cur, at.state.frame.vars, at.state.heap = yes
     else:
         at.state.cur = at.draft.join((yes[0], no[0]))
-        at.state.frame.vars = _meet_maps(at, formula, yes[1], no[1], yes[1])
+        at.state.frame.vars = meet_variables(at, formula, yes[1], no[1])
         at.state.heap = _meet_maps(at, formula, yes[2], no[2], dict.fromkeys(at.written[before:]))
+
+
+def meet_variables(at: Interpreter, formula: Formula, yes: Vars, no: Vars) -> Vars:
+    """The variables where two ways meet: those of the first where the formula is true."""
+    return _meet_maps(at, formula, yes, no, yes)
 
 
 def _meet_maps(
@@ -166,6 +173,7 @@ def _unknown_of(at: Interpreter, formula: Formula, a: Value, b: Value, name: str
     met.parameter = a.parameter and b.parameter
     met.compares = a.compares or b.compares
     met.graded = a.graded or b.graded
+    met = met.made(past_of((a, b)))
     sides = [side for side in (a, b) if isinstance(side, Opaque)]
     met.readings = tuple(dict.fromkeys(reading for side in sides for reading in side.readings))
     if len(sides) == 2:
@@ -173,8 +181,10 @@ def _unknown_of(at: Interpreter, formula: Formula, a: Value, b: Value, name: str
     return met
 
 
-def _either_name(at: Interpreter, formula: Formula, a: Named, b: Named, name: str) -> Named:
-    """The first of two names; of two dtypes it keeps which it is when."""
+def _either_name(at: Interpreter, formula: Formula, a: Named, b: Named, name: str) -> Named | None:
+    """The first of two names; of two dtypes it keeps which it is when, and of two contexts both."""
+    if a.name != b.name and (_is_context(a) or _is_context(b)):
+        return None
     first, second = a.dtypes, b.dtypes
     if first == second or not first or not second:
         return a
@@ -189,6 +199,12 @@ def _divided_on_either(a: Value, b: Value) -> tuple[bool, bool]:
     """Whether a loss was divided on one of two ways, and whether that is only to say that it was summed."""
     divided = [side for side in (a, b) if side.divided]
     return bool(divided), bool(divided) and all(side.summed for side in divided)
+
+
+def _is_context(value: Named) -> bool:
+    """Whether a name is that of autocast, or of what stands where it could."""
+    entry = SURFACE.get(canonical(value.name))
+    return entry is not None and entry.role in (AUTOCAST, NULL_CONTEXT)
 
 
 def _divisors_of_either(
@@ -241,7 +257,7 @@ def _same_tensor(at: Interpreter, formula: Formula, a: Tensor, b: Tensor, name: 
 
 
 def _same_unknown(at: Interpreter, formula: Formula, a: Opaque, b: Opaque, name: str) -> Opaque | None:
-    return a if a.key == b.key else None
+    return a.made(past_of((a, b))) if a.key == b.key else None
 
 
 def _same_items(at: Interpreter, formula: Formula, a: Sequence, b: Sequence, name: str) -> Sequence | None:

@@ -12,7 +12,7 @@ from ..project.syntax import walk
 from .conditions import Formula, both
 from .contexts import close_context, enter, exit_context, with_items
 from .expressions import assign, name_it
-from .forks import join_values
+from .forks import join_values, meet_variables
 from .imports import dotted_name
 from .interpreter import Handlers, Interpreter, first_answer
 from .tensors import in_region
@@ -34,6 +34,7 @@ from .values import (
     Sequence,
     Tensor,
     Value,
+    Vars,
     merge_params,
 )
 
@@ -376,17 +377,23 @@ def _of_type(at: Interpreter, named: str, value: Opaque, parameter: ast.arg) -> 
 def _with_helper(at: Interpreter, context: HelperContext, node: ast.With | ast.AsyncWith, index: int) -> None:
     """Read the body of a ``@contextmanager`` function, and the body of the ``with`` at its ``yield``."""
     item = node.items[index]
-    outer = at.state.frame
+    outer, before, path = at.state.frame, dict(at.state.frame.vars), len(at.state.path)
     ran = False
+    left: Vars | None = None
 
     def at_yield(value: Value) -> None:
         # Of several places where it yields, each stands on a way of its own.
-        nonlocal ran
+        nonlocal ran, left
         ran = True
         inner, at.state.frame = at.state.frame, outer
+        outer.vars = dict(before)
         if item.optional_vars is not None:
             assign(at, item.optional_vars, value)
         with_items(at, node, index + 1)
+        if at.state.cur is not None:
+            here = at.short(both(*at.state.path[path:]))
+            left = outer.vars if left is None else meet_variables(at, here, outer.vars, left)
+        outer.vars = outer.vars if left is None else left
         at.state.frame = inner
 
     follow(at, context.func, context.args, context.keywords, context.node, on_yield=at_yield)

@@ -8,7 +8,7 @@ from ...protocol.events import Event
 from ...protocol.words import Words
 from .conditions import Formula, both, either
 from .interpreter import Interpreter
-from .values import EMPTY, UNREAD, Choice, Const, Divisor, Opaque, Tensor, Value
+from .values import EMPTY, UNREAD, Choice, Const, Divisor, Opaque, Tensor, Value, past_of
 from .wording import Phrase
 
 
@@ -28,7 +28,7 @@ def structural(at: Interpreter, word: str, parts: tuple[Value, ...], text: objec
     if readings:
         made.readings = tuple(dict.fromkeys((*made.readings, *readings)))
     made.graded = graded
-    return made
+    return made.made(past_of(parts))
 
 
 def is_equal(at: Interpreter, value: Value, other: object, node: ast.AST) -> Formula:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from ...protocol.surface import BFLOAT16_OR_FLOAT32
 from .dtypes import is_low
 from .interpreter import Interpreter
-from .values import Opaque, Tensor, Value
+from .state import Open
+from .values import Opaque, Past, Tensor, Value, where
 
 
 def in_region(at: Interpreter) -> bool:
@@ -17,14 +19,20 @@ def mark_region(at: Interpreter, made: Tensor) -> None:
     region = next((r for r in reversed(at.state.open) if r.device != "null"), None)
     if region is not None and region.enabled is not False:
         made.autocast = "in"
-        known = region.dtype if region.enabled is True and region.dtype else "?"
-        made.dtypes = made.dtypes | {known}
+        made.dtypes = made.dtypes | {_dtype_in(region)}
         made.low = region.dtype or "?"
     elif at.state.maybe_open:
         made.autocast = "unknown"
         made.dtypes = made.dtypes | {"?"}
     elif region is None or not made.autocast:
         made.autocast = "out"
+
+
+def _dtype_in(region: Open) -> str:
+    """The dtype of what is computed in a region: "?" where it may be float32 as well, unless that makes no odds."""
+    if region.enabled is True or region.dtype == "bfloat16":
+        return (region.dtype or "?") if region.enabled is True else BFLOAT16_OR_FLOAT32
+    return "?"
 
 
 def computed(at: Interpreter, parts: list[Tensor]) -> Tensor:
@@ -63,6 +71,19 @@ def foreign_tensor(value: Value | None) -> Tensor:
     made.divided = value is not None and value.divided
     if isinstance(value, Opaque):
         made.divisors, made.factors, made.summed = value.divisors, value.factors, value.summed
-    made.autocast = "unknown"
+    if value is not None:
+        made.autocast, made.callees, made.dtypes = value.past
+    made.autocast = made.autocast or "?"
     made.module_read = False
     return made
+
+
+def ran_here(at: Interpreter, earlier: Past, *callees: str) -> Past:
+    """What something that may be a model leaves that runs here, given what came from earlier."""
+    here, dtypes = "out", earlier.dtypes
+    region = next((r for r in reversed(at.state.open) if r.device != "null"), None)
+    if region is not None and region.enabled is not False:
+        here, dtypes = "in", dtypes | {_dtype_in(region)}
+    elif at.state.maybe_open:
+        here, dtypes = "unknown", dtypes | {"?"}
+    return Past(where({here, earlier.autocast}), earlier.callees.union(callees), dtypes)

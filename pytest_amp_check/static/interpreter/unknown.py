@@ -10,8 +10,9 @@ from ...protocol.events import Thing
 from .identity import structural
 from .interpreter import Handlers, Interpreter
 from .matters import spoken_of
-from .tensors import computed
+from .tensors import computed, ran_here
 from .values import (
+    FORWARD,
     Args,
     Grad,
     Instance,
@@ -22,6 +23,7 @@ from .values import (
     Ref,
     Tensor,
     Value,
+    past_of,
 )
 from .wording import wording
 
@@ -38,8 +40,8 @@ TELLING = frozenset(
 )
 
 
-def unknown(at: Interpreter, func: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    """A call of something that cannot be read."""
+def unknown(at: Interpreter, func: Value, args: Args, keywords: Keywords, node: ast.AST, *, runs: bool = True) -> Value:
+    """A call of something that cannot be read; ``runs`` says that it may run a model."""
     given = [*args, *keywords.values()]
     name = func.text if isinstance(func, Opaque) else ""
     about = spoken_of(name)
@@ -50,7 +52,7 @@ def unknown(at: Interpreter, func: Value, args: Args, keywords: Keywords, node: 
         if listener(at, func, given, node):
             break
     if tensors and last not in TELLING:
-        tensor = _unknown_tensor(at, given, tensors)
+        tensor = _unknown_tensor(at, last, given, tensors)
         tensor.divided = tensor.divided or e.DIVIDES in about
         return tensor
     if last in IMPURE:
@@ -61,12 +63,15 @@ def unknown(at: Interpreter, func: Value, args: Args, keywords: Keywords, node: 
     made.called = True
     made.divided = hands_on_divided(given) or e.DIVIDES in about
     made.compares = len(given) > 1 and any(v.called for v in given)
-    return made
+    return made.made(ran_here(at, made.past, last, FORWARD)) if runs else made
 
 
-def _unknown_tensor(at: Interpreter, given: list[Value], tensors: list[Tensor]) -> Tensor:
-    """What code that cannot be read makes of tensors among others."""
+def _unknown_tensor(at: Interpreter, name: str, given: list[Value], tensors: list[Tensor]) -> Tensor:
+    """What code that cannot be read, and is called by a name, makes of tensors among others."""
     made = computed(at, tensors)
+    if not made.autocast or not _is_criterion(name) or any(value.role == "module" for value in given):
+        made.autocast, _, made.dtypes = ran_here(at, made.past)
+    made.callees |= past_of(given).callees | {name, FORWARD}
     # A criterion is given targets, too: what is given a result of a model alone makes no loss of it.
     if len(given) > 1 or tensors[0].forward is None:
         made.divided = made.divided and any(t.is_loss for t in tensors)
@@ -75,6 +80,11 @@ def _unknown_tensor(at: Interpreter, given: list[Value], tensors: list[Tensor]) 
     made.graded = made.graded or is_graded(given)
     made.module_read = False
     return made
+
+
+def _is_criterion(name: str) -> bool:
+    """Whether a function compares what a model gave with targets, by its name, and runs no model itself."""
+    return "loss" in name.lower() or "criter" in name.lower()
 
 
 def hand_off(at: Interpreter, given: list[Value], node: ast.AST, about: frozenset[str] = e.MATTERS) -> None:

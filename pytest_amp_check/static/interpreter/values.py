@@ -24,10 +24,30 @@ if TYPE_CHECKING:
 #: An empty set: most values have several, and each made anew would be an object of its own.
 EMPTY: frozenset[Any] = frozenset()
 
+#: Among the names of what was called: a module of a class that is not known, and one that enters autocast by itself.
+FORWARD = "forward"
+CASTS = frozenset({"autocast"})
+
 #: Containers within containers, and items of one, up to which two that hold the same are taken for equal.
 KEYED, KEYED_ITEMS = 3, 16
 #: What stands for the Python value of what is no constant: no program has it.
 UNREAD = object()
+
+
+class Past(NamedTuple):
+    """What ran that a value came from, which may be a model: where, what, and in which dtypes.
+
+    ``autocast`` is "in", "out" or "unknown", "" where nothing ran, "?" where nobody knows; ``callees`` are names of
+    what could not be read: who asks them knows whether one may enter autocast; ``dtypes`` those of the regions, "?"
+    where one is not known.
+    """
+
+    autocast: str = ""
+    callees: frozenset[str] = EMPTY
+    dtypes: frozenset[str] = EMPTY
+
+
+NO_PAST = Past()
 
 
 class Value:
@@ -69,6 +89,8 @@ class Value:
     summed: bool = False
     #: The events that read the gradients from which it was computed.
     readings: tuple[Event, ...] = ()
+    #: What ran that it came from.
+    past: Past = NO_PAST
 
     def __init__(self, loops: frozenset[int] = EMPTY) -> None:
         self.loops = loops
@@ -133,6 +155,10 @@ class Holder(Value):
     """A value that holds others, or is one of them."""
 
     __slots__ = ()
+
+    @property
+    def past(self) -> Past:  # type: ignore[override]
+        return past_of(self.parts())
 
     def tensors(self) -> list[Tensor]:
         return [tensor for part in self.parts() for tensor in part.tensors()]
@@ -227,6 +253,7 @@ class Opaque(Knowable):
         "key",
         "offset",
         "parameter",
+        "past",
         "readings",
         "remainder",
         "schedules",
@@ -247,6 +274,7 @@ class Opaque(Knowable):
         self.offset = 0
         self._base: Value | None = None
         self.remainder: tuple[Value, Value] | None = None
+        self.past = NO_PAST
         self.called = False
         self.compares = False
         self.each = False
@@ -283,23 +311,33 @@ class Opaque(Knowable):
         """The user's own words for it."""
         return str(self.words)
 
+    def made(self, past: Past) -> Opaque:
+        """The same value, which came from there: another object, where it came from elsewhere before."""
+        if self.past == past:
+            return self
+        same = self.copy() if any(self.past) else self
+        same.past = past
+        return same
+
 
 class Named(Value):
     """Something reachable by a dotted name outside the project: ``torch.float16``, ``os.environ``.
 
-    ``shim`` says that it was imported where an older or newer torch is provided for. Where it is the first of several
+    ``shim`` says that it was imported where an older or newer torch is provided for, ``bare`` that no import says what
+    the name stands for. Where it is the first of several
     dtypes, ``ways`` holds them by name, each with its condition.
     """
 
     kind = "named"
     matters = True
 
-    __slots__ = ("name", "shim", "ways")
+    __slots__ = ("bare", "name", "shim", "ways")
 
-    def __init__(self, name: str, *, shim: bool = False) -> None:
+    def __init__(self, name: str, *, shim: bool = False, bare: bool = False) -> None:
         super().__init__()
         self.name = name
         self.shim = shim
+        self.bare = bare
         self.ways: dict[str, Formula] = {}
 
     def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
@@ -492,7 +530,8 @@ class Tensor(Knowable):
     divided     it was divided, or summed rather than averaged: accumulation may be accounted for
     extent      it is a sum of data; ``summed`` says that it is ``divided`` only in so far as it was summed
     deps        keys of the modules whose forward it depends on, None where that is not known
-    autocast    "in", "out" or "unknown": where those forwards ran
+    autocast    "in", "out" or "unknown": where those forwards ran; "?" where nothing is known of any
+    callees     names of what made it and could not be read
     in_region   the last function applied to it ran in an autocast region
     dtypes      dtypes of those regions; "?" where a region may be disabled or its dtype is not known
     forward     the event of the first of those forwards
@@ -516,6 +555,7 @@ class Tensor(Knowable):
 
     __slots__ = (
         "autocast",
+        "callees",
         "custom",
         "deps",
         "divisors",
@@ -545,6 +585,7 @@ class Tensor(Knowable):
         self.scaler = -1
         self.deps: frozenset[int] | None = frozenset()
         self.autocast = ""
+        self.callees: frozenset[str] = EMPTY
         self.in_region = False
         self.dtypes: frozenset[str] = EMPTY
         self.forward: Event | None = None
@@ -567,6 +608,15 @@ class Tensor(Knowable):
 
     def tensors(self) -> list[Tensor]:
         return [self]
+
+    @property
+    def past(self) -> Past:  # type: ignore[override]
+        return Past(self.autocast, self.callees, self.dtypes)
+
+    @property
+    def casts(self) -> bool:
+        """Whether a module that it depends on enters autocast itself."""
+        return not CASTS.isdisjoint(self.callees)
 
     @property
     def matters(self) -> bool:  # type: ignore[override]
@@ -596,23 +646,23 @@ class Tensor(Knowable):
         made.fact = NOTHING
         made.scaler = max(part.scaler for part in parts)
         made.deps = united(part.deps for part in parts)
-        made.autocast = _where({part.autocast for part in parts})
+        made.autocast = where({part.autocast for part in parts})
         for part in parts[1:]:
             for name in ("divided", "extent", "module_read", "summed", "vague", "weighted"):
                 setattr(made, name, getattr(made, name) and getattr(part, name))
             for name in ("custom", "forward", "graded", "is_loss", "low", "matmul", "opaque", "penalty", "uneven"):
                 setattr(made, name, getattr(made, name) or getattr(part, name))
-            for name in ("dtypes", "loops", "ran"):
+            for name in ("callees", "dtypes", "loops", "ran"):
                 setattr(made, name, getattr(made, name) | getattr(part, name))
         return made
 
 
-def _where(places: set[str]) -> str:
-    """Where forwards ran of which each ran "in", "out" or "unknown"; "" where none did."""
-    places.discard("")
-    if len(places) > 1:
-        return "unknown" if "unknown" in places else "in"
-    return "".join(places)
+def where(places: set[str]) -> str:
+    """Where forwards ran of which each ran "in", "out" or "unknown"; "" where none did, "?" where nobody knows."""
+    known = places - {"", "?"}
+    if len(known) > 1:
+        return "unknown" if "unknown" in known else "in"
+    return "".join(known) or max(places)
 
 
 class Params(Value):
@@ -1006,6 +1056,16 @@ class Frame:
     @property
     def name(self) -> str:
         return self.function.qualified_name if self.function else "<module>"
+
+
+def past_of(parts: Iterable[Value]) -> Past:
+    """What ran that values came from."""
+    pasts = [part.past for part in parts]
+    known = [past for past in pasts if past is not NO_PAST and any(past)]
+    if len(known) < 2:
+        return known[0] if known else NO_PAST
+    callees, dtypes = (EMPTY.union(*sets) for sets in ([x.callees for x in known], [x.dtypes for x in known]))
+    return Past(where({past.autocast for past in known}), callees, dtypes)
 
 
 def merge_into(mapping: Mapping, value: Value) -> None:

@@ -36,7 +36,8 @@ from ..interpreter.values import (
 )
 from ..interpreter.wording import wording
 from ..project.module import names_any
-from .arguments import first_of, given_tensors, literal
+from .arguments import first_of, given_tensors, literal, ref_of
+from .devices import text_of
 from .gradients import grad_used
 from .losses import is_uneven
 from .written import first_argument
@@ -167,6 +168,10 @@ def _shown(name: str, at: Interpreter, args: Args, keywords: Keywords, node: ast
     for value in args:
         for grad in value.gradients():
             grad_used(at, grad, node)
+    device = ref_of(args[0], "device") if args and name == "str" else None
+    text = text_of(at, device) if device is not None else None
+    if text is not None:
+        return text
     made = structural(at, "call", tuple(args), wording(node) if name == "len" else name, name)
     made.extent = name in EXTENTS or measures(args)
     return made

@@ -32,6 +32,7 @@ from ..interpreter.values import (
     ScaleValue,
     Tensor,
     Value,
+    past_of,
 )
 from ..interpreter.wording import receiver_words, wording
 from ..project.syntax import walk
@@ -78,7 +79,7 @@ def loss(at: Interpreter, facts: dict[str, object], args: Args, keywords: Keywor
         names={"call": wording(node), "loss": first_words(node)},
     )
     parts = given_tensors(args, keywords)
-    made = computed(at, parts) if parts else _of_unknown(at)
+    made = computed(at, parts) if parts else _of_unknown(at, [*args, *keywords.values()])
     if at.state.no_grad:
         made.deps = frozenset()
     made.is_loss = True
@@ -105,12 +106,13 @@ def _low_input(at: Interpreter, args: Args) -> str:
     return next((t.low if t.low in _LOW else "" for t in tensors), "")
 
 
-def _of_unknown(at: Interpreter) -> Tensor:
+def _of_unknown(at: Interpreter, given: list[Value]) -> Tensor:
     """A loss of what no module in view gave."""
     made = Tensor(at.turning())
     made.deps = None
     made.in_region = in_region(at)
-    made.autocast = "in" if made.in_region else "unknown"
+    earlier, made.callees, made.dtypes = past_of(given)
+    made.autocast = "in" if made.in_region else earlier or "?"
     made.module_read = False
     return made
 

@@ -16,6 +16,8 @@ from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.tensors import in_region, mark_region
 from ..interpreter.unknown import hand_off, unknown
 from ..interpreter.values import (
+    CASTS,
+    FORWARD,
     NONE,
     Args,
     BoundMethod,
@@ -33,13 +35,15 @@ from ..interpreter.values import (
     Sequence,
     Tensor,
     Value,
+    past_of,
+    where,
 )
 from ..interpreter.wording import receiver_words, wording
 from ..project.module import Function
 from .arguments import bind, each_item, first_of, given_tensors, literal, name_of, ref_of, thing_of
 from .checkpoints import state_of
 from .gradients import HOOKS, clip, rate_divided
-from .losses import owners_of
+from .losses import owners_of, whole
 from .overhead import Costs, is_compiled_or_low
 from .written import called, first_argument, keywords_of, last_name
 
@@ -69,6 +73,7 @@ def forward(at: Interpreter, thing: Thing, args: Args, keywords: Keywords, node:
     for listener in at.handlers.forward_run:
         listener(at, thing, node)
     parts = given_tensors(args, keywords)
+    earlier = past_of([*args, *keywords.values()])
     deps: frozenset[int] | None = frozenset((thing.key,))
     made.ran = at.turning()
     for part in parts:
@@ -77,10 +82,26 @@ def forward(at: Interpreter, thing: Thing, args: Args, keywords: Keywords, node:
         made.penalty = made.penalty or part.penalty
     made.deps = frozenset() if at.state.no_grad else deps
     made.module_read = read and all(part.module_read for part in parts)
+    itself = _asked_of(at, thing, read=read)
+    outside = next((p for p in parts if p.autocast == "out" and p.forward is not None and p.deps and not p.casts), None)
+    if itself is CASTS and outside is not None:
+        # What enters autocast around the loss alone leaves out the model that it is given the result of.
+        made.forward, itself = outside.forward, frozenset[str]()
+    made.callees = earlier.callees | itself
     made.matmul = True
     mark_region(at, made)
     made.in_region = False
+    if earlier.autocast in ("in", "unknown"):
+        made.autocast = where({made.autocast, earlier.autocast})
     return made
+
+
+def _asked_of(at: Interpreter, thing: Thing, *, read: bool) -> frozenset[str]:
+    """What is to be asked whether running a module enters autocast: nothing, where that is known not to."""
+    parts = [at.program.things[key] for key in whole(at, frozenset((thing.key,)))]
+    if any(part.facts.get("casts") for part in parts):
+        return CASTS
+    return frozenset() if read else frozenset({FORWARD})
 
 
 def _call_object(at: Interpreter, receiver: Instance, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -273,6 +294,8 @@ def mark_wrapped(at: Interpreter, thing: Thing, entry: surface.Entry, args: Args
     wraps = entry.facts.get("wraps")
     if wraps is None:
         return
+    if keywords.keys() & {"mixed_precision", "mp_policy"}:
+        thing.facts["casts"] = True
     strategy = keywords.get("sharding_strategy") or (args[2] if len(args) > 2 else None)
     if wraps == "fsdp1" and name_of(strategy).endswith(".NO_SHARD"):
         wraps = "whole"

@@ -6,25 +6,21 @@ import ast
 
 from ...protocol import events as e
 from ...protocol import surface
-from ...protocol.events import Symbol
 from ..interpreter.conditions import Formula
 from ..interpreter.contexts import close_context, enter, exit_context
 from ..interpreter.functions import has_stars
-from ..interpreter.imports import dotted_name, look_up
+from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.truth import truth
 from ..interpreter.unknown import unknown
 from ..interpreter.values import Args, FunctionValue, Keywords, Named, Ref, Value
 from ..interpreter.wording import wording
 from ..project.module import Class
-from .arguments import bind, first_of, literal, name_of, plain, words_of
-from .written import called
+from .arguments import bind, literal, plain, words_of
+from .devices import types_of
 
 
 def new_autocast(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    func = called(node)
-    if isinstance(func, ast.Name) and look_up(at, func.id) is None:
-        entry = _meant(entry, args, keywords)
     bound = bind(entry.parameters, args, keywords)
     if entry.name == "torch.autocast" and args and isinstance(args[0], FunctionValue):
         # @torch.autocast without parentheses: the function is taken for the device type.
@@ -36,8 +32,9 @@ def new_autocast(at: Interpreter, entry: surface.Entry, args: Args, keywords: Ke
         excess = max(0, len(args) - len(entry.parameters))
         at.emit(e.AUTOCAST_NEW, node, callable=entry.name, arguments=arguments, excess=excess, names=names)
     enabled = when_enabled(at, bound, node, open_ended=open_ended)
-    device = entry.facts.get("device") or arguments.get("device_type", e.UNKNOWN)
-    device = device.partition(":")[0] if isinstance(device, str) and not isinstance(device, Symbol) else ""
+    types = types_of(bound.get("device_type"))
+    # What is chosen by whether there is one is for CUDA: without it nothing here is worth the while.
+    device = entry.facts.get("device") or ("cuda" if "cuda" in types else types[0] if types else "")
     thing = at.thing(("autocast", at.place_key(node)), "autocast", "", at.site(node))
     dtype = _dtype(bound.get("dtype"), device, open_ended)
     thing.facts.update(device=device, dtype=dtype, cache=_keeps_weights(at, entry, bound.get("cache_enabled")))
@@ -54,7 +51,8 @@ def when_enabled(at: Interpreter, bound: Keywords, node: ast.AST, *, open_ended:
 def _dtype(given: Value | None, device: str, open_ended: bool) -> str:
     """The dtype of a region, "?" where it is not known."""
     if given is not None and literal(given) is not None:
-        return surface.DTYPES.get(name_of(given), "?")
+        dtypes = list(given.dtypes) if isinstance(given, Named) else []
+        return dtypes[0] if len(dtypes) == 1 else "?"
     return "?" if open_ended else surface.DEFAULT_AUTOCAST_DTYPE.get(device, "?")
 
 
@@ -64,14 +62,6 @@ def _keeps_weights(at: Interpreter, entry: surface.Entry, cache: Value | None) -
         return literal(cache) is not False
     # Without the argument it is what the region around is, unless the old entry points are asked.
     return entry.name != "torch.autocast" or not at.state.open or at.state.open[-1].cache
-
-
-def _meant(entry: surface.Entry, args: Args, keywords: Keywords) -> surface.Entry:
-    """The autocast that a bare name stands for where no import says so: without a device type it is CUDA's own."""
-    first = first_of(args, keywords, "device_type")
-    if first is None or isinstance(literal(first), bool):
-        return surface.lookup("torch.cuda.amp.autocast") or entry
-    return entry
 
 
 def _autocast_method(at: Interpreter, context: Ref, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:

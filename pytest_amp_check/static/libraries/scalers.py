@@ -7,10 +7,12 @@ from functools import partial
 
 from ...protocol import events as e
 from ...protocol import surface
+from ...protocol.events import Symbol
 from ..interpreter.classes import own_method
 from ..interpreter.forks import fork, join_values, on_each
 from ..interpreter.functions import follow
 from ..interpreter.identity import structural
+from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.tensors import foreign_tensor, in_region
 from ..interpreter.unknown import unknown
@@ -38,6 +40,7 @@ from .optimizers import each_optimizer
 from .overhead import Costs
 from .regions import when_enabled
 from .sharding import sharded
+from .written import constant, keywords_of
 
 
 def _scaler_method(at: Interpreter, scaler: Ref, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -128,11 +131,13 @@ def scaled_value(at: Interpreter, scaler: Ref, value: Value | None, node: ast.AS
         e.SCALE,
         node,
         scaler.thing.key,
-        autocast=made.autocast or ("in" if in_region(at) else "unknown"),
+        autocast=made.autocast or ("in" if in_region(at) else "?"),
         loss_in_region=made.in_region,
         forward_read=made.module_read and bool(made.autocast),
         dtypes=made.dtypes,
         forward=made.forward,
+        callees=made.callees,
+        bare=False,
         twice=made.scaler >= 0,
         names=names,
     )
@@ -145,6 +150,8 @@ def _new_scaler(at: Interpreter, entry: surface.Entry, args: Args, keywords: Key
     enabled = when_enabled(at, bound, node, open_ended="**" in bound)
     thing = at.thing(("scaler", at.place_key(node)), "scaler", "", at.site(node))
     arguments = {name: plain(at, value) for name, value in bound.items()}
+    if not isinstance(enabled, bool) and _asks_for_bfloat16(at, keywords_of(node).get("enabled")):
+        arguments["enabled"] = Symbol("torch.bfloat16")
     device = entry.facts.get("device") or arguments.get("device", "cuda")
     thing.facts.update(constructed=True, enabled=enabled, callable=entry.name, device=device)
     thing.facts["sharded"] = entry.facts.get("sharded", False)
@@ -158,6 +165,15 @@ def _new_scaler(at: Interpreter, entry: surface.Entry, args: Args, keywords: Key
         names={"call": wording(node), "scaler": thing.name},
     )
     return Ref(thing, enabled)
+
+
+def _asks_for_bfloat16(at: Interpreter, written: ast.expr | None) -> bool:
+    """Whether a condition is that a dtype, or its name, equals bfloat16."""
+    if not isinstance(written, ast.Compare) or len(written.ops) != 1 or not isinstance(written.ops[0], ast.Eq):
+        return False
+    sides = (written.left, written.comparators[0])
+    names = {constant(side) for side in sides} | {dotted_name(at, side) for side in sides}
+    return not names.isdisjoint({"bfloat16", "bf16", "torch.bfloat16"})
 
 
 def _subclass_scaler(at: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST) -> Value:

@@ -67,7 +67,7 @@ def _call_named(at: Interpreter, func: Named, args: Args, keywords: Keywords, no
     if entry is not None:
         handler = at.handlers.roles.get(entry.role)
         if handler is not None:
-            return handler(at, entry, args, keywords, node)
+            return handler(at, _meant(entry, args, keywords) if func.bare else entry, args, keywords, node)
     op = low_function(name)
     if op:
         return low_result(at, op, [*args, *keywords.values()])
@@ -76,6 +76,14 @@ def _call_named(at: Interpreter, func: Named, args: Args, keywords: Keywords, no
     if known is None:
         known = _of_family(at, name, args, keywords, node)
     return _outside(at, name, args, keywords, node) if known is None else known
+
+
+def _meant(entry: surface.Entry, args: Args, keywords: Keywords) -> surface.Entry:
+    """What a name stands for of which no import says so: an autocast without a device type is CUDA's own."""
+    first = first_of(args, keywords, "device_type")
+    if entry.role == surface.AUTOCAST and (first is None or isinstance(literal(first), bool)):
+        return surface.lookup("torch.cuda.amp.autocast") or entry
+    return entry
 
 
 def _of_family(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
@@ -310,9 +318,6 @@ def register(handlers: Handlers) -> None:
             surface.CACHE_CLEAR: _cache_clear,
             surface.LOAD: lambda at, entry, args, keywords, node: at.fresh(node, "loaded"),
             surface.FILL: _fill_function,
-            surface.DEVICE: lambda at, entry, args, keywords, node: Ref(
-                at.thing(("device", at.place_key(node)), "device", "", at.site(node))
-            ),
             surface.PARTIAL: lambda at, entry, args, keywords, node: (
                 Partial(args[0], args[1:], keywords) if args else at.fresh(node)
             ),

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 
 from ...protocol import events as e
-from ...protocol.optable import IN_PLACE
+from ...protocol.optable import IN_PLACE, OPS
 from ..interpreter.dtypes import is_low_method
 from ..interpreter.expressions import EXTENTS, entry_of, operate
 from ..interpreter.identity import structural
@@ -15,12 +15,22 @@ from ..interpreter.matters import spoken_of
 from ..interpreter.microbatches import PIECES
 from ..interpreter.tensors import foreign_tensor, low_result
 from ..interpreter.unknown import hand_off, refs, unknown
-from ..interpreter.values import NONE, Args, Keywords, NoSync, Opaque, Params, Value
+from ..interpreter.values import NONE, Args, Const, Keywords, Named, NoSync, Opaque, Params, Value
 from ..interpreter.wording import receiver_words, wording
 from .arguments import first_of
 from .checkpoints import loads_unknown, state_of
 from .losses import FILLS, all_optimizers, backward, fill, first_given, reduced
 from .written import called, last_name
+
+#: Methods that tensors have, none of which runs a model.
+OF_TENSORS = (
+    frozenset(
+        "to cuda type type_as view view_as reshape reshape_as expand expand_as permute transpose repeat flatten "
+        "squeeze unsqueeze sum mean amax amin gather index_select masked_select".split()
+    )
+    .union(name.removesuffix("_") for name in IN_PLACE)
+    .union(*OPS.values())
+)
 
 Method = Callable[[Interpreter, Value, Args, Keywords, ast.AST], Value | None]
 
@@ -37,7 +47,8 @@ def _opaque_method(at: Interpreter, receiver: Value, name: str, args: Args, keyw
     if is_low_method(name):
         return low_result(at, name, [receiver, *args, *keywords.values()])
     func = structural(at, "method", (receiver,), wording(node), name)
-    result = unknown(at, func, args, keywords, node)
+    data = any(not isinstance(value, (Const, Named)) for value in (*args, *keywords.values()))
+    result = unknown(at, func, args, keywords, node, runs=data and name not in OF_TENSORS)
     result.pieces = name in PIECES
     if isinstance(result, Opaque) and isinstance(receiver, Opaque):
         _follow_loss(at, result, receiver, name, args, node)

@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..sources.patterns import Code
     from ..sources.prefilter import Prefiltered
+    from .entering import Entering
     from .module import Imported, Module
 
 #: Characters of source whose syntax trees are kept for the next file that imports them.
@@ -32,13 +33,12 @@ LAYOUTS = ("", "src", "lib")
 class Project:
     """What is known of all the files of a run before any is parsed, and the way from an import to one of them.
 
-    ``autocast`` are the files that may enter autocast, ``float16`` says whether any file speaks of float16,
-    ``lightning16`` whether any has a Trainer of Lightning train in it, ``resumes`` whether any may load the state of an
-    optimizer: which of a project is not known where no folder of it was looked at.
+    ``autocast`` are the files that may enter autocast, ``float16`` those that speak of float16, ``lightning16`` says
+    whether any has a Trainer of Lightning train in it, ``resumes`` whether any may load the state of an optimizer:
+    which of a project is not known where no folder of it was looked at.
     """
 
     __slots__ = (
-        "_around",
         "_directories",
         "_given",
         "_handed",
@@ -55,16 +55,19 @@ class Project:
         "_tops",
         "asked",
         "autocast",
+        "below",
+        "entered",
         "files",
         "float16",
         "lightning16",
+        "named",
         "touched",
         "whole",
     )
 
     def __init__(self) -> None:
         self.autocast: set[str] = set()
-        self.float16 = False
+        self.float16: set[str] = set()
         self.lightning16 = False
         self._resumes = False
         self._helpers = Exports(source_files.load_or_nothing)
@@ -88,8 +91,11 @@ class Project:
         #: Files whose own imports are among these already.
         self._handed: set[str] = set()
         self._given = 0
-        #: The files that one which may enter autocast imports, directly or not, with that one.
-        self._around: set[str] | None = None
+        #: What :mod:`.reach` remembers: what enters autocast in a file, what a file imports, directly or not, and the
+        #: files that import something by its last name.
+        self.entered: dict[str, Entering] = {}
+        self.below: dict[str, set[str]] = {}
+        self.named: dict[str, list[str]] = {}
         #: Whether any file may have mattered.
         self.whole = False
 
@@ -99,7 +105,8 @@ class Project:
         """Know what the code of a file, or a first look at it, has shown."""
         if shown.autocast:
             self.autocast.add(path)
-        self.float16 = self.float16 or shown.float16
+        if shown.float16:
+            self.float16.add(os.path.abspath(path))
         self.lightning16 = self.lightning16 or shown.lightning16
         self._resumes = self._resumes or shown.resumes
 
@@ -291,45 +298,36 @@ class Project:
         module = "." * imported.level + imported.module
         return self._depend(self._helpers.of_import(module, imported.name, self._place(importer)[0], self._find))
 
-    # Who may enter autocast around whom.
-
-    def may_enter(self, path: str) -> bool:
-        """Whether a file, what it imports, or one that imports it may enter autocast; true where that is not known."""
-        self.whole = True
-        here = os.path.abspath(path)
-        entering = {os.path.abspath(other) for other in self.autocast}
-        if not entering:
-            return False
-        if self._around is None:
-            self._around = self._imports_of(entering)
-        return here in self._around or not entering.isdisjoint(self._imports_of({here}))
+    def knows_all(self) -> bool:
+        """Whether every file of the project is at hand, and not only those that were named."""
+        return not any(alone for _, alone in self._tops)
 
     def imports(self, path: str) -> frozenset[str]:
         """Absolute paths of the files that a file imports itself."""
         asked, self.asked = self.asked, {}
-        found = self._imported_by(os.path.abspath(path))
+        found = self.imported_by(os.path.abspath(path))
         self.asked = asked
         return found
 
-    def _imports_of(self, paths: set[str]) -> set[str]:
+    def imports_of(self, paths: set[str]) -> set[str]:
         """Files and all that they import, directly or not; every file where one of them imports by name."""
         reached = set(paths)
         work = list(paths)
         while work and len(reached) < len(self.files):
             here = work.pop()
-            for other in self._imported_by(here):
+            for other in self.imported_by(here):
                 if other not in reached:
                     reached.add(other)
                     work.append(other)
         return reached
 
-    def _imported_by(self, path: str) -> frozenset[str]:
+    def imported_by(self, path: str) -> frozenset[str]:
         known = self._imported.get(path)
         if known is None:
-            known = self._imported[path] = frozenset(self._look_at_imports(path))
+            known = self._imported[path] = frozenset(self.look_at_imports(path))
         return known
 
-    def _look_at_imports(self, path: str) -> Iterator[str]:
+    def look_at_imports(self, path: str) -> Iterator[str]:
         try:
             data = programs.code(path, source_files.load(path))
         except source_files.Unreadable:

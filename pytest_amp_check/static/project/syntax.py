@@ -43,7 +43,7 @@ def walk(node: ast.AST) -> list[ast.AST]:
     return found
 
 
-def tail(node: ast.expr) -> str:
+def tail(node: ast.AST) -> str:
     """The name, or the attribute, that an expression ends in; nothing for any other."""
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 

@@ -10,27 +10,29 @@ def _outside(program: Program) -> Verdicts:
     """Losses that a live scaler scales and whose forward ran outside autocast; the forward is blamed, where known."""
     live = {thing.key for thing in program.facts.get("live_scalers", ())}
     never = not program.facts.get("enters_autocast", True)
+    halved = {x.subject for x in program.events() if x.kind == MODULE_CAST and x.facts.get("dtype") == "float16"}
     blamed: dict[tuple[int, int], Event] = {}
     for number, graph in enumerate(program.graphs):
         for node in graph.nodes:
             event = node.event
-            if event is None:
-                continue
-            if event.kind == MODULE_CAST and event.facts.get("dtype") == "float16":
-                return  # float16 by hand needs the scaler too
-            if event.kind != SCALE or event.subject is None or event.subject not in live:
+            if event is None or event.kind != SCALE or event.subject is None or event.subject not in live:
                 continue
             forward = event.facts.get("forward")
+            model = forward.subject if forward is not None else None
+            if halved and (model is None or not halved.isdisjoint((model, None))):
+                continue  # float16 by hand needs the scaler too
             if event.facts.get("autocast") == "out" and event.facts.get("loss_in_region"):
                 yield "scale@forward-outside", forward or event, {}, (event,)
-            elif never and event.facts.get("float32", True):
+            elif event.facts.get("bare", never) and event.facts.get("float32", True):
                 # Once for each function that is read by itself: which of these count is decided later.
                 key = (number, event.subject)
                 earlier = blamed.get(key)
                 if earlier is None or _tells(event) > _tells(earlier):
                     blamed[key] = event
     for event in blamed.values():
-        label = "scale@no-autocast" if event.facts.get("forward_read") else "scale@no-autocast-unknown"
+        label = "scale@no-autocast" if never else "scale@outside-autocast"
+        if not event.facts.get("forward_read"):
+            label += "-unknown"
         yield label, event.facts.get("forward") or event, {}, (event,)
 
 
@@ -56,6 +58,17 @@ RULE = Rule(
             "`{scaler}` scales a loss and no autocast is in sight: unless the model enters it by itself, wrap the"
             " forward pass and the loss in `torch.autocast`",
             INFO,
+            supposed=True,
+        ),
+        "scale@outside-autocast": Fault(
+            "`{scaler}` scales a loss that was computed outside of autocast, so the training runs in float32: wrap the"
+            " forward pass and the loss in `torch.autocast`"
+        ),
+        "scale@outside-autocast-unknown": Fault(
+            "`{scaler}` scales a loss that was computed outside of autocast, as far as can be seen: unless the model"
+            " enters it by itself, wrap the forward pass and the loss in `torch.autocast`",
+            INFO,
+            supposed=True,
         ),
         "scale@forward-outside": Fault(
             "`{scaler}` scales a loss whose forward pass ran before the autocast region, so the model runs in"

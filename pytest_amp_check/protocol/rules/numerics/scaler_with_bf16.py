@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from ...events import SCALE, Event, Program
 from ...rule import BOTH, INFO, Fault, Labels, Rule
+from ...surface import BFLOAT16_OR_FLOAT32
 
 
 def _scaled_bf16(event: Event, program: Program) -> Labels:
-    if event.facts.get("dtypes") != {"bfloat16"}:
+    dtypes = frozenset(event.facts.get("dtypes") or ())
+    if not dtypes or not dtypes <= {"bfloat16", BFLOAT16_OR_FLOAT32}:
         return
     # enabled=(dtype == torch.float16) is how to share one code path between both dtypes.
     scaler = None if event.subject is None else program.things[event.subject]

@@ -48,6 +48,8 @@ def _misconfigured(event: Event, program: Program) -> Labels:
     if misplaced:
         yield misplaced[0]
         return
+    if arguments.get("enabled") == Symbol("torch.bfloat16"):
+        yield "scaler:wrong-dtype", {}
     yield from _scale(arguments.get("init_scale"), event.site)
     yield from _factors(arguments.get("growth_factor"), arguments.get("backoff_factor"))
     interval = arguments.get("growth_interval")
@@ -114,6 +116,10 @@ RULE = Rule(
         "scaler:device-as-scale": Fault(
             "`{call}` is given {value} as its `init_scale`, which must be a number: "
             "pass a device to `torch.amp.GradScaler`, which takes it first"
+        ),
+        "scaler:wrong-dtype": Fault(
+            "`{call}` is enabled for bfloat16, which needs no scaling, and so not for float16, which does: "
+            "pass `enabled=` that the dtype is float16"
         ),
         "scaler:zero-scale": Fault(
             "`init_scale={value}` multiplies every loss by a number that is not positive: pass a power of two, or "

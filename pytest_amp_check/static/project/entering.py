@@ -1,0 +1,123 @@
+"""Who enters autocast: the functions and classes of a file by which code comes into a region, and what is in one."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from ...protocol.named import NamedTuple
+from .syntax import bound_by_import, tail, walk
+
+#: What makes a model cast by itself, as autocast does.
+POLICIES = frozenset({"MixedPrecision", "MixedPrecisionPolicy"})
+#: How functions begin that only ask about autocast.
+_ASKING = ("is_", "get_")
+#: Methods by which an object is what its class is, and what runs it; their names say nothing.
+_OWN = frozenset({"__init__", "__call__", "__enter__", "__exit__", "__new__", "__post_init__", "forward"})
+
+
+class Entering(NamedTuple):
+    """What enters autocast in some files.
+
+    ``names`` are the functions and classes that do, by themselves or through others of their file; ``modules`` the
+    classes that do and have a forward, or the policies that make a model do so; ``within`` is what is called inside of
+    regions, "x." for a call of what is found in x. ``everywhere`` says that a region may stand around all that runs.
+    """
+
+    names: frozenset[str] = frozenset()
+    modules: frozenset[str] = frozenset()
+    within: frozenset[str] = frozenset()
+    everywhere: bool = False
+
+
+def enters(node: ast.AST) -> bool:
+    """Whether code mentions autocast other than to switch it off, to ask about it or to import it."""
+    return next(_mentions([node]), None) is not None
+
+
+def entering(tree: ast.Module) -> Entering:
+    """What enters autocast in a file."""
+    direct: set[str] = set()
+    words: dict[str, set[str]] = {}
+    modules: dict[str, set[str]] = {}
+    within: set[str] = set()
+    others = _other_names(tree)
+    for node in walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if node.name not in _OWN:
+                named = words.setdefault(node.name, set())
+                named |= _names([node])
+                if enters(node) or named & others:
+                    direct.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            named = words.setdefault(node.name, set())
+            own = [part for part in node.body if getattr(part, "name", "") in _OWN or not _is_function(part)]
+            named |= _names([*own, *node.decorator_list, *node.bases])
+            if any(getattr(part, "name", "") == "forward" for part in node.body):
+                modules[node.name] = named
+                named |= _names([node])
+            if enters(node) if node.name in modules else any(map(enters, own)):
+                direct.add(node.name)
+        elif isinstance(node, (ast.With, ast.AsyncWith)) and any(
+            enters(item.context_expr) or _names([item.context_expr]) & others for item in node.items
+        ):
+            within |= _called(node.body)
+    found = set(direct)
+    grown = True
+    while grown:
+        more = {name for name, named in words.items() if name not in found and named & found}
+        grown = bool(more)
+        found |= more
+    casting = (found & modules.keys()) | (POLICIES & _names([tree]))
+    return Entering(frozenset(found), frozenset(casting), frozenset(within), _at_large(tree))
+
+
+def _other_names(tree: ast.Module) -> set[str]:
+    """Names that a file gives autocast, or what it makes of it."""
+    found: set[str] = set()
+    for node in walk(tree):
+        if isinstance(node, ast.Assign) and enters(node.value):
+            found.update(target.id for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            found.update(name for name, meant in bound_by_import(node) if "autocast" in meant)
+    return found
+
+
+def _is_function(node: ast.AST) -> bool:
+    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+
+
+def _at_large(tree: ast.Module) -> bool:
+    """Whether a file calls autocast outside of functions and classes, and of a ``with``: it may stay entered."""
+    loose = [node for node in tree.body if isinstance(node, ast.Expr)]
+    return next(_mentions(loose), None) is not None
+
+
+def _mentions(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The names by which autocast is mentioned where it may be entered."""
+    off: set[ast.AST] = set()
+    for root in nodes:
+        for node in walk(root):
+            if isinstance(node, ast.Call) and _is_off(node):
+                off.add(node.func)
+            name = tail(node)
+            if node in off or not name or name.startswith(_ASKING):
+                continue
+            if "autocast" in name or name in POLICIES:
+                yield name
+
+
+def _is_off(call: ast.Call) -> bool:
+    """Whether what is called is told to be switched off."""
+    given = [keyword.value for keyword in call.keywords if keyword.arg == "enabled"] or call.args[:1]
+    return any(isinstance(value, ast.Constant) and value.value is False for value in given)
+
+
+def _called(nodes: Iterable[ast.AST]) -> set[str]:
+    """What is called, by its last name, and with a dot behind it what that is looked up in."""
+    calls = [node.func for root in nodes for node in walk(root) if isinstance(node, ast.Call)]
+    return {tail(func) for func in calls} | {f"{tail(f.value)}." for f in calls if isinstance(f, ast.Attribute)}
+
+
+def _names(nodes: Iterable[ast.AST]) -> set[str]:
+    return {name for root in nodes for node in walk(root) if (name := tail(node))}

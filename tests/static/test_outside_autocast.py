@@ -1,0 +1,280 @@
+"""Losses that are scaled though nothing that they came from ran under autocast: AMP110, and what it must not be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import indent
+
+import pytest
+
+from pytest_amp_check import check_paths, check_source
+
+TRAIN = """\
+import torch
+import tools
+{imports}
+
+def train(model, criterion, optimizer, loader, args):
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+{forward}
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+{after}
+"""
+OUTSIDE = "loss = criterion(model(x), y)"
+EVALUATE = """
+def evaluate(model, loader):
+    with torch.no_grad(), torch.autocast("cuda"):
+        return [model(x) for x, _ in loader]
+"""
+ENTERS = """
+class Net(torch.nn.Module):
+    def forward(self, x):
+        with torch.autocast("cuda"):
+            return self.body(x)
+"""
+
+
+def program(forward: str, after: str = "", imports: str = "") -> str:
+    return TRAIN.format(forward=indent(forward, " " * 8), after=after, imports=imports)
+
+
+def found(source: str) -> list[tuple[str, bool]]:
+    return [(f.severity, f.certain) for f in check_source(source, "train.py") if f.code == "AMP110"]
+
+
+def found_among(tmp_path: Path, **files: str) -> set[str]:
+    for name, source in files.items():
+        (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
+    return {Path(f.filename).name for f in check_paths([str(tmp_path)]).findings if f.code == "AMP110"}
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        OUTSIDE,
+        "features = model(x)\nlogits, labels = features.head(y)\nloss = criterion(logits, labels)",
+        "losses = criterion(model(x), y)\nloss = sum(losses[k] * args.weights[k] for k in losses)",
+        "loss = torch.nn.functional.cross_entropy(model(x)['logits'], y)",
+        "loss = model(x, y)\nif args.world_size > 1:\n    loss = loss.mean()",
+        "loss = criterion(model(x), y) / args.steps",
+        "with torch.autocast('cuda', enabled=False):\n    loss = criterion(model(x), y)",
+        "if args.mixup:\n    loss = args.mix(criterion, model(x), y)\nelse:\n    loss = criterion(model(x), y)",
+        "with torch.autocast('cuda'):\n    args.log(x)\nloss = criterion(model(x), y)",
+        "with torch.profiler.record_function('step'):\n    loss = criterion(model(x), y)",
+        "with tools.Timer('step'):\n    loss = criterion(model(x), y)",
+    ],
+)
+@pytest.mark.parametrize("after", ["", EVALUATE])
+def test_a_loss_that_nothing_under_autocast_made(forward: str, after: str) -> None:
+    """Whatever cannot be read enters no autocast, until something shows that it does: so it is never certain."""
+    assert found(program(forward, after)) == [("info", False)]
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        "with torch.autocast('cuda'):\n    loss = criterion(model(x), y)",
+        "with torch.autocast('cuda', enabled=args.amp):\n    out = model(x)\nloss = criterion(out, y)",
+        "if args.amp:\n    with torch.autocast('cuda'):\n        loss = criterion(model(x), y)\nelse:\n    " + OUTSIDE,
+        "with args.context():\n    loss = criterion(model(x), y)",
+        "with tools.amp_context():\n    loss = criterion(model(x), y)",
+        "with tools.MixedPrecision():\n    loss = criterion(model(x), y)",
+        "loss = args.loss",
+        "loss = args.losses['total'].mean()",
+        "x = x.to(args.device)\nwith torch.autocast('cuda'):\n    loss = model(x, y)\nloss = loss / args.steps",
+        "outputs = {'x': args.prepare(x, y)}\nargs.run(outputs)\nloss = outputs[args.key]",
+        "scaler.step = None\nloss = model(x)",
+    ],
+)
+def test_a_loss_that_autocast_made_or_may_have_made(forward: str) -> None:
+    expected = [("info", False)] if forward.startswith("scaler.step") else []
+    assert found(program(forward)) == expected
+
+
+def test_a_model_of_a_class_that_enters_autocast() -> None:
+    """It is of that class, or may be; once another object is known to be of it, the model is of another."""
+    assert found(program(OUTSIDE, ENTERS)) == []
+    known = ENTERS + "\nteacher = Net()\n"
+    assert found(program(OUTSIDE, known)) == [("info", False)]
+    off = ENTERS.replace('"cuda"', '"cuda", enabled=False')
+    assert found(program(OUTSIDE, off)) == [("info", False)]
+    asks = ENTERS.replace('with torch.autocast("cuda"):', "if torch.is_autocast_enabled():")
+    assert found(program(OUTSIDE, asks)) == [("info", False)]
+
+
+def test_a_function_that_enters_autocast_under_the_name_that_is_called() -> None:
+    source = """
+class Trainer:
+    def compute(self, x, y):
+        with torch.autocast("cuda"):
+            return self.model(x, y)
+"""
+    assert found(program("loss = args.trainer.compute(x, y)", source)) == []
+    assert found(program("loss = args.trainer.other(x, y)", source)) == [("info", False)]
+    through = (
+        source.replace("def compute", "def enter") + "    def compute(self, x, y):\n        return self.enter(x, y)\n"
+    )
+    assert found(program("loss = args.trainer.compute(x, y)", through)) == []
+
+
+def test_a_context_manager_that_enters_autocast_on_one_way() -> None:
+    source = """
+@contextlib.contextmanager
+def maybe(enabled):
+    if enabled:
+        with torch.autocast("cuda"):
+            yield
+    else:
+        yield
+"""
+    inside = "with maybe(args.amp):\n    loss = model(x, y)"
+    assert found(program(inside, source, "import contextlib")) == []
+    assert found(program("with maybe(args.amp):\n    pass\nloss = model(x, y)", source, "import contextlib"))
+
+
+def test_a_wrapper_that_is_handed_its_loss_claims_nothing() -> None:
+    wrapper = """
+import torch
+
+class Scaler:
+    def __init__(self):
+        self._scaler = torch.amp.GradScaler("cuda")
+
+    def __call__(self, loss, optimizer, steps):
+        loss = loss.div(steps).mean()
+        self._scaler.scale(loss).backward()
+        self._scaler.step(optimizer)
+        self._scaler.update()
+"""
+    assert found(wrapper) == []
+
+
+MODEL = "import torch\n\nclass Plain(torch.nn.Module):\n    def forward(self, x):\n        return x\n"
+
+
+def test_only_what_a_training_may_reach_counts(tmp_path: Path) -> None:
+    train = program(OUTSIDE, imports="import model")
+    evaluating = "import torch, model\n" + EVALUATE
+    assert found_among(tmp_path, train=train, model=MODEL, validate=evaluating) == {"train.py"}
+    around = "import torch, train\nwith torch.autocast('cuda'):\n    train.train(1, 2, 3, 4, 5)\n"
+    assert found_among(tmp_path, validate=around) == set()
+    beside = "import torch, train\nwith torch.autocast('cuda'):\n    train.show()\ntrain.train(1, 2, 3, 4, 5)\n"
+    assert found_among(tmp_path, validate=beside) == {"train.py"}
+    assert found_among(tmp_path, model="import torch\n" + ENTERS) == set()
+
+
+def test_a_file_alone_is_read_with_what_it_imports(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "nets" / "__init__.py").write_text("from .net import Net\n", encoding="utf-8")
+    (tmp_path / "nets" / "net.py").write_text("import torch\n" + ENTERS, encoding="utf-8")
+    train = tmp_path / "train.py"
+    train.write_text(program(OUTSIDE, imports="import nets"), encoding="utf-8")
+    assert [f.code for f in check_paths([str(train)]).findings if f.code == "AMP110"] == []
+    train.write_text(program(OUTSIDE), encoding="utf-8")
+    assert [f.code for f in check_paths([str(train)]).findings if f.code == "AMP110"] == ["AMP110"]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        "FullyShardedDataParallel(Net(), mixed_precision=torch.distributed.fsdp.MixedPrecision(torch.float16))",
+        "fully_shard(Net(), mp_policy=policy)",
+        "FullyShardedDataParallel(Net())",
+    ],
+)
+def test_a_policy_of_fsdp_casts_the_model(wrap: str) -> None:
+    """In the file that wraps it, and where it is not seen what model that is."""
+    net = ENTERS.replace('torch.autocast("cuda")', "torch.no_grad()")
+    imports = "from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard\n" + net
+    source = program("loss = criterion(model(x), y)", imports=imports).replace(
+        "    scaler =", f"    model = {wrap}\n    scaler ="
+    )
+    assert len(found(source)) == ("policy" not in wrap and "mixed" not in wrap)
+
+
+def test_a_policy_of_fsdp_elsewhere_in_the_file() -> None:
+    build = """
+def build(net):
+    return FSDP(net, mixed_precision=torch.distributed.fsdp.MixedPrecision(torch.float16))
+"""
+    assert found(program(OUTSIDE, build)) == []
+
+
+ENCODER = """\
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(10, 8))
+
+    def forward(self, features, y):
+        with torch.autocast("cuda"):
+            logits = F.linear(features, self.weight)
+        return F.cross_entropy(logits.float(), y)
+
+def train(encoder, loader):
+    head = Head()
+    optimizer = torch.optim.SGD(encoder.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        features = F.normalize(encoder(x))
+        loss = head(features, y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+def test_an_encoder_outside_of_the_autocast_that_the_loss_enters() -> None:
+    findings = [f for f in check_source(ENCODER, "train.py") if f.code == "AMP110"]
+    assert [(f.line, f.certain) for f in findings] == [
+        (ENCODER.split("\n").index("        features = F.normalize(encoder(x))") + 1, False)
+    ]
+    inside = ENCODER.replace(
+        "        features = F.normalize(encoder(x))",
+        "        with torch.autocast('cuda'):\n            features = F.normalize(encoder(x))",
+    )
+    assert found(inside) == []
+    frozen = ENCODER.replace(
+        "        features = F.normalize(encoder(x))",
+        "        with torch.no_grad():\n            features = F.normalize(encoder(x))",
+    )
+    assert found(frozen) == []
+
+
+def test_what_has_train_and_eval_called_is_not_for_that_the_forward() -> None:
+    source = """\
+import torch
+
+class Trainer:
+    def __init__(self, model, preprocessor, optimizer):
+        self.model, self.preprocessor, self.optimizer = model, preprocessor, optimizer
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def evaluate(self):
+        self.model.eval()
+        self.preprocessor.eval()
+
+    def train(self, loader):
+        self.model.train()
+        self.preprocessor.train()
+        for x in loader:
+            x = self.preprocessor.flatten_history(x)
+            with torch.autocast("cuda"):
+                loss = self.one_step(x)
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            self.model.zero_grad()
+"""
+    assert found(source) == []
+    assert found(source.replace("self.one_step(x)", "self.criterion(x)")) == [("warning", True)]

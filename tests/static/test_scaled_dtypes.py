@@ -1,0 +1,128 @@
+"""In which dtype an unknown model trains, and what that makes of a scaler, or of none: AMP502, AMP503, AMP216."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp_check import check_source
+
+LOOP = """
+import torch
+from torch.amp import GradScaler
+
+def train(net, optimizer, loader, loss_fn, args):
+    {scaler}
+    for x, y in loader:
+        with {region}:
+            loss = loss_fn(net(x), y)
+        {steps}
+        optimizer.zero_grad()
+"""
+SCALED = "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"
+PLAIN = "loss.backward(); optimizer.step()"
+
+
+def codes(source: str) -> list[str]:
+    return sorted(f.code for f in check_source(source, "train.py") if f.code not in ("AMP901", "AMP401"))
+
+
+@pytest.mark.parametrize(
+    ("region", "found"),
+    [
+        ('torch.autocast("cuda", dtype=torch.bfloat16)', True),
+        ('torch.autocast("cuda", dtype=torch.bfloat16, enabled=args.amp)', True),
+        ('torch.autocast("cpu", enabled=args.amp)', True),
+        ('torch.autocast("cuda", dtype=torch.float16)', False),
+        ('torch.autocast("cuda", dtype=torch.float16, enabled=args.amp)', False),
+        ('torch.autocast("cuda", dtype=args.dtype)', False),
+        ('torch.autocast("cuda", dtype=torch.bfloat16 if args.bf16 else torch.float16)', False),
+        ("args.region()", False),
+    ],
+)
+def test_a_scaler_has_nothing_to_do_in_bfloat16_nor_where_a_flag_leaves_float32(region: str, found: bool) -> None:
+    source = LOOP.format(scaler='scaler = GradScaler("cuda")', region=region, steps=SCALED)
+    assert codes(source) == ["AMP503"] * found
+    shared = LOOP.format(scaler='scaler = GradScaler("cuda", enabled=args.fp16)', region=region, steps=SCALED)
+    assert codes(shared) == []
+
+
+@pytest.mark.parametrize(
+    ("enabled", "found"),
+    [
+        ('args.dtype == "bfloat16"', True),
+        ('"bf16" == args.dtype', True),
+        ("args.dtype == torch.bfloat16", True),
+        ('args.dtype == "float16"', False),
+        ('args.dtype != "bfloat16"', False),
+        ("args.dtype == torch.float16", False),
+        ("args.amp", False),
+    ],
+)
+def test_a_scaler_that_is_on_for_bfloat16_alone(enabled: str, found: bool) -> None:
+    scaler = f'scaler = GradScaler("cuda", enabled={enabled})'
+    source = LOOP.format(scaler=scaler, region='torch.autocast("cuda", dtype=args.dtype)', steps=SCALED)
+    assert codes(source) == ["AMP216"] * found
+
+
+FLOAT16 = 'torch.autocast("cuda", dtype=torch.float16)'
+ALONE = LOOP.format(scaler="", region=FLOAT16, steps=PLAIN)
+BESIDE = LOOP.format(scaler='scaler = GradScaler("cuda")', region=FLOAT16, steps=SCALED).replace("train(", "scaled(")
+
+
+def test_a_loop_without_a_scaler_beside_one_with_a_scaler() -> None:
+    assert codes(ALONE + BESIDE) == ["AMP502"]
+    bfloat16 = ALONE.replace("float16", "bfloat16")
+    assert codes(bfloat16 + BESIDE) == []
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        # The scaler is used where there is one.
+        f"if args.scaler:\n            scaler = args.scaler; {SCALED}\n        else:\n            {PLAIN}",
+        # Somebody else steps, and may scale.
+        "args.step(loss, optimizer)",
+        "loss.backward(); args.step(optimizer)",
+    ],
+)
+def test_a_loop_of_which_it_is_not_sure_that_no_scaler_serves_it(steps: str) -> None:
+    assert codes(LOOP.format(scaler="", region=FLOAT16, steps=steps) + BESIDE) == []
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        '"cuda"',
+        "device.type",
+        "str(device)",
+        '"cuda" if torch.cuda.is_available() else "cpu"',
+        'torch.device("cuda:0").type',
+    ],
+)
+def test_the_type_of_a_device_says_the_dtype_of_a_region(device: str) -> None:
+    made = 'device = torch.device("cuda" if torch.cuda.is_available() else "cpu")\n'
+    optimizer = "optimizer = torch.optim.SGD(net.parameters(), 0.1)"
+    source = LOOP.format(scaler=optimizer, region=f"torch.autocast(device_type={device})", steps=PLAIN)
+    assert codes(source.replace("def train", f"{made}def train")) == ["AMP502"]
+
+
+@pytest.mark.parametrize("device", ["args.device", "torch.device(args.device).type", 'torch.device("cpu").type'])
+def test_a_device_that_is_not_known_or_whose_dtype_is_bfloat16(device: str) -> None:
+    optimizer = "optimizer = torch.optim.SGD(net.parameters(), 0.1)"
+    source = LOOP.format(scaler=optimizer, region=f"torch.autocast(device_type={device})", steps=PLAIN)
+    assert codes(source) == []
+
+
+def test_a_name_that_no_import_explains_is_given_no_wrong_arguments() -> None:
+    source = """
+import torch
+from contextlib import nullcontext
+
+def predict(net, x, mixed):
+    context = autocast if mixed else nullcontext
+    with context():
+        return net(x)
+"""
+    assert codes(source) == []
+    imported = source.replace("import torch\n", "import torch\nfrom torch import autocast\n")
+    assert codes(imported) == ["AMP106"]
