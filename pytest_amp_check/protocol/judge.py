@@ -151,9 +151,10 @@ class Judge:
 
     def left_stepped(self, opt: a.Opt) -> bool:
         """Whether a scaler has stepped an optimizer and is never updated, as far as is known of who has it."""
-        left = self.owned(opt.by) or opt.by in self.program.facts.get("left_scalers", ())
-        known = opt.by not in self.updated and opt.by not in self.spoken[e.STEPS]
-        return opt.stage == a.STAGE_STEPPED and left and known
+        known = not self.program.facts.get("fragment") and opt.by in self.program.facts.get("left_scalers", ())
+        left = self.owned(opt.by) or known
+        nobody = opt.by not in self.updated and opt.by not in self.spoken[e.STEPS]
+        return opt.stage == a.STAGE_STEPPED and left and nobody
 
     def owned(self, scaler: int | None) -> bool:
         """Whether a scaler is made by the code that is judged, and nobody else has it."""

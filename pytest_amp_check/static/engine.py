@@ -477,6 +477,7 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False, spots:
         module = Module(path, text, parsed)
         mark_relevant(module, tree.local_names(module, path))
         program.facts["enters_autocast"] = around or any("autocast" in name for name in module.identifiers)
+        program.facts["fragment"] = programs.is_markdown(path)
         program.facts["lightning16"] = tree.lightning16
         program.facts["resumes"] = tree.resumes
         passed = Passed() if spots else None

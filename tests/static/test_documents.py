@@ -430,7 +430,7 @@ def afraid(source: str) -> str:
 @pytest.mark.parametrize("rule", [c for c, r in RULES.items() if r.readers != RUNTIME and c != "AMP903"])
 def test_no_mistake_hides_in_json(tmp_path: Path, rule: str, write: Callable[[str], str]) -> None:
     """The examples of every rule are found in a notebook below a folder as in a script."""
-    options = Settings(select=MISTAKES)
+    options = Settings(select=MISTAKES | {rule})
     for number, source in enumerate((RULES[rule].bad, RULES[rule].good)):
         folder = tmp_path / str(number)
         folder.mkdir()

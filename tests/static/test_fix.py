@@ -1397,7 +1397,7 @@ def test_an_import_stays_where_it_cannot_be_seen_who_takes_it(monkeypatch: pytes
 
     with monkeypatch.context() as patch:
         patch.setattr("os.scandir", refuse)
-        assert cli.main(["check", "train.py", "--fix"]) == 1
+        assert cli.main(["check", "train.py", "--fix"]) == 0
     assert Path("train.py").read_text() == source
     assert cli.main(["check", "train.py", "--fix"]) == 0
     assert 'autocast("cuda")' in Path("train.py").read_text()
@@ -1425,7 +1425,7 @@ def test_what_does_harm_elsewhere_is_taken_back(
 
     replace_fixer(monkeypatch, "AMP901", harm)
     monkeypatch.setattr(cli, "_checked", worse)
-    assert cli.main(["check", ".", "--fix", "--no-cache"]) == 1
+    assert cli.main(["check", ".", "--fix", "--no-cache"]) == 0
     assert Path("shared.py").read_text() == shared
     assert capsys.readouterr().err == (
         "amp-check: warning: shared.py: its fixes were taken back: they would lead to findings in what goes with it\n"

@@ -50,7 +50,10 @@ def move(
 def cleared_elsewhere(judge: Judge, now: Moment, i: int) -> bool:
     """Gradients that are left to the next backward are cleared in some place, or by code that says so."""
     key = judge.opts[i]
-    hooked = bool(judge.program.things[key].facts.get("hooked"))
+    facts = judge.program.things[key].facts
+    hooked = bool(facts.get("hooked"))
+    if judge.program.facts.get("fragment") and not facts.get("constructed"):
+        return True  # What is shown is a part of something.
     return hooked or judge.clears_some or key in judge.zeroed or key in judge.spoken[e.CLEARS]
 
 
@@ -88,7 +91,11 @@ def same_scaler(judge: Judge, now: Moment, i: int) -> bool:
     """The scaler that acts may be the one that has scaled: not both were seen to be made, by names of their own."""
     acting, scaling = (judge.program.things[key] for key in (now.subject, now.state.opts[i].by))
     made = all(thing.facts.get("constructed") and thing.site is not None for thing in (acting, scaling))
-    return not made or acting.name == scaling.name
+    if not made or acting.name == scaling.name:
+        return True
+    # Of the terms of a sum, which of two scalers have scaled, each may be the loss of one optimizer.
+    backward = judge.event(judge.last(now.here, (e.BACKWARD,), i))
+    return backward is not None and bool(backward.facts.get("several"))
 
 
 def divided_elsewhere(judge: Judge, now: Moment, i: int) -> bool:

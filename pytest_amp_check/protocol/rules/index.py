@@ -466,7 +466,7 @@ INDEX: tuple[Listing, ...] = (
     ),
     (
         ("AMP904", "unjudged-call", "migration", "info", "static", False, ""),
-        (),
+        ("scaler",),
         (),
         (),
         ("call:not-reached", "call:not-known"),

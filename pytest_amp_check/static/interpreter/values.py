@@ -546,6 +546,7 @@ class Tensor(Knowable):
     module_read every module it depends on is in the project and enters no autocast itself
     divisors    what it was divided by; ``factors`` are the identities of what it was multiplied by
     ran         the loops in whose turns those forwards ran
+    several     it is a sum of parts that several scalers have scaled
     uneven      it is a sum of which one part holds a loss scale and another none, or another scaler's
     vague       it is a part of what code that cannot be read gave, of which nobody knows how it was reduced
     weighted    it is ``divided`` only in so far as it was multiplied by what is known of this turn's data alone
@@ -573,6 +574,7 @@ class Tensor(Knowable):
         "penalty",
         "ran",
         "scaler",
+        "several",
         "summed",
         "uneven",
         "vague",
@@ -583,6 +585,7 @@ class Tensor(Knowable):
         super().__init__(loops)
         self.fact = NOTHING
         self.scaler = -1
+        self.several = False
         self.deps: frozenset[int] | None = frozenset()
         self.autocast = ""
         self.callees: frozenset[str] = EMPTY
@@ -645,6 +648,7 @@ class Tensor(Knowable):
         made = parts[0].copy()
         made.fact = NOTHING
         made.scaler = max(part.scaler for part in parts)
+        made.several = len({part.scaler for part in parts if part.scaler >= 0}) > 1 or any(p.several for p in parts)
         made.deps = united(part.deps for part in parts)
         made.autocast = where({part.autocast for part in parts})
         for part in parts[1:]:

@@ -201,6 +201,7 @@ def backward(
         "given": scaler is None and tensor.opaque,
         "scaled": scaler is not None,
         "uneven": scaler is not None and tensor.uneven,
+        "several": tensor.several,
         "dtypes": tensor.dtypes,
         "custom": tensor.custom,
         "names": names,

@@ -61,7 +61,13 @@ def optimizer_of(at: Interpreter, value: Value, node: ast.AST) -> Thing | None:
         return ref.thing
     if isinstance(value, Instance):
         inner = _wrapped_optimizer(at, value)
-        return inner or at.thing(("used instance", value.key), "optimizer", "", at.site(node))
+        if inner is not None:
+            return inner
+        made = at.thing(("used instance", value.key), "optimizer", "", at.site(node))
+        step = method_of(at, value.cls, "step")
+        if step is not None and "zero_grad" in step.words:
+            made.facts["hooked"] = True
+        return made
     if isinstance(value, Opaque):
         return at.thing(("used", value.key), "optimizer", value.text, at.site(node))
     return None

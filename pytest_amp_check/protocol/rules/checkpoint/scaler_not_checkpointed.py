@@ -83,9 +83,6 @@ for epoch in range(2):
         scaler.update()
     checkpoint.seek(0)
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, checkpoint)  # AMP401
-
-checkpoint.seek(0)
-optimizer.load_state_dict(torch.load(checkpoint)["optimizer"])
 """,
     good="""\
 import io
@@ -113,9 +110,7 @@ for epoch in range(2):
     torch.save(state, checkpoint)
 
 checkpoint.seek(0)
-state = torch.load(checkpoint)
-optimizer.load_state_dict(state["optimizer"])
-scaler.load_state_dict(state["scaler"])
+scaler.load_state_dict(torch.load(checkpoint)["scaler"])
 """,
     fix='Put `"scaler": scaler.state_dict()` into the checkpoint, and call `scaler.load_state_dict()` on resume.',
     sources=(

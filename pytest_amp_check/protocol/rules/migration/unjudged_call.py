@@ -11,6 +11,7 @@ RULE = Rule(
     "A call of the protocol that the check could not judge: a blind spot.",
     readers=STATIC,
     default=False,
+    words=("scaler",),
     faults={
         "call:not-reached": Fault(
             "`{call}` was not judged: no path that was read leads here, so a mistake in it would go unseen"
