@@ -141,6 +141,11 @@ class _Judge(Judge):
     def event(self, index: int) -> Event | None:
         return self.graph.nodes[index].event
 
+    def unscaled_under(self, i: int) -> Iterator[tuple[int, bool]]:
+        for node in self.graph.nodes:
+            if node.event is not None and node.event.kind == e.UNSCALE and node.event.object == self.opts[i]:
+                yield from node.event.guards
+
     def fed_before(self, event: Event) -> tuple[int, ...]:
         return ()  # which turn of a loop it is, the graph does not tell
 

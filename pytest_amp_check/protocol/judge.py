@@ -127,6 +127,10 @@ class Judge:
     def fed_before(self, event: Event) -> Iterable[int]:
         """The optimizers (by number) that the same backward has fed before, and nothing has stepped since."""
 
+    def unscaled_under(self, i: int) -> Iterable[tuple[int, bool]]:
+        """The tests, with their truth, under which optimizer ``i`` is unscaled; none where that is not known."""
+        return ()
+
     def owners(self, event: Event) -> tuple[int, ...]:
         """Keys of the optimizers whose gradients an event is about; all of them where that is not known."""
         owners = event.facts.get("owners")

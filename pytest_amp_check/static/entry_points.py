@@ -7,7 +7,7 @@ import ast
 from ..protocol import events as e
 from ..protocol.events import Node, Program, Site
 from .interpreter import calls, classes, contexts, expressions, functions, statements, unknown
-from .interpreter.classes import decorations, inherited, instance_of, method_of
+from .interpreter.classes import bases_of, decorations, inherited, instance_of, method_of
 from .interpreter.functions import bind_unknown, run
 from .interpreter.imports import globals_of
 from .interpreter.interpreter import Handlers, Interpreter
@@ -195,7 +195,21 @@ def _instance(at: Interpreter, function: Function, cls: Class) -> Instance:
         bind_unknown(at, frame, init)
         # Its events are those of the constructor, read once.
         at.unrecorded(lambda: _run(at, frame, init))
+        _open_what_is_set_later(at, made, init)
     return made
+
+
+def _open_what_is_set_later(at: Interpreter, made: Instance, init: Function) -> None:
+    """What a constructor leaves at None, and another method of the object sets, has a value that nobody knows here."""
+    empty = {name for name, value in at.attributes(made.key) if value.value is None}
+    methods = [m for owner in bases_of(at, made.cls) for m in owner.methods.values() if m is not init] if empty else []
+    for name in sorted(empty & set[str]().union(*map(_attributes_set, methods))):
+        del at.state.heap[made.key, name]
+
+
+def _attributes_set(method: Function) -> set[str]:
+    stored = (n for n in ast.walk(method.node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
+    return {node.attr for node in stored}
 
 
 def _run(at: Interpreter, frame: Frame, function: Function) -> None:

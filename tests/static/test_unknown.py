@@ -396,3 +396,65 @@ def flags(number: int, *, clear: bool) -> str:
 @pytest.mark.parametrize("number", [2, 10])
 def test_independent_flags_around_right_code_are_no_finding(number: int) -> None:
     assert check_source(flags(number, clear=True)) == []
+
+
+CLIPPED = """\
+import torch
+
+def train(loader, model, optimizer, scaler, use_amp, loss_fn):
+    {made}
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", enabled=use_amp):
+            loss = loss_fn(model(x), y)
+        scaler.scale(loss).backward()
+        if {test}:
+            scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "test", "expected"),
+    [
+        pytest.param("pass", "use_amp", set(), id="the flag may be that of the scaler"),
+        pytest.param('scaler = torch.amp.GradScaler("cuda")', "len(x) > 2", {"AMP201"}, id="a scaler that is live"),
+        pytest.param("pass", "True", set(), id="always"),
+    ],
+)
+def test_what_decides_about_unscale_may_decide_about_the_scaler(made: str, test: str, expected: set[str]) -> None:
+    found = check_source(CLIPPED.format(made=made, test=test))
+    assert {finding.code for finding in found} == expected
+
+
+SET_LATER = """\
+import torch
+
+class Trainer:
+    def __init__(self, network):
+        self.network = network
+        self.optimizer = None
+        self.scaler = None
+
+    def initialize(self):
+        self.optimizer = torch.optim.SGD(self.network.parameters(), lr=0.1)
+        {made}
+
+    def run_iteration(self, x):
+        self.optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = self.network(x).sum()
+        self.scaler.scale(loss).backward()
+        {clip}
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+"""
+CLIP = "torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)"
+
+
+def test_what_a_constructor_leaves_empty_is_set_by_another_method() -> None:
+    made = 'self.scaler = torch.amp.GradScaler("cuda")'
+    assert [f.code for f in check_source(SET_LATER.format(made=made, clip=CLIP))] == ["AMP201"]
+    assert check_source(SET_LATER.format(made=made, clip="pass")) == []

@@ -98,6 +98,15 @@ def same_scaler(judge: Judge, now: Moment, i: int) -> bool:
     return backward is not None and bool(backward.facts.get("several"))
 
 
+def unscaled_where_live(judge: Judge, now: Moment, i: int) -> bool:
+    """A flag that this path took to be off decides about ``unscale_``, and may decide about the scaler itself."""
+    by = now.state.opts[i].by
+    facts = judge.program.things[by].facts if by >= 0 else {}
+    if facts.get("constructed") and facts.get("enabled", True) is True:
+        return False
+    return any(test not in now.event.guards for test in judge.unscaled_under(i))
+
+
 def divided_elsewhere(judge: Judge, now: Moment, i: int) -> bool:
     facts = judge.program.things[judge.opts[i]].facts
     return bool(facts.get("divided") or judge.program.facts.get("averaged"))
@@ -133,6 +142,7 @@ EXCUSES: dict[str, Callable[[Judge, Moment, int], bool]] = {
     "finite": looked_at,
     "one-scaler": one_scaler,
     "same-scaler": same_scaler,
+    "unscaled-where-live": unscaled_where_live,
     "divided-elsewhere": divided_elsewhere,
     "earlier-loop": earlier_loop,
     "another-scaler": another_scaler,

@@ -50,6 +50,8 @@ SPOILT = frozenset(
     "masked_scatter_ index_put_ addmm_ baddbmm_ addbmm_ addmv_".split()
 )
 
+#: Frameworks whose scalers, optimizers and losses are called as torch's are.
+OTHER_FRAMEWORKS = frozenset({"paddle", "mindspore", "oneflow", "jittor", "tensorflow", "jax", "mxnet"})
 #: Identifiers of a function that writes a checkpoint of what it is given.
 _SAVING = frozenset({"save", "state_dict"})
 #: Identifiers of a method that makes a buffer of positions.
@@ -105,6 +107,8 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     ``words`` are those that matter to a file that trains, ``contexts`` to one that does not. ``foreign`` are the local
     names of what may matter in other files.
     """
+    if _is_of_another_framework(module):
+        return
     trains = module.trains = _trains(module) or bool(foreign and module.identifiers & TRAINS_ELSEWHERE)
     bits = _bits(module, foreign)
     small = SMALL_NUMBER in module.identifiers
@@ -127,6 +131,12 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     amp = {word for word, does in bits.items() if does & (_AMP | _OLD)}
     words, contexts = WORDS | amp | foreign, CONTEXTS | amp
     _leave_words(module, words | _users_of(used, words), contexts | _users_of(used, contexts))
+
+
+def _is_of_another_framework(module: Module) -> bool:
+    """Whether a file trains with what has calls of the same names, and not with torch."""
+    roots = {imported.module.partition(".")[0] for imported in module.imports.values() if not imported.level}
+    return "torch" not in roots and not OTHER_FRAMEWORKS.isdisjoint(roots)
 
 
 def _bits(module: Module, foreign: frozenset[str]) -> dict[str, int]:

@@ -29,6 +29,7 @@ RULE = Rule(
             blame=(CLIP,),
             each=True,
             witness=(BACKWARD,),
+            unless="unscaled-where-live",
             otherwise=(("by_hand", "clip@scaled-by-hand"),),
         ),
         "clip@scaled-by-hand": Fault(
