@@ -117,8 +117,8 @@ SCALE = Kind("scale", "autocast bare callees dtypes float32 forward forward_read
 # opaque: gradients that are given may be; beside: the scaler of the same object, by which no method of it does this.
 BACKWARD = Kind(
     "backward",
-    "alone apart averaged beside custom divided dtypes feeds given inside leaves opaque scaled several twice uneven "
-    "vague",
+    "alone apart averaged beside custom divided dtypes feeds given inside leaves opaque outside scaled several twice "
+    "uneven vague",
     worth=MOVES,
     says="gradients of an unscaled loss are added",
     says_scaled="the gradients become multiplied by the loss scale",
@@ -256,7 +256,7 @@ THINGS = {
 #: What may be known of a program as a whole.
 PROGRAM = (
     "averaged enters_autocast fragment handed left_scalers lightning16 live_scalers resumes scaled_modules "
-    "scaler_dtypes scales_apart trained_modules unread"
+    "scaler_dtypes scales_apart trained_modules uncleared unread"
 )
 
 # What code that cannot be read may do to gradients, as far as its name tells.

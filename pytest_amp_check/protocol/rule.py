@@ -41,7 +41,8 @@ class Fault:
                 it is as wrong without mixed precision.
     supposed    code that cannot be read may keep it from being one: it is never certain.
     reads       what is blamed only reads: where it stands in a helper, whoever calls that is blamed.
-    owned       the method of a scaler that nobody calls, which is certain only of a scaler that nobody else has.
+    owned       the method of a scaler, or of an optimizer, that nobody calls, which is certain only of one that nobody
+                else has.
     """
 
     __slots__ = (

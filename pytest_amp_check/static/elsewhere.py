@@ -1,4 +1,4 @@
-"""What one file leaves undone with a scaler, and another one does with a scaler that is called the same."""
+"""What one file leaves undone with a scaler or an optimizer, and another one does with what is called the same."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 from ..protocol.finding import Finding
 from ..protocol.rules import LABELS
 
-#: A method of a scaler -> what stands beside it. A file that does both, with a scaler of some name, has its own.
-BESIDE = {"scale": "step", "step": "scale", "unscale_": "step", "update": "step"}
+#: A method of a scaler or an optimizer -> what stands beside it. A file that does both, with one of some name, has its
+#: own.
+BESIDE = {"scale": "step", "step": "scale", "unscale_": "step", "update": "step", "zero_grad": "step"}
 
 
 def undone(findings: list[Finding], paths: Iterable[str], text_of: Callable[[str], str]) -> list[Finding]:
@@ -35,11 +36,12 @@ def _home(finding: Finding) -> str:
 
 
 def _doubt(finding: Finding) -> tuple[str, str] | None:
-    """The last name of the scaler, and the method that nobody calls, if somebody else may have the scaler."""
+    """The last name of the scaler or the optimizer, and the method that nobody calls, if somebody else may have it."""
     fault = LABELS[finding.label][1]
     if not fault.owned or finding.certain:
         return None
-    return finding.names.get("scaler", "").rpartition(".")[2], fault.owned
+    role = "optimizer" if fault.owned == "zero_grad" else "scaler"
+    return finding.names.get(role, "").rpartition(".")[2], fault.owned
 
 
 def _calls(text: str, name: str, method: str) -> bool:

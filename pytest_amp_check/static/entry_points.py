@@ -13,7 +13,7 @@ from .interpreter.imports import globals_of
 from .interpreter.interpreter import Handlers, Interpreter
 from .interpreter.passed import Passed
 from .interpreter.state import Loop
-from .interpreter.values import ClassValue, Frame, Instance
+from .interpreter.values import EMPTY, ClassValue, Frame, Instance
 from .libraries import (
     apex,
     autograd_functions,
@@ -195,21 +195,26 @@ def _instance(at: Interpreter, function: Function, cls: Class) -> Instance:
         bind_unknown(at, frame, init)
         # Its events are those of the constructor, read once.
         at.unrecorded(lambda: _run(at, frame, init))
+    if init is not None and init is not function:
         _open_what_is_set_later(at, made, init)
     return made
 
 
 def _open_what_is_set_later(at: Interpreter, made: Instance, init: Function) -> None:
-    """What a constructor leaves at None, and another method of the object sets, has a value that nobody knows here."""
+    """What a constructor leaves at None has a value that nobody knows here, where other methods set it or use it."""
     empty = {name for name, value in at.attributes(made.key) if value.value is None}
-    methods = [m for owner in bases_of(at, made.cls) for m in owner.methods.values() if m is not init] if empty else []
-    for name in sorted(empty & set[str]().union(*map(_attributes_set, methods))):
+    if empty and made.cls not in at.filled:
+        methods = [m for owner in bases_of(at, made.cls) for m in owner.methods.values() if m is not init]
+        at.filled[made.cls] = frozenset[str]().union(*map(_attributes_filled, methods))
+    for name in sorted(empty & at.filled.get(made.cls, EMPTY)):
         del at.state.heap[made.key, name]
 
 
-def _attributes_set(method: Function) -> set[str]:
-    stored = (n for n in ast.walk(method.node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
-    return {node.attr for node in stored}
+def _attributes_filled(method: Function) -> set[str]:
+    """The attributes that a method sets, and those of which it uses an attribute: None has none."""
+    attributes = [node for node in ast.walk(method.node) if isinstance(node, ast.Attribute)]
+    stored = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
+    return stored | {node.value.attr for node in attributes if isinstance(node.value, ast.Attribute)}
 
 
 def _run(at: Interpreter, frame: Frame, function: Function) -> None:

@@ -30,12 +30,17 @@ def move(
     now.opts[i], faults = a.move(
         before, name, by=by, divided=divided, held=held, inside=inside, apart=apart, partly=partly
     )
-    for label in faults:
+    for fault in faults:
         judge.faulted = True
+        label = fault
         possible = a.possible(before, name, label)
         elsewhere = [tests - set(now.event.guards) for tests in judge.restored.get(judge.opts[i], ())]
         if in_parts and (possible or (name == a.STEP and any(elsewhere))):
             continue  # what a framework does to which gradients, and when, the source tells in part
+        if label == "backward@stale" and called_again(judge, now, i):
+            if now.event.facts.get("outside"):
+                continue  # Whoever makes the loss clears before.
+            label = "backward@stale-again"
         excuse = EXCUSES.get(LABELS[label][1].unless)
         if excuse is None or not excuse(judge, now, i):
             doubt = DOUBTS.get(LABELS[label][1].unless)
@@ -45,6 +50,17 @@ def move(
         for other, opt in enumerate(now.opts):
             if other != i:
                 now.opts[other], _ = a.move(opt, a.TAKEN)
+
+
+def called_again(judge: Judge, now: Moment, i: int) -> bool:
+    """Whether the function has returned, and was called again, since the gradients were used."""
+    for index in judge.path(now.here):
+        event = judge.event(index)
+        if event is not None and event.kind == e.AGAIN:
+            return True
+        if event is not None and event.kind in (e.SCALER_STEP, e.STEP) and event.object == judge.opts[i]:
+            return False
+    return False
 
 
 def cleared_elsewhere(judge: Judge, now: Moment, i: int) -> bool:

@@ -188,8 +188,12 @@ def loop_exit(judge: Judge, now: Moment) -> State:
 
 
 def again(judge: Judge, now: Moment) -> State:
-    # Other code has run in between; only an open accumulation window is meant to last.
-    lasting = [(opt.held or opt.inside == e.LOOSE) and opt.grads in a.PENDING for opt in now.opts]
+    # Other code has run in between; only an open accumulation window is meant to last, and what nobody clears.
+    kept = judge.program.facts.get("uncleared", False)
+    lasting = [
+        ((opt.held or opt.inside == e.LOOSE) and opt.grads in a.PENDING) or (kept and opt.grads == a.STEPPED)
+        for opt in now.opts
+    ]
     opts = tuple(opt if lasts else a.Opt() for opt, lasts in zip(now.opts, lasting, strict=True))
     return State(now.state.known, now.state.truth, (), opts, 0, 0, -1)
 

@@ -213,7 +213,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         (),
-        ("step@discarded", "backward@stale"),
+        ("step@discarded", "backward@stale", "backward@stale-again"),
     ),
     (
         ("AMP216", "scaler-misconfigured", "scaling", "warning", "both", True, "safe"),

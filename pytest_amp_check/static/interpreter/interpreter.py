@@ -131,6 +131,8 @@ class Interpreter:
         self.active: list[Function] = []
         #: The classes that each class derives from.
         self.lineages: dict[Class, list[Class]] = {}
+        #: The attributes that the methods of a class set, or use as something.
+        self.filled: dict[Class, frozenset[str]] = {}
         #: Whether every name of this file has its value.
         self.bound = False
         #: Assignments of attributes that are being read for the value they give.

@@ -202,6 +202,7 @@ def backward(
         "scaled": scaler is not None,
         "uneven": scaler is not None and tensor.uneven,
         "several": tensor.several,
+        "outside": tensor.opaque,
         "dtypes": tensor.dtypes,
         "custom": tensor.custom,
         "names": names,

@@ -27,6 +27,16 @@ RULE = Rule(
             unless="cleared-elsewhere",
             any_precision=True,
         ),
+        "backward@stale-again": Fault(
+            "Nothing in sight clears the gradients of `{optimizer}`, which is stepped each time that this is called: "
+            "call `{optimizer}.zero_grad()` before backward, unless whoever calls this does",
+            WARNING,
+            next_turn=True,
+            possible=True,
+            unless="cleared-elsewhere",
+            any_precision=True,
+            owned="zero_grad",
+        ),
     },
     why="""\
 `zero_grad()` between backward and `scaler.step()` leaves nothing to apply. With the default `set_to_none=True` torch
