@@ -189,7 +189,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write each mutant's result as a line of JSON")
     arguments = parser.parse_args()
     halves = HALVES if arguments.half == "both" else (arguments.half,)
-    chance = random.Random(arguments.seed)  # noqa: S311
     with tempfile.TemporaryDirectory() as scratch:
         trees: dict[Repository, Path] = {}
         for repository in (each for each in listed() if each.half in halves):
@@ -201,12 +200,10 @@ def main() -> None:
                 trees[repository] = tree
         work: dict[Repository, list[Mutant]] = defaultdict(list)
         for half in halves:
-            pool = [
-                m
-                for repository, tree in trees.items()
-                if repository.half == half
-                for m in mutants(repository, tree, chance)
-            ]
+            # Each half by itself, so that its sample does not depend on whether the other is asked for.
+            chance = random.Random(f"{half} {arguments.seed}")  # noqa: S311
+            mine = [repository for repository in trees if repository.half == half]
+            pool = [mutant for repository in mine for mutant in mutants(repository, trees[repository], chance)]
             chance.shuffle(pool)
             for mutant in pool[: arguments.max]:
                 work[mutant.repository].append(mutant)
