@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import BACKWARD, UPDATE
 from ...fix import SAFE
-from ...rule import ERROR, Fault, Rule
+from ...rule import ERROR, INFO, Fault, Rule
 
 RULE = Rule(
     "AMP207",
@@ -20,6 +20,13 @@ RULE = Rule(
             blame=(UPDATE,),
             witness=(BACKWARD,),
             unless="another-scaler",
+            otherwise=(("new_scale", "update@new-scale"),),
+        ),
+        "update@new-scale": Fault(
+            "`{scaler}.update()` sets a scale while `{optimizer}` may hold gradients of the old one, as it does inside "
+            "an accumulation window: set it after a step, before the next backward",
+            INFO,
+            witness=(BACKWARD,),
         ),
         "update@aged": Fault(
             "`{scaler}.update()` changes the scale before `{optimizer}` is stepped, which holds gradients of the old "
