@@ -29,6 +29,7 @@ FLAGS = ("clipped", "partly", "held", "many", "undivided", "discarded", "veteran
 INSIDE = ("", e.LOOSE, e.MICRO)
 #: Labels with an ``@`` that the judge of graphs settles itself, or a rule's own judge gives.
 OF_OTHERS = {
+    "backward@stale-again",
     "update@new-scale",
     "scale@outside-autocast",
     "scale@outside-autocast-unknown",
