@@ -360,8 +360,7 @@ def _settled(
     """The findings in each file, suppressed ones removed and unused suppressions added."""
     by_path: dict[str, list[Finding]] = {reading.path: [] for reading in readings if reading.ours}
     asked = frozenset(files)
-    paths = [reading.path for reading in readings]
-    for finding in (*undone(_kept(readings), paths, _text), *_blind(readings)):
+    for finding in (*undone(_kept(readings), files, _text), *_blind(readings)):
         if finding.site.path in asked:
             by_path.setdefault(finding.site.path, []).append(finding)
     settled = [finding for reading in readings for finding in reading.settled]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from marks import marks, places, shown
 
 from pytest_amp_check import check_source
+from pytest_amp_check.static.engine import check_paths
 
 #: Programs with a mistake, at the lines that are marked.
 WRONG: dict[str, str] = {}
@@ -458,3 +461,43 @@ def test_what_a_constructor_leaves_empty_is_set_by_another_method() -> None:
     made = 'self.scaler = torch.amp.GradScaler("cuda")'
     assert [f.code for f in check_source(SET_LATER.format(made=made, clip=CLIP))] == ["AMP201"]
     assert check_source(SET_LATER.format(made=made, clip="pass")) == []
+
+
+ONE_CALL = """\
+import torch
+
+class Trainer:
+    def __init__(self, network, scaler, optimizer):
+        self.network, self.scaler, self.optimizer = network, scaler, optimizer
+
+    def run_step(self, {given}):
+        {clear}
+        with torch.autocast("cuda"):
+            {made}
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+"""
+MADE = "loss = self.network(x).sum()"
+
+
+@pytest.mark.parametrize(
+    ("given", "clear", "made", "expected"),
+    [
+        pytest.param("x", "pass", MADE, {("AMP215", False)}, id="cleared nowhere in sight"),
+        pytest.param("x", "self.optimizer.zero_grad()", MADE, set(), id="cleared"),
+        pytest.param("x", "self.clear_gradients()", MADE, set(), id="what it calls says that it clears"),
+        pytest.param("loss", "pass", "pass", set(), id="who makes the loss clears before"),
+    ],
+)
+def test_one_turn_in_each_call(given: str, clear: str, made: str, expected: set[tuple[str, bool]]) -> None:
+    found = check_source(ONE_CALL.format(given=given, clear=clear, made=made))
+    assert {(finding.code, finding.certain) for finding in found if finding.code != "AMP110"} == expected
+
+
+def test_another_file_may_clear_what_is_stepped_in_each_call(tmp_path: Path) -> None:
+    trainer = ONE_CALL.format(given="x", clear="pass", made=MADE)
+    (tmp_path / "trainer.py").write_text(trainer)
+    (tmp_path / "loop.py").write_text("import torch\n\n\ndef clear(trainer):\n    trainer.optimizer.zero_grad()\n")
+    assert [f.code for f in check_paths([str(tmp_path / "trainer.py")]).findings] == ["AMP215"]
+    assert check_paths([str(tmp_path)]).findings == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, ZERO_GRAD
+from ...events import BACKWARD, SCALER_STEP, ZERO_GRAD
 from ...rule import ERROR, WARNING, Fault, Rule
 
 RULE = Rule(
@@ -31,6 +31,7 @@ RULE = Rule(
             "Nothing in sight clears the gradients of `{optimizer}`, which is stepped each time that this is called: "
             "call `{optimizer}.zero_grad()` before backward, unless whoever calls this does",
             WARNING,
+            witness=(SCALER_STEP,),
             next_turn=True,
             possible=True,
             unless="cleared-elsewhere",
