@@ -84,7 +84,7 @@ WRONG = {
         === steps.py
         def train_step(model, x, optimizer, scaler):
             loss = scaler.scale(model(x))
-            loss.backward()
+            loss.backward()  # AMP215
             scaler.step(optimizer)  # AMP206
         """,
     "a wrapper that never scales": """

@@ -190,12 +190,13 @@ def loop_exit(judge: Judge, now: Moment) -> State:
 def again(judge: Judge, now: Moment) -> State:
     # Other code has run in between; only an open accumulation window is meant to last, and what nobody clears.
     kept = judge.program.facts.get("uncleared", False)
-    lasting = [
-        ((opt.held or opt.inside == e.LOOSE) and opt.grads in a.PENDING) or (kept and opt.grads == a.STEPPED)
-        for opt in now.opts
-    ]
-    opts = tuple(opt if lasts else a.Opt() for opt, lasts in zip(now.opts, lasting, strict=True))
-    return State(now.state.known, now.state.truth, (), opts, 0, 0, -1)
+    opts = []
+    for opt in now.opts:
+        if (opt.held or opt.inside == e.LOOSE) and opt.grads in a.PENDING:
+            opts.append(opt)
+        else:
+            opts.append(a.Opt(a.STEPPED, by=opt.by) if kept and opt.grads == a.STEPPED else a.Opt())
+    return State(now.state.known, now.state.truth, (), tuple(opts), 0, 0, -1)
 
 
 def end(judge: Judge, now: Moment) -> State:
