@@ -2878,6 +2878,34 @@ case(
     """,
 )
 case(
+    "a generator whose turns hand a loss on, good",
+    """
+    def steps(batches):
+        loss = None
+        while True:
+            if loss is not None:
+                scaler.scale(loss).backward()
+                yield loss
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+            with autocast("cuda"):
+                loss = model(next(batches)).sum()
+            yield None
+
+    scaler = GradScaler("cuda")
+    for step in range(2):
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = model(step).sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    for loss in steps(iter(loader)):
+        print(loss)
+    """,
+)
+case(
     "a generator that does its last step at its end, good",
     """
     def steps(loader):
