@@ -2765,6 +2765,81 @@ case(
 )
 
 
+# Several optimizers in one dict or list, and the test that tells them from a single one.
+
+#: A step for one optimizer, or for those in a dict; ``made`` puts some into ``made``.
+ONE_OR_SEVERAL = """
+def step(optimizer, scaler, x, y):
+    if isinstance(optimizer, dict):
+        for each in optimizer.values():
+            each.zero_grad()
+    else:
+        optimizer.zero_grad()
+    with autocast("cuda"):
+        loss = criterion(model(x), y)
+    if isinstance(optimizer, dict):
+        if scaler is not None:
+            scaler.scale(loss).backward(){clip}
+            for each in optimizer.values():
+                scaler.step(each)
+            scaler.update()
+        else:
+            loss.backward()
+            for each in optimizer.values():
+                each.step()
+    else:
+        if scaler is not None:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            loss.backward()
+            optimizer.step()
+
+def build():
+    made = {{}}
+    if args.frozen:
+        made["head"] = {new}(model.head.parameters())
+    elif args.data is None:
+        made = None
+    elif args.split:
+        made["text"] = {new}(model.text.parameters())
+        made["audio"] = {new}(model.audio.parameters())
+    else:
+        made["all"] = {new}(model.parameters())
+    return made
+
+scaler = GradScaler("cuda") if args.amp else None
+chosen = build()
+for x, y in loader:
+    step(chosen, scaler, x, y)
+"""
+CLIPPED = "\n            clip_grad_norm_(model.parameters(), 1.0)  # AMP201"
+for _new in ("torch.optim.SGD", "new_optimizer"):
+    case(f"one optimizer or several of {_new}, good", ONE_OR_SEVERAL.format(new=_new, clip=""))
+    case(f"one optimizer or several of {_new}, bad", ONE_OR_SEVERAL.format(new=_new, clip=CLIPPED))
+#: Heads with an optimizer each, of which a turn takes another two.
+HEADS = """
+heads = [nn.Linear(2, 2).cuda() for _ in range(8)]
+optimizers = [torch.optim.Adam(head.parameters()) for head in heads]
+scaler = GradScaler("cuda")
+first = int(args.first)
+for x, y in loader:
+    optimizer.zero_grad()
+    for i in range(2):
+        optimizers[{index}].zero_grad()
+        with autocast("cuda"):
+            loss = criterion(heads[{index}](model(x)), y)
+        scaler.scale(loss).backward(){clip}
+        scaler.step(optimizers[{index}])
+    scaler.step(optimizer)
+    scaler.update()
+"""
+CLIPPED = "\n        clip_grad_norm_(heads[{index}].parameters(), 1.0)  # AMP201"
+for _index in ("i", "first + i", "(first + i) % 8"):
+    case(f"heads {_index}, good", HEADS.format(index=_index, clip=""))
+    case(f"heads {_index}, bad", HEADS.format(index=_index, clip=CLIPPED.format(index=_index)))
+
 # Generators run from yield to yield, and what is after their call is reached.
 
 #: What goes over a generator that never ends, by what it does.

@@ -299,8 +299,12 @@ def each_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
     """The one element that stands for all: the same in every loop over the same value."""
     if isinstance(value, Sequence) and len(value.items) == 1:
         return value.items[0]
-    if isinstance(value, (Generator, Params, Sequence)):
+    if isinstance(value, (Generator, Params)):
         return element_of(at, value, node)
+    if isinstance(value, Sequence):
+        known = value.element()
+        # Another list of the same may be made for each loop over them, as a dict does of what it holds.
+        return known if known is not None else structural(at, "each of", tuple(value.items), shortened(node))
     return structural(at, "each of", (value,), shortened(node))
 
 
