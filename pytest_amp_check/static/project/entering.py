@@ -122,9 +122,19 @@ def _is_function(node: ast.AST) -> bool:
 
 
 def _at_large(tree: ast.Module) -> bool:
-    """Whether a file calls autocast outside of functions and classes, and of a ``with``: it may stay entered."""
+    """Whether a file calls autocast outside of functions and classes, and of a ``with``: it may stay entered.
+
+    Apex patches the functions of torch, or casts the model, so that all runs in low precision that runs after it.
+    """
     loose = [node for node in tree.body if isinstance(node, ast.Expr)]
-    return next(_mentions(loose), None) is not None
+    return next(_mentions(loose), None) is not None or any(map(_is_apex, walk(tree)))
+
+
+def _is_apex(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(attr="initialize", value=owner)):
+            return tail(owner) == "amp"
+    return False
 
 
 def _mentions(nodes: Iterable[ast.AST]) -> Iterator[str]:
