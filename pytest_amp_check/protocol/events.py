@@ -255,7 +255,7 @@ THINGS = {
 }
 #: What may be known of a program as a whole.
 PROGRAM = (
-    "averaged enters_autocast fragment handed left_scalers lightning16 live_scalers resumes scaled_modules "
+    "averaged enters_autocast fragment handed left_scalers lightning16 live_scalers remade resumes scaled_modules "
     "scaler_dtypes scales_apart trained_modules uncleared unread"
 )
 
