@@ -43,7 +43,8 @@ def check(program: Program, select: frozenset[str] | None = None) -> list[Findin
     kept: dict[tuple[str, str, int, int], Finding] = {}
     found = [*_in_graphs(program)]
     # What is saved of a scaler that is made anew all the time is lost all the same: that is one mistake, not two.
-    program.facts["remade"] = {finding.names["scaler"] for finding, _ in found if finding.label == "new@used"}
+    remade = (finding.names for finding, _ in found if finding.label == "new@used")
+    program.facts["remade"] = {names.get("scaler", "the scaler") for names in remade}
     for finding, entry in (*found, *_in_whole(program), *_not_read(program)):
         if select is None or finding.code in select:
             finding.entries.add(entry)

@@ -2765,6 +2765,43 @@ case(
 )
 
 
+# What is true of a window of one micro-batch, and of numbers that exclude one another.
+
+#: Two optimizers of which one is stepped early where a window has one micro-batch, and else with the other.
+EARLY = """
+other = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = GradScaler("cuda")
+accum = args.accum
+for x, y in loader:
+    for i in range(accum):
+        with autocast("cuda"):
+            loss = criterion(model(x), y) / accum
+        scaler.scale(loss).backward()
+        if {one}:
+            scaler.step(other){early}
+        with autocast("cuda"):
+            loss = criterion(model(x), y) / accum
+        scaler.scale(loss).backward()
+        if {last}:
+            scaler.step(optimizer)
+            if {several}:
+                scaler.step(other)
+            scaler.update()
+            optimizer.zero_grad()
+            other.zero_grad()
+"""
+for _one, _last, _several in (
+    ("accum == 1", "i == accum - 1", "accum > 1"),
+    ("accum <= 1", "(i + 1) % accum == 0", "accum > 1"),
+    ("1 == accum", "i + 1 == accum", "not accum < 2"),
+    ("not accum > 1", "i == accum - 1", "accum >= 2"),
+):
+    case(f"{_one}, {_last}, {_several}, good", EARLY.format(one=_one, last=_last, several=_several, early=""))
+case(
+    "accum == 2 says nothing of a window of one, bad",
+    EARLY.format(one="accum == 2", last="i == accum - 1", several="accum > 2", early="  # AMP206"),
+)
+
 # Several optimizers in one dict or list, and the test that tells them from a single one.
 
 #: A step for one optimizer, or for those in a dict; ``made`` puts some into ``made``.

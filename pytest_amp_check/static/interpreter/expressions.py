@@ -10,6 +10,7 @@ from ...protocol import surface
 from ...protocol.events import Event
 from ...protocol.words import chain
 from ..project.syntax import walk
+from .comparisons import Ranges
 from .conditions import Formula, both, either, literals, negate
 from .counters import asked, compute, equal, ordered
 from .dtypes import NOTHING
@@ -331,6 +332,9 @@ def element_of(at: Interpreter, value: Value, node: ast.AST) -> Value:
 def _index(at: Interpreter, value: Value, node: ast.AST, name: str) -> Opaque:
     """The number that a loop over a range or an enumeration hands out."""
     made = at.fresh(node, name)
+    ends = at.of_file(Ranges)
+    if isinstance(value, Opaque) and value.key in ends:
+        ends[made.key] = ends[value.key]
     made.counter = made.index = True
     made.first = value.first
     return made

@@ -10,6 +10,7 @@ from ...protocol import surface
 from ...protocol.events import UNKNOWN
 from ...protocol.words import chain
 from ..interpreter.classes import BOUND, as_mapping
+from ..interpreter.comparisons import Ranges
 from ..interpreter.conditions import both, either
 from ..interpreter.expressions import EXTENTS, Enumerated, Zipped, attribute, element_of, measures, operate
 from ..interpreter.identity import structural
@@ -60,6 +61,8 @@ def _super(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Va
 
 def _range(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     made = _counting(at, "range", args, args[0] if len(args) > 1 else Const(0))
+    if len(args) == 1:
+        at.of_file(Ranges)[made.key] = args[0]
     made.pieces = _takes_pieces(args)
     return made
 

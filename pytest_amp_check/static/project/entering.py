@@ -44,7 +44,13 @@ def is_low(tree: ast.Module) -> bool:
     What it asserts, compares or only imports is not computed, and what its strings tell at length is not either.
     """
     aside: set[ast.AST] = set()
-    for node in walk(tree):
+    aliases: set[str] = set()
+    nodes = walk(tree)
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            given = (alias for alias in node.names if alias.asname and _says_low(alias.name))
+            aliases.update(alias.asname or "" for alias in given)
+    for node in nodes:
         if node in aside:
             continue
         if isinstance(node, (ast.Assert, ast.Compare)):
@@ -54,7 +60,7 @@ def is_low(tree: ast.Module) -> bool:
                 aside.add(node.func)
             if tail(node.func) == "half" and not node.args:
                 return True
-        elif _names_low(node):
+        elif _names_low(node) or tail(node) in aliases:
             return True
     return False
 
@@ -66,6 +72,10 @@ def _names_low(node: ast.AST) -> bool:
     name = tail(node)
     if name == "half":
         return isinstance(node, ast.Attribute) and tail(node.value) == "torch"
+    return _says_low(name)
+
+
+def _says_low(name: str) -> bool:
     return name in _LOW or ("autocast" in name and not name.startswith(_ASKING))
 
 

@@ -2,6 +2,7 @@
 
 import torch
 
+
 def train_step(model, optimizer, scaler, loss):
     optimizer.zero_grad()
     scaler.scale(loss).backward()
