@@ -2790,13 +2790,13 @@ for x, y in loader:
             optimizer.zero_grad()
             other.zero_grad()
 """
-for _one, _last, _several in (
+for _alone, _last, _several in (
     ("accum == 1", "i == accum - 1", "accum > 1"),
     ("accum <= 1", "(i + 1) % accum == 0", "accum > 1"),
     ("1 == accum", "i + 1 == accum", "not accum < 2"),
     ("not accum > 1", "i == accum - 1", "accum >= 2"),
 ):
-    case(f"{_one}, {_last}, {_several}, good", EARLY.format(one=_one, last=_last, several=_several, early=""))
+    case(f"{_alone}, {_last}, {_several}, good", EARLY.format(one=_alone, last=_last, several=_several, early=""))
 case(
     "accum == 2 says nothing of a window of one, bad",
     EARLY.format(one="accum == 2", last="i == accum - 1", several="accum > 2", early="  # AMP206"),
