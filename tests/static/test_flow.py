@@ -2765,6 +2765,34 @@ case(
 )
 
 
+# A scaler of the project's own asks itself whether it is enabled, as torch's does.
+
+case(
+    "a scaler with a least scale, good",
+    """
+    class Floored(GradScaler):
+        def __init__(self, enabled, least):
+            super().__init__("cuda", enabled=enabled)
+            self.least = least
+
+        def update(self):
+            if not self._enabled:
+                return
+            super().update()
+            if self._scale < self.least:
+                super().update(self.least)
+
+    scaler = Floored(args.amp, 1.0)
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+
 # What is true of a window of one micro-batch, and of numbers that exclude one another.
 
 #: Two optimizers of which one is stepped early where a window has one micro-batch, and else with the other.
