@@ -247,7 +247,7 @@ END = Kind("end", worth=SELDOM, says="the program ends")  # the end of the progr
 #: Role of a thing -> the facts that it may have.
 THINGS = {
     "scaler": ("arguments callable cls constructed device doubt enabled framework sharded shared"),
-    "optimizer": "callable constructed divided engine frozen fused hooked owns shared shares",
+    "optimizer": "callable constructed divided engine frozen fused hooked owns shared shares wrapped",
     "module": "casts class compiled copies deepspeed frozen kind low parameter parts read shared wide wrapped",
     "autocast": "cache device dtype shared stored",
     "device": "shared",

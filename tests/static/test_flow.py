@@ -2793,6 +2793,32 @@ case(
     """,
 )
 
+# What wraps an optimizer may keep float32 copies of weights that are stored in low precision.
+
+WRAPS = """
+class Copying:
+    def __init__(self, inner):
+        self.inner = inner
+        self.copies = [p.detach().float().clone() for g in inner.param_groups for p in g["params"]]
+
+    def zero_grad(self):
+        self.inner.zero_grad()
+
+    def step(self):
+        self.inner.step()
+
+low = nn.Linear(8, 2).cuda()
+inner = torch.optim.Adam(low.parameters())
+low = low.to(torch.bfloat16){mark}
+steps = {wrapped}
+for x, y in loader:
+    steps.zero_grad()
+    criterion(low(x), y).backward()
+    steps.step()
+"""
+case("weights of which a wrapper keeps copies, good", WRAPS.format(wrapped="Copying(inner)", mark=""))
+case("weights that nobody keeps copies of, bad", WRAPS.format(wrapped="inner", mark="  # AMP501"))
+
 # What is true of a window of one micro-batch, and of numbers that exclude one another.
 
 #: Two optimizers of which one is stepped early where a window has one micro-batch, and else with the other.

@@ -695,7 +695,9 @@ def _field_written(at: Interpreter, receiver: Instance, name: str, value: Value,
 
 
 def _contain(receiver: Instance, value: Value) -> None:
-    """A module that is an attribute of a module is part of it."""
+    """A module that is an attribute of a module is part of it; an optimizer may be wrapped in another one."""
+    if value.role == "optimizer" and value.thing is not None and receiver.cls.methods.keys() >= {"step", "zero_grad"}:
+        value.thing.facts["wrapped"] = True
     if receiver.thing is not None and value.thing is not None and value.thing.role == "module":
         receiver.thing.facts.setdefault("parts", set()).add(value.thing.key)
 
