@@ -153,13 +153,14 @@ def _resume(at: Interpreter, generator: Generator, node: ast.AST) -> Value:
     """Run a generator until it yields: from its beginning, or from wherever it waits; gives what it yields."""
     if not generator.yields:
         return _given(at, generator.gives, node)
-    start, draft, tests = at.state.cur, at.draft, generator.yields
+    start, tests, draft = at.state.cur, generator.yields, at.draft
     given: list[Value] = []
     ways: list[int | None] = []
 
     def yielded(value: Value) -> None:
         if at.draft is not draft:
-            return  # A loop is tried first: the place is thrown away.
+            # Where a turn of a loop is only tried, nothing waits.
+            return
         number = len(given)
         given.append(value)
         _answer(at, [(test, at_it == number) for at_it, test in enumerate(tests)], forgotten=True)
