@@ -2817,6 +2817,10 @@ for x, y in loader:
     steps.step()
 """
 case("weights of which a wrapper keeps copies, good", WRAPS.format(wrapped="Copying(inner)", mark=""))
+case(
+    "weights of which a wrapper keeps copies, unless it is one already, good",
+    WRAPS.format(wrapped="inner if isinstance(inner, Copying) else Copying(inner)", mark=""),
+)
 case("weights that nobody keeps copies of, bad", WRAPS.format(wrapped="inner", mark="  # AMP501"))
 
 # What is true of a window of one micro-batch, and of numbers that exclude one another.

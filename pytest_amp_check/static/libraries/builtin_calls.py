@@ -22,6 +22,7 @@ from ..interpreter.values import (
     NONE,
     Args,
     Choice,
+    ClassValue,
     Const,
     Generator,
     Instance,
@@ -193,11 +194,12 @@ def _isinstance(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) 
     if isinstance(value, Choice):
         # Each of them has an answer of its own.
         ways = [
-            both(formula, truth(at, _isinstance(at, [option], {}, node), "", node)) for formula, option in value.options
+            both(formula, truth(at, _isinstance(at, [option, *args[1:]], {}, node), "", node))
+            for formula, option in value.options
         ]
         return Truth(either(*ways), value.loops)
     classes = _classes_of(at, node)
-    known = _is_of(value, classes)
+    known = False if _is_of_torch(value) and _are_of_project(args[1:]) else _is_of(value, classes)
     if known is not None:
         return Const(known)
     named = classes[0] if len(classes) == 1 else None
@@ -208,6 +210,19 @@ def _isinstance(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) 
     if isinstance(value, Params) and not value.one and named in ("torch.Tensor", "torch.nn.Parameter"):
         return Const(False)
     return Truth(at.ask(("isinstance", value.identity(at.number), named or asked), wording(node), value.loops, node))
+
+
+def _is_of_torch(value: Value) -> bool:
+    """Whether a value is an optimizer of one of torch's own classes."""
+    return (
+        isinstance(value, Ref) and value.source is None and value.thing.facts.get("callable", "").startswith("torch.")
+    )
+
+
+def _are_of_project(given: Args) -> bool:
+    """Whether what ``isinstance`` is given are classes of the project."""
+    classes = [item for value in given for item in (value.items if isinstance(value, Sequence) else [value])]
+    return bool(classes) and all(isinstance(each, ClassValue) for each in classes)
 
 
 def _classes_of(at: Interpreter, node: ast.AST) -> list[str | None]:
