@@ -23,8 +23,8 @@ __all__ = ["check", "judge_event", "merge"]
 #: Pairs of (node, state) after which a graph is explored again with less remembered. Where nothing is, and states are
 #: joined, there is no limit: what is met at a node can only lose what it tells.
 LIMIT = 40_000
-#: How many tests are remembered where all of them are too many, and whether states are joined: the first that fits.
-WIDER = ((8, False), (8, True), (4, True), (2, True), (0, True))
+#: How many tests are remembered where all of them are too many, and states are joined: the first that fits.
+WIDER = (8, 4, 2, 0)
 #: States of a place from which on they are joined.
 JOINED = 4
 
@@ -347,18 +347,17 @@ class _Judge(Judge):
                 yield finding
 
     def _widen(self) -> None:
-        """Explore again with few tests remembered, so that ways are gone that cannot be.
+        """Explore again with few tests remembered and states joined, so that ways are gone that cannot be.
 
-        Where a test is left out that tells ways apart, only what happens in whatever way is found.
+        Then only what happens in whatever way is found.
         """
         tests = self._most_telling()
-        for size, joining in WIDER:
+        for size in WIDER:
             self.live = self._live_tests(e.SELDOM, sum(1 << key for key in tests[:size]))
-            self._explore(joining=joining, bounded=size > 0)
+            self._explore(joining=True, bounded=size > 0)
             if not self.gave_up:
                 break
-        if joining or size < len(tests):
-            self.faults = {key: found for key, found in self.faults.items() if self._always(found[1])}
+        self.faults = {key: found for key, found in self.faults.items() if self._always(found[1])}
 
     def _always(self, blame: Blame) -> bool:
         """Whether a fault is committed in every state in which the event is met that settles it.
