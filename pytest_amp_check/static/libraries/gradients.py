@@ -32,9 +32,9 @@ HOOKS = frozenset(
     "register_hook register_post_accumulate_grad_hook register_step_pre_hook register_comm_hook "
     "register_full_backward_hook register_full_backward_pre_hook".split()
 )
-READS = frozenset("norm abs mean max min std pow sum square histc".split())
-#: What of gradients is the same at every scale: where they are not finite, and which way they point.
-SCALE_FREE = frozenset("isnan isinf isfinite sign".split())
+READS = frozenset("norm abs mean max min std pow sum square histc isnan isinf isfinite".split())
+#: What asks where gradients are not finite, which is the same at every scale.
+SCALE_FREE = frozenset("isnan isinf isfinite".split())
 
 
 def rate_divided(at: Interpreter, params: Params) -> None:
@@ -135,6 +135,8 @@ def read_grad(at: Interpreter, grad: Grad, node: ast.AST, name: str) -> Value:
     made = at.fresh(node, name)
     if reading is not None:
         made.readings = (reading,)
+        if name.rpartition(".")[2] in SCALE_FREE:
+            undo(made.readings)
     return made
 
 

@@ -38,7 +38,7 @@ from .autograd_functions import FACTORIES
 from .builtin_calls import chained, fields, iterated
 from .checkpoints import FIELD_FUNCTIONS, WRITERS, may_save, states_taken
 from .frameworks import framework_call
-from .gradients import SCALE_FREE, clip, grad_changed, read_grad
+from .gradients import clip, grad_changed, read_grad
 from .losses import all_optimizers, as_loss, backward, fill, first_given, loss, owners_of, reduced, reduction_of
 from .modules import torch_module
 from .sharding import local_clip
@@ -153,7 +153,7 @@ def _of_gradients(at: Interpreter, name: str, args: Args, given: list[Value], no
             if effect is not None:
                 grad_changed(at, grad, effect, args[1:], "p.grad", node)
                 return NONE
-            if not name.startswith("torch.distributed.") and name.rpartition(".")[2] not in SCALE_FREE:
+            if not name.startswith("torch.distributed.") and not name.endswith(".sign"):
                 return read_grad(at, grad, node, name)
     return None
 
