@@ -543,7 +543,10 @@ class _Judge(Judge):
             involved.append(settled)
         path = self.witness(label, here, blame.blamed, blame.settled)
         partner = settled if settled is not blamed else next((x for x in reversed(path) if x is not blamed), blamed)
-        site = place(blamed.site, partner.site if partner is not None else blamed.site, reads=fault.reads)
+        beside = partner.site if partner is not None else blamed.site
+        if fault.of_window and settled is not None:
+            beside = next(self._ends_of(settled), beside)
+        site = place(blamed.site, beside, reads=fault.reads)
         certain = self.committed[label, blame.blamed, blame.settled] >= self.visits.get(blame.settled, 1)
         if fault.next_turn:
             # The first turn of a loop cannot commit these; what else may spare them is a test around the two events.
@@ -559,6 +562,13 @@ class _Judge(Judge):
         names = [*involved, *reversed(path)]
         label, values = of_framework(label, names, self.program)
         return make_finding(label, site, names, values, steps, certain=certain, condition=condition)
+
+    def _ends_of(self, step: Event) -> Iterator[Site]:
+        """Where it is asked whether a window ends in which a step stands."""
+        for key, _ in step.guards:
+            site = self.graph.tests[key].site
+            if key in self.windows and site is not None:
+                yield site
 
     def _condition(self, event: Event) -> str:
         words = []

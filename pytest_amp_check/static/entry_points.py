@@ -157,7 +157,7 @@ def _read_function(at: Interpreter, function: Function, cls: Class | None) -> No
     parameters = function.parameters()
     if receiver is not None and parameters and not static:
         frame.vars[parameters[0].arg] = receiver
-    turn = Loop(-len(at.program.graphs) - 2, 0)
+    turn = Loop(at.call_key(function.node), 0)
     at.state.loops.append(turn)
     bind_unknown(at, frame, function)
     wrappers = defined.wrappers if defined is not None else decorations(at, function)

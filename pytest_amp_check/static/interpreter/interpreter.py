@@ -139,6 +139,10 @@ class Interpreter:
         self.looked_up: set[int] = set()
         self.instances: dict[object, Instance] = {}
         self.opaques: dict[object, Opaque] = {}
+        #: The numbers of loops, by their places: one that was read on trial is the same loop when it is read again.
+        self.loop_keys: dict[object, int] = {}
+        #: Those of the calls of functions that are read by themselves, each of which is like a turn of a loop.
+        self.call_keys: dict[ast.AST, int] = {}
         self.serial = 0
         self.numbered: dict[int, Value] = {}
         self.total = self.spent = self.abroad = self.all_abroad = 0
@@ -390,6 +394,19 @@ class Interpreter:
         return self.opaque(
             ("fresh", self.place_key(node), text if isinstance(text, str) else id(node)), text, self.turning()
         )
+
+    def loop_key(self, node: ast.AST) -> int:
+        """The number of the loop at a place, in the turns of the loops around it that are read one by one."""
+        place = (self.place_key(node), tuple((loop.key, loop.item) for loop in self.state.loops))
+        key = self.loop_keys.get(place)
+        if key is None:
+            self.serial += 1
+            key = self.loop_keys[place] = self.serial
+        return key
+
+    def call_key(self, function: ast.AST) -> int:
+        """The number of the calls of a function that is read by itself: below those that loops can have."""
+        return self.call_keys.setdefault(function, -len(self.call_keys) - 2)
 
     def number(self, value: Value) -> int:
         """A number that no other value has. The value is kept, or one that is made later could lie where it did."""
