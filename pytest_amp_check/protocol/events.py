@@ -240,8 +240,9 @@ HANDOFF = Kind("handoff", "about things trains", worth=SELDOM)
 # A loop that counts accumulation windows is left: what it leaves over is no window. complete: the loop leaves the step
 # to what follows, so that its end completes the window; within: a loop around it does so too.
 LOOP_EXIT = Kind("loop-exit", "complete within", worth=SELDOM)
-# The function that was read is called once more, by code that is not read.
-AGAIN = Kind("again", worth=SELDOM, says="the function is called again")
+# The function that was read is called once more, by code that is not read; uncleared: no code of the file clears what
+# it leaves.
+AGAIN = Kind("again", "uncleared", worth=SELDOM, says="the function is called again")
 END = Kind("end", worth=SELDOM, says="the program ends")  # the end of the program that was read
 
 #: Role of a thing -> the facts that it may have.
@@ -256,7 +257,7 @@ THINGS = {
 #: What may be known of a program as a whole.
 PROGRAM = (
     "averaged enters_autocast fragment handed left_scalers lightning16 live_scalers resumes scaled_modules "
-    "scaler_dtypes scales_apart trained_modules uncleared unread"
+    "scaler_dtypes scales_apart trained_modules unread"
 )
 
 # What code that cannot be read may do to gradients, as far as its name tells.
