@@ -557,8 +557,8 @@ class _Judge(Judge):
         path = self.witness(label, here, blame.blamed, blame.settled)
         partner = settled if settled is not blamed else next((x for x in reversed(path) if x is not blamed), blamed)
         beside = partner.site if partner is not None else blamed.site
-        if fault.of_window and settled is not None:
-            beside = next(self._ends_of(settled), beside)
+        if fault.of_loss and blamed.facts.get("forward") is not None:
+            beside = blamed.facts["forward"].site
         site = place(blamed.site, beside, reads=fault.reads)
         certain = self.committed[label, blame.blamed, blame.settled] >= self.visits.get(blame.settled, 1)
         if fault.next_turn:
@@ -575,13 +575,6 @@ class _Judge(Judge):
         names = [*involved, *reversed(path)]
         label, values = of_framework(label, names, self.program)
         return make_finding(label, site, names, values, steps, certain=certain, condition=condition)
-
-    def _ends_of(self, step: Event) -> Iterator[Site]:
-        """Where it is asked whether a window ends in which a step stands."""
-        for key, _ in step.guards:
-            site = self.graph.tests[key].site
-            if key in self.windows and site is not None:
-                yield site
 
     def _condition(self, event: Event) -> str:
         words = []

@@ -163,7 +163,10 @@ def _subclass_optimizer(at: Interpreter, cls: Class, args: Args, keywords: Keywo
 
 def _may_clear(method: Function) -> bool:
     """Whether a method speaks of clearing, or sets the gradients of something."""
-    return any(e.CLEARS in spoken_of(word) for word in method.words) or "grad" in stored_names(method.node.body)[1]
+    body = method.node.body
+    return any(e.CLEARS in spoken_of(word) for word in method.words) or (
+        isinstance(body, list) and "grad" in stored_names(body)[1]
+    )
 
 
 def _optimizer_attribute(at: Interpreter, receiver: Ref, name: str, node: ast.AST) -> Value | None:
