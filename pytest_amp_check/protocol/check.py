@@ -557,9 +557,11 @@ class _Judge(Judge):
         path = self.witness(label, here, blame.blamed, blame.settled)
         partner = settled if settled is not blamed else next((x for x in reversed(path) if x is not blamed), blamed)
         beside = partner.site if partner is not None else blamed.site
-        if fault.of_loss and blamed.facts.get("forward") is not None:
-            beside = blamed.facts["forward"].site
-        site = place(blamed.site, beside, reads=fault.reads)
+        made = blamed.facts.get("forward") if fault.of_loss else None
+        if made is not None:
+            beside = made.site
+        lent = made is not None and beside.path != blamed.site.path
+        site = place(blamed.site, beside, reads=fault.reads or lent)
         certain = self.committed[label, blame.blamed, blame.settled] >= self.visits.get(blame.settled, 1)
         if fault.next_turn:
             # The first turn of a loop cannot commit these; what else may spare them is a test around the two events.
