@@ -1,4 +1,4 @@
-"""Gradients that nobody clears between a step and the next backward, and code elsewhere that does not clear them either."""
+"""Gradients that nobody clears between a step and the next backward, and code elsewhere that does not either."""
 
 from __future__ import annotations
 
