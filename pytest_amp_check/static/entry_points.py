@@ -158,7 +158,8 @@ def _read_function(at: Interpreter, function: Function, cls: Class | None) -> No
     parameters = function.parameters()
     if receiver is not None and parameters and not static:
         frame.vars[parameters[0].arg] = receiver
-    turn = Loop(at.call_key(function.node), 0)
+    # Below the numbers that loops can have.
+    turn = Loop(at.call_keys.setdefault(function.node, -len(at.call_keys) - 2), 0)
     at.state.loops.append(turn)
     bind_unknown(at, frame, function)
     wrappers = defined.wrappers if defined is not None else decorations(at, function)

@@ -395,19 +395,6 @@ class Interpreter:
             ("fresh", self.place_key(node), text if isinstance(text, str) else id(node)), text, self.turning()
         )
 
-    def loop_key(self, node: ast.AST) -> int:
-        """The number of the loop at a place, in the turns of the loops around it that are read one by one."""
-        place = (self.place_key(node), tuple((loop.key, loop.item) for loop in self.state.loops))
-        key = self.loop_keys.get(place)
-        if key is None:
-            self.serial += 1
-            key = self.loop_keys[place] = self.serial
-        return key
-
-    def call_key(self, function: ast.AST) -> int:
-        """The number of the calls of a function that is read by itself: below those that loops can have."""
-        return self.call_keys.setdefault(function, -len(self.call_keys) - 2)
-
     def number(self, value: Value) -> int:
         """A number that no other value has. The value is kept, or one that is made later could lie where it did."""
         self.numbered[id(value)] = value

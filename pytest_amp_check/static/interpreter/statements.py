@@ -443,7 +443,7 @@ def _loop(
     if at.state.cur is None:
         return
     body, orelse = node.body, node.orelse
-    loop = Loop(at.loop_key(node), len(at.state.unwind))
+    loop = Loop(_loop_key(at, node), len(at.state.unwind))
     loop.node, loop.frame = node, at.state.frame
     loop.pieces = pieces and not keeps_gradients(body)
     mark = at.draft.mark(at.state.cur)
@@ -482,6 +482,16 @@ def _loop(
     if open_ended:
         at.emit(e.LOOP_EXIT, body[0], complete=True)
     at.state.cur = at.draft.forget(mark, at.state.cur)
+
+
+def _loop_key(at: Interpreter, node: ast.AST) -> int:
+    """The number of the loop at a place, in the turns of the loops around it that are read one by one."""
+    place = (at.place_key(node), tuple((loop.key, loop.item) for loop in at.state.loops))
+    key = at.loop_keys.get(place)
+    if key is None:
+        at.serial += 1
+        key = at.loop_keys[place] = at.serial
+    return key
 
 
 def _over_data(at: Interpreter, head: int, first: int) -> tuple[int, int]:
