@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import ast
 
+from .interpreter.interpreter import Interpreter
 from .project.module import Class, Function, Module
 from .project.syntax import tail, walk
 
 
-def cleared_around(module: Module, function: Function) -> bool:
+class _Clearing:
+    """The functions of a file that speak of clearing gradients, once they have been looked for."""
+
+    def __init__(self) -> None:
+        self.functions: list[Function] | None = None
+
+
+def cleared_around(at: Interpreter, function: Function) -> bool:
     """Whether what a function has stepped may be cleared before it is called again, by code of this file.
 
     Methods of a class that has nothing to do with the function's clear what their own objects hold, and a method that
     overrides another one runs in its place.
     """
-    if not _speak(module.identifiers):
+    module = at.module
+    spoken = set(filter(_is_clearing, module.identifiers))
+    if not spoken:
         return False
-    return _speak(module.words) or any(
-        _may_be_around(module, each, function) for each in module.functions.values() if _speak(each.words)
-    )
+    known = at.of_file(_Clearing)
+    if known.functions is None:
+        known.functions = [each for each in module.functions.values() if _clears(each)]
+    loose = not spoken.isdisjoint(module.words) or not known.functions
+    return loose or any(_may_be_around(module, each, function) for each in known.functions)
 
 
-def _speak(words: frozenset[str]) -> bool:
-    return any(map(_is_clearing, words))
+def _clears(function: Function) -> bool:
+    return any(_is_clearing(tail(node)) for node in walk(function.node))
 
 
 def _is_clearing(name: str) -> bool:
@@ -34,9 +46,13 @@ def _may_be_around(module: Module, clearing: Function, function: Function) -> bo
     if one is None or other is None or one is other or not _on_what_it_holds(clearing):
         return True
     if clearing.name == function.name:
-        return "super" in clearing.words or "super" in function.words
+        return any(_calls_super(each) for each in (clearing, function))
     lines = [_line(module, cls) for cls in (one, other, *module.classes.values())]
     return any({one.name, other.name} <= line for line in lines)
+
+
+def _calls_super(method: Function) -> bool:
+    return any(tail(node) == "super" for node in walk(method.node))
 
 
 def _on_what_it_holds(method: Function) -> bool:

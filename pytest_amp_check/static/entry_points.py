@@ -175,7 +175,7 @@ def _read_function(at: Interpreter, function: Function, cls: Class | None) -> No
         left(at, function, value)
     returned = at.state.cur
     # Whoever calls it may call it again: what it leaves in an open accumulation window is still there then.
-    at.emit(e.AGAIN, function.node, uncleared=not cleared_around(at.module, function))
+    at.emit(e.AGAIN, function.node, uncleared=not cleared_around(at, function))
     at.draft.link(at.state.cur, head)
     at.state.cur = returned
     if function.name != "__init__" or cls is None:

@@ -186,6 +186,56 @@ TREES = {
                 scaler.step(optimizer)
                 scaler.update()
         """,
+    "an optimizer of the project's own that sets the gradients to zero": """
+        === train.py
+        import torch
+
+        class Slow(torch.optim.Optimizer):
+            def __init__(self, params, lr):
+                super().__init__(params, {"lr": lr})
+
+            @torch.no_grad()
+            def step(self):
+                for group in self.param_groups:
+                    for p in group["params"]:
+                        if p.grad is not None:
+                            p.add_(p.grad, alpha=-group["lr"])
+                            p.grad.zero_()
+
+        def fit(model, loader):
+            optimizer = Slow(model.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cuda")
+            for batch in loader:
+                with torch.autocast("cuda"):
+                    loss = model(batch)
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        """,
+    "a method that calls the one that it overrides": """
+        === engine.py
+        import torch
+
+        class Simple:
+            def __init__(self, model, data, optimizer):
+                self.model, self.data, self.optimizer = model, data, optimizer
+
+            def run_step(self):
+                self.optimizer.zero_grad()
+
+        class Mixed(Simple):
+            def __init__(self, model, data, optimizer):
+                super().__init__(model, data, optimizer)
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def run_step(self):
+                super().run_step()
+                with torch.autocast("cuda"):
+                    loss = self.model(next(self.data))
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+        """,
     "a method that overrides the one that clears": """
         === engine.py
         import torch

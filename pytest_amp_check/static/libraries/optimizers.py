@@ -30,6 +30,7 @@ from ..interpreter.values import (
 )
 from ..interpreter.wording import receiver_words, wording
 from ..project.module import Class, Function, stored_names
+from ..project.syntax import tail, walk
 from .arguments import bind, first_of, items_of, literal, ref_of, thing_of
 from .checkpoints import entry_in, state_of
 from .gradients import HOOKS
@@ -164,7 +165,7 @@ def _subclass_optimizer(at: Interpreter, cls: Class, args: Args, keywords: Keywo
 def _may_clear(method: Function) -> bool:
     """Whether a method speaks of clearing, or sets the gradients of something."""
     body = method.node.body
-    return any(e.CLEARS in spoken_of(word) for word in method.words) or (
+    return any(e.CLEARS in spoken_of(tail(node)) for node in walk(method.node)) or (
         isinstance(body, list) and "grad" in stored_names(body)[1]
     )
 
