@@ -250,7 +250,7 @@ END = Kind("end", worth=SELDOM, says="the program ends")  # the end of the progr
 THINGS = {
     "scaler": ("arguments callable cls constructed device doubt enabled framework sharded shared"),
     "optimizer": "callable constructed divided engine frozen fused hooked owns shared shares wrapped",
-    "module": "casts class compiled copies deepspeed frozen kind low parameter parts read shared wide wrapped",
+    "module": "casts class compiled copied copies deepspeed frozen kind low parameter parts read shared wide wrapped",
     "autocast": "cache device dtype shared stored",
     "device": "shared",
     "loss": "kind promotes reduction shared",
