@@ -388,6 +388,13 @@ INDEX: tuple[Listing, ...] = (
         ("positions:angles", "positions:cast", "positions:index"),
     ),
     (
+        ("AMP510", "op-without-low-precision-kernel", "numerics", "warning", "static", True, ""),
+        ("autocast",),
+        ("low-op",),
+        (),
+        ("op:refused", "op:inner", "op:lengths"),
+    ),
+    (
         ("AMP601", "compiled-backward-autocast", "distributed", "warning", "static", True, ""),
         ("autocast",),
         ("compiled",),

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 
 from ...protocol import events as e
-from ...protocol import surface
+from ...protocol import kernels, surface
 from ...protocol.events import Event, Thing
 from ...protocol.named import NamedTuple
 from ...protocol.words import Words, chain
@@ -87,6 +87,8 @@ _WRITES = {
 _ADDING = frozenset(("addmm_", "baddbmm_", "addbmm_", "addmv_"))
 #: Matmuls whose ``out=`` must have the dtype of what they compute.
 _WITH_OUT = frozenset(("mm", "matmul", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv"))
+#: Builtins that give a number.
+_NUMBERS = frozenset(("len", "int", "float"))
 #: Give one number where they are not given over what to reduce.
 _REDUCTIONS = frozenset("mean sum max min amax amin std var norm prod median logsumexp".split())
 _BOUNDED = frozenset("sigmoid softmax tanh normalize sin cos hardsigmoid erf cosine_similarity".split())
@@ -203,6 +205,8 @@ def _fact_of(at: Interpreter, node: ast.expr) -> Fact:
 
 
 def _annotated_subscript(at: Interpreter, node: ast.Subscript, value: Value) -> Value:
+    if last_name(node.value) == "shape":
+        return value.knowing(A_NUMBER)
     held = at.values.get(node.value)
     if held is None or held.kind not in ("unknown", "tensor"):
         return value
@@ -294,10 +298,12 @@ def _called(at: Interpreter, node: ast.Call) -> Fact | None:
 def _function(at: Interpreter, dotted: str, args: list[Fact], keywords: dict[str, Fact], node: ast.Call) -> Fact:
     """What a function makes of what it is given, if it is one of torch."""
     space, _, last = dotted.rpartition(".")
+    if dotted in _NUMBERS or space == "math":
+        return A_NUMBER
     if not dotted.startswith("torch.") or dotted.startswith(("torch.nn.utils", "torch.distributed")):
         return NOTHING
     op = _Op(last, args[0] if args else keywords.get("input", NOTHING), args, keywords, node, node.args[1:])
-    if space in ("torch", "torch.special", "torch.linalg"):
+    if space in ("torch", "torch.special", "torch.linalg", "torch.fft"):
         if last in _CONSTRUCTORS or last.endswith("_like"):
             return _constructed(at, op)
     elif not dotted.startswith("torch.nn.functional."):
@@ -323,7 +329,7 @@ def _dotted(at: Interpreter, func: ast.expr) -> str | None:
     if isinstance(func, ast.Name):
         value = look_up(at, func.id)
         if value is None:
-            return surface.BARE.get(func.id)
+            return func.id if func.id in _NUMBERS else surface.BARE.get(func.id)
         return value.name if isinstance(value, Named) else None
     if isinstance(func, ast.Attribute):
         head = _dotted(at, func.value)
@@ -393,6 +399,8 @@ class _Op(NamedTuple):
 
 def _op(at: Interpreter, op: _Op) -> Fact:
     """What an op makes of what it is given."""
+    if op.name in kernels.NAMES:
+        _refused(at, op)
     act = _OPS.get(op.name)
     made = act(at, op) if act is not None else None
     if made is not None:
@@ -404,6 +412,23 @@ def _op(at: Interpreter, op: _Op) -> Fact:
     act = _ELEMENTWISE.get(op.name)
     made = act(at, op) if act is not None else None
     return _elementwise(at, op) if made is None else made
+
+
+def _refused(at: Interpreter, op: _Op) -> None:
+    """An op that may have no kernel for the dtype that it is given, or that a region makes on the way."""
+    state = _state(at)
+    how = kernels.refusal(op.name, op.first.dtype, state.device)
+    low = op.first if op.first.low else Fact(state.dtype) if how == kernels.INNER and state.how == "on" else NOTHING
+    if not how or not low.low or (how == kernels.LENGTHS and _has_length(op.node)):
+        return
+    _emit(at, e.LOW_OP, op.node, low, how=how, names={"call": Words(op.node, 60)})
+
+
+def _has_length(node: ast.Call) -> bool:
+    """Whether a transform is asked for a length that is a power of two, or for one that is not known."""
+    asked = keywords_of(node).get("n", node.args[1] if len(node.args) > 1 else None)
+    length = constant(asked)
+    return asked is not None and not (isinstance(length, int) and length & (length - 1))
 
 
 def _numpy(at: Interpreter, op: _Op) -> Fact:
