@@ -153,6 +153,9 @@ CLIP = Kind(
 )
 GRAD_READ = Kind("grad-read", "owners undone", says="the gradients are read")
 GRAD_EDIT = Kind("grad-edit", "owners undone", worth=MOVES, says="the gradients are edited")
+# Gradients are looked through for what is not finite; raises: the program gives up where something is.
+GRAD_CHECK = Kind("grad-check", "owners raises", says="the gradients are looked through for what is not finite")
+ANOMALY = Kind("anomaly")  # a backward that gives NaN raises from here on
 # Gradients are divided by the loss scale by hand; by the number of micro-batches; averaged over processes.
 GRAD_DIVIDE = Kind(
     "grad-divide", "owners undone", worth=MOVES, says="the gradients are divided by the loss scale by hand"

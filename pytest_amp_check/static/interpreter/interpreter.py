@@ -90,6 +90,8 @@ class Handlers:
         #: learning rate.
         self.assigned: list[Callable[[Interpreter, ast.Assign], None]] = []
         self.item_written: list[Callable[[Interpreter, Value, Value, ast.Subscript, Value], None]] = []
+        #: Hear of a test that a program does not go on without, once it was asked.
+        self.demanded: list[Callable[[Interpreter, ast.expr], None]] = []
         self.expression_read: list[Callable[[Interpreter, ast.expr], None]] = []
         self.rate_divided: list[Callable[[Interpreter, Any], None]] = []
         #: What a function does, by its dotted name: None where it does what its arguments alone tell.

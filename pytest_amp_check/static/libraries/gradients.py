@@ -32,7 +32,9 @@ HOOKS = frozenset(
     "register_hook register_post_accumulate_grad_hook register_step_pre_hook register_comm_hook "
     "register_full_backward_hook register_full_backward_pre_hook".split()
 )
-READS = frozenset("norm abs mean max min std pow sum square histc isnan isinf isfinite".split())
+#: Methods and functions that ask whether something is finite, which a loss scale changes nothing about.
+FINITE = frozenset(("isnan", "isinf", "isfinite"))
+READS = frozenset("norm abs mean max min std pow sum square histc".split())
 
 
 def rate_divided(at: Interpreter, params: Params) -> None:
@@ -78,7 +80,7 @@ def _grad_method(at: Interpreter, grad: Grad, name: str, args: Args, keywords: K
         return grad
     if name in ("detach_", "detach", "clone", "data", "float", "to", "cpu", "flatten", "view", "reshape"):
         return grad
-    if name in READS:
+    if name in READS or name in FINITE:
         return read_grad(at, grad, node, name)
     return at.fresh(node, name)
 
@@ -129,7 +131,11 @@ def _owner_name(at: Interpreter, owners: tuple[int, ...] | None) -> dict[str, ob
 
 def read_grad(at: Interpreter, grad: Grad, node: ast.AST, name: str) -> Value:
     """A number computed from gradients; dividing it by the scale puts the reading right."""
-    reading = grad_used(at, grad, node)
+    if name.rpartition(".")[2] in FINITE:
+        owners = owners_of(at, grad.params)
+        reading = at.emit(e.GRAD_CHECK, node, owners=owners, raises=False, names={"call": wording(node)})
+    else:
+        reading = grad_used(at, grad, node)
     made = at.fresh(node, name)
     if reading is not None:
         made.readings = (reading,)
