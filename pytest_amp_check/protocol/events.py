@@ -206,8 +206,8 @@ FORWARD = Kind("forward", "cached poisoned", says="the model runs forward")
 # under autocast.
 LOSS = Kind("loss", "ambient function low_precision", faults=True)
 PARAM_WRITE = Kind("param-write", worth=SELDOM, says="parameters are written")
-# A module; trained: as it leaves the cast, by the same code.
-MODULE_CAST = Kind("module-cast", "dtype trained", says="the model's parameters are cast")
+# A module; trained: as it leaves the cast, by the same code; born: it is made, or loaded, so.
+MODULE_CAST = Kind("module-cast", "born dtype trained", says="the model's parameters are cast")
 # eligible: the tensor that is filled with the value may be float16.
 FILL = Kind("fill", "eligible value")
 SCALER_STATE = Kind("scaler-state", says="the scaler's state is taken", faults=True)  # scaler.state_dict()
@@ -252,7 +252,8 @@ END = Kind("end", worth=SELDOM, says="the program ends")  # the end of the progr
 THINGS = {
     "scaler": ("arguments callable cls constructed device doubt enabled framework sharded shared"),
     "optimizer": "callable constructed divided engine frozen fused hooked owns shared shares",
-    "module": "casts class compiled copies deepspeed frozen kind low parameter parts read shared wide wrapped",
+    "module": "casts class compiled copies deepspeed frozen kind low parameter partly_frozen parts read shared trainer "
+    "wide wrapped",
     "autocast": "cache device dtype shared stored",
     "device": "shared",
     "loss": "kind promotes reduction shared",

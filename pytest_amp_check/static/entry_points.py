@@ -17,6 +17,7 @@ from .interpreter.values import EMPTY, ClassValue, Frame, Instance
 from .libraries import (
     apex,
     autograd_functions,
+    born_low,
     builtin_calls,
     checkpoints,
     deepspeed,
@@ -66,6 +67,7 @@ LIBRARIES = (
     devices,
     autograd_functions,
     modules,
+    born_low,
     frameworks,
     apex,
     deepspeed,

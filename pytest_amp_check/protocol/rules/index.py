@@ -69,7 +69,14 @@ INDEX: tuple[Listing, ...] = (
         ("autocast", "custom_fwd", "custom_bwd"),
         (),
         ("custom-function",),
-        ("function:undecorated", "function:forward-alone", "function:backward-alone", "function:devices"),
+        (
+            "function:undecorated",
+            "function:forward-alone",
+            "function:backward-alone",
+            "function:devices",
+            "function:foreign",
+            "function:foreign-output",
+        ),
     ),
     (
         ("AMP108", "dtype-clash-at-boundary", "autocast", "warning", "static", True, ""),

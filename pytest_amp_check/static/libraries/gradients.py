@@ -238,6 +238,10 @@ def _parameter_written(at: Interpreter, receiver: Params, name: str, value: Valu
         grad_written(at, Grad(receiver), value, target)
     elif name == "data":
         at.emit(e.PARAM_WRITE, target)
+    elif name == "requires_grad" and literal(value) is False:
+        # All of them, or some: what is left is nobody's to say.
+        for key in receiver.modules or ():
+            at.program.things[key].facts["partly_frozen"] = True
     return name in ("grad", "data")
 
 

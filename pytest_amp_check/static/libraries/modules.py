@@ -41,6 +41,7 @@ from ..interpreter.values import (
 from ..interpreter.wording import receiver_words, wording
 from ..project.module import Function
 from .arguments import bind, each_item, first_of, given_tensors, literal, name_of, ref_of, thing_of
+from .born_low import born
 from .checkpoints import state_of
 from .gradients import HOOKS, clip, rate_divided
 from .losses import owners_of, whole
@@ -210,6 +211,12 @@ def _requires_grad(at: Interpreter, asked: _Asked) -> Value:
     return asked.receiver
 
 
+def _add_adapter(at: Interpreter, asked: _Asked) -> Value:
+    """Adapters are trained in the place of what they are added to."""
+    asked.thing.facts["frozen"] = True
+    return NONE
+
+
 def _compile(at: Interpreter, asked: _Asked) -> Value:
     asked.thing.facts["compiled"] = True
     return NONE
@@ -238,6 +245,7 @@ _METHODS: dict[str, Method] = {
     "bfloat16": _casting("bfloat16"),
     "to": _to,
     "requires_grad_": _requires_grad,
+    "add_adapter": _add_adapter,
     "compile": _compile,
     "load_state_dict": _load_state_dict,
     "state_dict": lambda at, asked: state_of(at, asked.receiver, asked.node),
@@ -256,7 +264,7 @@ def _cast(at: Interpreter, thing: Thing, dtype: str, node: ast.AST) -> None:
     at.emit(e.MODULE_CAST, node, thing.key, dtype=dtype, names=names)
 
 
-def torch_module(at: Interpreter, name: str, args: Args, node: ast.AST) -> Value:
+def torch_module(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     held = args[0].items if len(args) == 1 and isinstance(args[0], Sequence) else args
     parts = [v for v in held if isinstance(v, (Ref, Instance))]
     thing = at.thing(("module", at.place_key(node)), "module", "", at.site(node))
@@ -269,6 +277,9 @@ def torch_module(at: Interpreter, name: str, args: Args, node: ast.AST) -> Value
         parameter=kind == "Parameter" and all(value.full for value in args),
         wide=kind == "Parameter" and _has_dimensions(node),
     )
+    dtype = surface.DTYPES.get(name_of(keywords.get("dtype")), "")
+    if dtype in ("float16", "bfloat16"):
+        born(at, thing, dtype, node)
     ordered = kind in ("Sequential", "ModuleList") and len(parts) == len(held)
     return Container(thing, held) if ordered else Ref(thing)
 

@@ -165,7 +165,13 @@ def _leave_words(module: Module, words: frozenset[str], contexts: frozenset[str]
 
 
 def _is_run_by_a_trainer(module: Module, function: Function) -> bool:
-    """Whether a function is a step of a LightningModule that may compute a banned loss, or divides what it returns."""
+    """Whether a Trainer runs a function that may make a mistake by itself.
+
+    It is the step of a LightningModule that may compute a banned loss, or divides what it returns; or the loss of
+    Hugging Face's, which is given the model and may cast it.
+    """
+    if function.cls is not None and function.name == "compute_loss" and _joined(function.words, _BITS) & _CASTS:
+        return True
     if function.cls is None or not function.name.endswith("_step") or "LightningModule" not in module.identifiers:
         return False
     banned = any(method.words & BANNED for method in function.cls.methods.values())

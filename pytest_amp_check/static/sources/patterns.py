@@ -14,6 +14,9 @@ from ...protocol import rules
 #: A Trainer of Lightning that trains in float16 with a scaler.
 _LIGHTNING16 = rb"precision\s*=\s*[\"']?16(?!-true)"
 
+#: A layer or a pretrained model is made in low precision.
+_LOW_DTYPE = rb"dtype\s*=\s*[\"']?(?:torch\.)?(?:half|b?float16)"
+
 #: An optimizer loads a state, or one is taken out of a checkpoint: ``opt_g.load_state_dict``, ``state["optimizer"]``.
 _RESUMES = rb"(?i)opt\w*(?:\[[^\]\n]*\])?\.load_state_dict|[\"']\w*optim\w*[\"']\s*[\])]"
 
@@ -96,9 +99,9 @@ class Code:
         data = self.data
         if self.words.isdisjoint((b"half", b"float16")):
             return False
-        if not (b".step(" in self.words or re.search(rb"optim(?!\w)", data)):
+        if not (b".step(" in self.words or b"Trainer" in self.words or re.search(rb"optim(?!\w)", data)):
             return False
-        if b".half(" in data or b".bfloat16(" in data:
+        if b".half(" in data or b".bfloat16(" in data or re.search(_LOW_DTYPE, data):
             return True
         return any(re.search(name + rb"\([^)]{0,200}?(?:half|float16|dtype)", data) for name in (rb"\.to", rb"\.type"))
 
@@ -289,7 +292,7 @@ LOOKS: dict[str, tuple[tuple[bytes, ...], Callable[[Code], bool]]] = {
     "autocast": ((b"autocast",), lambda code: _autocast(code.data)),
     "scaler": ((b"cale",), lambda code: _scaler(code.data)),
     "clip_grad_norm": ((b"clip_grad",), _old_clip),
-    "low-precision weights": ((b"parameters(",), Code.casts),
+    "low-precision weights": ((b"parameters(", b"Trainer"), Code.casts),
     # Wrong where any file of the tree trains in float16.
     "large fill": ((b"fill", b"where(", b"full_like"), lambda code: _fills(code.data)),
     "suppression": ((b"amp:", b"AMP"), _suppresses),
