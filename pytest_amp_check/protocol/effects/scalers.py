@@ -98,6 +98,10 @@ def framework_step(judge: Judge, now: Moment, i: int) -> None:
     if now.event.facts["framework"] or own:
         move(judge, now, i, a.SCALER_STEP, by=now.subject)
         move(judge, now, i, a.UPDATE)
+        for j, other in enumerate(now.opts):
+            # One scaler is there for all optimizers of the framework, and it has just been updated.
+            if j != i and other.by == now.subject and other.grads in (a.SCALED, a.UNSCALED):
+                move(judge, now, j, a.UPDATE)
     else:
         move(judge, now, i, a.STEP if opt.grads == a.RAW else a.HANDOFF)
 

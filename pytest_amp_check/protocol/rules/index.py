@@ -158,7 +158,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         (),
-        ("update@pending", "update@new-scale", "update@aged", "update@nothing"),
+        ("update@pending", "update@pending-framework", "update@new-scale", "update@aged", "update@nothing"),
     ),
     (
         ("AMP208", "scaler-recreated-in-loop", "scaling", "error", "static", True, "safe"),

@@ -125,7 +125,7 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     scaling = {function.cls for function in does if trains and does[function] & _AMP} - {None}
     for function in module.functions.values():
         part = does[function] & (_BACKWARD | _STEP) or not function.words.isdisjoint(CLIPS)
-        function.strong = _may_fault(does[function]) or _is_run_by_a_trainer(module, function)
+        function.strong = _may_fault(does[function]) or _is_run_by_a_trainer(module, function, does[function])
         function.beside = function.cls in scaling and bool(part)
         function.saves = function.words >= _SAVING
         function.fragile = small or not SPOILT.isdisjoint(function.words) or function.cls in keeping
@@ -164,16 +164,18 @@ def _leave_words(module: Module, words: frozenset[str], contexts: frozenset[str]
         cls.contexts = (names & contexts).union(*(m.contexts for m in cls.methods.values()))
 
 
-def _is_run_by_a_trainer(module: Module, function: Function) -> bool:
+def _is_run_by_a_trainer(module: Module, function: Function, does: int) -> bool:
     """Whether a Trainer runs a function that may make a mistake by itself.
 
-    It is the step of a LightningModule that may compute a banned loss, or divides what it returns; or the loss of
-    Hugging Face's, which is given the model and may cast it.
+    It is the step of a LightningModule that may compute a banned loss, divides what it returns or optimizes by hand; or
+    the loss of Hugging Face's, which is given the model and may cast it.
     """
-    if function.cls is not None and function.name == "compute_loss" and _joined(function.words, _BITS) & _CASTS:
+    if function.cls is not None and function.name == "compute_loss" and does & _CASTS:
         return True
     if function.cls is None or not function.name.endswith("_step") or "LightningModule" not in module.identifiers:
         return False
+    if does & (_BACKWARD | _STEP) == _BACKWARD | _STEP:
+        return True  # it optimizes by hand
     banned = any(method.words & BANNED for method in function.cls.methods.values())
     return banned or "accumulate_grad_batches" in module.text
 
