@@ -15,7 +15,9 @@ from ...protocol import rules
 _LIGHTNING16 = rb"precision\s*=\s*[\"']?16(?!-true)"
 
 #: A layer or a pretrained model is made in low precision.
-_LOW_DTYPE = rb"dtype\s*=\s*[\"']?(?:torch\.)?(?:half|b?float16)"
+_LOW_DTYPE = (
+    rb"(?:from_pretrained|nn\.[A-Z]\w*)\((?:[^()]|\([^()]*\)){0,300}?dtype\s*=\s*[\"']?(?:torch\.)?(?:half|b?float16)"
+)
 
 #: An optimizer loads a state, or one is taken out of a checkpoint: ``opt_g.load_state_dict``, ``state["optimizer"]``.
 _RESUMES = rb"(?i)opt\w*(?:\[[^\]\n]*\])?\.load_state_dict|[\"']\w*optim\w*[\"']\s*[\])]"
@@ -99,7 +101,13 @@ class Code:
         data = self.data
         if self.words.isdisjoint((b"half", b"float16")):
             return False
-        if not (b".step(" in self.words or b"Trainer" in self.words or re.search(rb"optim(?!\w)", data)):
+        if b"Trainer" in self.words and b"transformers" in data:
+            trained = True
+        else:
+            trained = b"parameters(" in self.words and (
+                b".step(" in self.words or re.search(rb"optim(?!\w)", data) is not None
+            )
+        if not trained:
             return False
         if b".half(" in data or b".bfloat16(" in data or re.search(_LOW_DTYPE, data):
             return True
