@@ -100,10 +100,16 @@ def framework_step(judge: Judge, now: Moment, i: int) -> None:
         move(judge, now, i, a.UPDATE)
         for j, other in enumerate(now.opts):
             # One scaler is there for all optimizers of the framework, and it has just been updated.
-            if j != i and other.by == now.subject and other.grads in (a.SCALED, a.UNSCALED):
+            pending = other.by == now.subject and other.grads in (a.SCALED, a.UNSCALED)
+            if pending and j != i and _are_two(judge, i, j):
                 move(judge, now, j, a.UPDATE)
     else:
         move(judge, now, i, a.STEP if opt.grads == a.RAW else a.HANDOFF)
+
+
+def _are_two(judge: Judge, i: int, j: int) -> bool:
+    """Whether two optimizers are known to be two, and not one by two names: both were seen to be made."""
+    return all(judge.program.things[judge.opts[k]].facts.get("constructed") for k in (i, j))
 
 
 def restore(judge: Judge, now: Moment) -> State:
