@@ -208,8 +208,8 @@ LOSS = Kind("loss", "ambient function low_precision", faults=True)
 PARAM_WRITE = Kind("param-write", worth=SELDOM, says="parameters are written")
 # A module; trained: as it leaves the cast, by the same code; born: it is made, or loaded, so.
 MODULE_CAST = Kind("module-cast", "born dtype trained", says="the model's parameters are cast")
-# eligible: the tensor that is filled with the value may be float16.
-FILL = Kind("fill", "eligible value")
+# eligible: the tensor that is filled with the value may be float16; bound: it is bounded by it.
+FILL = Kind("fill", "bound eligible value")
 SCALER_STATE = Kind("scaler-state", says="the scaler's state is taken", faults=True)  # scaler.state_dict()
 # scaler.load_state_dict(); entry of a checkpoint, of_others: that no checkpoint here has.
 SCALER_LOAD = Kind("scaler-load", "entry of_others", worth=SELDOM)

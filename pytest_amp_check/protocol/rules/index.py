@@ -358,14 +358,14 @@ INDEX: tuple[Listing, ...] = (
         ("autocast",),
         ("epsilon",),
         (),
-        ("epsilon:added", "epsilon:clamped", "epsilon:small"),
+        ("epsilon:added", "epsilon:clamped", "epsilon:to-one", "epsilon:small"),
     ),
     (
         ("AMP506", "fill-overflow", "numerics", "error", "static", True, "safe"),
         ("large fill",),
         ("fill",),
         (),
-        ("fill:overflow",),
+        ("fill:overflow", "fill:bound"),
     ),
     (
         ("AMP507", "fragile-low-precision-math", "numerics", "warning", "static", True, "safe"),

@@ -91,6 +91,9 @@ _WITH_OUT = frozenset(("mm", "matmul", "bmm", "addmm", "baddbmm", "addbmm", "mv"
 _NUMBERS = frozenset(("len", "int", "float"))
 #: Give one number where they are not given over what to reduce.
 _REDUCTIONS = frozenset("mean sum max min amax amin std var norm prod median logsumexp".split())
+_CLAMPS = frozenset(("clamp", "clip", "clamp_min", "clamp_max"))
+#: What is closer to one than these is one in float16, and in bfloat16: half a unit of their last place below one.
+_ONES = (1 - 2.0**-12, 1 - 2.0**-9)
 _BOUNDED = frozenset("sigmoid softmax tanh normalize sin cos hardsigmoid erf cosine_similarity".split())
 _DTYPES = frozenset(("float16", "bfloat16"))
 #: Methods that cast, and to which dtype: "" where that is among what they are given.
@@ -472,7 +475,7 @@ def _operated(at: Interpreter, op: _Op) -> Fact | None:
 
 def _elementwise(at: Interpreter, op: _Op) -> Fact:
     first = op.first
-    if first.underflows and op.plain in ("clamp", "clip", "clamp_min"):
+    if first.low and op.plain in _CLAMPS:
         _clamped(at, op)
     if "dtype" in op.keywords:
         return Fact(_named_dtype(at, op.node))
@@ -683,6 +686,27 @@ def _epsilon(at: Interpreter, fact: Fact, node: ast.expr, place: ast.AST, *, div
 
 
 def _clamped(at: Interpreter, op: _Op) -> None:
+    """A tensor of low precision is bounded by numbers that its dtype may not have."""
+    given = keywords_of(op.node)
+    for bound in (*op.rest[:2], *(given[name] for name in ("min", "max") if name in given)):
+        number = literal(at.values.get(bound))
+        if isinstance(number, (int, float)) and surface.FLOAT16_MAX < abs(number) < float("inf"):
+            names: dict[str, object] = {
+                "call": Words(op.node, 60),
+                "tensor": Words(receiver(op.node) or op.node.args[0]),
+            }
+            if op.first.dtype == "float16" and GUESS not in op.first.traits:
+                at.emit(e.FILL, op.node, value=float(number), eligible=True, bound=True, names=names)
+    upper = op.rest[0] if op.plain == "clamp_max" and op.rest else given.get("max", op.rest[1] if op.rest[1:] else None)
+    number = literal(at.values.get(upper)) if upper is not None else None
+    if upper is not None and isinstance(number, float) and _ONES[op.first.dtype == "bfloat16"] < number < 1:
+        names = {"sum": Words(op.node, 60), "epsilon": Words(upper)}
+        _emit(at, e.EPSILON, op.node, op.first, value=number, how="to-one", divides=False, names=names)
+    if op.first.underflows and op.plain != "clamp_max":
+        _clamped_from_zero(at, op)
+
+
+def _clamped_from_zero(at: Interpreter, op: _Op) -> None:
     bound = keywords_of(op.node).get("min", op.rest[0] if op.rest else None)
     number = _small(at, bound) if bound is not None else None
     if bound is not None and number is not None:

@@ -19,10 +19,11 @@ _NUMBERS = frozenset((int, float))
 HIGHEST = 65504
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
-#: Stand in for what is no identifier: a remainder or a counter, a number that float16 cannot hold, and one that it
-#: holds as zero, or with few digits.
+#: Stand in for what is no identifier: a remainder or a counter, a number that float16 cannot hold, one that is assigned
+#: to items, and one that it holds as zero, or with few digits.
 COUNTING = "%"
 LARGE_NUMBER = "#"
+FILLING = "="
 SMALL_NUMBER = "~"
 
 
@@ -363,6 +364,8 @@ class Module:
         value = node.value
         sources = [value.func, *value.args] if isinstance(value, ast.Call) else [value]
         words = set(filter(None, map(tail, sources)))
+        if _is_large(value) and any(isinstance(target, ast.Subscript) for target in node.targets):
+            scope.words.add(FILLING)
         for target in node.targets:
             if words and isinstance(target, ast.Name):
                 self.aliases.setdefault(target.id, set()).update(words)
@@ -437,6 +440,13 @@ _NOTES: dict[type[ast.AST], Callable[[Module, Any, _Scope], None]] = {
     ast.Yield: Module._note_yield,
     ast.YieldFrom: Module._note_yield,
 }
+
+
+def _is_large(node: ast.expr) -> bool:
+    """Whether a number is written that float16 cannot hold."""
+    number = node.operand if isinstance(node, ast.UnaryOp) else node
+    value = number.value if isinstance(number, ast.Constant) else None
+    return isinstance(value, (int, float)) and value > HIGHEST
 
 
 def _telling(number: float) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from ...protocol import kernels
 from ...protocol.frameworks import FRAMEWORKS
-from .module import COUNTING, LARGE_NUMBER, SMALL_NUMBER, Function, Module
+from .module import COUNTING, FILLING, LARGE_NUMBER, SMALL_NUMBER, Function, Module
 
 #: Identifiers that make a function worth following from a caller: whoever uses none of them, and names nobody who does,
 #: does nothing that the protocol knows.
@@ -24,9 +24,9 @@ WORDS = frozenset(
     "update_params optim_context FullyShardedDataParallel register_comm_hook register_ddp_comm_hook "
     "make_graphed_callables Thread ThreadPool ThreadPoolExecutor Checkpoint ModelCheckpoint "
     "setup_common_training_handlers create_supervised_trainer".split()
-)
+) | {FILLING}
 #: Those that are worth following in a file that does not train: what may open a region, and what must not run in it.
-CONTEXTS = frozenset("autocast binary_cross_entropy BCELoss masked_fill masked_fill_".split())
+CONTEXTS = frozenset("autocast binary_cross_entropy BCELoss masked_fill masked_fill_".split()) | {FILLING}
 #: Identifiers one of which a file that trains has.
 TRAINING = frozenset(
     {"GradScaler", "ShardedGradScaler", "backward", "unscale_", "zero_grad", "manual_backward", "update_params"}
@@ -72,6 +72,7 @@ _BITS = {
     "step": _STEP,
     COUNTING: _COUNTS,
     LARGE_NUMBER: _LARGE,
+    FILLING: _FILLS,
     **dict.fromkeys(("masked_fill", "masked_fill_", "index_fill", "full_like", "where"), _FILLS),
     **dict.fromkeys(("half", "bfloat16", "float16"), _CASTS),
     **dict.fromkeys(("custom_fwd", "custom_bwd", "clip_grad_norm"), _OLD),

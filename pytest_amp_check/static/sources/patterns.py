@@ -257,12 +257,16 @@ _LARGE = (
 )
 _SIGN = rb"\s*(?:float\()?[-'\"( ]*"
 _FILLING = (b"masked_fill", b"index_fill", b"full_like", b".fill_(", b"where(")
+#: What stands before a number that is assigned to items.
+_ITEMS = b"] = "
 #: Brackets, two levels deep.
 _ARGUMENTS = rb"\((?:[^()#]|\((?:[^()#]|\([^()#]*\))*\)){0,400}\)"
 
 
 def _fills(data: bytes) -> bool:
     """Whether a tensor is filled with a number that float16 cannot hold, in place or by a name of this file."""
+    if _ITEMS in data and re.search(rb"\] = -?" + _LARGE, data) is not None:
+        return True
     words = [word for word in _FILLING if word in data]
     if not words:
         return False
@@ -302,7 +306,7 @@ LOOKS: dict[str, tuple[tuple[bytes, ...], Callable[[Code], bool]]] = {
     "clip_grad_norm": ((b"clip_grad",), _old_clip),
     "low-precision weights": ((b"parameters(", b"Trainer"), Code.casts),
     # Wrong where any file of the tree trains in float16.
-    "large fill": ((b"fill", b"where(", b"full_like"), lambda code: _fills(code.data)),
+    "large fill": ((b"fill", b"where(", b"full_like", _ITEMS), lambda code: _fills(code.data)),
     "suppression": ((b"amp:", b"AMP"), _suppresses),
 }
 #: What rules need that is there where all of these words are.
