@@ -20,6 +20,8 @@ LOW_RANK = frozenset(("pca_lowrank", "svd_lowrank"))
 #: What asks for float32 or float64 itself.
 ASKING = frozenset(("quantile", "nanquantile"))
 TRANSFORMS = frozenset("fft ifft rfft irfft fft2 ifft2 rfft2 irfft2 fftn ifftn rfftn irfftn hfft ihfft".split())
+#: Attention of other packages, which takes query, key and value of one dtype, and is on no list of autocast.
+ATTENTION = frozenset(("memory_efficient_attention", "flash_attn_func"))
 #: Every name by which code may ask for one of these.
 NAMES = DECOMPOSITIONS | LOW_RANK | ASKING | TRANSFORMS
 #: Ops that go by another name in the table of autocast's policies.

@@ -114,3 +114,43 @@ def test_the_dtype_and_the_device_decide() -> None:
     assert found("torch.svd(x)", "cpu", "bfloat16") == []
     assert found("torch.slogdet(x)", "cpu", "bfloat16") == ["op:refused"]
     assert found("torch.svd(x)", "cuda", "float32") == []
+
+
+ATTENTION = """\
+import torch
+import xformers.ops as xops
+from flash_attn import flash_attn_func
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+        self.q_norm, self.k_norm = nn.LayerNorm(8), nn.LayerNorm(8)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).reshape(2, 4, 3, 8).unbind(2)
+        q, k = Q, K
+        return CALL
+
+
+model = Attention()
+with torch.autocast("cuda", dtype=torch.float16):
+    model(torch.randn(2, 4, 8))
+"""
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "call", "clashes"),
+    [
+        ("self.q_norm(q)", "self.k_norm(k)", "xops.memory_efficient_attention(q, k, v)", True),
+        ("self.q_norm(q)", "k", "flash_attn_func(q, k, v, causal=True)", True),
+        ("q", "k", "xops.memory_efficient_attention(q, k, v)", False),
+        ("self.q_norm(q).to(v.dtype)", "self.k_norm(k).to(v.dtype)", "xops.memory_efficient_attention(q, k, v)", False),
+        ("self.q_norm(q)", "self.k_norm(k)", "nn.functional.scaled_dot_product_attention(q, k, v)", False),
+    ],
+)
+def test_attention_of_other_packages_takes_one_dtype(q: str, k: str, call: str, clashes: bool) -> None:
+    source = ATTENTION.replace("Q, K", f"{q}, {k}").replace("CALL", call)
+    assert [f.label for f in check_source(source)] == (["clash:attention"] if clashes else [])

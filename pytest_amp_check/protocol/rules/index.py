@@ -83,7 +83,16 @@ INDEX: tuple[Listing, ...] = (
         ("autocast",),
         ("dtype-clash",),
         (),
-        ("clash:module", "clash:matmul", "clash:write", "clash:out", "clash:in-place", "clash:mixed", "clash:numpy"),
+        (
+            "clash:module",
+            "clash:matmul",
+            "clash:write",
+            "clash:out",
+            "clash:in-place",
+            "clash:attention",
+            "clash:mixed",
+            "clash:numpy",
+        ),
     ),
     (
         ("AMP109", "nograd-poisons-cast-cache", "autocast", "error", "runtime", True, ""),

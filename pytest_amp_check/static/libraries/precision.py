@@ -303,6 +303,8 @@ def _function(at: Interpreter, dotted: str, args: list[Fact], keywords: dict[str
     space, _, last = dotted.rpartition(".")
     if dotted in _NUMBERS or space == "math":
         return A_NUMBER
+    if last in kernels.ATTENTION:
+        return _attended(at, args[:3], node)
     if not dotted.startswith("torch.") or dotted.startswith(("torch.nn.utils", "torch.distributed")):
         return NOTHING
     op = _Op(last, args[0] if args else keywords.get("input", NOTHING), args, keywords, node, node.args[1:])
@@ -312,6 +314,14 @@ def _function(at: Interpreter, dotted: str, args: list[Fact], keywords: dict[str
     elif not dotted.startswith("torch.nn.functional."):
         return NOTHING
     return _op(at, op)
+
+
+def _attended(at: Interpreter, given: list[Fact], node: ast.Call) -> Fact:
+    """Attention of another package, which is given query, key and value."""
+    low = next(filter(_is_low_of_region, given), None)
+    if low is not None and any(fact.dtype == "float32" for fact in given):
+        _emit(at, e.DTYPE_CLASH, node, low, how="attention", names={"call": Words(node, 60)})
+    return given[-1] if given else NOTHING
 
 
 def _method(at: Interpreter, op: _Op) -> Fact | None:

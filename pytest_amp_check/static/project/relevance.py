@@ -49,7 +49,7 @@ CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_"})
 SPOILT = frozenset(
     "autocast log log2 log10 log1p var square arange numpy index_add_ index_copy_ scatter_ scatter_add_ index_add "
     "masked_scatter_ index_put_ addmm_ baddbmm_ addbmm_ addmv_".split()
-).union(kernels.NAMES)
+).union(kernels.NAMES, kernels.ATTENTION)
 
 #: Frameworks whose scalers, optimizers and losses are called as torch's are.
 OTHER_FRAMEWORKS = frozenset({"paddle", "mindspore", "oneflow", "jittor", "tensorflow", "jax", "mxnet"})
