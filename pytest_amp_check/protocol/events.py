@@ -235,6 +235,7 @@ EPSILON = Kind("epsilon", "divides dtype guessed how value")  # a small constant
 FRAGILE_MATH = Kind("fragile-math", "dtype guessed how")  # an expression that overflows or cancels
 LOW_SUM = Kind("low-sum", "dtype guessed")  # a running sum is kept in low precision
 LOW_POSITIONS = Kind("low-positions", "dtype guessed how")  # positions lose their last digits
+LATE_SCALE = Kind("late-scale", "dtype guessed")  # scores of an attention are scaled after the product that makes them
 LOW_OP = Kind("low-op", "dtype guessed how")  # an op that has no kernel for low precision is given a tensor of it
 DTYPE_CLASH = Kind("dtype-clash", "dtype guessed how")  # a low-precision tensor meets float32 where nothing promotes
 OVERHEAD = Kind("overhead", "how", turns=True)  # what is cast or copied more often than needed

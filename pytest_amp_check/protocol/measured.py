@@ -112,6 +112,7 @@ MEASURED = {
         "it prints `logdet: Low precision dtypes not supported. Got BFloat16`, where the good example prints "
         "`log-determinant: -6.758321285247803`"
     ),
+    "AMP511": "it prints `finite: False`, where the good example prints `finite: True`",
     "AMP605": (
         "it prints `Cannot insert a Tensor that requires grad as a constant. Consider making it a "
         "parameter...`, where the good example prints `torch.bfloat16`"

@@ -108,8 +108,13 @@ def framework_step(judge: Judge, now: Moment, i: int) -> None:
 
 
 def _are_two(judge: Judge, i: int, j: int) -> bool:
-    """Whether two optimizers are known to be two, and not one by two names: both were seen to be made."""
-    return all(judge.program.things[judge.opts[k]].facts.get("constructed") for k in (i, j))
+    """Whether two optimizers are known to be two, and neither one by two names nor one or the other.
+
+    Both were seen to be made, of the parameters of different modules.
+    """
+    facts = [judge.program.things[judge.opts[k]].facts for k in (i, j)]
+    owned = [each.get("owns") for each in facts if each.get("constructed")]
+    return len(owned) == 2 and all(owned) and not set(owned[0]) & set(owned[1])
 
 
 def restore(judge: Judge, now: Moment) -> State:

@@ -412,6 +412,13 @@ INDEX: tuple[Listing, ...] = (
         ("op:refused", "op:inner", "op:lengths"),
     ),
     (
+        ("AMP511", "scores-scaled-late", "numerics", "info", "static", False, ""),
+        ("autocast",),
+        ("late-scale",),
+        (),
+        ("scores:scaled-late",),
+    ),
+    (
         ("AMP601", "compiled-backward-autocast", "distributed", "warning", "static", True, ""),
         ("autocast",),
         ("compiled",),

@@ -47,6 +47,7 @@ from ..interpreter.expressions import attribute
 from ..interpreter.imports import look_up
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.values import Named, Value
+from ..project.module import is_product
 from ..project.syntax import alike
 from .arguments import literal, ref_of
 from .written import (
@@ -239,7 +240,27 @@ def _annotated_binary(at: Interpreter, node: ast.BinOp, value: Value) -> Value:
     elif kind is ast.Div:
         _epsilons(at, node.right, divides=True)
     sides = (node.left, node.right)
+    if kind in (ast.Mult, ast.Div):
+        _scaled_late(at, node, *(sides if is_product(node.left) else reversed(sides)))
     return value.knowing(_arithmetic(at, kind, _fact(at, node.left), _fact(at, node.right), node, sides))
+
+
+#: What turns the second factor of a product of queries and keys around, in a batch; similarities of two lists use T.
+_TURNS = frozenset("transpose permute mT swapaxes adjoint".split())
+
+
+def _scaled_late(at: Interpreter, node: ast.BinOp, product: ast.expr, by: ast.expr) -> None:
+    """A product of queries and keys in float16 that is scaled as a whole, where it may have overflowed."""
+    fact = _fact(at, product)
+    if not is_product(product) or not (fact.underflows and REGION in fact.traits) or _is_tensor(_fact(at, by)):
+        return
+    if isinstance(product, ast.BinOp):
+        factors = [product.left, product.right]
+    else:
+        factors = [part for part in (receiver(product), *getattr(product, "args", ())) if part is not None]
+    turned = any(last_name(called(factor) or factor) in _TURNS for factor in factors)
+    if turned or (isinstance(product, ast.Call) and last_name(product.func) == "einsum"):
+        _emit(at, e.LATE_SCALE, node, fact, names={"call": Words(node, 60), "product": Words(product, 60)})
 
 
 def _arithmetic(

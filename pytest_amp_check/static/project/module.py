@@ -20,10 +20,11 @@ HIGHEST = 65504
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 #: Stand in for what is no identifier: a remainder or a counter, a number that float16 cannot hold, one that is assigned
-#: to items, and one that it holds as zero, or with few digits.
+#: to items, a product of matrices that is scaled, and a number that float16 holds as zero, or with few digits.
 COUNTING = "%"
 LARGE_NUMBER = "#"
 FILLING = "="
+SCALING = "@"
 SMALL_NUMBER = "~"
 
 
@@ -373,6 +374,8 @@ class Module:
     def _note_counting(self, node: ast.AugAssign | ast.BinOp, scope: _Scope) -> None:
         if isinstance(node, ast.AugAssign) or isinstance(node.op, ast.Mod):
             scope.words.add(COUNTING)
+        elif type(node.op) in (ast.Mult, ast.Div) and (is_product(node.left) or is_product(node.right)):
+            scope.words.add(SCALING)
 
     def _note_handler(self, node: ast.ExceptHandler, scope: _Scope) -> None:
         if catches_import(node):
@@ -440,6 +443,13 @@ _NOTES: dict[type[ast.AST], Callable[[Module, Any, _Scope], None]] = {
     ast.Yield: Module._note_yield,
     ast.YieldFrom: Module._note_yield,
 }
+
+
+def is_product(node: ast.expr) -> bool:
+    """Whether an expression is a product of matrices."""
+    if isinstance(node, ast.BinOp):
+        return type(node.op) is ast.MatMult
+    return isinstance(node, ast.Call) and tail(node.func) in ("matmul", "bmm", "einsum")
 
 
 def _is_large(node: ast.expr) -> bool:

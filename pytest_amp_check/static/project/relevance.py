@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from ...protocol import kernels
 from ...protocol.frameworks import FRAMEWORKS
-from .module import COUNTING, FILLING, LARGE_NUMBER, SMALL_NUMBER, Function, Module
+from .module import COUNTING, FILLING, LARGE_NUMBER, SCALING, SMALL_NUMBER, Function, Module
 
 #: Identifiers that make a function worth following from a caller: whoever uses none of them, and names nobody who does,
 #: does nothing that the protocol knows.
@@ -49,7 +49,7 @@ CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_"})
 SPOILT = frozenset(
     "autocast log log2 log10 log1p var square arange numpy index_add_ index_copy_ scatter_ scatter_add_ index_add "
     "masked_scatter_ index_put_ addmm_ baddbmm_ addbmm_ addmv_".split()
-).union(kernels.NAMES, kernels.ATTENTION)
+).union(kernels.NAMES, kernels.ATTENTION, {SCALING})
 
 #: Frameworks whose scalers, optimizers and losses are called as torch's are.
 OTHER_FRAMEWORKS = frozenset({"paddle", "mindspore", "oneflow", "jittor", "tensorflow", "jax", "mxnet"})
