@@ -37,7 +37,9 @@ def survey(program: Program, near_float16: Callable[[], bool]) -> None:
     in_float16 = {key for key, precision in by_trainer.items() if precision == "float16"}
     program.facts["scaled_modules"] = _whole(program, _owned(program.things[key] for key in beside)) | in_float16
     frozen = {t.key for t in program.things if t.facts.keys() & {"frozen", "partly_frozen"}}
-    program.facts["trained_modules"] = (_whole(program, _owned(stepped) - frozen) | by_trainer.keys()) - frozen
+    # What wraps an optimizer and steps it may keep float32 copies of what it updates.
+    bare = [thing for thing in stepped if not thing.facts.get("wrapped")]
+    program.facts["trained_modules"] = (_whole(program, _owned(bare) - frozen) | by_trainer.keys()) - frozen
     if events[e.MODULE_CAST]:
         _mark_casts(program)
     _mark_states(program, events, live)

@@ -100,9 +100,13 @@ def framework_step(judge: Judge, now: Moment, i: int) -> None:
         move(judge, now, i, a.UPDATE)
         for j, other in enumerate(now.opts):
             # One scaler is there for all optimizers of the framework, and it has just been updated.
-            pending = other.by == now.subject and other.grads in (a.SCALED, a.UNSCALED)
-            if pending and j != i and _are_two(judge, i, j):
+            if j == i or other.by != now.subject:
+                continue
+            if other.grads in (a.SCALED, a.UNSCALED) and _are_two(judge, i, j):
                 move(judge, now, j, a.UPDATE)
+            elif other.stage == a.STAGE_UNSCALED:
+                # It forgets with it that it has unscaled the gradients of others.
+                now.opts[j] = other._replace(grads=a.UNKNOWN, stage=a.READY)
     else:
         move(judge, now, i, a.STEP if opt.grads == a.RAW else a.HANDOFF)
 
@@ -113,8 +117,8 @@ def _are_two(judge: Judge, i: int, j: int) -> bool:
     Both were seen to be made, of the parameters of different modules.
     """
     facts = [judge.program.things[judge.opts[k]].facts for k in (i, j)]
-    owned = [each.get("owns") for each in facts if each.get("constructed")]
-    return len(owned) == 2 and all(owned) and not set(owned[0]) & set(owned[1])
+    one, other = (frozenset(each.get("owns") or ()) if each.get("constructed") else frozenset() for each in facts)
+    return bool(one and other) and one.isdisjoint(other)
 
 
 def restore(judge: Judge, now: Moment) -> State:
