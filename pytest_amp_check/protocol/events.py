@@ -254,8 +254,8 @@ END = Kind("end", worth=SELDOM, says="the program ends")  # the end of the progr
 THINGS = {
     "scaler": ("arguments callable cls constructed device doubt enabled framework sharded shared"),
     "optimizer": "callable constructed divided engine frozen fused hooked owns shared shares wrapped",
-    "module": "casts class compiled copies deepspeed frozen kind low parameter partly_frozen parts read shared trainer "
-    "wide wrapped",
+    "module": "casts class compiled computes_in copies deepspeed frozen kind low parameter partly_frozen parts read "
+    "shared trainer wide wrapped",
     "autocast": "cache device dtype shared stored",
     "device": "shared",
     "loss": "kind promotes reduction shared",

@@ -343,7 +343,7 @@ INDEX: tuple[Listing, ...] = (
     ),
     (
         ("AMP502", "fp16-without-scaler", "numerics", "warning", "both", True, ""),
-        ("autocast",),
+        ("autocast", "MixedPrecision param_dtype float16"),
         ("backward",),
         (),
         ("backward:no-scaler",),

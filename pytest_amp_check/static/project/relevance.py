@@ -72,6 +72,7 @@ _BITS = {
     "ShardedGradScaler": _AMP,
     "unscale_": _AMP,
     "fp16_compress_hook": _AMP,
+    **dict.fromkeys(("MixedPrecision", "MixedPrecisionPolicy"), _AMP),
     "fp16_compress_wrapper": _AMP,
     "FP16_COMPRESS": _AMP,
     "backward": _BACKWARD,
