@@ -154,6 +154,9 @@ CLIP = Kind(
 )
 GRAD_READ = Kind("grad-read", "owners undone", says="the gradients are read")
 GRAD_EDIT = Kind("grad-edit", "owners undone", worth=MOVES, says="the gradients are edited")
+# Gradients are looked through for what is not finite; raises: the program gives up where something is.
+GRAD_CHECK = Kind("grad-check", "owners raises", says="the gradients are looked through for what is not finite")
+ANOMALY = Kind("anomaly")  # a backward that gives NaN raises from here on
 # Gradients are divided by the loss scale by hand; by the number of micro-batches; averaged over processes.
 GRAD_DIVIDE = Kind(
     "grad-divide", "owners undone", worth=MOVES, says="the gradients are divided by the loss scale by hand"
@@ -204,10 +207,11 @@ FORWARD = Kind("forward", "cached poisoned", says="the model runs forward")
 # under autocast.
 LOSS = Kind("loss", "ambient function low_precision", faults=True)
 PARAM_WRITE = Kind("param-write", worth=SELDOM, says="parameters are written")
-# A module; trained: as it leaves the cast, by the same code.
-MODULE_CAST = Kind("module-cast", "dtype trained", says="the model's parameters are cast")
-# eligible: the tensor that is filled with the value may be float16; guessed: it is where other code enters autocast.
-FILL = Kind("fill", "eligible guessed value")
+# A module; trained: as it leaves the cast, by the same code; born: it is made, or loaded, so.
+MODULE_CAST = Kind("module-cast", "born dtype trained", says="the model's parameters are cast")
+# eligible: the tensor that is filled with the value may be float16; bound: it is bounded by it; guessed: it is where
+# other code enters autocast.
+FILL = Kind("fill", "bound eligible guessed value")
 SCALER_STATE = Kind("scaler-state", says="the scaler's state is taken", faults=True)  # scaler.state_dict()
 # scaler.load_state_dict(); entry of a checkpoint, of_others: that no checkpoint here has.
 SCALER_LOAD = Kind("scaler-load", "entry of_others", worth=SELDOM)
@@ -233,6 +237,8 @@ EPSILON = Kind("epsilon", "divides dtype guessed how value")  # a small constant
 FRAGILE_MATH = Kind("fragile-math", "dtype guessed how")  # an expression that overflows or cancels
 LOW_SUM = Kind("low-sum", "dtype guessed")  # a running sum is kept in low precision
 LOW_POSITIONS = Kind("low-positions", "dtype guessed how")  # positions lose their last digits
+LATE_SCALE = Kind("late-scale", "dtype guessed")  # scores of an attention are scaled after the product that makes them
+LOW_OP = Kind("low-op", "dtype guessed how")  # an op that has no kernel for low precision is given a tensor of it
 DTYPE_CLASH = Kind("dtype-clash", "dtype guessed how")  # a low-precision tensor meets float32 where nothing promotes
 OVERHEAD = Kind("overhead", "how", turns=True)  # what is cast or copied more often than needed
 # Things are given to code that cannot be read; trains: those that it is known to train, about: the MATTERS that it
@@ -250,7 +256,8 @@ END = Kind("end", worth=SELDOM, says="the program ends")  # the end of the progr
 THINGS = {
     "scaler": ("arguments callable cls constructed device doubt enabled framework sharded shared"),
     "optimizer": "callable constructed divided engine frozen fused hooked owns shared shares wrapped",
-    "module": "casts class compiled copied copies deepspeed frozen kind low parameter parts read shared wide wrapped",
+    "module": "casts class compiled computes_in copied copies deepspeed frozen kind low parameter partly_frozen parts "
+    "read shared trainer wide wrapped",
     "autocast": "cache device dtype shared stored",
     "device": "shared",
     "loss": "kind promotes reduction shared",

@@ -138,6 +138,7 @@ FRAMEWORKS = {
             "clip@scaled": "call `{scaler}.clip_grad_norm_`, which unscales them first",
             "step@raw": "call `{scaler}.backward({loss})`",
             "backward@unscaled": "let `optimizer.step()` follow, which skips gradients that are not finite by itself",
+            "update@pending": "let each loss run backward just before its own optimizer steps",
         },
     ),
     "fabric": Framework(
@@ -160,6 +161,7 @@ FRAMEWORKS = {
             "clip@scaled": "call `{scaler}.clip_gradients`, which unscales them first",
             "step@raw": "call `{scaler}.backward({loss})`",
             "backward@unscaled": "let `optimizer.step()` follow, which skips gradients that are not finite by itself",
+            "update@pending": "let each loss run backward just before its own optimizer steps",
         },
     ),
     "lightning": Framework(
@@ -175,6 +177,7 @@ FRAMEWORKS = {
         advice={
             "clip@scaled": "clip in `on_before_optimizer_step`, which runs after Lightning has unscaled them",
             "step@raw": "call `self.manual_backward({loss})`",
+            "update@pending": "let each loss run backward just before its own optimizer steps",
         },
     ),
     "timm": Framework("timm", _methods(state="state_dict", load="load_state_dict")),

@@ -108,6 +108,11 @@ MEASURED = {
     "AMP507": "it prints `finite: False False`, where the good example prints `finite: True True`",
     "AMP508": "it prints `sum of 1000 ones: 256.0`, where the good example prints `sum of 1000 ones: 1000.0`",
     "AMP509": "it prints `largest error: 1.9999994039535522`, where the good example prints `largest error: 0.0`",
+    "AMP510": (
+        "it prints `logdet: Low precision dtypes not supported. Got BFloat16`, where the good example prints "
+        "`log-determinant: -6.758321285247803`"
+    ),
+    "AMP511": "it prints `finite: False`, where the good example prints `finite: True`",
     "AMP605": (
         "it prints `Cannot insert a Tensor that requires grad as a constant. Consider making it a "
         "parameter...`, where the good example prints `torch.bfloat16`"

@@ -34,6 +34,7 @@ COMPILE = "compile"
 SCRIPT = "script"
 DEVICE = "device"
 PARTIAL = "partial"
+ANOMALY = "anomaly"  # raises where a backward gives NaN
 CAPTURE = "capture"  # traces a module, or captures its kernels
 REGISTER_HOOK = "register-hook"
 COMPRESS = "compress"  # gives a hook that casts gradients to float16
@@ -127,14 +128,10 @@ _ENTRIES += [
     Entry(f"torch.{name}", CONTEXT, grad=name == "enable_grad")
     for name in ("no_grad", "inference_mode", "enable_grad", "set_grad_enabled")
 ]
+_ENTRIES += [Entry(f"torch.{name}", CONTEXT, grad=True) for name in ("profiler.profile", "profiler.record_function")]
 _ENTRIES += [
-    Entry(f"torch.{name}", CONTEXT, grad=True)
-    for name in (
-        "profiler.profile",
-        "profiler.record_function",
-        "autograd.detect_anomaly",
-        "autograd.set_detect_anomaly",
-    )
+    Entry("torch.autograd.set_detect_anomaly", ANOMALY, ("mode", "check_nan")),
+    Entry("torch.autograd.detect_anomaly", ANOMALY, ("check_nan",)),
 ]
 
 #: Losses of ``torch.nn.functional`` and their modules: functional name -> module name.
@@ -204,6 +201,7 @@ ALIASES = {
     "torch.distributed.fsdp.fully_sharded_data_parallel.": "torch.distributed.fsdp.",
     "torch.distributed.fsdp.ShardedGradScaler": "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler",
     "torch.autograd.grad_mode.": "torch.",
+    "torch.autograd.anomaly_mode.": "torch.autograd.",
     "torch.distributed._composable.fsdp.": "torch.distributed.fsdp.",
     "multiprocessing.dummy.Pool": "multiprocessing.pool.ThreadPool",
     "concurrent.futures.thread.": "concurrent.futures.",

@@ -33,10 +33,13 @@ def survey(program: Program, near_float16: Callable[[], bool]) -> None:
     program.facts["scaler_dtypes"] = frozenset().union(*(event.facts.get("dtypes", ()) for event in scaled))
     steps = _steps(program, events)
     beside = [key for key, by in steps.items() if not by.isdisjoint(thing.key for thing in live)]
-    program.facts["scaled_modules"] = _owned(program.things[key] for key in beside)
+    by_trainer = {t.key: t.facts["trainer"] for t in program.things if "trainer" in t.facts}
+    in_float16 = {key for key, precision in by_trainer.items() if precision == "float16"}
+    program.facts["scaled_modules"] = _whole(program, _owned(program.things[key] for key in beside)) | in_float16
+    frozen = {t.key for t in program.things if t.facts.keys() & {"frozen", "partly_frozen"}}
     # What wraps an optimizer and steps it may keep float32 copies of what it updates.
     bare = [thing for thing in stepped if not thing.facts.get("wrapped")]
-    program.facts["trained_modules"] = _owned(bare) - {t.key for t in program.things if t.facts.get("frozen")}
+    program.facts["trained_modules"] = (_whole(program, _owned(bare) - frozen) | by_trainer.keys()) - frozen
     if events[e.MODULE_CAST]:
         _mark_casts(program)
     _mark_states(program, events, live)
@@ -154,6 +157,16 @@ def _owned(optimizers: Iterable[Thing]) -> frozenset[int]:
     return frozenset().union(*(thing.facts.get("owns") or () for thing in optimizers))
 
 
+def _whole(program: Program, modules: Iterable[int]) -> frozenset[int]:
+    """Modules with those that they are made of from the start, as far as they are in low precision."""
+    whole, todo = set(modules), list(modules)
+    while todo:
+        parts = program.things[todo.pop()].facts.get("parts", ())
+        todo += [key for key in parts if key not in whole]
+        whole.update(todo)
+    return frozenset(whole)
+
+
 def _given(program: Program, event: Event, role: str) -> list[int]:
     """What of a role is given to code that trains."""
     return [key for key in event.facts.get("trains", ()) if program.things[key].role == role]
@@ -176,7 +189,8 @@ def _mark_casts(program: Program) -> None:
         events = _by_kind([graph])
         owned = _owned(_stepped(program, events))
         for event in events[e.MODULE_CAST]:
-            event.facts["trained"] = event.subject in owned or event.site.function.endswith("__init__")
+            born = event.facts.get("born", False)
+            event.facts["trained"] = born or event.subject in owned or event.site.function.endswith("__init__")
 
 
 def _mark_states(program: Program, events: Events, live: tuple[Thing, ...]) -> None:

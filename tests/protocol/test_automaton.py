@@ -31,6 +31,7 @@ INSIDE = ("", e.LOOSE, e.MICRO)
 OF_OTHERS = {
     "backward@stale-again",
     "update@new-scale",
+    "update@pending-framework",
     "scale@outside-autocast",
     "scale@outside-autocast-unknown",
     "write@region-then-forward",

@@ -1232,3 +1232,86 @@ def test_the_number_of_micro_batches_is_known_by_its_value(number: str) -> None:
 def test_another_number_is_no_double_division(divisor: str) -> None:
     source = WRONG["accelerate, divided inside accumulate()"]
     assert not check_source(source.replace("/ args.gradient_accumulation_steps", f"/ {divisor}"))
+
+
+LIGHTNING_BY_HAND = """\
+import torch
+import lightning as L
+
+
+class Gan(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = MANUAL
+        self.g, self.d = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, batch_idx):
+        opt_g, opt_d = self.optimizers()
+        loss_g = -self.d(self.g(batch)).mean()
+        opt_g.zero_grad()
+        BACKWARD_G
+        opt_g.step()
+        loss_d = self.d(self.g(batch).detach()).mean() - self.d(batch).mean()
+        opt_d.zero_grad()
+        BACKWARD_D
+        opt_d.step()
+
+
+L.Trainer(accelerator="gpu", precision=PRECISION).fit(Gan())
+"""
+
+
+@pytest.mark.parametrize(
+    ("precision", "by_hand", "expected"),
+    [
+        ('"16-mixed"', False, []),
+        ('"16-mixed"', True, [(15, "AMP203"), (19, "AMP203")]),
+        ('"bf16-mixed"', True, []),
+        ('"32-true"', True, []),
+    ],
+)
+def test_a_lightningmodule_that_optimizes_by_hand(
+    precision: str, by_hand: bool, expected: list[tuple[int, str]]
+) -> None:
+    source = LIGHTNING_BY_HAND.replace("MANUAL", "False").replace("PRECISION", precision)
+    for name in ("g", "d"):
+        call = f"loss_{name}.backward()" if by_hand else f"self.manual_backward(loss_{name})"
+        source = source.replace(f"BACKWARD_{name.upper()}", call)
+    found = check_source(source)
+    assert [(f.line, f.code) for f in found] == expected
+    assert all("call `self.manual_backward(loss_" in f.message for f in found)
+
+
+TWO_OPTIMIZERS = """\
+import torch
+from accelerate import Accelerator
+
+accelerator = Accelerator(mixed_precision="PRECISION")
+one, two = torch.nn.Linear(4, 2), torch.nn.Linear(4, 2)
+first, second = torch.optim.SGD(one.parameters(), lr=0.1), torch.optim.SGD(two.parameters(), lr=0.1)
+one, two, first, second = accelerator.prepare(one, two, first, second)
+for x in loader:
+    first.zero_grad()
+    second.zero_grad()
+    LOOP
+"""
+TOGETHER = """\
+accelerator.backward(one(x).mean())
+    accelerator.backward(two(x).mean())
+    first.step()
+    second.step()"""
+IN_TURN = """\
+accelerator.backward(one(x).mean())
+    first.step()
+    accelerator.backward(two(x).mean())
+    second.step()"""
+
+
+@pytest.mark.parametrize(
+    ("precision", "loop", "expected"),
+    [("fp16", TOGETHER, [(14, "AMP207")]), ("fp16", IN_TURN, []), ("bf16", TOGETHER, []), ("no", TOGETHER, [])],
+)
+def test_the_one_scale_of_two_optimizers(precision: str, loop: str, expected: list[tuple[int, str]]) -> None:
+    found = check_source(TWO_OPTIMIZERS.replace("PRECISION", precision).replace("LOOP", loop))
+    assert [(f.line, f.code) for f in found] == expected
+    assert all("let each loss run backward just before its own optimizer steps" in f.message for f in found)

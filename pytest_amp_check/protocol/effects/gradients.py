@@ -110,6 +110,17 @@ def by_hand(judge: Judge, now: Moment) -> State:
     return now.after()
 
 
+def checked(judge: Judge, now: Moment) -> State:
+    """Gradients are looked through for what is not finite, which those of a dynamic loss scale hold now and then."""
+    for i in touched(judge, now):
+        opt = now.opts[i]
+        if now.event.facts["raises"] and opt.by >= 0 and opt.grads in (a.SCALED, a.UNSCALED, a.STEPPED):
+            judge.commit("raise-nonfinite", now.index, i, now.here)
+        if opt.grads not in a.UNDER_SCALE:  # a scale changes nothing about it
+            move(judge, now, i, a.READ)
+    return now.after()
+
+
 def touched(judge: Judge, now: Moment) -> list[int]:
     """Indexes of the optimizers whose gradients an event touches.
 

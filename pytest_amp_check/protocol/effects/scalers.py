@@ -98,12 +98,27 @@ def framework_step(judge: Judge, now: Moment, i: int) -> None:
     if now.event.facts["framework"] or own:
         move(judge, now, i, a.SCALER_STEP, by=now.subject)
         move(judge, now, i, a.UPDATE)
-        # The scaler forgets with it that it has unscaled the gradients of others.
         for j, other in enumerate(now.opts):
-            if other.stage == a.STAGE_UNSCALED and other.by == now.subject:
+            # One scaler is there for all optimizers of the framework, and it has just been updated.
+            if j == i or other.by != now.subject:
+                continue
+            if other.grads in (a.SCALED, a.UNSCALED) and _are_two(judge, i, j):
+                move(judge, now, j, a.UPDATE)
+            elif other.stage == a.STAGE_UNSCALED:
+                # It forgets with it that it has unscaled the gradients of others.
                 now.opts[j] = other._replace(grads=a.UNKNOWN, stage=a.READY)
     else:
         move(judge, now, i, a.STEP if opt.grads == a.RAW else a.HANDOFF)
+
+
+def _are_two(judge: Judge, i: int, j: int) -> bool:
+    """Whether two optimizers are known to be two, and neither one by two names nor one or the other.
+
+    Both were seen to be made, of the parameters of different modules.
+    """
+    facts = [judge.program.things[judge.opts[k]].facts for k in (i, j)]
+    one, other = (frozenset(each.get("owns") or ()) if each.get("constructed") else frozenset() for each in facts)
+    return bool(one and other) and one.isdisjoint(other)
 
 
 def restore(judge: Judge, now: Moment) -> State:

@@ -100,5 +100,6 @@ def _inward(layout: Layout, node: ast.AST) -> str:
 
 
 def drop_error(layout: Layout, finding: Finding) -> Mended:
+    require(finding.label == "clip-nonfinite")
     call = layout.at(finding.site, ast.Call)
     return "Drop `error_if_nonfinite`", [Rebuilt(layout, call, Form(drop="error_if_nonfinite"))]

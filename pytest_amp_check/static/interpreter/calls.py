@@ -35,6 +35,15 @@ from .values import (
 
 
 def _call(at: Interpreter, node: ast.Call) -> Value:
+    value = _called(at, node)
+    func = node.func
+    hear = at.handlers.results.get(func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", ""))
+    if hear is not None:
+        hear(at, value, node)
+    return value
+
+
+def _called(at: Interpreter, node: ast.Call) -> Value:
     func = node.func
     if at.passed is not None and at.state.cur is not None:
         at.passed.come_by(at.site(node))

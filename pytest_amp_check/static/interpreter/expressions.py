@@ -601,6 +601,8 @@ def _compared(
                 formula = truth(at, value, shortened(side), node)
                 return formula if other.value else negate(formula)
         return equal(at, left, right, node)
+    if op == "in" and isinstance(left.value, str) and isinstance(right.value, str):
+        return left.value in right.value
     known = compute(op, left.value, right.value)
     if known is not None:
         return bool(known.value)

@@ -90,8 +90,12 @@ class Handlers:
         #: learning rate.
         self.assigned: list[Callable[[Interpreter, ast.Assign], None]] = []
         self.item_written: list[Callable[[Interpreter, Value, Value, ast.Subscript, Value], None]] = []
+        #: Hear of a test that a program does not go on without, once it was asked.
+        self.demanded: list[Callable[[Interpreter, ast.expr], None]] = []
         self.expression_read: list[Callable[[Interpreter, ast.expr], None]] = []
         self.rate_divided: list[Callable[[Interpreter, Any], None]] = []
+        #: Hears of what a call gives, by the last name of what is called.
+        self.results: dict[str, Callable[[Interpreter, Value, ast.Call], None]] = {}
         #: What a function does, by its dotted name: None where it does what its arguments alone tell.
         self.functions: dict[str, Callable[[Interpreter, Args, Keywords, ast.AST], Value | None]] = {}
         #: What a function does that plays a role in the table of torch, or in that of the frameworks.

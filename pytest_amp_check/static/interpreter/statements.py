@@ -143,6 +143,7 @@ def _delete(at: Interpreter, node: ast.Delete) -> None:
 
 def _assert(at: Interpreter, node: ast.Assert) -> None:
     formula = condition(at, node.test)
+    _demanded(at, node.test)
     if not isinstance(formula, bool):
         yes, _ = branch(at, formula)
         at.state.cur = yes
@@ -221,6 +222,8 @@ def _if(at: Interpreter, node: ast.If) -> None:
         at.read(node.body)
         return
     formula = condition(at, node.test)
+    if any(_gives_up(part) for part in (*node.body, *node.orelse)):
+        _demanded(at, node.test)
     shim = is_version_guard(node.test) or _asks_for_a_version(at, node.test)
     at.state.shims += shim
     yes, no = fork(at, formula, lambda: at.read(node.body), lambda: at.read(node.orelse))
@@ -229,6 +232,20 @@ def _if(at: Interpreter, node: ast.If) -> None:
         # One arm came to its end: what follows stands under the other's condition.
         at.state.shims += shim
         at.state.path.append(formula if yes else negate(formula))
+
+
+def _gives_up(statement: ast.stmt) -> bool:
+    """Whether a statement ends the program: it raises, or exits."""
+    if isinstance(statement, ast.Raise):
+        return True
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and chain(call.func) in ("sys.exit", "exit", "quit", "os._exit")
+
+
+def _demanded(at: Interpreter, test: ast.expr) -> None:
+    """A test was asked without which the program does not go on."""
+    for listener in at.handlers.demanded:
+        listener(at, test)
 
 
 def _asks_for_a_version(at: Interpreter, test: ast.expr) -> bool:

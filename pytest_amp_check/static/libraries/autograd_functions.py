@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ...protocol import events as e
 from ...protocol import surface
 from ...protocol.events import UNKNOWN
 from ...protocol.named import NamedTuple
-from ...protocol.words import chain
+from ...protocol.words import Words, chain
 from ..interpreter.classes import method_of, role_of
-from ..interpreter.dtypes import is_low
+from ..interpreter.dtypes import WEIGHTED, is_low
 from ..interpreter.imports import dotted_name, globals_of
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.tensors import computed, foreign_tensor, in_region
-from ..interpreter.values import Args, ClassValue, Ref, Value
+from ..interpreter.values import Args, ClassValue, Ref, Tensor, Value
 from ..project.module import Class, Function, Module
 from ..project.syntax import walk
 from .arguments import given_tensors
@@ -38,12 +38,13 @@ class Flaw(NamedTuple):
     """What a Function lacks: which fault that is, and the method to blame.
 
     ``mixed`` are the inputs of its forward, by position, of which one that is float32 makes backward raise; None where
-    nothing about them matters.
+    nothing about them matters. ``call`` is what code outside of torch is given them by.
     """
 
     how: str
     method: Function
     mixed: frozenset[int] | None = None
+    call: ast.Call | None = None
 
 
 def custom_functions(at: Interpreter) -> None:
@@ -53,9 +54,11 @@ def custom_functions(at: Interpreter) -> None:
     own = [cls for cls in at.module.classes.values() if role_of(at, cls) == surface.AUTOGRAD_FUNCTION]
     flaws = {cls.name: (cls, flaw) for cls in own if (flaw := _flaw(at, cls)) is not None}
     weighed = {name for name, (_, flaw) in flaws.items() if flaw.mixed is not None}
-    given = dict(_given_weights(at, weighed)) if weighed and "autocast" in at.module.identifiers else {}
+    asked = weighed if "autocast" in at.module.identifiers else set()
+    given, computed_low = dict(_given(at, asked, _is_weight)), dict(_given(at, asked, _is_product))
     for name, (cls, flaw) in flaws.items():
-        if flaw.mixed is None or flaw.mixed & given.get(name, frozenset()):
+        weights = (computed_low if flaw.how == "foreign-output" else given).get(name, frozenset())
+        if flaw.mixed is None or (flaw.mixed & weights and (flaw.how != "foreign" or flaw.mixed - weights)):
             _tell(at, cls, flaw)
 
 
@@ -64,17 +67,20 @@ def _applied(at: Interpreter, cls: Class, args: Args) -> None:
     if not in_region(at) or at.state.no_grad:
         return
     flaw = _flaw(at, cls)
-    if flaw is not None and flaw.mixed is not None:
-        full = {place for place, value in enumerate(args) if _is_float32(value)}
-        if flaw.mixed & full:
-            _tell(at, cls, flaw)
+    if flaw is None or flaw.mixed is None:
+        return
+    full = {place for place, value in enumerate(args) if _is_float32(value)}
+    low = {place for place, value in enumerate(args) if isinstance(value, Tensor) and value.low}
+    wide = bool(flaw.mixed & full) if flaw.how != "foreign-output" else True
+    if wide and (flaw.call is None or flaw.mixed & low - full):
+        _tell(at, cls, flaw)
 
 
 def _tell(at: Interpreter, cls: Class, flaw: Flaw) -> None:
     outer, at.state.frame = at.state.frame, globals_of(at, flaw.method.module)
     site = at.site(flaw.method.node)
     at.state.frame = outer
-    names = {"function": cls.name}
+    names = {"function": cls.name, "call": Words(flaw.call.func) if flaw.call is not None else ""}
     at.emit_at(e.CUSTOM_FUNCTION, site, None, how=flaw.how, applied=flaw.mixed is not None, names=names)
 
 
@@ -86,13 +92,47 @@ def _flaw(at: Interpreter, cls: Class) -> Flaw | None:
     fwd, bwd = _devices(at, forward), _devices(at, backward)
     if fwd is None or bwd is None:
         return None
-    if bwd:
-        return _flaw_of_both(fwd, bwd, backward) if fwd else Flaw("backward-alone", backward)
-    if _speaks_of_dtypes(forward) or _speaks_of_dtypes(backward):
-        return None
-    mixed = _mixed_inputs(forward, backward)
+    if bwd and not fwd:
+        return Flaw("backward-alone", backward)
+    devices = _flaw_of_both(fwd, bwd, backward) if bwd else None
+    if devices is not None or _speaks_of_dtypes(forward) or _speaks_of_dtypes(backward):
+        return devices
+    mixed = _mixed_inputs(forward, backward) if not bwd else None
     how, method = ("forward-alone", backward) if fwd else ("undecorated", forward)
-    return Flaw(how, method, mixed) if mixed else None
+    return Flaw(how, method, mixed) if mixed else _flaw_of_foreign(at, forward)
+
+
+def _flaw_of_foreign(at: Interpreter, forward: Function) -> Flaw | None:
+    """What a forward lacks that gives its inputs, as they are, to code outside of torch: that takes one dtype.
+
+    It is given two of them, of which autocast may have made one low, or one beside a float32 tensor made here.
+    """
+    inputs = [parameter.arg for parameter in forward.parameters()[1:]]
+    stored = [name.id for name in all_of(forward.node, ast.Name) if isinstance(name.ctx, ast.Store)]
+    made = {
+        chain(assign.targets[0])
+        for assign in all_of(forward.node, ast.Assign)
+        if last_name(called(assign.value)) in FACTORIES and "dtype" not in keywords_of(assign.value)
+    }
+    for call in all_of(forward.node, ast.Call):
+        if not _is_foreign(at, forward, call):
+            continue
+        given = [chain(argument) for argument in call.args]
+        places = frozenset(inputs.index(name) for name in given if name in inputs and name not in stored)
+        if made.intersection(given) - {None} and places:
+            return Flaw("foreign-output", forward, places, call)
+        if len(places) > 1:
+            return Flaw("foreign", forward, places, call)
+    return None
+
+
+def _is_foreign(at: Interpreter, forward: Function, call: ast.Call) -> bool:
+    """Whether a call is one of a function of a package outside of the project that is not torch."""
+    root = (chain(call.func) or "").partition(".")[0]
+    if root not in forward.module.imports:
+        return False
+    named = _named_at(at, forward, call.func)
+    return not named.startswith(("torch.nn", "torch.autograd", "math.", "numpy.")) and not surface.known(named)
 
 
 def _flaw_of_both(fwd: list[str], bwd: list[str], backward: Function) -> Flaw | None:
@@ -122,16 +162,18 @@ def _devices(at: Interpreter, method: Function) -> list[str] | None:
     return found
 
 
-def _given_weights(at: Interpreter, names: set[str]) -> Iterator[tuple[str, frozenset[int]]]:
-    """Functions that methods of modules apply to parameters of the module, with the places of these."""
-    for method in at.module.functions.values():
+def _given(
+    at: Interpreter, names: set[str], asked: Callable[[Interpreter, ast.expr, Function, Class], bool]
+) -> Iterator[tuple[str, frozenset[int]]]:
+    """Functions that methods of modules apply to what is asked for, with the places of that."""
+    for method in at.module.functions.values() if names else ():
         owner = method.cls
         if owner is None or method.name == "__init__" or _enters_autocast(method):
             continue
         for call in all_of(method.node, ast.Call):
             name, _, last = (chain(call.func) or "").rpartition(".")
             if last == "apply" and name in names:
-                places = {i for i, arg in enumerate(call.args) if _is_weight(at, arg, method, owner)}
+                places = {i for i, arg in enumerate(call.args) if asked(at, arg, method, owner)}
                 if places and not _speaks_of_dtypes(method):
                     yield name, frozenset(places)
 
@@ -156,6 +198,14 @@ def _is_weight(at: Interpreter, argument: ast.expr, method: Function, owner: Cla
         return False
     values = [value for _, value in owner.assigned.get(name, ())]
     return bool(values) and all(_is_parameter(at, value, method) for value in values)
+
+
+def _is_product(at: Interpreter, argument: ast.expr, method: Function, owner: Class) -> bool:
+    """Whether an argument is what a layer of the class gives that autocast runs in low precision."""
+    layer = called(argument)
+    head, _, name = ((chain(layer) if layer is not None else None) or "").partition(".")
+    values = [value for _, value in owner.assigned.get(name, ())] if head == _context(method) else []
+    return bool(values) and all(last_name(called(value)) in WEIGHTED for value in values)
 
 
 def _is_parameter(at: Interpreter, value: ast.expr, method: Function) -> bool:

@@ -32,9 +32,9 @@ HOOKS = frozenset(
     "register_hook register_post_accumulate_grad_hook register_step_pre_hook register_comm_hook "
     "register_full_backward_hook register_full_backward_pre_hook".split()
 )
-READS = frozenset("norm abs mean max min std pow sum square histc isnan isinf isfinite".split())
-#: What asks where gradients are not finite, which is the same at every scale.
-SCALE_FREE = frozenset("isnan isinf isfinite".split())
+#: Methods and functions that ask whether something is finite, which a loss scale changes nothing about.
+FINITE = frozenset(("isnan", "isinf", "isfinite"))
+READS = frozenset("norm abs mean max min std pow sum square histc".split())
 
 
 def rate_divided(at: Interpreter, params: Params) -> None:
@@ -80,7 +80,7 @@ def _grad_method(at: Interpreter, grad: Grad, name: str, args: Args, keywords: K
         return grad
     if name in ("detach_", "detach", "clone", "data", "float", "to", "cpu", "flatten", "view", "reshape"):
         return grad
-    if name in READS:
+    if name in READS or name in FINITE:
         return read_grad(at, grad, node, name)
     return at.fresh(node, name)
 
@@ -131,12 +131,14 @@ def _owner_name(at: Interpreter, owners: tuple[int, ...] | None) -> dict[str, ob
 
 def read_grad(at: Interpreter, grad: Grad, node: ast.AST, name: str) -> Value:
     """A number computed from gradients; dividing it by the scale puts the reading right."""
-    reading = grad_used(at, grad, node)
+    if name.rpartition(".")[2] in FINITE:
+        owners = owners_of(at, grad.params)
+        reading = at.emit(e.GRAD_CHECK, node, owners=owners, raises=False, names={"call": wording(node)})
+    else:
+        reading = grad_used(at, grad, node)
     made = at.fresh(node, name)
     if reading is not None:
         made.readings = (reading,)
-        if name.rpartition(".")[2] in SCALE_FREE:
-            undo(made.readings)
     return made
 
 
@@ -236,6 +238,10 @@ def _parameter_written(at: Interpreter, receiver: Params, name: str, value: Valu
         grad_written(at, Grad(receiver), value, target)
     elif name == "data":
         at.emit(e.PARAM_WRITE, target)
+    elif name == "requires_grad" and literal(value) is False:
+        # All of them, or some: what is left is nobody's to say.
+        for key in receiver.modules or ():
+            at.program.things[key].facts["partly_frozen"] = True
     return name in ("grad", "data")
 
 

@@ -14,13 +14,13 @@ from ..interpreter.classes import bases_of
 from ..interpreter.conditions import Formula
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import Handlers, Interpreter
-from ..interpreter.values import NONE, Args, Engine, Instance, Keywords, Mapping, Params, Ref, Value
+from ..interpreter.values import NONE, Args, Engine, Instance, Keywords, Mapping, Params, Ref, Sequence, Value
 from ..interpreter.wording import wording
 from ..project.module import Class, Function, Module
 from .frameworks import describe, divided_twice, engine_method, optimizers_in, used_engine
 from .gradients import clip
 from .losses import as_loss
-from .written import all_of, constant, keywords_of, last_name
+from .written import all_of, constant, elements, keywords_of, last_name
 
 #: Methods that a Trainer runs under autocast.
 STEPS = frozenset({"training_step", "validation_step", "test_step", "predict_step"})
@@ -157,10 +157,27 @@ def _manual(at: Interpreter, receiver: Instance, node: ast.AST) -> Engine:
 
 
 def _optimizers(at: Interpreter, receiver: Instance, node: ast.AST) -> Value:
-    """The one optimizer that ``self.optimizers()`` gives, or what stands for several."""
-    thing = at.thing(("optimizers of", receiver.cls.node), "optimizer", "", at.site(node))
-    at.emit(e.OPTIMIZER_NEW, node, thing.key, found=True)
-    return Ref(thing)
+    """What ``self.optimizers()`` gives: an optimizer for each name that it is unpacked to, or one for all of them."""
+    names = _unpacked_to(at, node)
+    engine = _manual(at, receiver, node) if _is_manual(at, receiver.cls) else None
+    made: list[Value] = []
+    for place, name in enumerate(names or [""]):
+        thing = at.thing(("optimizers of", receiver.cls.node, place, len(names)), "optimizer", name, at.site(node))
+        at.emit(e.OPTIMIZER_NEW, node, thing.key, found=True)
+        if engine is not None:
+            thing.facts["engine"] = (engine, frozenset(at.guards()))
+        made.append(Ref(thing))
+    return Sequence(made) if names else made[0]
+
+
+def _unpacked_to(at: Interpreter, node: ast.AST) -> list[str]:
+    """The names to which the function being read unpacks what a call gives, none where it does not."""
+    function = at.state.frame.function
+    for assign in all_of(function.node, ast.Assign) if function is not None else ():
+        if assign.value is node and len(assign.targets) == 1:
+            targets = elements(assign.targets[0])
+            return [last_name(target) for target in targets] if all(map(last_name, targets)) else []
+    return []
 
 
 def register(handlers: Handlers) -> None:

@@ -250,6 +250,12 @@ def fill(at: Interpreter, value: Value | None, tensor: Tensor, words: object, no
     at.emit(e.FILL, node, value=float(number), eligible=eligible, guessed=not tensor.low, names=names)
 
 
+def _item_written(at: Interpreter, receiver: Value, index: Value, target: ast.Subscript, value: Value) -> None:
+    """A number is written into some places of a tensor."""
+    if isinstance(receiver, Tensor):
+        fill(at, value, receiver, Words(target.value), target)
+
+
 def whole(at: Interpreter, keys: frozenset[int]) -> frozenset[int]:
     """Modules with the modules that are parts of them."""
     whole, todo = set(keys), list(keys)
@@ -492,3 +498,4 @@ def register(handlers: Handlers) -> None:
     handlers.methods["tensor"] = _tensor_method
     handlers.attributes["tensor"] = _tensor_attribute
     handlers.operators.append(loss_arithmetic)
+    handlers.item_written.append(_item_written)

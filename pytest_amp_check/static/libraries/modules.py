@@ -41,6 +41,7 @@ from ..interpreter.values import (
 from ..interpreter.wording import receiver_words, wording
 from ..project.module import Function
 from .arguments import bind, each_item, first_of, given_tensors, literal, name_of, ref_of, thing_of
+from .born_low import born
 from .checkpoints import state_of
 from .gradients import HOOKS, clip, rate_divided
 from .losses import owners_of, whole
@@ -90,16 +91,23 @@ def forward(at: Interpreter, thing: Thing, args: Args, keywords: Keywords, node:
     made.callees = earlier.callees | itself
     made.matmul = True
     mark_region(at, made)
+    computes_in = {part.facts["computes_in"] for part in _parts_of(at, thing) if "computes_in" in part.facts}
+    if computes_in and made.autocast == "out":
+        made.dtypes |= computes_in
     made.in_region = False
     if earlier.autocast in ("in", "unknown"):
         made.autocast = where({made.autocast, earlier.autocast})
     return made
 
 
+def _parts_of(at: Interpreter, thing: Thing) -> list[Thing]:
+    """A module with the modules that are parts of it."""
+    return [at.program.things[key] for key in whole(at, frozenset((thing.key,)))]
+
+
 def _asked_of(at: Interpreter, thing: Thing, *, read: bool) -> frozenset[str]:
     """What is to be asked whether running a module enters autocast: nothing, where that is known not to."""
-    parts = [at.program.things[key] for key in whole(at, frozenset((thing.key,)))]
-    if any(part.facts.get("casts") for part in parts):
+    if any(part.facts.get("casts") for part in _parts_of(at, thing)):
         return CASTS
     return frozenset() if read else frozenset({FORWARD})
 
@@ -210,6 +218,12 @@ def _requires_grad(at: Interpreter, asked: _Asked) -> Value:
     return asked.receiver
 
 
+def _add_adapter(at: Interpreter, asked: _Asked) -> Value:
+    """Adapters are trained in the place of what they are added to."""
+    asked.thing.facts["frozen"] = True
+    return NONE
+
+
 def _compile(at: Interpreter, asked: _Asked) -> Value:
     asked.thing.facts["compiled"] = True
     return NONE
@@ -238,6 +252,7 @@ _METHODS: dict[str, Method] = {
     "bfloat16": _casting("bfloat16"),
     "to": _to,
     "requires_grad_": _requires_grad,
+    "add_adapter": _add_adapter,
     "compile": _compile,
     "load_state_dict": _load_state_dict,
     "state_dict": lambda at, asked: state_of(at, asked.receiver, asked.node),
@@ -256,7 +271,7 @@ def _cast(at: Interpreter, thing: Thing, dtype: str, node: ast.AST) -> None:
     at.emit(e.MODULE_CAST, node, thing.key, dtype=dtype, names=names)
 
 
-def torch_module(at: Interpreter, name: str, args: Args, node: ast.AST) -> Value:
+def torch_module(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     held = args[0].items if len(args) == 1 and isinstance(args[0], Sequence) else args
     parts = [v for v in held if isinstance(v, (Ref, Instance))]
     thing = at.thing(("module", at.place_key(node)), "module", "", at.site(node))
@@ -269,6 +284,9 @@ def torch_module(at: Interpreter, name: str, args: Args, node: ast.AST) -> Value
         parameter=kind == "Parameter" and all(value.full for value in args),
         wide=kind == "Parameter" and _has_dimensions(node),
     )
+    dtype = surface.DTYPES.get(name_of(keywords.get("dtype")), "")
+    if dtype in ("float16", "bfloat16"):
+        born(at, thing, dtype, node)
     ordered = kind in ("Sequential", "ModuleList") and len(parts) == len(held)
     return Container(thing, held) if ordered else Ref(thing)
 
@@ -296,12 +314,27 @@ def mark_wrapped(at: Interpreter, thing: Thing, entry: surface.Entry, args: Args
     wraps = entry.facts.get("wraps")
     if wraps is None:
         return
-    if keywords.keys() & {"mixed_precision", "mp_policy"}:
+    policy = keywords.get("mp_policy") or keywords.get("mixed_precision")
+    if policy is not None:
         thing.facts["casts"] = True
+        if isinstance(policy, Opaque) and policy.key in at.of_file(Policies):
+            thing.facts["computes_in"] = at.of_file(Policies)[policy.key]
     strategy = keywords.get("sharding_strategy") or (args[2] if len(args) > 2 else None)
     if wraps == "fsdp1" and name_of(strategy).endswith(".NO_SHARD"):
         wraps = "whole"
     thing.facts.setdefault("wrapped", {}).setdefault(wraps, frozenset(at.guards()))
+
+
+class Policies(dict[int, str]):
+    """The dtype in which modules compute that are sharded with a policy, by the key of what stands for that."""
+
+
+def _policy(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    made = at.fresh(node, "policy")
+    dtype = surface.DTYPES.get(name_of(first_of(args, keywords, "param_dtype")))
+    if dtype is not None:
+        at.of_file(Policies)[made.key] = dtype
+    return made
 
 
 def _script(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -383,6 +416,11 @@ def register(handlers: Handlers) -> None:
     handlers.calls["module instance"] = _call_object
     handlers.methods.update({"module": module_method, "loss": module_method})
     handlers.attributes["module"] = _module_attribute
+    handlers.functions.update(
+        dict.fromkeys(
+            (f"torch.distributed.fsdp.{name}" for name in ("MixedPrecision", "MixedPrecisionPolicy")), _policy
+        )
+    )
     handlers.roles.update(
         {
             surface.WRAP_MODULE: wrap_module,

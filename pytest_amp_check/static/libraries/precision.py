@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 
 from ...protocol import events as e
-from ...protocol import surface
+from ...protocol import kernels, surface
 from ...protocol.events import Event, Thing
 from ...protocol.named import NamedTuple
 from ...protocol.words import Words, chain
@@ -47,6 +47,7 @@ from ..interpreter.expressions import attribute
 from ..interpreter.imports import look_up
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.values import Named, Value
+from ..project.module import is_product
 from ..project.syntax import alike
 from .arguments import literal, ref_of
 from .written import (
@@ -87,8 +88,13 @@ _WRITES = {
 _ADDING = frozenset(("addmm_", "baddbmm_", "addbmm_", "addmv_"))
 #: Matmuls whose ``out=`` must have the dtype of what they compute.
 _WITH_OUT = frozenset(("mm", "matmul", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv"))
+#: Builtins that give a number.
+_NUMBERS = frozenset(("len", "int", "float"))
 #: Give one number where they are not given over what to reduce.
 _REDUCTIONS = frozenset("mean sum max min amax amin std var norm prod median logsumexp".split())
+_CLAMPS = frozenset(("clamp", "clip", "clamp_min", "clamp_max"))
+#: What is closer to one than these is one in float16, and in bfloat16: half a unit of their last place below one.
+_ONES = (1 - 2.0**-12, 1 - 2.0**-9)
 _BOUNDED = frozenset("sigmoid softmax tanh normalize sin cos hardsigmoid erf cosine_similarity".split())
 _DTYPES = frozenset(("float16", "bfloat16"))
 #: Methods that cast, and to which dtype: "" where that is among what they are given.
@@ -203,6 +209,8 @@ def _fact_of(at: Interpreter, node: ast.expr) -> Fact:
 
 
 def _annotated_subscript(at: Interpreter, node: ast.Subscript, value: Value) -> Value:
+    if last_name(node.value) == "shape":
+        return value.knowing(A_NUMBER)
     held = at.values.get(node.value)
     if held is None or held.kind not in ("unknown", "tensor"):
         return value
@@ -232,7 +240,27 @@ def _annotated_binary(at: Interpreter, node: ast.BinOp, value: Value) -> Value:
     elif kind is ast.Div:
         _epsilons(at, node.right, divides=True)
     sides = (node.left, node.right)
+    if kind in (ast.Mult, ast.Div):
+        _scaled_late(at, node, *(sides if is_product(node.left) else reversed(sides)))
     return value.knowing(_arithmetic(at, kind, _fact(at, node.left), _fact(at, node.right), node, sides))
+
+
+#: What turns the second factor of a product of queries and keys around, in a batch; similarities of two lists use T.
+_TURNS = frozenset("transpose permute mT swapaxes adjoint".split())
+
+
+def _scaled_late(at: Interpreter, node: ast.BinOp, product: ast.expr, by: ast.expr) -> None:
+    """A product of queries and keys in float16 that is scaled as a whole, where it may have overflowed."""
+    fact = _fact(at, product)
+    if not is_product(product) or not (fact.underflows and REGION in fact.traits) or _is_tensor(_fact(at, by)):
+        return
+    if isinstance(product, ast.BinOp):
+        factors = [product.left, product.right]
+    else:
+        factors = [part for part in (receiver(product), *getattr(product, "args", ())) if part is not None]
+    turned = any(last_name(called(factor) or factor) in _TURNS for factor in factors)
+    if turned or (isinstance(product, ast.Call) and last_name(product.func) == "einsum"):
+        _emit(at, e.LATE_SCALE, node, fact, names={"call": Words(node, 60), "product": Words(product, 60)})
 
 
 def _arithmetic(
@@ -294,15 +322,27 @@ def _called(at: Interpreter, node: ast.Call) -> Fact | None:
 def _function(at: Interpreter, dotted: str, args: list[Fact], keywords: dict[str, Fact], node: ast.Call) -> Fact:
     """What a function makes of what it is given, if it is one of torch."""
     space, _, last = dotted.rpartition(".")
+    if dotted in _NUMBERS or space == "math":
+        return A_NUMBER
+    if last in kernels.ATTENTION:
+        return _attended(at, args[:3], node)
     if not dotted.startswith("torch.") or dotted.startswith(("torch.nn.utils", "torch.distributed")):
         return NOTHING
     op = _Op(last, args[0] if args else keywords.get("input", NOTHING), args, keywords, node, node.args[1:])
-    if space in ("torch", "torch.special", "torch.linalg"):
+    if space in ("torch", "torch.special", "torch.linalg", "torch.fft"):
         if last in _CONSTRUCTORS or last.endswith("_like"):
             return _constructed(at, op)
     elif not dotted.startswith("torch.nn.functional."):
         return NOTHING
     return _op(at, op)
+
+
+def _attended(at: Interpreter, given: list[Fact], node: ast.Call) -> Fact:
+    """Attention of another package, which is given query, key and value."""
+    low = next(filter(_is_low_of_region, given), None)
+    if low is not None and any(fact.dtype == "float32" for fact in given):
+        _emit(at, e.DTYPE_CLASH, node, low, how="attention", names={"call": Words(node, 60)})
+    return given[-1] if given else NOTHING
 
 
 def _method(at: Interpreter, op: _Op) -> Fact | None:
@@ -323,7 +363,7 @@ def _dotted(at: Interpreter, func: ast.expr) -> str | None:
     if isinstance(func, ast.Name):
         value = look_up(at, func.id)
         if value is None:
-            return surface.BARE.get(func.id)
+            return func.id if func.id in _NUMBERS else surface.BARE.get(func.id)
         return value.name if isinstance(value, Named) else None
     if isinstance(func, ast.Attribute):
         head = _dotted(at, func.value)
@@ -393,6 +433,8 @@ class _Op(NamedTuple):
 
 def _op(at: Interpreter, op: _Op) -> Fact:
     """What an op makes of what it is given."""
+    if op.name in kernels.NAMES:
+        _refused(at, op)
     act = _OPS.get(op.name)
     made = act(at, op) if act is not None else None
     if made is not None:
@@ -404,6 +446,23 @@ def _op(at: Interpreter, op: _Op) -> Fact:
     act = _ELEMENTWISE.get(op.name)
     made = act(at, op) if act is not None else None
     return _elementwise(at, op) if made is None else made
+
+
+def _refused(at: Interpreter, op: _Op) -> None:
+    """An op that may have no kernel for the dtype that it is given, or that a region makes on the way."""
+    state = _state(at)
+    how = kernels.refusal(op.name, op.first.dtype, state.device)
+    low = op.first if op.first.low else Fact(state.dtype) if how == kernels.INNER and state.how == "on" else NOTHING
+    if not how or not low.low or (how == kernels.LENGTHS and _has_length(op.node)):
+        return
+    _emit(at, e.LOW_OP, op.node, low, how=how, names={"call": Words(op.node, 60)})
+
+
+def _has_length(node: ast.Call) -> bool:
+    """Whether a transform is asked for a length that is a power of two, or for one that is not known."""
+    asked = keywords_of(node).get("n", node.args[1] if len(node.args) > 1 else None)
+    length = constant(asked)
+    return asked is not None and not (isinstance(length, int) and length & (length - 1))
 
 
 def _numpy(at: Interpreter, op: _Op) -> Fact:
@@ -447,7 +506,7 @@ def _operated(at: Interpreter, op: _Op) -> Fact | None:
 
 def _elementwise(at: Interpreter, op: _Op) -> Fact:
     first = op.first
-    if first.underflows and op.plain in ("clamp", "clip", "clamp_min"):
+    if first.low and op.plain in _CLAMPS:
         _clamped(at, op)
     if "dtype" in op.keywords:
         return Fact(_named_dtype(at, op.node))
@@ -658,6 +717,27 @@ def _epsilon(at: Interpreter, fact: Fact, node: ast.expr, place: ast.AST, *, div
 
 
 def _clamped(at: Interpreter, op: _Op) -> None:
+    """A tensor of low precision is bounded by numbers that its dtype may not have."""
+    given = keywords_of(op.node)
+    for bound in (*op.rest[:2], *(given[name] for name in ("min", "max") if name in given)):
+        number = literal(at.values.get(bound))
+        if isinstance(number, (int, float)) and surface.FLOAT16_MAX < abs(number) < float("inf"):
+            names: dict[str, object] = {
+                "call": Words(op.node, 60),
+                "tensor": Words(receiver(op.node) or op.node.args[0]),
+            }
+            if op.first.dtype == "float16" and GUESS not in op.first.traits:
+                at.emit(e.FILL, op.node, value=float(number), eligible=True, bound=True, names=names)
+    upper = op.rest[0] if op.plain == "clamp_max" and op.rest else given.get("max", op.rest[1] if op.rest[1:] else None)
+    number = literal(at.values.get(upper)) if upper is not None else None
+    if upper is not None and isinstance(number, float) and _ONES[op.first.dtype == "bfloat16"] < number < 1:
+        names = {"sum": Words(op.node, 60), "epsilon": Words(upper)}
+        _emit(at, e.EPSILON, op.node, op.first, value=number, how="to-one", divides=False, names=names)
+    if op.first.underflows and op.plain != "clamp_max":
+        _clamped_from_zero(at, op)
+
+
+def _clamped_from_zero(at: Interpreter, op: _Op) -> None:
     bound = keywords_of(op.node).get("min", op.rest[0] if op.rest else None)
     number = _small(at, bound) if bound is not None else None
     if bound is not None and number is not None:

@@ -97,7 +97,7 @@ def _of_family(at: Interpreter, name: str, args: Args, keywords: Keywords, node:
         return iterate(at, args, keywords, node) or structural(at, "call", tuple(args), wording(node), "iter")
     if name.startswith("torch.optim.lr_scheduler."):
         return _scheduler(at, args, keywords, node)
-    return torch_module(at, name, args, node) if _is_module(name) else None
+    return torch_module(at, name, args, keywords, node) if _is_module(name) else None
 
 
 def _is_module(name: str) -> bool:

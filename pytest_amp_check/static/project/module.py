@@ -19,10 +19,12 @@ _NUMBERS = frozenset((int, float))
 HIGHEST = 65504
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
-#: Stand in for what is no identifier: a remainder or a counter, a number that float16 cannot hold, and one that it
-#: holds as zero, or with few digits.
+#: Stand in for what is no identifier: a remainder or a counter, a number that float16 cannot hold, one that is assigned
+#: to items, a product of matrices that is scaled, and a number that float16 holds as zero, or with few digits.
 COUNTING = "%"
 LARGE_NUMBER = "#"
+FILLING = "="
+SCALING = "@"
 SMALL_NUMBER = "~"
 
 
@@ -363,6 +365,8 @@ class Module:
         value = node.value
         sources = [value.func, *value.args] if isinstance(value, ast.Call) else [value]
         words = set(filter(None, map(tail, sources)))
+        if _is_large(value) and any(isinstance(target, ast.Subscript) for target in node.targets):
+            scope.words.add(FILLING)
         for target in node.targets:
             if words and isinstance(target, ast.Name):
                 self.aliases.setdefault(target.id, set()).update(words)
@@ -370,6 +374,8 @@ class Module:
     def _note_counting(self, node: ast.AugAssign | ast.BinOp, scope: _Scope) -> None:
         if isinstance(node, ast.AugAssign) or isinstance(node.op, ast.Mod):
             scope.words.add(COUNTING)
+        elif type(node.op) in (ast.Mult, ast.Div) and (is_product(node.left) or is_product(node.right)):
+            scope.words.add(SCALING)
 
     def _note_handler(self, node: ast.ExceptHandler, scope: _Scope) -> None:
         if catches_import(node):
@@ -437,6 +443,20 @@ _NOTES: dict[type[ast.AST], Callable[[Module, Any, _Scope], None]] = {
     ast.Yield: Module._note_yield,
     ast.YieldFrom: Module._note_yield,
 }
+
+
+def is_product(node: ast.expr) -> bool:
+    """Whether an expression is a product of matrices."""
+    if isinstance(node, ast.BinOp):
+        return type(node.op) is ast.MatMult
+    return isinstance(node, ast.Call) and tail(node.func) in ("matmul", "bmm", "einsum")
+
+
+def _is_large(node: ast.expr) -> bool:
+    """Whether a number is written that float16 cannot hold."""
+    number = node.operand if isinstance(node, ast.UnaryOp) else node
+    value = number.value if isinstance(number, ast.Constant) else None
+    return isinstance(value, (int, float)) and value > HIGHEST
 
 
 def _telling(number: float) -> tuple[str, ...]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from ...protocol import kernels
 from ...protocol.frameworks import FRAMEWORKS
 from ..sources.patterns import Code
-from .module import COUNTING, LARGE_NUMBER, SMALL_NUMBER, Function, Module
+from .module import COUNTING, FILLING, LARGE_NUMBER, SCALING, SMALL_NUMBER, Function, Module
 
 #: Identifiers that make a function worth following from a caller: whoever uses none of them, and names nobody who does,
 #: does nothing that the protocol knows.
@@ -25,9 +26,9 @@ WORDS = frozenset(
     "update_params optim_context FullyShardedDataParallel register_comm_hook register_ddp_comm_hook "
     "make_graphed_callables Thread ThreadPool ThreadPoolExecutor Checkpoint ModelCheckpoint "
     "setup_common_training_handlers create_supervised_trainer".split()
-)
+) | {FILLING}
 #: Those that are worth following in a file that does not train: what may open a region, and what must not run in it.
-CONTEXTS = frozenset("autocast binary_cross_entropy BCELoss masked_fill masked_fill_".split())
+CONTEXTS = frozenset("autocast binary_cross_entropy BCELoss masked_fill masked_fill_".split()) | {FILLING}
 #: Identifiers one of which a file that trains has.
 TRAINING = frozenset(
     {"GradScaler", "ShardedGradScaler", "backward", "unscale_", "zero_grad", "manual_backward", "update_params"}
@@ -54,7 +55,7 @@ CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_"})
 SPOILT = frozenset(
     "autocast log log2 log10 log1p var square arange numpy index_add_ index_copy_ scatter_ scatter_add_ index_add "
     "masked_scatter_ index_put_ addmm_ baddbmm_ addbmm_ addmv_".split()
-)
+).union(kernels.NAMES, kernels.ATTENTION, {SCALING})
 
 #: Frameworks whose scalers, optimizers and losses are called as torch's are.
 OTHER_FRAMEWORKS = frozenset({"paddle", "mindspore", "oneflow", "jittor", "tensorflow", "jax", "mxnet"})
@@ -71,12 +72,14 @@ _BITS = {
     "ShardedGradScaler": _AMP,
     "unscale_": _AMP,
     "fp16_compress_hook": _AMP,
+    **dict.fromkeys(("MixedPrecision", "MixedPrecisionPolicy"), _AMP),
     "fp16_compress_wrapper": _AMP,
     "FP16_COMPRESS": _AMP,
     "backward": _BACKWARD,
     "step": _STEP,
     COUNTING: _COUNTS,
     LARGE_NUMBER: _LARGE,
+    FILLING: _FILLS,
     **dict.fromkeys(("masked_fill", "masked_fill_", "index_fill", "full_like", "where"), _FILLS),
     **dict.fromkeys(("half", "bfloat16", "float16"), _CASTS),
     **dict.fromkeys(("custom_fwd", "custom_bwd", "clip_grad_norm"), _OLD),
@@ -139,7 +142,7 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     scaling = {function.cls for function in does if trains and does[function] & _AMP} - {None}
     for function in module.functions.values():
         part = does[function] & (_BACKWARD | _STEP) or not function.words.isdisjoint(CLIPS)
-        function.strong = _may_fault(does[function]) or _is_run_by_a_trainer(module, function)
+        function.strong = _may_fault(does[function]) or _is_run_by_a_trainer(module, function, does[function])
         function.beside = function.cls in scaling and bool(part)
         function.saves = function.words >= _SAVING
         function.fragile = small or not SPOILT.isdisjoint(function.words) or function.cls in keeping
@@ -178,10 +181,18 @@ def _leave_words(module: Module, words: frozenset[str], contexts: frozenset[str]
         cls.contexts = (names & contexts).union(*(m.contexts for m in cls.methods.values()))
 
 
-def _is_run_by_a_trainer(module: Module, function: Function) -> bool:
-    """Whether a function is a step of a LightningModule that may compute a banned loss, or divides what it returns."""
+def _is_run_by_a_trainer(module: Module, function: Function, does: int) -> bool:
+    """Whether a Trainer runs a function that may make a mistake by itself.
+
+    It is the step of a LightningModule that may compute a banned loss, divides what it returns or optimizes by hand; or
+    the loss of Hugging Face's, which is given the model and may cast it.
+    """
+    if function.cls is not None and function.name == "compute_loss" and does & _CASTS:
+        return True
     if function.cls is None or not function.name.endswith("_step") or "LightningModule" not in module.identifiers:
         return False
+    if does & (_BACKWARD | _STEP) == _BACKWARD | _STEP:
+        return True  # it optimizes by hand
     banned = any(method.words & BANNED for method in function.cls.methods.values())
     return banned or "accumulate_grad_batches" in module.text
 

@@ -14,6 +14,11 @@ from ...protocol import rules
 #: A Trainer of Lightning that trains in float16 with a scaler.
 _LIGHTNING16 = rb"precision\s*=\s*[\"']?16(?!-true)"
 
+#: A layer or a pretrained model is made in low precision.
+_LOW_DTYPE = (
+    rb"(?:from_pretrained|nn\.[A-Z]\w*)\((?:[^()]|\([^()]*\)){0,300}?dtype\s*=\s*[\"']?(?:torch\.)?(?:half|b?float16)"
+)
+
 #: An optimizer loads a state, or one is taken out of a checkpoint: ``opt_g.load_state_dict``, ``state["optimizer"]``.
 _RESUMES = rb"(?i)opt\w*(?:\[[^\]\n]*\])?\.load_state_dict|[\"']\w*optim\w*[\"']\s*[\])]"
 
@@ -96,9 +101,15 @@ class Code:
         data = self.data
         if self.words.isdisjoint((b"half", b"float16")):
             return False
-        if not (b".step(" in self.words or re.search(rb"optim(?!\w)", data)):
+        if b"Trainer" in self.words and b"transformers" in data:
+            trained = True
+        else:
+            trained = b"parameters(" in self.words and (
+                b".step(" in self.words or re.search(rb"optim(?!\w)", data) is not None
+            )
+        if not trained:
             return False
-        if b".half(" in data or b".bfloat16(" in data:
+        if b".half(" in data or b".bfloat16(" in data or re.search(_LOW_DTYPE, data):
             return True
         return any(re.search(name + rb"\([^)]{0,200}?(?:half|float16|dtype)", data) for name in (rb"\.to", rb"\.type"))
 
@@ -246,12 +257,16 @@ _LARGE = (
 )
 _SIGN = rb"\s*(?:float\()?[-'\"( ]*"
 _FILLING = (b"masked_fill", b"index_fill", b"full_like", b".fill_(", b"where(")
+#: What stands before a number that is assigned to items.
+_ITEMS = b"] = "
 #: Brackets, two levels deep.
 _ARGUMENTS = rb"\((?:[^()#]|\((?:[^()#]|\([^()#]*\))*\)){0,400}\)"
 
 
 def _fills(data: bytes) -> bool:
     """Whether a tensor is filled with a number that float16 cannot hold, in place or by a name of this file."""
+    if _ITEMS in data and re.search(rb"\] = -?" + _LARGE, data) is not None:
+        return True
     words = [word for word in _FILLING if word in data]
     if not words:
         return False
@@ -289,9 +304,9 @@ LOOKS: dict[str, tuple[tuple[bytes, ...], Callable[[Code], bool]]] = {
     "autocast": ((b"autocast",), lambda code: _autocast(code.data)),
     "scaler": ((b"cale",), lambda code: _scaler(code.data)),
     "clip_grad_norm": ((b"clip_grad",), _old_clip),
-    "low-precision weights": ((b"parameters(",), Code.casts),
+    "low-precision weights": ((b"parameters(", b"Trainer"), Code.casts),
     # Wrong where any file of the tree trains in float16.
-    "large fill": ((b"fill", b"where(", b"full_like"), lambda code: _fills(code.data)),
+    "large fill": ((b"fill", b"where(", b"full_like", _ITEMS), lambda code: _fills(code.data)),
     "suppression": ((b"amp:", b"AMP"), _suppresses),
 }
 #: What rules need that is there where all of these words are.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...events import AUTOCAST_ENTER, BACKWARD, CUSTOM_FUNCTION, MODULE_CAST, Program
-from ...rule import ERROR, STATIC, WARNING, Fault, Rule, Verdicts
+from ...rule import ERROR, INFO, STATIC, WARNING, Fault, Rule, Verdicts
 
 
 def _custom_functions(program: Program) -> Verdicts:
@@ -44,12 +44,26 @@ RULE = Rule(
             "`custom_fwd` and `custom_bwd` of `{function}` name different device types, so its backward runs"
             " without the autocast of its forward: give both the same"
         ),
+        "function:foreign": Fault(
+            "`{function}` gives `{call}` inputs as autocast leaves them, low-precision ones beside float32 ones, which"
+            " code outside of torch seldom takes: decorate its `forward` with"
+            " `torch.amp.custom_fwd(cast_inputs=torch.float32)` and its `backward` with `torch.amp.custom_bwd`",
+            INFO,
+        ),
+        "function:foreign-output": Fault(
+            "`{function}` gives `{call}` an input that autocast may have made low-precision beside a float32 tensor"
+            " for the result, which code outside of torch seldom takes: decorate its `forward` with"
+            " `torch.amp.custom_fwd(cast_inputs=torch.float32)` and its `backward` with `torch.amp.custom_bwd`",
+            INFO,
+        ),
     },
     why="""\
 The forward of a custom Function runs in the autocast region that its caller stands in: a matmul gives a low-precision
 output and leaves its float32 inputs as they are. Its backward runs outside of the region, where nothing casts, and is
 given a low-precision gradient beside the float32 inputs that it has saved. `custom_fwd` takes note of the state in
-which forward runs, and `custom_bwd` runs backward in that state; each needs the other, for the same device type.
+which forward runs, and `custom_bwd` runs backward in that state; each needs the other, for the same device type. A
+C++ or CUDA op is on no list of autocast: it is given whatever dtypes its inputs have, which
+`cast_inputs=torch.float32` makes one.
 """,
     harm="""\
 Measured with `y = x.mm(w.t())` in a region of float16, with float32 `x` and `w`: without decorators, with `custom_fwd`

@@ -42,6 +42,10 @@ RULE = Rule(
             "`{call}` adds a product of {dtype} tensors to a float32 one in place, where autocast casts nothing,"
             " which raises RuntimeError: cast them with `.float()`, or add what `@` gives"
         ),
+        "clash:attention": Fault(
+            "`{call}` is given {dtype} and float32 tensors as query, key and value, which raises: cast what a norm has"
+            " made float32 back, with `.to(value.dtype)`"
+        ),
         "clash:mixed": Fault(
             "`{call}` joins float16 and bfloat16 tensors under autocast, which has no dtype for both and raises"
             " RuntimeError: cast one of them"
@@ -54,9 +58,10 @@ RULE = Rule(
     why="""\
 Autocast casts the inputs of the ops on its lists, and only inside of its regions. What leaves a region, or enters one
 that is switched off, keeps its dtype, and there a matmul or a convolution refuses a low-precision input with float32
-weights. Writes by index, in place, are on no list either: `index_add_`, `scatter_`, `index_put_` and `buffer[mask] = x`
-refuse a source of another dtype, inside a region as well, and so do `addmm_` and matmuls with `out=`. Additions,
-`where`, `cat` and slices promote or cast; only a `cat` of float16 and bfloat16 does not under the CPU's autocast.
+weights. Writes by index, in place, are on no list either: `index_add_`, `scatter_`, `index_put_` and `buffer[mask] =
+x` refuse a source of another dtype, inside a region as well, and so do `addmm_` and matmuls with `out=`. Additions,
+`where`, `cat` and slices promote or cast; attention of other packages (xformers, flash-attn) does not; only a `cat`
+of float16 and bfloat16 does not under the CPU's autocast.
 """,
     harm="""\
 A linear layer after the region: `RuntimeError: mat1 and mat2 must have the same dtype, but got BFloat16 and Float`. A

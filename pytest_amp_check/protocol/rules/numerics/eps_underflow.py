@@ -15,7 +15,12 @@ def _epsilon(event: Event, program: Program) -> Labels:
     value = facts["value"]
     doubt = facts["guessed"] or facts["dtype"] != "float16"
     values = {"value": f"{value:g}"}
-    if value <= _FLOAT16_ZERO:
+    if facts["how"] == "to-one":
+        doubt = facts["guessed"] or facts["dtype"] == "half"
+        dtype = "low-precision" if facts["dtype"] == "half" else facts["dtype"]
+        values = {"value": f"{value:.10g}", "dtype": dtype}
+        yield "epsilon:to-one", {**values, "severity": INFO} if doubt else values
+    elif value <= _FLOAT16_ZERO:
         yield f"epsilon:{facts['how']}", {**values, "severity": INFO} if doubt else values
     elif facts["divides"] and value < 1 / FLOAT16_MAX and not doubt:
         yield "epsilon:small", values
@@ -38,6 +43,10 @@ RULE = Rule(
             "`{sum}` keeps a float16 tensor above {value}, which is 0 there: cast the tensor with `.float()` first,"
             " or use a bound of 1e-6 to 1e-4"
         ),
+        "epsilon:to-one": Fault(
+            "`{sum}` keeps a {dtype} tensor below {value}, which is 1 there, so that one minus it is 0: cast the tensor"
+            " with `.float()` first"
+        ),
         "epsilon:small": Fault(
             "`{sum}` keeps a float16 divisor above {value} only, by which ordinary numbers divide to infinity: cast"
             " it with `.float()` first, or use an epsilon of 1e-4",
@@ -48,12 +57,14 @@ RULE = Rule(
 The smallest number that float16 has is 6e-8, and what is no larger than 3e-8 rounds to zero. An epsilon of 1e-8 or
 1e-12 that is added to a float16 tensor, or that such a tensor is clamped to, is zero: the division, the logarithm or
 the root behind it sees the zero that it was to be kept from. That the logarithm itself runs in float32 on CUDA does not
-help, since the sum was made before. bfloat16 has the range of float32 and keeps such numbers.
+help, since the sum was made before. bfloat16 has the range of float32 and keeps such numbers. Close to one it is the
+other way round: `1 - 1e-4` is 1 in float16, and so is 0.9985 in bfloat16, so that a probability that is kept below it
+reaches 1 all the same, and `log(1 - p)` or `acos` of it is infinite or has an infinite gradient.
 """,
     harm="""\
 In float16, 1e-8 is 0: `0 / (0 + 1e-8)` was NaN, `log(0 + 1e-12)` and `log` of `clamp(min=1e-8)` -inf, and
 `rsqrt(0 + 1e-10)` infinite, where float32 gave 0, -27.6, -18.4 and 1e5. With an epsilon of 1e-7, 1e-6 or 1e-5 in the
-divisor, 512 / epsilon was infinite.
+divisor, 512 / epsilon was infinite. `sigmoid(20)` clamped to `1 - 1e-4` was 1, and the logarithm of one minus it -inf.
 """,
     bad="""\
 import torch

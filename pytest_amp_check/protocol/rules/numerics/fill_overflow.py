@@ -12,9 +12,10 @@ def _fill(event: Event, program: Program) -> Labels:
     value = event.facts.get("value")
     # Infinities are values of float16, and NaN compares false.
     if event.facts.get("eligible") and value is not None and FLOAT16_MAX < abs(value) < float("inf"):
+        label = "fill:bound" if event.facts.get("bound") else "fill:overflow"
         # Under which conditions other code enters autocast, and that it does, is not known here.
         severity = WARNING if event.facts.get("guessed") else ERROR
-        yield "fill:overflow", {"value": f"{value:g}", "limit": "min" if value < 0 else "max", "severity": severity}
+        yield label, {"value": f"{value:g}", "limit": "min" if value < 0 else "max", "severity": severity}
 
 
 RULE = Rule(
@@ -31,6 +32,10 @@ RULE = Rule(
             "`{call}` writes {value} into a tensor that may be float16, which ends at 65504: write"
             " `torch.finfo({tensor}.dtype).{limit}` instead"
         ),
+        "fill:bound": Fault(
+            "`{call}` bounds a float16 tensor by {value}, a number that float16 does not have, and raises: bound it by"
+            " `torch.finfo({tensor}.dtype).{limit}`, or leave the bound out"
+        ),
     },
     why="""\
 float16 ends at 65504. `-1e9`, the usual mask of an attention, does not fit: depending on the function and on the
@@ -39,10 +44,10 @@ every parameter. The scores of an attention are float16 under autocast however t
 runs the matmul that makes them in low precision.
 """,
     harm="""\
-`masked_fill`, `fill_`, `index_fill`, `full_like` and `pad` with 1e9 raise `RuntimeError: value cannot be converted to
-type c10::Half without overflow`, on the first float16 batch and not in a float32 test. `torch.where`, `full`,
-`new_full` and `x[mask] = c` wrote -inf without a word from torch 2.11 on, and raised in 2.4. The softmax of a fully
-masked row was NaN with -inf, and uniform with `torch.finfo(dtype).min`.
+`masked_fill`, `fill_`, `index_fill`, `full_like`, `clamp` and `pad` with 1e9 raise `RuntimeError: value cannot be
+converted to type c10::Half without overflow`, on the first float16 batch and not in a float32 test. `torch.where`,
+`full`, `new_full`, `x[mask] = c` and `x[i, j] = c` wrote -inf without a word from torch 2.11 on, and raised in 2.4.
+The softmax of a fully masked row was NaN with -inf, and uniform with `torch.finfo(dtype).min`.
 """,
     bad="""\
 import torch

@@ -19,7 +19,7 @@ RULE = Rule(
     "float16 autocast trains without gradient scaling.",
     readers=BOTH,
     on={BACKWARD: _without_scaler},
-    words=("autocast",),
+    words=("autocast", "MixedPrecision param_dtype float16"),
     faults={
         "backward:no-scaler": Fault(
             "`{call}` computes gradients in float16 without a GradScaler, so small ones become zero: scale the loss"
@@ -30,7 +30,8 @@ RULE = Rule(
 float16 has no number between 0 and 6e-8. Gradients of activations, and with them those of the weights, easily are
 smaller, more so as the loss falls, and turn into exact zeros. A GradScaler lifts them out of that range before the
 backward and divides them again afterwards. bfloat16 has the range of float32 and needs none. `torch.autocast("cuda")`
-without a dtype is float16, and so it is for "xpu" and "mps"; on "cpu" it is bfloat16.
+without a dtype is float16, and so it is for "xpu" and "mps"; on "cpu" it is bfloat16. Modules that are sharded with
+`MixedPrecisionPolicy(param_dtype=torch.float16)` compute in float16 without any region, and need a scaler as well.
 """,
     harm="""\
 With the loss multiplied by 1, 1e-2, 1e-3 and 1e-4, a share of 0.006 %, 0.42 %, 3.8 % and 51 % of the gradients was

@@ -46,7 +46,8 @@ RULE = Rule(
 Mixed precision means low-precision compute on **float32 weights**. A weight in bfloat16 has 8 bits and one in float16
 has 11: an update smaller than half the gap to the next representable number is rounded away, and late in training
 most are. With a GradScaler, float16 parameters have float16 gradients, and `unscale_` raises on them; a fused
-optimizer does not even raise. Frozen weights and inference lose nothing in low precision.
+optimizer does not even raise. So it is with layers that are made with `dtype=`, with `from_pretrained(torch_dtype=...)`
+and with a model that a Trainer's `compute_loss` casts. Frozen weights and inference lose nothing in low precision.
 """,
     harm="""\
 With weights of standard deviation 0.02, one step left 32 % of the bfloat16 weights unchanged at the learning rate
@@ -90,7 +91,7 @@ for _ in range(10):
     optimizer.step()
 print("unchanged weights:", (model.weight == before).float().mean().item())
 """,
-    fix="Drop the cast, keep the parameters in float32 and run the forward under `torch.autocast`.",
+    fix="Drop the cast or the dtype, keep the parameters in float32 and run the forward under `torch.autocast`.",
     sources=(
         (
             "PyTorch documentation: torch.autocast and GradScaler, docs.pytorch.org/docs/stable/amp.html: do not "

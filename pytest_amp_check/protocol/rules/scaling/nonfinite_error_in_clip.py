@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from ...events import UNSCALE
+from ...events import ANOMALY, UNSCALE, Program
 from ...fix import UNSAFE
-from ...rule import WARNING, Fault, Rule
+from ...rule import WARNING, Fault, Rule, Verdicts
+
+
+def _anomalies(program: Program) -> Verdicts:
+    """Anomaly detection beside a scaler that scales."""
+    live = program.facts.get("live_scalers", ())
+    for event in program.events() if live else ():
+        if event.kind == ANOMALY:
+            yield "anomaly-nonfinite", event, {"scaler": live[0].name or "the scaler"}, ()
+
 
 RULE = Rule(
     "AMP213",
     "nonfinite-error-in-clip",
     WARNING,
-    "error_if_nonfinite=True turns the overflows that a scaler skips into crashes.",
+    "Overflows that a scaler skips are turned into crashes.",
     applicability=UNSAFE,
+    whole={ANOMALY: _anomalies},
     words=("scaler",),
     faults={
         "clip-nonfinite": Fault(
@@ -19,16 +29,28 @@ RULE = Rule(
             "drop the argument and leave infinities to `{scaler}.step({optimizer})`",
             witness=(UNSCALE,),
         ),
+        "raise-nonfinite": Fault(
+            "`{call}` ends the program on every overflow that `{scaler}` would only skip: leave infinities to"
+            " `{scaler}.step({optimizer})`, or give up only where many steps in a row were skipped",
+            witness=(UNSCALE,),
+        ),
+        "anomaly-nonfinite": Fault(
+            "`{call}` lets backward raise on the NaN that an overflow makes, which `{scaler}` would only skip: look for"
+            " anomalies with autocast and the scaler disabled"
+        ),
     },
     why="""\
 Overflow is how a dynamic scale finds its value: it happens in the first iterations and again each time the scale has
 grown. The scaler records it in `unscale_()`, skips the step and halves the scale. With `error_if_nonfinite=True` the
-clip that follows raises before the scaler can do so.
+clip that follows raises before the scaler can do so. So do a `raise` or an `assert` on gradients that are not finite,
+and anomaly detection, which raises on the first NaN in backward: an overflow is an infinity at first, and NaN as soon
+as it is multiplied by zero or subtracted.
 """,
     harm="""\
 The first overflow, usually within the first few iterations, ends the run with RuntimeError `The total norm of order 2.0
 for gradients from `parameters` is non-finite, so it cannot be clipped.` The same loop without the argument skips one
-step and goes on.
+step and goes on. `torch.autograd.set_detect_anomaly(True)` ended it in the first step, with RuntimeError `Function
+'AddmmBackward0' returned nan values in its 0th output.`
 """,
     bad="""\
 import torch
@@ -70,7 +92,8 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Drop `error_if_nonfinite=True`; `scaler.step()` skips the step, and `scaler.update()` lowers the scale.",
+    fix="Drop `error_if_nonfinite=True`, the check or the anomaly detection; `scaler.step()` skips the step, and"
+    " `scaler.update()` lowers the scale.",
     sources=(
         "torch/nn/utils/clip_grad.py: clip_grad_norm_ raises on a non-finite norm",
         "measured: a crash on the first overflow after unscale_",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...events import SCALER_NEW, Event, Program, Site, Symbol
+from ...events import AUTOCAST_ENTER, SCALER_NEW, Event, Program, Site, Symbol
 from ...fix import SAFE
-from ...rule import WARNING, Fault, Labels, Rule
+from ...rule import WARNING, Fault, Labels, Rule, Verdicts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +16,10 @@ _SHORT_INTERVAL = 50
 
 #: Above this the first steps of any ordinary loss overflow in float16.
 _LARGE_SCALE = 2.0**24
+
+
+#: Devices with a scaler of their own: that of another one switches itself off where its device is not there.
+_SCALED_DEVICES = frozenset(("cuda", "mps", "xpu"))
 
 
 #: An integer below this is taken for the index of a device, not for a scale.
@@ -92,6 +96,20 @@ def _factors(growth: Any, backoff: Any) -> Labels:
         yield "scaler:zero-backoff", {"value": _text(backoff)}
 
 
+def _of_another_device(program: Program) -> Verdicts:
+    """Scalers of a device that no region of the program is for, which all are for another one."""
+    live = {thing.key: thing for thing in program.facts.get("live_scalers", ())}
+    events = list(program.events()) if live else []
+    entered = [x.facts["device"] for x in events if x.kind == AUTOCAST_ENTER and not x.facts.get("null")]
+    if len(set(entered)) != 1 or entered[0] not in _SCALED_DEVICES:
+        return
+    for event in events:
+        if event.kind == SCALER_NEW and event.subject in live:
+            device = live[event.subject].facts.get("device")
+            if device in _SCALED_DEVICES and device != entered[0]:
+                yield "scaler:other-device", event, {"device": str(device), "other": entered[0]}, ()
+
+
 RULE = Rule(
     "AMP216",
     "scaler-misconfigured",
@@ -99,6 +117,7 @@ RULE = Rule(
     "GradScaler's arguments land in the wrong place, or disable or destabilise its dynamic scale.",
     applicability=SAFE,
     on={SCALER_NEW: _misconfigured},
+    whole={SCALER_NEW: _of_another_device},
     words=("scaler",),
     faults={
         "scaler:number-as-device": Fault(
@@ -120,6 +139,10 @@ RULE = Rule(
         "scaler:wrong-dtype": Fault(
             "`{call}` is enabled for bfloat16, which needs no scaling, and so not for float16, which does: "
             "pass `enabled=` that the dtype is float16"
+        ),
+        "scaler:other-device": Fault(
+            "`{call}` scales on {device} and switches itself off without it, while autocast is entered for {other}:"
+            " make a `torch.amp.GradScaler('{other}')`"
         ),
         "scaler:zero-scale": Fault(
             "`init_scale={value}` multiplies every loss by a number that is not positive: pass a power of two, or "
@@ -159,7 +182,8 @@ RULE = Rule(
 there becomes the device and is never looked at. A growth interval that is too short raises the scale into the next
 overflow again and again, and every overflow costs a step. One that is not positive never raises it. The limits of 50
 steps and 2^24 are this tool's judgement; torch sets none. `ShardedGradScaler` takes `backoff_factor` before
-`growth_factor`, the other way round than `GradScaler`.
+`growth_factor`, the other way round than `GradScaler`. A scaler is for one type of device, CUDA where none is given,
+and switches itself off where that is not there: with autocast for another one float16 then trains unscaled.
 """,
     harm="""\
 `torch.amp.GradScaler(1024.)` is enabled on the device 1024.0 and starts at a scale of 65536, with no error; the older

@@ -22,6 +22,11 @@ RULE = Rule(
             unless="another-scaler",
             otherwise=(("new_scale", "update@new-scale"),),
         ),
+        "update@pending-framework": Fault(
+            "`{call}` steps `{optimizer}` with gradients of an older scale, since {framework} updates the one scale of"
+            " all optimizers in each optimizer's step: {advice}",
+            witness=(BACKWARD,),
+        ),
         "update@new-scale": Fault(
             "`{scaler}.update()` sets a scale while `{optimizer}` may hold gradients of the old one, as it does inside "
             "an accumulation window: set it after a step, before the next backward",

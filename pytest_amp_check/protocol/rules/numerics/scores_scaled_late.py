@@ -1,0 +1,77 @@
+"""AMP511 scores-scaled-late."""
+
+from __future__ import annotations
+
+from ...events import LATE_SCALE, Event, Program
+from ...rule import INFO, STATIC, Fault, Labels, Rule
+
+
+def _scaled_late(event: Event, program: Program) -> Labels:
+    if not event.facts["guessed"]:
+        yield "scores:scaled-late", {}
+
+
+RULE = Rule(
+    "AMP511",
+    "scores-scaled-late",
+    INFO,
+    "The scores of an attention are scaled after the float16 product that may overflow.",
+    readers=STATIC,
+    default=False,
+    on={LATE_SCALE: _scaled_late},
+    words=("autocast",),
+    faults={
+        "scores:scaled-late": Fault(
+            "`{call}` scales the product of queries and keys once float16 may have overflowed in it: scale one factor"
+            " before it is multiplied, or use `scaled_dot_product_attention`"
+        ),
+    },
+    why="""\
+Autocast multiplies queries by keys in float16, which ends at 65504. A score is a sum over the width of a head: with 64
+terms it overflows where queries and keys are about 32, and the scale, by which it were eight times smaller, comes too
+late: the infinity stays one, and the softmax of two of them is NaN. Scaling the queries first costs less, since there
+are fewer of them than scores. bfloat16 has the range of float32. The rule is off unless it is selected: in most
+trainings queries and keys stay small.
+""",
+    harm="""\
+With queries and keys of 40 throughout and heads of width 64, the scores (102400 before the scale, 12800 after it) were
+infinite and their softmax NaN; with the queries scaled first they were 12800, and the softmax was uniform.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+width = 64
+qkv = nn.Linear(width, 3 * width)
+x = 200 * torch.randn(1, 4, width)
+
+with torch.autocast("cpu", dtype=torch.float16):
+    q, k, v = qkv(x).chunk(3, dim=-1)
+    scores = (q @ k.transpose(-2, -1)) * width**-0.5  # AMP511
+    attended = scores.softmax(-1) @ v
+print("finite:", attended.isfinite().all().item())
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+width = 64
+qkv = nn.Linear(width, 3 * width)
+x = 200 * torch.randn(1, 4, width)
+
+with torch.autocast("cpu", dtype=torch.float16):
+    q, k, v = qkv(x).chunk(3, dim=-1)
+    scores = (q * width**-0.5) @ k.transpose(-2, -1)
+    attended = scores.softmax(-1) @ v
+print("finite:", attended.isfinite().all().item())
+""",
+    fix="Multiply the queries by the scale before the product, or use"
+    " `torch.nn.functional.scaled_dot_product_attention`.",
+    sources=(
+        "ultralytics/ultralytics pull request 24990",
+        "PyTorch documentation: Autocast Op Reference, docs.pytorch.org/docs/stable/amp.html#autocast-op-reference",
+        "measured with torch 2.13 on the CPU",
+    ),
+)

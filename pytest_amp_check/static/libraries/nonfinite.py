@@ -1,0 +1,107 @@
+"""Programs that give up where gradients are not finite: by raising, an assertion, or torch's anomaly detection."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ...protocol import events as e
+from ...protocol import surface
+from ...protocol.events import Event
+from ..interpreter.interpreter import Handlers, Interpreter
+from ..interpreter.values import Args, Keywords, NullContext, Value
+from ..interpreter.wording import wording
+from .arguments import first_of, literal
+from .gradients import FINITE
+from .written import all_of, called, first_argument, last_name, receiver
+
+#: What turns a tensor with one number into that number, by a method or by a function.
+_AS_NUMBER = frozenset("item float detach cpu abs".split())
+#: Events that are looked through for those of one test: it reads few gradients.
+_RECENT = 64
+
+
+def _asked(at: Interpreter, test: ast.expr) -> None:
+    """The program ends unless a test comes out well: one of gradients that are not finite ends it on overflows."""
+    if at.state.guarded or not (checks := list(_checks(at, test))):
+        return
+    recent = [node.event for node in at.draft.nodes[-_RECENT:] if node.event is not None]
+    for call in checks:
+        site = at.site(call)
+        looked = [
+            x for x in recent if x.kind == e.GRAD_CHECK and (x.site.line, x.site.column) == (site.line, site.column)
+        ]
+        for event in looked:
+            event.facts["raises"] = True
+        for reading in _readings(at, call):
+            owners = reading.facts.get("owners")
+            looked.append(reading)
+            at.emit(e.GRAD_CHECK, call, owners=owners, raises=True, names={"call": wording(call)})
+        if looked:
+            return  # the others ask the same of the same gradients
+
+
+def _checks(at: Interpreter, test: ast.expr) -> Iterator[ast.Call]:
+    """The calls by which a test asks whether something is finite, none where it depends on something else besides."""
+    if isinstance(test, ast.UnaryOp) and type(test.op) is ast.Not:
+        yield from _checks(at, test.operand)
+    elif isinstance(test, ast.BoolOp):
+        found = [list(_checks(at, part)) for part in test.values]
+        rest = [part for part, checks in zip(test.values, found, strict=True) if not checks]
+        if type(test.op) is ast.Or or all(map(_asks_for_a_gradient, rest)):
+            yield from (check for checks in found for check in checks)
+    elif isinstance(test, ast.Name):
+        made = _assigned(at, test.id)
+        yield from () if made is None else _finite_calls(made)
+    else:
+        yield from _finite_calls(test)
+
+
+def _finite_calls(node: ast.expr) -> Iterator[ast.Call]:
+    return (call for call in all_of(node, ast.Call) if last_name(call.func) in FINITE)
+
+
+def _asks_for_a_gradient(test: ast.expr) -> bool:
+    """Whether a test only asks whether a parameter has a gradient at all."""
+    if isinstance(test, ast.Compare):
+        return type(test.ops[0]) is ast.IsNot
+    return last_name(test) in ("grad", "requires_grad")
+
+
+def _assigned(at: Interpreter, name: str) -> ast.expr | None:
+    """What the function being read gives a name, if it does so once and asks nothing of the name itself."""
+    here = at.state.frame
+    root = here.module.tree if here.function is None else here.function.node
+    given = [
+        statement.value
+        for statement in all_of(root, ast.Assign)
+        if any(isinstance(target, ast.Name) and target.id == name for target in statement.targets)
+    ]
+    return given[0] if len(given) == 1 else None
+
+
+def _readings(at: Interpreter, call: ast.Call) -> tuple[Event, ...]:
+    """The events that read the gradients from which the number was computed that is asked for."""
+    number = receiver(call) if not call.args else first_argument(call)
+    while last_name(called(number)) in _AS_NUMBER:
+        number = first_argument(number) or receiver(number)
+    if not isinstance(number, (ast.Name, ast.Attribute)):
+        return ()
+    found: list[Value] = []
+    at.unrecorded(lambda: found.append(at.evaluate(number)))
+    return found[0].readings[:1]
+
+
+def _anomaly(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """Anomaly detection is switched on, from here on or for a block, and asks for NaN."""
+    block = entry.name.endswith(".detect_anomaly")
+    mode = literal(first_of(args, keywords, "mode")) is True
+    nan = literal(args[0] if block and args else args[1] if len(args) > 1 else keywords.get("check_nan")) is not False
+    if (block or mode) and nan and not at.state.guarded and not at.state.path:
+        at.emit(e.ANOMALY, node, names={"call": wording(node)})
+    return NullContext()
+
+
+def register(handlers: Handlers) -> None:
+    handlers.demanded.append(_asked)
+    handlers.roles[surface.ANOMALY] = _anomaly

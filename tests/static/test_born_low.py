@@ -1,0 +1,99 @@
+"""Parameters that are of low precision from the start, and who trains them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp_check.static.engine import check_source
+
+HEAD = """\
+import torch
+from torch import nn
+from transformers import AutoModel, Trainer, TrainingArguments
+"""
+LOOP = """
+opt = torch.optim.AdamW(model.parameters(), lr=1e-4)
+SCALER
+for x, y in loader:
+    loss = loss_fn(model(x), y)
+    BACKWARD
+    STEP
+    opt.zero_grad()
+"""
+TRAINED = """
+args = TrainingArguments(output_dir="out", fp16=FP16)
+Trainer(model=model, args=args).train()
+"""
+
+
+def found(source: str) -> list[tuple[int, str]]:
+    return [(f.line - HEAD.count("\n"), f.severity) for f in check_source(HEAD + source) if f.code == "AMP501"]
+
+
+def in_a_loop(made: str, *, scaled: bool = False) -> list[tuple[int, str]]:
+    loop = LOOP.replace("SCALER", "scaler = torch.amp.GradScaler()" if scaled else "")
+    loop = loop.replace("BACKWARD", "scaler.scale(loss).backward()" if scaled else "loss.backward()")
+    return found(made + loop.replace("STEP", "scaler.step(opt); scaler.update()" if scaled else "opt.step()"))
+
+
+WARNED = [(1, "warning")]
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        ("model = nn.Linear(8, 8, dtype=torch.bfloat16)", WARNED),
+        ("model = nn.Sequential(nn.Linear(8, 8), nn.PReLU(8, dtype=torch.half))", WARNED),
+        ("model = nn.Linear(8, 8, dtype=torch.float32)", []),
+        ("model = nn.Linear(8, 8, dtype=dtype)", []),
+        ("model = AutoModel.from_pretrained('x', torch_dtype=torch.float16)", WARNED),
+        ("model = AutoModel.from_pretrained('x', dtype='bfloat16')", WARNED),
+        ("model = AutoModel.from_pretrained('x', torch_dtype='auto')", []),
+        ("model = AutoModel.from_pretrained('x', torch_dtype=torch.float16).to('cuda')", WARNED),
+        ("model = AutoModel.from_pretrained('x').half()", WARNED),
+        ("model = AutoModel.from_pretrained('x').to('cuda', torch.bfloat16)", WARNED),
+        ("model = AutoModel.from_pretrained('x').to('cuda')", []),
+        ("model = AutoModel.from_pretrained('x', load_in_8bit=True, torch_dtype=torch.float16)", []),
+        ("model = AutoModel.from_pretrained('x', torch_dtype=torch.float16)\nmodel.requires_grad_(False)", []),
+        ("model = AutoModel.from_pretrained('x', torch_dtype=torch.float16)\nmodel.add_adapter(c)", []),
+    ],
+)
+def test_what_a_loop_trains(made: str, expected: list[tuple[int, str]]) -> None:
+    assert in_a_loop(made) == expected
+
+
+def test_a_scaler_refuses_the_gradients_of_float16_alone() -> None:
+    layers = "model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.PReLU(8, dtype=torch.{}))"
+    assert in_a_loop(layers.format("float16"), scaled=True) == [(1, "error")]
+    assert in_a_loop(layers.format("bfloat16"), scaled=True) == WARNED
+
+
+@pytest.mark.parametrize(
+    ("made", "fp16", "expected"),
+    [
+        ("model = AutoModel.from_pretrained('x', torch_dtype=torch.float16)", "True", [(1, "error")]),
+        ("model = AutoModel.from_pretrained('x', torch_dtype=torch.float16)", "False", WARNED),
+        ("model = AutoModel.from_pretrained('x')", "True", []),
+        ("model = AutoModel.from_pretrained('x', torch_dtype=torch.float16)\nmodel.requires_grad_(False)", "True", []),
+        ("model = get_peft_model(AutoModel.from_pretrained('x', torch_dtype=torch.float16), c)", "True", []),
+    ],
+)
+def test_what_a_trainer_trains(made: str, fp16: str, expected: list[tuple[int, str]]) -> None:
+    assert found(made + TRAINED.replace("FP16", fp16)) == expected
+
+
+OWN = """\
+class Own(BASE):
+    def compute_loss(self, model, inputs, return_outputs=False):
+        dtype = torch.bfloat16 if self.args.bf16 else torch.float32
+        WHAT.to(dtype=dtype)
+        return model(**inputs).loss
+"""
+
+
+@pytest.mark.parametrize(
+    ("base", "what", "expected"),
+    [("Trainer", "model", [(4, "warning")]), ("Trainer", "inputs['x']", []), ("Other", "model", [])],
+)
+def test_a_trainer_that_casts_what_it_is_given(base: str, what: str, expected: list[tuple[int, str]]) -> None:
+    assert found(OWN.replace("BASE", base).replace("WHAT", what)) == expected

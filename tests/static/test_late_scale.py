@@ -1,0 +1,52 @@
+"""Scores of an attention that are scaled after the product that makes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp_check.static.engine import Settings, check_source
+
+PROGRAM = """\
+import math
+import torch
+from torch import nn
+
+qkv, width, SCALE = nn.Linear(64, 192), 64, 64**-0.5
+
+
+def attend(x, bias):
+    with torch.autocast("cuda", dtype=torch.DTYPE):
+        q, k, v = qkv(x).chunk(3, dim=-1)
+        return SPELLED
+"""
+
+
+def found(spelled: str, dtype: str = "float16", *, select: bool = True) -> list[str]:
+    source = PROGRAM.replace("SPELLED", spelled).replace("DTYPE", dtype)
+    settings = Settings(select=frozenset({"AMP511"})) if select else Settings()
+    return [finding.code for finding in check_source(source, "train.py", settings)]
+
+
+@pytest.mark.parametrize(
+    ("spelled", "told"),
+    [
+        ("(q @ k.transpose(-2, -1)) * SCALE", True),
+        ("SCALE * (q @ k.mT)", True),
+        ("torch.matmul(q, k.transpose(1, 2)) / math.sqrt(width)", True),
+        ("torch.bmm(q.transpose(1, 2), k) / 8", True),
+        ("q.matmul(k.transpose(1, 2)) * SCALE", True),
+        ("torch.einsum('bid,bjd->bij', q, k) * SCALE", True),
+        ("(q * SCALE) @ k.transpose(-2, -1)", False),
+        ("q @ k.transpose(-2, -1) + bias", False),
+        ("(q @ v) * SCALE", False),
+        ("(q.float() @ k.transpose(-2, -1)) * torch.rand(4)", False),
+        ("(x.transpose(0, 1) @ bias).float() * SCALE", False),
+    ],
+)
+def test_spellings(spelled: str, told: bool) -> None:
+    assert found(spelled) == (["AMP511"] if told else [])
+
+
+def test_it_is_off_unless_selected_and_silent_in_bfloat16() -> None:
+    assert found("(q @ k.transpose(-2, -1)) * SCALE", select=False) == []
+    assert found("(q @ k.transpose(-2, -1)) * SCALE", "bfloat16") == []

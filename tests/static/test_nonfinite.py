@@ -1,0 +1,99 @@
+"""Programs that give up where gradients are not finite, beside a scaler that would skip them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp_check.static.engine import check_source
+
+PROGRAM = """\
+import math
+import sys
+import torch
+from torch import nn
+
+SETUP
+model = nn.Linear(8, 4)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cuda"ENABLED)
+params = list(model.parameters())
+for x, y in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+BODY
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+def found(body: str = "", setup: str = "", enabled: str = "") -> list[tuple[str, int]]:
+    """The labels that are found, each with its line in the body, from 1."""
+    lines = "\n".join("    " + line for line in body.split("\n"))
+    source = PROGRAM.replace("SETUP", setup).replace("ENABLED", enabled).replace("BODY", lines)
+    before = source[: source.index(lines)].count("\n")
+    return [(f.label, f.line - before) for f in check_source(source) if f.code in ("AMP213", "AMP202")]
+
+
+RAISED = [("raise-nonfinite", 2)]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("for p in model.parameters():\n    if torch.isnan(p.grad).any():\n        raise ValueError(1)", RAISED),
+        ("for p in model.parameters():\n    if p.grad.isinf().any():\n        sys.exit(1)", RAISED),
+        (
+            "for p in params:\n    if p.requires_grad and torch.logical_or(z, p.grad.isnan().any()): quit()",
+            RAISED,
+        ),
+        ("for p in model.parameters():\n    assert torch.isfinite(p.grad).all()", RAISED),
+        ("for p in model.parameters():\n    assert not torch.isnan(p.grad).any(), 'nan'", RAISED),
+        ("\nif any(torch.isnan(p.grad).any() for p in model.parameters()):\n    raise ValueError(1)", RAISED),
+        ("\nif not torch.isfinite(norm):\n    raise ValueError(1)", RAISED),
+        ("\nif math.isnan(norm.item()):\n    print(norm)\n    raise ValueError(1)", RAISED),
+        ("\nif not math.isfinite(float(norm)):\n    raise ValueError(1)", RAISED),
+        ("\nif torch.isfinite(norm):\n    pass\nelse:\n    raise ValueError(1)", RAISED),
+        ("\nif torch.isnan(norm) or torch.isinf(norm):\n    raise ValueError(1)", RAISED),
+        ("\nbad = torch.isnan(norm)\nif bad:\n    raise ValueError(1)", RAISED),
+        ("if torch.isnan(norm) and steps > 1000:\n    raise ValueError(1)", []),
+        ("if torch.isnan(loss):\n    raise ValueError(1)", []),
+        ("if not torch.isfinite(norm):\n    print(norm)", []),
+        ("if norm > 1e4:\n    raise ValueError(1)", []),
+        ("try:\n    if not torch.isfinite(norm):\n        raise ValueError(1)\nexcept ValueError:\n    pass", []),
+        ("for p in model.parameters():\n    if torch.isnan(p).any():\n        raise ValueError(1)", []),
+    ],
+)
+def test_gradients_that_are_not_finite_end_the_program(body: str, expected: list[tuple[str, int]]) -> None:
+    assert found(body) == expected
+
+
+def test_nothing_is_said_without_a_scaler_that_scales() -> None:
+    body = "if not torch.isfinite(norm):\n    raise ValueError(1)"
+    assert found(body, enabled=", enabled=False") == []
+
+
+@pytest.mark.parametrize(
+    ("setup", "expected"),
+    [
+        ("torch.autograd.set_detect_anomaly(True)", True),
+        ("torch.autograd.set_detect_anomaly(mode=True)", True),
+        ("torch.autograd.anomaly_mode.set_detect_anomaly(True)", True),
+        ("torch.autograd.set_detect_anomaly(True, check_nan=False)", False),
+        ("torch.autograd.set_detect_anomaly(True, False)", False),
+        ("torch.autograd.set_detect_anomaly(False)", False),
+        ("torch.autograd.set_detect_anomaly(args.debug)", False),
+        ("if args.debug:\n    torch.autograd.set_detect_anomaly(True)", False),
+    ],
+)
+def test_anomaly_detection(setup: str, expected: bool) -> None:
+    assert [label for label, _ in found(setup=setup)] == (["anomaly-nonfinite"] if expected else [])
+
+
+def test_anomaly_detection_of_one_block() -> None:
+    setup = "with torch.autograd.detect_anomaly():\n    pass"
+    assert [label for label, _ in found(setup=setup)] == ["anomaly-nonfinite"]
+    assert found(setup=setup, enabled=", enabled=False") == []

@@ -1,0 +1,45 @@
+"""Scalers of one type of device beside autocast for another one."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp_check.static.engine import check_source
+
+PROGRAM = """\
+import torch
+from contextlib import nullcontext
+
+device = DEVICE
+device_type = "cuda" if "cuda" in device else "mps" if "mps" in device else "cpu"
+context = nullcontext() if device_type == "cpu" else torch.autocast(device_type, dtype=torch.float16)
+scaler = SCALER
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.AdamW(model.parameters())
+for x in loader:
+    optimizer.zero_grad()
+    with context:
+        loss = model(x).square().mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "scaler", "found"),
+    [
+        ('"mps"', "torch.cuda.amp.GradScaler()", True),
+        ('"mps"', "torch.amp.GradScaler('cuda')", True),
+        ('"mps"', "torch.amp.GradScaler()", True),
+        ('"mps:0"', "torch.amp.GradScaler('cuda', enabled=flag)", True),
+        ('"mps"', "torch.amp.GradScaler('mps')", False),
+        ('"mps"', "torch.amp.GradScaler(device_type)", False),
+        ('"cuda"', "torch.amp.GradScaler('cuda')", False),
+        ("args.device", "torch.amp.GradScaler('cuda')", False),
+        ('"mps"', "torch.amp.GradScaler('cuda', enabled=False)", False),
+    ],
+)
+def test_the_device_of_a_scaler_is_that_of_the_regions(device: str, scaler: str, found: bool) -> None:
+    labels = [f.label for f in check_source(PROGRAM.replace("DEVICE", device).replace("SCALER", scaler))]
+    assert ("scaler:other-device" in labels) == found
