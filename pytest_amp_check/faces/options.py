@@ -277,6 +277,13 @@ OPTIONS = (
     ),
     Option("output-format", FORMAT, "full", "how findings are shown", metavar="FORMAT", flag="--output-format"),
     Option("exit-zero", FLAG, False, "leave with 0 even when something was found", flag="--exit-zero"),
+    Option(
+        "allow-no-steps",
+        FLAG,
+        False,
+        "leave with 0 from a script in which no training step was recorded, too",
+        run_flag="--allow-no-steps",
+    ),
     Option("fix", FLAG, False, "make the fixes that are safe, and show what is left", flag="--fix", run_flag=""),
     Option(
         "unsafe-fixes",
@@ -390,6 +397,7 @@ class Options:
     severity: dict[str, str]
     output_format: str
     exit_zero: bool
+    allow_no_steps: bool
     fix: bool
     unsafe_fixes: bool
     diff: bool

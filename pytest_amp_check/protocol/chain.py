@@ -37,6 +37,8 @@ class Chain(Judge):
     Memory is bounded by the number of different places in the program, not by the length of the run.
     """
 
+    exact = True
+
     def __init__(self, program: Program, own: Callable[[Site], Site] = lambda site: site) -> None:
         super().__init__(program, [])
         #: The place where a finding stands that is made at another: the program's own, where a library called torch.

@@ -112,8 +112,11 @@ class Run:
 
     # Assertions.
 
-    def assert_no_findings(self, allow: Iterable[str] = ()) -> None:
-        """Fail if an error or a warning was found, of rules that ``allow`` (codes, prefixes or names) does not name."""
+    def assert_no_findings(self, allow: Iterable[str] = (), *, allow_no_steps: bool = False) -> None:
+        """Fail if an error or a warning was found, of rules that ``allow`` (codes, prefixes or names) does not name.
+
+        A recording in which no optimizer was stepped fails too, as nothing was judged, unless ``allow_no_steps``.
+        """
         __tracebackhide__ = True
         words = [allow] if isinstance(allow, str) else list(allow)
         allowed = resolve(words, (), RULES) if words else frozenset()
@@ -125,6 +128,11 @@ class Run:
                 lines.append(f"and {len(worse) - SHOWN} more")
             count = f"{len(worse)} mistake{'s' if len(worse) > 1 else ''} in mixed-precision training"
             raise AssertionError("\n".join([f"{count}:", *lines]))
+        if not self.steps_total and not allow_no_steps:
+            raise AssertionError(
+                "No training step was recorded, so there was nothing to judge: nothing stepped an optimizer in this"
+                " thread while the recording lasted (allow_no_steps=True where none is meant to)"
+            )
 
     def _assert_recorded(self) -> None:
         __tracebackhide__ = True

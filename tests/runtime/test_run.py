@@ -216,6 +216,15 @@ def test_what_is_found_is_told_with_its_way_out() -> None:
         run.assert_no_findings(allow=["AMP2O1"])
 
 
+def test_a_run_without_a_step_has_shown_nothing() -> None:
+    trainer = Trainer()
+    with record() as run:
+        trainer.model(torch.zeros(2, 8)).sum().backward()
+    with pytest.raises(AssertionError, match="No training step was recorded"):
+        run.assert_no_findings()
+    run.assert_no_findings(allow_no_steps=True)
+
+
 @pytest.mark.parametrize(
     ("how", "message"),
     [

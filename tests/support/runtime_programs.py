@@ -1488,6 +1488,31 @@ for _ in range(30):
     ),
 )
 
+#: Things that the recorder did not look for at first.
+GAPS = (
+    Program(
+        "another scaler steps what one has scaled",
+        "AMP205",
+        """
+other = nn.Linear(4, 1)
+plain = torch.optim.SGD(other.parameters(), lr=0.01)
+another = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+for x, y in batches:
+    optimizer.zero_grad()
+    plain.zero_grad()
+    scaler.scale(loss_of(x, y)).backward()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = F.mse_loss(other(x), y)
+    another.scale(loss).backward()
+    another.step(plain)
+    another.step(optimizer)  # AMP205
+    another.update()
+""",
+        shows="0 < moved() < 2e-3",
+        turns=(3,),
+    ),
+)
+
 #: Runs that are right and look like the ones above.
 LOOK_ALIKES = (
     Program("the right program", "all", RIGHT, shows="1e-3 < moved() < 5e-2"),
@@ -1653,6 +1678,26 @@ for x, y in batches:
         shows="1e-3 < moved() < 5e-2",
     ),
     Program(
+        "two scalers, each with an optimizer of its own",
+        "AMP205",
+        """
+other = nn.Linear(4, 1)
+second = torch.optim.SGD(other.parameters(), lr=0.01)
+another = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+for x, y in batches:
+    optimizer.zero_grad()
+    second.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = F.mse_loss(other(x), y)
+    (another.scale(loss) + scaler.scale(loss_of(x, y))).backward()
+    another.step(second)
+    scaler.step(optimizer)
+    scaler.update()
+    another.update()
+""",
+        shows="1e-3 < moved() < 5e-2",
+    ),
+    Program(
         "a scaler that was switched off by its owner",
         "AMP217",
         """
@@ -1669,4 +1714,4 @@ for x, y in batches:
     ),
 )
 
-MISTAKES = (*CLIPPED, *TOUCHED, *TWICE, *BYPASSED, *OUT_OF_ORDER, *WINDOWS, *REGIONS, *DTYPES, *OVER_TIME)
+MISTAKES = (*CLIPPED, *TOUCHED, *TWICE, *BYPASSED, *OUT_OF_ORDER, *WINDOWS, *REGIONS, *DTYPES, *OVER_TIME, *GAPS)

@@ -50,6 +50,7 @@ class Backward(Listener):
             # More than one number runs backward from gradients that are given, and may be scaled already.
             "opaque": scaled is None and any(root.numel() != 1 for root in roots),
             "dtypes": self.regions.dtypes_below(site, roots),
+            "several": scaled is not None and self._scaled.several(roots),
             "uneven": scaled is not None and self._scaled.uneven(roots, scaled.scale),
         }
         reached = self._leaves.get(id(site))
