@@ -43,6 +43,7 @@ class Backward(Listener):
         scaled = self._scaled.below(roots)
         if scaled is not None:
             self._penalties.backward_begins(roots)
+            self._gradients.backward_begins()
         facts: dict[str, Any] = {
             "feeds": set(),
             "divided": True,
@@ -97,6 +98,7 @@ class Backward(Listener):
         for tracked in self.registry.optimizers.values():
             if tracked.thing.key in feeds and tracked.backward is not event:
                 self._was_fed(tracked, event, running, tracked.sentinel_marks())
+        self._gradients.backward_ended()
         if running.loss is not None:
             self.registry.ran = (event, ScaledValue(running.loss, running.scale))
         self._gradients.forget_storages()

@@ -156,6 +156,7 @@ def _data(original: Any) -> Any:
         if recorders and not from_torch():
             for recorder in recorders:
                 recorder.weights.written(self)
+                recorder.gradients.given_data(self, value)
         original.__set__(self, value)
 
     return _Slot("data", original.__get__, set_data)
