@@ -539,7 +539,7 @@ def _nearest(word: str, known: tuple[str, ...]) -> str:
 def settings(options: Options) -> Settings:
     """What the engine is told, words turned into codes."""
     from ..protocol.rules import RULES
-    from ..protocol.selection import UnknownRule, expand
+    from ..protocol.selection import UnknownRule, expand, in_runs
     from ..protocol.selection import resolve as resolve_rules
     from ..static.engine import SPOTS, Settings
 
@@ -548,7 +548,7 @@ def settings(options: Options) -> Settings:
         if options.select is not None:
             resolve_rules(options.select, (), RULES)
         setting = "ignore"
-        selected = resolve_rules(options.select, options.ignore, RULES)
+        selected = in_runs(options.select, options.ignore, RULES)
         if options.show_blind_spots or (options.statistics and options.select is None):
             selected |= {SPOTS}
         setting = "per_file_ignores"

@@ -17,6 +17,7 @@ from .finding import Finding, Step
 from .judge import Here, Judge, State
 from .report import alone, describe, make_finding, place, whole
 from .rules import ALONE, LABELS
+from .selection import shows
 
 #: Latest events that are kept, so that the path to a fault can be shown.
 RECENT = 512
@@ -131,7 +132,7 @@ class Chain(Judge):
             found.setdefault(_place_of(finding), finding)
         for finding in (*self.judged.values(), *self._whole()):
             found.setdefault(_place_of(finding), finding)
-        chosen = [f for f in found.values() if select is None or f.code in select]
+        chosen = [f for f in found.values() if select is None or shows(select, f)]
         return sorted(chosen, key=Finding.order)
 
     def judge(self, event: Event) -> None:

@@ -222,6 +222,8 @@ SAVE = Kind(
 OPTIMIZER_LOAD = Kind("optimizer-load", "entry holds_scaler scope_scalers source")
 # An optimizer whose learning rate moves. Of a run: skipped, as the step before was; idle: there was none.
 SCHEDULER_STEP = Kind("scheduler-step", "idle skipped", says="the learning rate moves on", turns=True)
+# What a program does beside the steps of an optimizer; skipped: the step before was.
+STEP_FOLLOWED = Kind("step-followed", "skipped")
 GRAD_INVALID = Kind("grad-invalid")  # an optimizer: values that are not finite came into its gradients after unscale_
 # Scaled gradients from autograd.grad enter a new loss; outdated: divided by a scale that update() has changed since.
 PENALTY = Kind("penalty", "outdated")

@@ -72,6 +72,7 @@ def make_finding(
         witness=witness,
         label=label,
         names=names,
+        proven=fault.proven,
     )
 
 

@@ -43,6 +43,7 @@ class Fault:
     reads       what is blamed only reads: where it stands in a helper, whoever calls that is blamed.
     owned       the method of a scaler, or of an optimizer, that nobody calls, which is certain only of one that nobody
                 else has.
+    proven      a run that finds it has seen it happen, and shows it though its rule is off by default.
     """
 
     __slots__ = (
@@ -56,6 +57,7 @@ class Fault:
         "otherwise",
         "owned",
         "possible",
+        "proven",
         "reads",
         "severity",
         "supposed",
@@ -87,6 +89,7 @@ class Fault:
         reads: bool = False,
         supposed: bool = False,
         owned: str = "",
+        proven: bool = False,
     ) -> None:
         self.message = message
         self.severity = severity
@@ -106,6 +109,7 @@ class Fault:
         self.reads = reads
         self.supposed = supposed
         self.owned = owned
+        self.proven = proven
 
 
 #: What is known of a rule before its module is loaded: code, name, family, severity, readers, default, applicability;

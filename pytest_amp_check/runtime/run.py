@@ -13,7 +13,7 @@ import torch
 
 from ..protocol.finding import ERROR, INFO, WARNING, Finding
 from ..protocol.rules import RULES
-from ..protocol.selection import resolve
+from ..protocol.selection import in_runs, resolve
 from ..protocol.suppress import Suppressions
 from .record.attach import begin, end
 from .record.recorder import Recorder
@@ -42,7 +42,7 @@ class Run:
         self.memory: Memory | None = None
         #: Set by ``amp.run``: how to run the same steps again.
         self.replay: Replay | None = None
-        self._select: frozenset[str] = resolve(None, (), RULES)
+        self._select: frozenset[str] = in_runs(None, (), RULES)
         self._suppressions: dict[str, Suppressions] = {}
 
     @property

@@ -723,6 +723,7 @@ def snapshot() -> dict[tuple[str, str], object]:
         "amp": torch.amp,
         "cuda.amp": torch.cuda.amp,
         **({"accelerator": torch_.accelerator} if hasattr(torch_, "accelerator") else {}),
+        "autograd": torch.autograd,
         "fft": torch.fft,
         "nested": torch.nested,
         "serialization": torch.serialization,

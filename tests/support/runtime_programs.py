@@ -1633,8 +1633,66 @@ NOT_CLIPPED = (
     ),
 )
 
+#: What a program does beside each step, with a step that overflows.
+BESIDE = """
+{before}
+for i in range(4):
+    x, y = batches[0]
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, 1e30 * y if i == 2 else y)).backward()
+{beside}
+"""
+STEPS = "    scaler.step(optimizer){mark}\n    scaler.update()\n"
+AVERAGE = "average = torch.optim.swa_utils.AveragedModel(model)"
+HOOK = "optimizer.register_step_post_hook(lambda *given: losses.append(given))"
+SKIPPED = (
+    Program(
+        "weights that are averaged after a skipped step",
+        "S33",
+        BESIDE.format(
+            before=AVERAGE, beside=STEPS.format(mark="") + "    average.update_parameters(model)  # AMP403\n"
+        ),
+        shows="average.n_averaged.item() == 4",
+    ),
+    Program(
+        "a hook on the steps of a fused optimizer",
+        "S33",
+        BESIDE.format(before=f"{FUSED}\n{HOOK}", beside=STEPS.format(mark="  # AMP403")),
+        shows="len(losses) == 4",
+    ),
+)
+NOT_SKIPPED = (
+    Program(
+        "weights that are averaged where the optimizer has stepped",
+        "S33",
+        BESIDE.format(
+            before=AVERAGE,
+            beside="    scale = scaler.get_scale()\n"
+            + STEPS.format(mark="")
+            + "    if scaler.get_scale() >= scale:\n        average.update_parameters(model)\n",
+        ),
+        shows="average.n_averaged.item() == 3",
+    ),
+    Program(
+        "weights that are averaged once for several steps",
+        "S33",
+        BESIDE.format(
+            before=AVERAGE,
+            beside=STEPS.format(mark="")
+            + "    if i % 2 == 0:\n        continue\n    average.update_parameters(model)\n",
+        ),
+    ),
+    Program(
+        "a hook on the steps of an optimizer that is not called where they are skipped",
+        "S33",
+        BESIDE.format(before=HOOK, beside=STEPS.format(mark="")),
+        shows="len(losses) == 3",
+    ),
+)
+
 #: Things that the recorder did not look for at first.
 GAPS = (
+    *SKIPPED,
     *BY_HAND,
     *HOOKED,
     Program(
@@ -1663,6 +1721,7 @@ for x, y in batches:
 #: Runs that are right and look like the ones above.
 LOOK_ALIKES = (
     *NOT_CLIPPED,
+    *NOT_SKIPPED,
     Program("the right program", "all", RIGHT, shows="1e-3 < moved() < 5e-2"),
     Program(
         "a run that breaks off between step and update",

@@ -313,9 +313,9 @@ INDEX: tuple[Listing, ...] = (
     (
         ("AMP403", "scheduler-cadence", "checkpoint", "info", "both", False, ""),
         ("scaler",),
-        ("scheduler-step",),
+        ("scheduler-step", "step-followed"),
         (),
-        ("scheduler:skipped", "scheduler:micro-batch"),
+        ("scheduler:skipped", "followed:skipped", "scheduler:micro-batch"),
     ),
     (
         ("AMP501", "low-precision-master-weights", "numerics", "warning", "both", True, ""),

@@ -73,6 +73,8 @@ class _Thread(threading.local):
     cpu_enabled = False
     #: A method of tensors that was replaced is running.
     inside = False
+    #: The function modes that were asked for the backward pass that is about to run, innermost last.
+    asked: tuple[TorchFunctionMode, ...] = ()
 
 
 _thread = _Thread()
@@ -440,6 +442,39 @@ _RANDOM = (
 ).split()
 
 
+#: Functions that run a backward pass, for which function modes are asked.
+PASSES = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
+
+
+def backward_in(mode: TorchFunctionMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Call one of these for a mode that was asked for it.
+
+    A mode is off while it is asked, and what a checkpoint computes anew in the pass has to meet it as the forward did.
+    """
+    before = _thread.asked
+    _thread.asked = (mode, *before)
+    try:
+        return func(*args, **kwargs)
+    finally:
+        _thread.asked = before
+
+
+def _in_modes(run: Callable[..., Any]) -> Callable[..., Any]:
+    """What runs a pass, with the modes on that were asked for it."""
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        modes, _thread.asked = _thread.asked, ()
+        try:
+            with contextlib.ExitStack() as stack:
+                for mode in modes:
+                    stack.enter_context(mode)
+                return run(*args, **kwargs)
+        finally:
+            _thread.asked = modes
+
+    return run_backward
+
+
 class Redirect(TorchFunctionMode):
     """Sees calls of functions that were imported by name before the region, in the thread that has entered it."""
 
@@ -447,6 +482,8 @@ class Redirect(TorchFunctionMode):
         if args and type(args[0]) is int and getattr(func, "__name__", "") in ("_parse_to", "device"):
             # The index of a device, which torch refuses where there is none.
             args = (torch.device("cuda", args[0]), *args[1:])
+        if func in PASSES:
+            return backward_in(self, func, args, kwargs or {})
         if not kwargs:
             return func(*args)
         if kwargs.get("device") is not None:
@@ -480,6 +517,7 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     yield torch.Tensor, "get_device", _get_device
     yield torch.Tensor, "type", _type
     yield torch.Tensor, "histc", _counting(_Tensor.histc)
+    yield torch.autograd, "_engine_run_backward", _in_modes(torch_.autograd._engine_run_backward)
     yield torch_, "histc", _counting(torch_.histc)
     yield torch_, "set_default_tensor_type", _set_default_type
     for name, kind in _tensor_types():
