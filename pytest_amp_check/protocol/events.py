@@ -151,6 +151,9 @@ CLIP = Kind(
     says="the gradients are clipped",
     tells="owners measures_only nonfinite_error undone",
 )
+# The program raises where gradients are not finite.
+GRAD_CHECK = Kind("grad-check", "owners", says="the gradients are checked", tells="owners")
+ANOMALY = Kind("anomaly")  # anomaly detection is switched on, which raises on the first gradient that is NaN
 GRAD_READ = Kind("grad-read", "owners undone", says="the gradients are read")
 GRAD_EDIT = Kind("grad-edit", "owners undone", worth=MOVES, says="the gradients are edited")
 # Gradients are divided by the loss scale by hand; by the number of micro-batches; averaged over processes.

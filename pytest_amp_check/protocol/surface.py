@@ -132,8 +132,6 @@ _ENTRIES += [
     for name in (
         "profiler.profile",
         "profiler.record_function",
-        "autograd.detect_anomaly",
-        "autograd.set_detect_anomaly",
     )
 ]
 

@@ -919,9 +919,9 @@ def test_what_a_checkpoint_computes_anew_is_what_the_forward_computed(around: st
                 x = checkpoint(part, layer(x), use_reentrant=False)
             loss = x.float().sum()
         if around == "Tensor.backward":
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
         elif around == "autograd.backward":
-            torch.autograd.backward(loss)  # type: ignore[no-untyped-call]
+            torch.autograd.backward(loss)
         else:
             torch.autograd.grad(loss, list(layers.parameters()))
     assert memory.total > 0

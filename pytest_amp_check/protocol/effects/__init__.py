@@ -29,6 +29,7 @@ HANDLERS: dict[Kind, Callable[[Judge, Moment], State]] = {
     e.SCALE: gradients.twice,
     e.BACKWARD: gradients.backward,
     e.CLIP: gradients.clip,
+    e.GRAD_CHECK: gradients.check,
     e.GRAD_READ: gradients.by_hand,
     e.GRAD_EDIT: gradients.by_hand,
     e.GRAD_DIVIDE: gradients.by_hand,

@@ -103,6 +103,14 @@ def clip(judge: Judge, now: Moment) -> State:
     return now.after()
 
 
+def check(judge: Judge, now: Moment) -> State:
+    """The program raises where gradients are not finite, as an overflow makes them that the scaler has caused."""
+    live = [i for i in touched(judge, now) if now.opts[i].grads in (a.UNSCALED, a.SCALED)]
+    if live:
+        judge.commit("check-nonfinite", now.index, live[0], now.here)
+    return now.state
+
+
 def by_hand(judge: Judge, now: Moment) -> State:
     """Gradients are read, edited or divided by the loss scale, without a function of torch for it."""
     for i in touched(judge, now) if not now.event.facts.get("undone") else ():

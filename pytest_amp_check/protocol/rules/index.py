@@ -198,8 +198,8 @@ INDEX: tuple[Listing, ...] = (
         ("AMP213", "nonfinite-error-in-clip", "scaling", "warning", "both", True, "unsafe"),
         ("scaler",),
         (),
-        (),
-        ("clip-nonfinite",),
+        ("anomaly",),
+        ("clip-nonfinite", "check-nonfinite", "anomaly-nonfinite"),
     ),
     (
         ("AMP214", "penalty-on-scaled-grads", "scaling", "error", "both", True, ""),

@@ -8,6 +8,7 @@ import linecache
 import os
 from collections.abc import Iterator
 
+from ...protocol.checks import refuses_nonfinite
 from ...protocol.events import Site
 from ...protocol.words import Words, chain
 
@@ -122,6 +123,17 @@ def asks(site: Site) -> bool:
     """Whether the call at a place is made under a condition that calls something, which may look at gradients."""
     tests = [node.test for node in _around(site) if isinstance(node, ast.If)]
     return any(isinstance(part, ast.Call) for test in tests for part in ast.walk(test))
+
+
+def refuses(site: Site) -> bool:
+    """Whether a condition is asked at a place after which the program raises where gradients are not finite."""
+    found = any(
+        isinstance(node, (ast.If, ast.Assert))
+        and node.test.lineno <= site.line <= (node.test.end_lineno or node.test.lineno)
+        and refuses_nonfinite(node)
+        for node in ast.walk(_module(site.path))
+    )
+    return found and not caught(site)
 
 
 def mentions_scale(site: Site) -> bool:

@@ -91,6 +91,8 @@ class Handlers:
         self.assigned: list[Callable[[Interpreter, ast.Assign], None]] = []
         self.item_written: list[Callable[[Interpreter, Value, Value, ast.Subscript, Value], None]] = []
         self.expression_read: list[Callable[[Interpreter, ast.expr], None]] = []
+        #: Hear of a condition that is about to be asked.
+        self.tested: list[Callable[[Interpreter, ast.If | ast.Assert], None]] = []
         self.rate_divided: list[Callable[[Interpreter, Any], None]] = []
         #: What a function does, by its dotted name: None where it does what its arguments alone tell.
         self.functions: dict[str, Callable[[Interpreter, Args, Keywords, ast.AST], Value | None]] = {}

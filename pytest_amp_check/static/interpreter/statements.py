@@ -143,6 +143,8 @@ def _delete(at: Interpreter, node: ast.Delete) -> None:
 
 def _assert(at: Interpreter, node: ast.Assert) -> None:
     formula = condition(at, node.test)
+    for listener in at.handlers.tested:
+        listener(at, node)
     if not isinstance(formula, bool):
         yes, _ = branch(at, formula)
         at.state.cur = yes
@@ -221,6 +223,8 @@ def _if(at: Interpreter, node: ast.If) -> None:
         at.read(node.body)
         return
     formula = condition(at, node.test)
+    for listener in at.handlers.tested:
+        listener(at, node)
     shim = is_version_guard(node.test) or _asks_for_a_version(at, node.test)
     at.state.shims += shim
     yes, no = fork(at, formula, lambda: at.read(node.body), lambda: at.read(node.orelse))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from ...protocol import events as e
+from ...protocol.checks import refuses_nonfinite
 from ...protocol.events import Event
 from ...protocol.optable import FOREACH_IN_PLACE, IN_PLACE
 from ..interpreter.expressions import operate, undo
@@ -241,7 +242,14 @@ def _gradient_written(at: Interpreter, receiver: Grad, name: str, value: Value, 
     return name == "data"
 
 
+def _tested(at: Interpreter, node: ast.If | ast.Assert) -> None:
+    """A condition is asked after which the program may raise."""
+    if refuses_nonfinite(node) and not at.state.guarded:
+        at.emit(e.GRAD_CHECK, node.test, owners=None)
+
+
 def register(handlers: Handlers) -> None:
+    handlers.tested.append(_tested)
     handlers.methods.update({"parameters": _params_method, "gradients": _grad_method})
     handlers.attributes["parameters"] = _params_attribute
     handlers.attributes["unknown"] = _unknown_attribute

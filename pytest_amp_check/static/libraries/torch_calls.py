@@ -294,11 +294,27 @@ def _averages(name: str) -> bool:
     return name.startswith("torch.distributed.") and any(word in last for word in ("reduce", "gather", "average"))
 
 
+def _set_detection(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """``set_detect_anomaly(mode, check_nan)``."""
+    mode = args[0] if args else keywords.get("mode", NONE)
+    return _detection(at, args[1:], keywords, node) if literal(mode) is True else NullContext()
+
+
+def _detection(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """``detect_anomaly(check_nan)``."""
+    checks = args[0] if args else keywords.get("check_nan")
+    if checks is None or literal(checks) is True:
+        at.emit(e.ANOMALY, node, names={"call": wording(node)})
+    return NullContext()
+
+
 def register(handlers: Handlers) -> None:
     handlers.calls["named"] = _call_named
     handlers.functions.update(
         {
             "itertools.islice": _islice,
+            "torch.autograd.set_detect_anomaly": _set_detection,
+            "torch.autograd.detect_anomaly": _detection,
             **dict.fromkeys(FIELD_FUNCTIONS, fields),
             **dict.fromkeys(("sys.exit", "os._exit", "builtins.exit", "builtins.quit"), _ending),
             **dict.fromkeys(("types.SimpleNamespace", "argparse.Namespace"), _namespace),

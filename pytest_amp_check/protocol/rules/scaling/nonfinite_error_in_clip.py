@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
-from ...events import UNSCALE
+from ...events import ANOMALY, BACKWARD, UNSCALE, Program
 from ...fix import UNSAFE
-from ...rule import WARNING, Fault, Rule
+from ...rule import INFO, WARNING, Fault, Rule, Verdicts
+
+
+def _detected(program: Program) -> Verdicts:
+    """Anomaly detection that is always on in a program with a live scaler."""
+    if program.facts.get("live_scalers"):
+        for event in program.events():
+            if event.kind == ANOMALY and not event.guards:
+                yield "anomaly-nonfinite", event, {}, ()
+
 
 RULE = Rule(
     "AMP213",
     "nonfinite-error-in-clip",
     WARNING,
-    "error_if_nonfinite=True turns the overflows that a scaler skips into crashes.",
+    "A check of the gradients turns the overflows that a scaler skips into crashes.",
     applicability=UNSAFE,
     words=("scaler",),
+    whole={ANOMALY: _detected},
     faults={
         "clip-nonfinite": Fault(
             "`error_if_nonfinite=True` lets `{call}` raise on every overflow that `{scaler}` would only skip: "
             "drop the argument and leave infinities to `{scaler}.step({optimizer})`",
             witness=(UNSCALE,),
         ),
+        "check-nonfinite": Fault(
+            "This check raises on every overflow that a GradScaler would only skip: leave gradients that are not finite"
+            " to its `step()`, and count the steps in which `get_scale()` falls",
+            witness=(BACKWARD, UNSCALE),
+        ),
+        "anomaly-nonfinite": Fault(
+            "`{call}` raises where an overflow makes a gradient NaN, which a GradScaler would only skip: use it to find"
+            " a NaN that stays, in float32, or with `check_nan=False`, and not in a training",
+            INFO,
+        ),
     },
     why="""\
 Overflow is how a dynamic scale finds its value: it happens in the first iterations and again each time the scale has
 grown. The scaler records it in `unscale_()`, skips the step and halves the scale. With `error_if_nonfinite=True` the
-clip that follows raises before the scaler can do so.
+clip that follows raises before the scaler can do so. A check of one's own that raises, or an assertion, does the same,
+with scaled gradients too, and so does `torch.autograd.set_detect_anomaly(True)` where an overflow becomes NaN on its
+way back.
 """,
     harm="""\
 The first overflow, usually within the first few iterations, ends the run with RuntimeError `The total norm of order 2.0
@@ -70,7 +92,8 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Drop `error_if_nonfinite=True`; `scaler.step()` skips the step, and `scaler.update()` lowers the scale.",
+    fix="Drop `error_if_nonfinite=True`, or the check: `scaler.step()` skips the step, and `scaler.update()` lowers the"
+    " scale.",
     sources=(
         "torch/nn/utils/clip_grad.py: clip_grad_norm_ raises on a non-finite norm",
         "measured: a crash on the first overflow after unscale_",
