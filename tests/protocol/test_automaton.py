@@ -54,6 +54,7 @@ OF_OTHERS = {
     "scale@forward-outside",
     "forward@poisoned",
     "clip@scaled-framework",
+    "update@pending-framework",
     "clip@scaled-by-hand",
     "clip@copies",
     "clip@stepped",

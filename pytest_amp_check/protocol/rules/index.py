@@ -151,7 +151,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         (),
-        ("update@pending", "update@new-scale", "update@aged", "update@nothing"),
+        ("update@pending-framework", "update@pending", "update@new-scale", "update@aged", "update@nothing"),
     ),
     (
         ("AMP208", "scaler-recreated-in-loop", "scaling", "error", "static", True, "safe"),

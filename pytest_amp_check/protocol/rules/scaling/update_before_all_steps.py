@@ -14,6 +14,10 @@ RULE = Rule(
     applicability=SAFE,
     words=("scaler",),
     faults={
+        "update@pending-framework": Fault(
+            "{framework} has one loss scale for all optimizers and updates it in each step, here while `{optimizer}`"
+            " still holds gradients of the old one: {advice}"
+        ),
         "update@pending": Fault(
             "`{scaler}.update()` changes the scale while `{optimizer}` still holds gradients of the old one: "
             "step every optimizer first, then update once",
