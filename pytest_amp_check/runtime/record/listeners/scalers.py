@@ -80,7 +80,7 @@ class Scalers(Listener):
             tracked.restored.facts["scope_scalers"] = (holder.name,)
             tracked.restored = None
         closure = bool(args or kwargs) and any(callable(x) for x in (*args, kwargs.get("closure")))
-        self._weights.note_trained(tracked)
+        self._weights.about_to_train(tracked)
         if tracked.unscaled and tracked.edited is not None:
             self._find_invalid(scaler, optimizer, tracked, tracked.edited)
         self._asked = self.recording.emit(
@@ -116,6 +116,7 @@ class Scalers(Listener):
         if not scaler.is_enabled():
             return
         self._optimizers.inside_scaler_step -= 1
+        self._weights.has_trained(self.registry.optimizer(optimizer))
         steps = self.recording.steps
         record = steps.pending
         if not done or record is None:
