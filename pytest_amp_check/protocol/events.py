@@ -235,7 +235,8 @@ DEPRECATED = Kind("deprecated", "new old")
 # the tensor.
 EPSILON = Kind("epsilon", "divides dtype guessed how value")  # a small constant is added, or is the least that may be
 FRAGILE_MATH = Kind("fragile-math", "dtype guessed how")  # an expression that overflows or cancels
-LOW_SUM = Kind("low-sum", "dtype guessed")  # a running sum is kept in low precision
+# A running sum is kept in low precision; stands: what is added does not change it any more.
+LOW_SUM = Kind("low-sum", "dtype guessed stands")
 LOW_POSITIONS = Kind("low-positions", "dtype guessed how")  # positions lose their last digits
 DTYPE_CLASH = Kind("dtype-clash", "dtype guessed how")  # a low-precision tensor meets float32 where nothing promotes
 OVERHEAD = Kind("overhead", "how", turns=True)  # what is cast or copied more often than needed

@@ -378,7 +378,7 @@ INDEX: tuple[Listing, ...] = (
         ("autocast",),
         ("low-sum",),
         (),
-        ("sum:low",),
+        ("sum:low", "sum:still"),
     ),
     (
         ("AMP509", "low-precision-positions", "numerics", "warning", "static", True, ""),
