@@ -149,7 +149,8 @@ def _parser() -> ArgumentParser:
         "run",
         help="run a script and record what it trains",
         usage="amp-check run [OPTION ...] [-m] SCRIPT [ARGUMENT ...]",
-        epilog="exit codes: the script's own where that is not 0; else 1 where errors or warnings were found, or 0",
+        epilog="exit codes: the script's own where that is not 0; else 1 where errors or warnings were found or no "
+        "training step was recorded, or 0",
     )
     table.add_flags(recorded.add_argument, table.RUN)
     recorded.add_argument(
@@ -279,7 +280,9 @@ def _record(given: Any) -> int:
     form.write(Shown(findings, recorded.summary(counts), text.Sources(), counts=rules), sys.stdout)
     if recorded.wrong:
         return _fail(recorded.wrong)
-    return code or (FOUND if counts["error"] + counts["warning"] and not options.exit_zero else CLEAN)
+    empty = not (recorded.steps or options.allow_no_steps)
+    wrong = counts["error"] + counts["warning"] or empty
+    return code or (FOUND if wrong and not options.exit_zero else CLEAN)
 
 
 def _counted(findings: list[Finding]) -> list[dict[str, Any]]:

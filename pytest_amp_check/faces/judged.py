@@ -7,6 +7,7 @@ import sys
 
 from ..protocol.events import Site
 from ..protocol.finding import Finding, Step
+from ..protocol.selection import shows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def settle(
     suppressions: dict[str, Suppressions] = {}
     for finding in findings:
         code, path = finding.code, finding.filename
-        if code not in settings.select or code in allowed or code in _ignored(path, settings):
+        if not shows(settings.select, finding) or code in allowed or code in _ignored(path, settings):
             continue
         if path not in suppressions:
             suppressions[path] = _suppressions(path)

@@ -277,6 +277,13 @@ OPTIONS = (
     ),
     Option("output-format", FORMAT, "full", "how findings are shown", metavar="FORMAT", flag="--output-format"),
     Option("exit-zero", FLAG, False, "leave with 0 even when something was found", flag="--exit-zero"),
+    Option(
+        "allow-no-steps",
+        FLAG,
+        False,
+        "leave with 0 from a script in which no training step was recorded, too",
+        run_flag="--allow-no-steps",
+    ),
     Option("fix", FLAG, False, "make the fixes that are safe, and show what is left", flag="--fix", run_flag=""),
     Option(
         "unsafe-fixes",
@@ -390,6 +397,7 @@ class Options:
     severity: dict[str, str]
     output_format: str
     exit_zero: bool
+    allow_no_steps: bool
     fix: bool
     unsafe_fixes: bool
     diff: bool
@@ -531,7 +539,7 @@ def _nearest(word: str, known: tuple[str, ...]) -> str:
 def settings(options: Options) -> Settings:
     """What the engine is told, words turned into codes."""
     from ..protocol.rules import RULES
-    from ..protocol.selection import UnknownRule, expand
+    from ..protocol.selection import UnknownRule, expand, in_runs
     from ..protocol.selection import resolve as resolve_rules
     from ..static.engine import SPOTS, Settings
 
@@ -540,7 +548,7 @@ def settings(options: Options) -> Settings:
         if options.select is not None:
             resolve_rules(options.select, (), RULES)
         setting = "ignore"
-        selected = resolve_rules(options.select, options.ignore, RULES)
+        selected = in_runs(options.select, options.ignore, RULES)
         if options.show_blind_spots or (options.statistics and options.select is None):
             selected |= {SPOTS}
         setting = "per_file_ignores"

@@ -99,6 +99,12 @@ class Recorded:
         sys.stdout.flush()
         return code
 
+    @property
+    def steps(self) -> int:
+        """How many training steps were recorded."""
+        assert self._run is not None
+        return self._run.steps_total
+
     def findings(self, settings: Settings) -> list[Finding]:
         """What was found, as the configuration wants it."""
         from .judged import settle
@@ -113,7 +119,7 @@ class Recorded:
         from . import charts, text
 
         assert self._run is not None
-        if not self._run.steps_total:
+        if not self.steps:
             return
         width = shutil.get_terminal_size((80, 24)).columns
         lines = charts.lines(self._run.as_dict(), width, stream.encoding)
@@ -124,10 +130,12 @@ class Recorded:
         """The last line: how much was found, in how many steps."""
         from . import text
 
-        assert self._run is not None
-        steps = self._run.steps_total
+        steps = self.steps
         if not steps:
-            return "No training step was recorded: nothing stepped an optimizer in this process and thread."
+            return (
+                "No training step was recorded: nothing stepped an optimizer in this process and thread"
+                " (--allow-no-steps where none is meant to)."
+            )
         trained = f"{steps} training step{'s' if steps > 1 else ''}"
         if not sum(counts.values()):
             return f"No mistakes found in {trained}."

@@ -14,9 +14,11 @@ from . import events as e
 from .effects import apply
 from .events import Event, Graph, Node, Program, Site
 from .finding import Finding, Step
+from .frameworks import FRAMEWORKS
 from .judge import Here, Judge, State
-from .report import alone, describe, make_finding, place, whole
+from .report import advised, alone, describe, make_finding, place, whole
 from .rules import ALONE, LABELS
+from .selection import shows
 
 #: Latest events that are kept, so that the path to a fault can be shown.
 RECENT = 512
@@ -37,10 +39,19 @@ class Chain(Judge):
     Memory is bounded by the number of different places in the program, not by the length of the run.
     """
 
-    def __init__(self, program: Program, own: Callable[[Site], Site] = lambda site: site) -> None:
+    exact = True
+
+    def __init__(
+        self,
+        program: Program,
+        own: Callable[[Site], Site] = lambda site: site,
+        framework: Callable[[Site], str] = lambda site: "",
+    ) -> None:
         super().__init__(program, [])
         #: The place where a finding stands that is made at another: the program's own, where a library called torch.
         self.own = own
+        #: The framework whose code calls torch at a place, "" where that is the program's own.
+        self.framework = framework
         self.state = State(0, 0, (), (), 0, 0, -1)
         self.count = 0
         self.recent: deque[Event] = deque(maxlen=RECENT)
@@ -129,7 +140,7 @@ class Chain(Judge):
             found.setdefault(_place_of(finding), finding)
         for finding in (*self.judged.values(), *self._whole()):
             found.setdefault(_place_of(finding), finding)
-        chosen = [f for f in found.values() if select is None or f.code in select]
+        chosen = [f for f in found.values() if select is None or shows(select, f)]
         return sorted(chosen, key=Finding.order)
 
     def judge(self, event: Event) -> None:
@@ -258,7 +269,11 @@ class Chain(Judge):
         other = partner if partner is not event else next((x for x in reversed(path) if x is not event), event)
         site = self.own(place(event.site, other.site, reads=fault.reads))
         steps = tuple(Step(x.site, describe(x)) for x in path)
-        self.found[key] = make_finding(label, site, [*involved, *reversed(path)], {}, steps)
+        by = next(filter(None, (self.framework(x.site) for x in involved)), "")
+        if by and label in FRAMEWORKS[by].ordained and self.framework(partner.site):
+            return
+        said, values = advised(label, by)
+        self.found[key] = make_finding(said, site, [*involved, *reversed(path)], values, steps)
 
     def _whole(self) -> Iterator[Finding]:
         """Findings of the rules that judge a run as a whole."""

@@ -155,7 +155,12 @@ CLIP = Kind(
 GRAD_READ = Kind("grad-read", "owners undone", says="the gradients are read")
 GRAD_EDIT = Kind("grad-edit", "owners undone", worth=MOVES, says="the gradients are edited")
 # Gradients are looked through for what is not finite; raises: the program gives up where something is.
-GRAD_CHECK = Kind("grad-check", "owners raises", says="the gradients are looked through for what is not finite")
+GRAD_CHECK = Kind(
+    "grad-check",
+    "owners raises",
+    says="the gradients are looked through for what is not finite",
+    tells="owners",
+)
 ANOMALY = Kind("anomaly")  # a backward that gives NaN raises from here on
 # Gradients are divided by the loss scale by hand; by the number of micro-batches; averaged over processes.
 GRAD_DIVIDE = Kind(
@@ -227,6 +232,8 @@ SAVE = Kind(
 OPTIMIZER_LOAD = Kind("optimizer-load", "entry holds_scaler scope_scalers source")
 # An optimizer whose learning rate moves. Of a run: skipped, as the step before was; idle: there was none.
 SCHEDULER_STEP = Kind("scheduler-step", "idle skipped", says="the learning rate moves on", turns=True)
+# What a program does beside the steps of an optimizer; skipped: the step before was.
+STEP_FOLLOWED = Kind("step-followed", "skipped")
 GRAD_INVALID = Kind("grad-invalid")  # an optimizer: values that are not finite came into its gradients after unscale_
 # Scaled gradients from autograd.grad enter a new loss; outdated: divided by a scale that update() has changed since.
 PENALTY = Kind("penalty", "outdated")
@@ -235,7 +242,8 @@ DEPRECATED = Kind("deprecated", "new old")
 # the tensor.
 EPSILON = Kind("epsilon", "divides dtype guessed how value")  # a small constant is added, or is the least that may be
 FRAGILE_MATH = Kind("fragile-math", "dtype guessed how")  # an expression that overflows or cancels
-LOW_SUM = Kind("low-sum", "dtype guessed")  # a running sum is kept in low precision
+# A running sum is kept in low precision; stands: what is added does not change it any more.
+LOW_SUM = Kind("low-sum", "dtype guessed stands")
 LOW_POSITIONS = Kind("low-positions", "dtype guessed how")  # positions lose their last digits
 LATE_SCALE = Kind("late-scale", "dtype guessed")  # scores of an attention are scaled after the product that makes them
 LOW_OP = Kind("low-op", "dtype guessed how")  # an op that has no kernel for low precision is given a tensor of it

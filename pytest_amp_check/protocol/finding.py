@@ -30,8 +30,9 @@ class Finding:
 
     ``certain`` is True when every path that reaches the place makes the mistake, False when only some do; then
     ``condition`` may say which (``when use_amp is true``). ``entries`` are the functions (path and line) whose reading
-    came upon it. ``label`` is that of the fault, ``names`` what its message is filled with, and ``fix`` how the source
-    can be put right, where that was asked for and is known.
+    came upon it. ``label`` is that of the fault, ``names`` what its message is filled with, ``proven`` whether a run
+    shows it though its rule is off by default, and ``fix`` how the source can be put right, where that was asked for
+    and is known.
     """
 
     __slots__ = (
@@ -44,6 +45,7 @@ class Finding:
         "message",
         "name",
         "names",
+        "proven",
         "severity",
         "site",
         "witness",
@@ -62,6 +64,7 @@ class Finding:
         witness: tuple[Step, ...] = (),
         label: str = "",
         names: dict[str, str] | None = None,
+        proven: bool = False,
     ) -> None:
         self.code = code
         self.name = name
@@ -73,6 +76,7 @@ class Finding:
         self.witness = witness
         self.label = label
         self.names = names or {}
+        self.proven = proven
         self.fix: Fix | None = None
         self.entries: set[tuple[str, int]] = set()
 

@@ -54,6 +54,8 @@ class Framework:
     unscales    whether such a step always unscales first.
     signs       methods and attributes of which its engine alone has one beside ``backward``.
     scaler      where its torch scaler is, as an attribute of the engine; "" if it is the engine's own business.
+    usual       what its engine is called as a rule.
+    ordained    labels of faults that its own code commits and that nobody who uses it can put right.
     advice      label of a fault -> how to put it right with this framework.
     """
 
@@ -63,6 +65,7 @@ class Framework:
         "default",
         "many",
         "methods",
+        "ordained",
         "precision",
         "regions",
         "scaled",
@@ -71,6 +74,7 @@ class Framework:
         "steps",
         "title",
         "unscales",
+        "usual",
     )
 
     def __init__(
@@ -88,6 +92,8 @@ class Framework:
         unscales: bool = False,
         signs: frozenset[str] = frozenset(),
         scaler: str = "",
+        usual: str = "",
+        ordained: frozenset[str] = frozenset(),
         advice: Mapping[str, str] | None = None,
     ) -> None:
         self.title = title
@@ -102,6 +108,8 @@ class Framework:
         self.unscales = unscales
         self.signs = signs
         self.scaler = scaler
+        self.usual = usual
+        self.ordained = ordained
         self.advice = dict(advice or {})
 
 
@@ -134,11 +142,14 @@ FRAMEWORKS = {
         ambient=True,
         signs=frozenset("accumulate sync_gradients unwrap_model unscale_gradients gather_for_metrics".split()),
         scaler="scaler",
+        usual="accelerator",
         advice={
-            "clip@scaled": "call `{scaler}.clip_grad_norm_`, which unscales them first",
+            "clip@scaled": (
+                "call `{scaler}.clip_grad_norm_`, which unscales them first, where `{scaler}.sync_gradients` is true"
+            ),
             "step@raw": "call `{scaler}.backward({loss})`",
+            "update@pending": "let each `optimizer.step()` follow its own `{scaler}.backward()`, before the next one",
             "backward@unscaled": "let `optimizer.step()` follow, which skips gradients that are not finite by itself",
-            "update@pending": "let each loss run backward just before its own optimizer steps",
         },
     ),
     "fabric": Framework(
@@ -157,6 +168,7 @@ FRAMEWORKS = {
         default="32-true",
         ambient=True,
         signs=frozenset({"no_backward_sync", "setup_dataloaders"}),
+        usual="fabric",
         advice={
             "clip@scaled": "call `{scaler}.clip_gradients`, which unscales them first",
             "step@raw": "call `{scaler}.backward({loss})`",
@@ -174,6 +186,8 @@ FRAMEWORKS = {
         ambient=True,
         unscales=True,
         scaler="trainer.precision_plugin.scaler",
+        # It enters autocast around the whole of `training_step`.
+        ordained=frozenset({"backward@region", "step@region"}),
         advice={
             "clip@scaled": "clip in `on_before_optimizer_step`, which runs after Lightning has unscaled them",
             "step@raw": "call `self.manual_backward({loss})`",

@@ -79,6 +79,9 @@ class Moment:
 class Judge:
     """What is known of a program while the state of its paths moves event by event."""
 
+    #: Whether each thing is one object, as in a run: two things of a source may be two names of one object.
+    exact = False
+
     def __init__(self, program: Program, tests: list[Test]) -> None:
         self.program = program
         self.tests = tests

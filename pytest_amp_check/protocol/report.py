@@ -74,6 +74,7 @@ def make_finding(
         witness=witness,
         label=label,
         names=names,
+        proven=fault.proven,
     )
 
 
@@ -101,6 +102,17 @@ def of_framework(label: str, events: list[Event], program: Program) -> tuple[str
             values["scaler"] = f"{event.names.get('scaler') or thing.name}.{framework.scaler}"
         return label, values
     return label, {}
+
+
+def advised(label: str, framework: str) -> tuple[str, dict[str, str]]:
+    """The label of a fault that was seen in a run where the code of a framework calls torch, and what is said then."""
+    known = FRAMEWORKS.get(framework)
+    advice = known.advice.get(label) if known is not None else None
+    if known is None or advice is None:
+        return label, {}
+    # What its own code calls the optimizer is nothing that the program says.
+    values = {"framework": known.title, "advice": advice, "optimizer": DEFAULT_NAMES["optimizer"]}
+    return f"{label}-framework", values | ({"scaler": known.usual} if known.usual else {})
 
 
 class _Names(dict[str, str]):

@@ -45,6 +45,7 @@ class Fault:
                 it is blamed.
     owned       the method of a scaler, or of an optimizer, that nobody calls, which is certain only of one that nobody
                 else has.
+    proven      a run that finds it has seen it happen, and shows it though its rule is off by default.
     """
 
     __slots__ = (
@@ -59,6 +60,7 @@ class Fault:
         "otherwise",
         "owned",
         "possible",
+        "proven",
         "reads",
         "severity",
         "supposed",
@@ -91,6 +93,7 @@ class Fault:
         supposed: bool = False,
         of_loss: bool = False,
         owned: str = "",
+        proven: bool = False,
     ) -> None:
         self.message = message
         self.severity = severity
@@ -111,6 +114,7 @@ class Fault:
         self.supposed = supposed
         self.of_loss = of_loss
         self.owned = owned
+        self.proven = proven
 
 
 #: What is known of a rule before its module is loaded: code, name, family, severity, readers, default, applicability;

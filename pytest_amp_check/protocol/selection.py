@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
+from .finding import Finding
 from .rule import Rule
 
 ALL = "ALL"
+#: What follows the code of a rule that is off, of which that is shown alone which a run has proven.
+_PROVEN = " proven"
 
 
 class UnknownRule(ValueError):
@@ -21,6 +24,8 @@ class UnknownRule(ValueError):
 
 def expand(word: str, rules: Mapping[str, Rule]) -> tuple[frozenset[str], int]:
     """The codes that a word stands for, and how narrow the word is: 0 for ALL, more the fewer rules it can mean."""
+    if word.endswith(_PROVEN) and word.removesuffix(_PROVEN) in rules:
+        return frozenset((word,)), 0
     upper = word.upper()
     if upper == ALL:
         return frozenset(rules), 0
@@ -52,6 +57,19 @@ def resolve(select: Iterable[str] | None, ignore: Iterable[str], rules: Mapping[
     for word in ignore:
         _widen(refused, word, rules)
     return frozenset(code for code, width in chosen.items() if width > refused.get(code, -1))
+
+
+def in_runs(select: Iterable[str] | None, ignore: Iterable[str], rules: Mapping[str, Rule]) -> frozenset[str]:
+    """What is on in a run, as :func:`shows` asks for it: the codes, and what is on of rules that are off by default."""
+    on = resolve(select, ignore, rules)
+    if select is not None:
+        return on
+    return on | {code + _PROVEN for code in rules.keys() - on - resolve(ignore, (), rules) if not rules[code].default}
+
+
+def shows(select: Collection[str], finding: Finding) -> bool:
+    """Whether a finding is one of those that are on."""
+    return finding.code in select or (finding.proven and finding.code + _PROVEN in select)
 
 
 def nearest(word: str, rules: Mapping[str, Rule]) -> str:

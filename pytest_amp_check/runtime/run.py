@@ -13,7 +13,7 @@ import torch
 
 from ..protocol.finding import ERROR, INFO, WARNING, Finding
 from ..protocol.rules import RULES
-from ..protocol.selection import resolve
+from ..protocol.selection import in_runs, resolve
 from ..protocol.suppress import Suppressions
 from .record.attach import begin, end
 from .record.recorder import Recorder
@@ -42,7 +42,7 @@ class Run:
         self.memory: Memory | None = None
         #: Set by ``amp.run``: how to run the same steps again.
         self.replay: Replay | None = None
-        self._select: frozenset[str] = resolve(None, (), RULES)
+        self._select: frozenset[str] = in_runs(None, (), RULES)
         self._suppressions: dict[str, Suppressions] = {}
 
     @property
@@ -112,8 +112,11 @@ class Run:
 
     # Assertions.
 
-    def assert_no_findings(self, allow: Iterable[str] = ()) -> None:
-        """Fail if an error or a warning was found, of rules that ``allow`` (codes, prefixes or names) does not name."""
+    def assert_no_findings(self, allow: Iterable[str] = (), *, allow_no_steps: bool = False) -> None:
+        """Fail if an error or a warning was found, of rules that ``allow`` (codes, prefixes or names) does not name.
+
+        A recording in which no optimizer was stepped fails too, as nothing was judged, unless ``allow_no_steps``.
+        """
         __tracebackhide__ = True
         words = [allow] if isinstance(allow, str) else list(allow)
         allowed = resolve(words, (), RULES) if words else frozenset()
@@ -125,6 +128,11 @@ class Run:
                 lines.append(f"and {len(worse) - SHOWN} more")
             count = f"{len(worse)} mistake{'s' if len(worse) > 1 else ''} in mixed-precision training"
             raise AssertionError("\n".join([f"{count}:", *lines]))
+        if not self.steps_total and not allow_no_steps:
+            raise AssertionError(
+                "No training step was recorded, so there was nothing to judge: nothing stepped an optimizer in this"
+                " thread while the recording lasted (allow_no_steps=True where none is meant to)"
+            )
 
     def _assert_recorded(self) -> None:
         __tracebackhide__ = True

@@ -58,6 +58,7 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
     ),
     "output-format": (["json"], [], '"json"', lambda base: "json"),
     "exit-zero": ([], [], "true", lambda base: True),
+    "allow-no-steps": ([], [], "true", lambda base: True),
     "fix": ([], [], "true", lambda base: True),
     "unsafe-fixes": ([], [], "true", lambda base: True),
     "diff": ([], [], "true", lambda base: True),

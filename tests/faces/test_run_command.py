@@ -148,10 +148,15 @@ def test_what_the_script_defines_is_its_main_module(folder: Path) -> None:
     assert done.stdout.splitlines() == [
         "__main__ train.py train.py __main__",
         f"True {folder.name}",
-        "No training step was recorded: nothing stepped an optimizer in this process and thread.",
+        (
+            "No training step was recorded: nothing stepped an optimizer in this process and thread "
+            "(--allow-no-steps where none is meant to)."
+        ),
         "at exit",
     ]
-    assert done.returncode == 0
+    assert done.returncode == 1
+    assert run("--allow-no-steps", "train.py", folder=folder).returncode == 0
+    assert run("--exit-zero", "train.py", folder=folder).returncode == 0
 
 
 def test_a_cuda_recipe_runs_under_emulation(folder: Path) -> None:

@@ -723,6 +723,7 @@ def snapshot() -> dict[tuple[str, str], object]:
         "amp": torch.amp,
         "cuda.amp": torch.cuda.amp,
         **({"accelerator": torch_.accelerator} if hasattr(torch_, "accelerator") else {}),
+        "autograd": torch.autograd,
         "fft": torch.fft,
         "nested": torch.nested,
         "serialization": torch.serialization,
@@ -850,3 +851,47 @@ def test_random_states_are_found_in_their_own_module_too() -> None:
         assert torch.equal(torch.rand(3), drawn)
         torch.cuda.random.manual_seed_all(1)
         assert len(torch.cuda.random.get_rng_state_all()) == 1
+
+
+# Types of tensors, and what there is no sense in emulating.
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("HalfTensor", torch.float16), ("LongTensor", torch.int64)])
+def test_the_types_of_the_device_make_its_tensors(cuda: None, kind: str, dtype: torch.dtype) -> None:
+    made_by: Any = getattr(torch.cuda, kind)
+    made = made_by(2, 3)
+    assert (made.shape, made.dtype, made.device.type) == ((2, 3), dtype, "cuda")
+    assert made.cuda() is made, "it is there"
+    assert isinstance(made, made_by)
+    source = zeros(3, dtype=torch.float64)
+    for asked in (made_by, f"torch.cuda.{kind}"):
+        assert source.type(asked).dtype == dtype
+    assert source.type() == "torch.cuda.DoubleTensor"
+    assert source.type(torch.float16).type("torch.LongTensor").dtype == torch.int64
+
+
+def test_the_types_are_gone_with_the_region() -> None:
+    cuda: Any = torch.cuda
+    before = cuda.FloatTensor, torch.Tensor.type, torch.histc
+    with emulate_cuda():
+        assert cuda.FloatTensor is not before[0]
+    assert (cuda.FloatTensor, torch.Tensor.type, torch.histc) == before
+    assert zeros(1).type() == "torch.FloatTensor"
+
+
+def test_histograms_of_integers_are_counted_as_on_the_device(cuda: None) -> None:
+    numbers = torch.tensor([0, 1, 1, 4, 4, 4], device="cuda")
+    for counted in (torch.histc(numbers, bins=5, min=0, max=4), numbers.histc(5, 0, 4)):
+        assert counted.tolist() == [1, 2, 0, 0, 3]
+        assert counted.dtype == torch.int64
+    assert torch.histc(numbers.float(), 5, 0, 4).dtype == torch.float32
+
+
+def test_graphs_are_refused_in_one_sentence(cuda: None) -> None:
+    def capture() -> None:
+        with torch.cuda.graph(None):  # type: ignore[arg-type]
+            pass
+
+    for asked in (torch.cuda.CUDAGraph, capture, lambda: torch.cuda.make_graphed_callables(nn.Linear(2, 2), ())):
+        with pytest.raises(RuntimeError, match=r"^emulate_cuda\(\) has no CUDA graphs: [^.]*$"):
+            asked()

@@ -902,3 +902,26 @@ def test_a_peak_is_blamed_on_its_largest_parts() -> None:
 def test_a_budget_that_cannot_be_read() -> None:
     with pytest.raises(ValueError, match="'1 gigabyte' is not a size"):
         assert_memory(measured(), peak="1 gigabyte")
+
+
+@pytest.mark.parametrize("around", ["Tensor.backward", "autograd.backward", "autograd.grad"])
+def test_what_a_checkpoint_computes_anew_is_what_the_forward_computed(around: str) -> None:
+    """Dropout inside it leaves the same mask behind, and a device that is asked for is the same one."""
+
+    def part(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(x * torch.ones(8, device="cuda"), 0.1) * 2
+
+    with estimate_memory() as memory:
+        layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)]).cuda()
+        with torch.autocast("cuda", torch.bfloat16):
+            x = torch.randn(4, 8, device="cuda")
+            for layer in layers:
+                x = checkpoint(part, layer(x), use_reentrant=False)
+            loss = x.float().sum()
+        if around == "Tensor.backward":
+            loss.backward()  # type: ignore[no-untyped-call]
+        elif around == "autograd.backward":
+            torch.autograd.backward(loss)
+        else:
+            torch.autograd.grad(loss, list(layers.parameters()))
+    assert memory.total > 0

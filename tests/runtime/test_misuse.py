@@ -108,10 +108,18 @@ def test_a_look_alike_is_not_named(program: Program, turns: int, start: int, tmp
 
 
 def test_a_rule_that_is_off_by_default_says_nothing_until_it_is_selected(tmp_path: Path) -> None:
-    program = next(program for program in MISTAKES if program.codes == ("AMP403",))
+    program = next(program for program in MISTAKES if program.rows == "S48")
     run, _ = execute(program.source(3), tmp_path / "train.py")
     assert judged(run).findings == [], shown(run.findings)
     assert [finding.code for finding in run.select("AMP403").findings] == ["AMP403"]
+
+
+def test_a_rule_that_is_off_by_default_shows_what_a_run_has_proven(tmp_path: Path) -> None:
+    program = next(program for program in MISTAKES if program.rows == "S33")
+    run, _ = execute(program.source(3), tmp_path / "train.py")
+    assert [finding.code for finding in judged(run).findings] == ["AMP403"]
+    assert run.select("AMP2").findings == []
+    assert [finding.code for finding in run.select("ALL").findings] == ["AMP403"]
 
 
 # A scaler that has disabled itself: nothing about scaling was exercised.

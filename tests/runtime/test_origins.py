@@ -37,7 +37,7 @@ for _ in range({turns}):
 """
 #: The file beside the program that may enter autocast; the program itself does not name it.
 PLAIN = "import contextlib as c\nregion = c.nullcontext\n"
-DISABLED = "import torch\nregion = lambda: torch.autocast('cpu', dtype=torch.bfloat16, enabled=False)\n"
+DISABLED = "import torch\nregion = lambda: torch.autocast('cpu', dtype=torch.bfloat16, enabled={enabled})\n"
 BFLOAT16 = "import torch\nregion = lambda: torch.autocast('cpu', dtype=torch.bfloat16)\n"
 
 
@@ -75,10 +75,32 @@ def test_one_step_is_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert found(tmp_path, monkeypatch, LOOP.format(turns=1, around="contextlib.nullcontext()")) == []
 
 
-@pytest.mark.parametrize("context", [DISABLED, BFLOAT16])
+@pytest.mark.parametrize("context", ["MIXED = False\n" + DISABLED.format(enabled="MIXED"), BFLOAT16])
 def test_a_region_that_may_be_disabled_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, context: str) -> None:
     body = LOOP.format(turns=3, around="contextlib.nullcontext()")
     assert "AMP110" not in {code for _, code in found(tmp_path, monkeypatch, body, context)}
+
+
+@pytest.mark.parametrize(
+    ("context", "unused"),
+    [
+        (DISABLED.format(enabled=False), ""),
+        (PLAIN, "def never():\n    with torch.autocast('cpu'):\n        return model(x)\n"),
+        (PLAIN, "from torch.amp import autocast\nif __name__ == '__main__':\n    pass\n"),
+    ],
+    ids=["switched off by hand", "entered by code that never runs", "imported and not used"],
+)
+def test_autocast_that_nothing_can_switch_on_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, context: str, unused: str
+) -> None:
+    body = unused + LOOP.format(turns=3, around="contextlib.nullcontext()")
+    assert found(tmp_path, monkeypatch, body, context) == [(4 + unused.count("\n"), "AMP110")]
+
+
+def test_an_island_in_float32_beside_a_mixed_training_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = "with torch.autocast('cpu', dtype=torch.float16):\n    model(x)\n"
+    body += LOOP.format(turns=3, around="region()")
+    assert found(tmp_path, monkeypatch, body, DISABLED.format(enabled=False)) == []
 
 
 def test_a_region_around_the_loss_alone_is_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

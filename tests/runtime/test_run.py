@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import io
 import json
 import linecache
@@ -214,6 +216,15 @@ def test_what_is_found_is_told_with_its_way_out() -> None:
     run.assert_no_findings(allow="clip-before-unscale")
     with pytest.raises(UnknownRule):
         run.assert_no_findings(allow=["AMP2O1"])
+
+
+def test_a_run_without_a_step_has_shown_nothing() -> None:
+    trainer = Trainer()
+    with record() as run:
+        trainer.model(torch.zeros(2, 4)).sum().backward()
+    with pytest.raises(AssertionError, match="No training step was recorded"):
+        run.assert_no_findings()
+    run.assert_no_findings(allow_no_steps=True)
 
 
 @pytest.mark.parametrize(
@@ -442,3 +453,57 @@ def test_an_error_of_the_recorder_is_kept_from_the_program_and_told(monkeypatch:
     assert isinstance(run.failure, RuntimeError)
     with pytest.raises(AssertionError, match=r"The recorder failed .*a bug of ours"):
         run.assert_no_findings()
+
+
+def test_methods_of_a_scaler_that_were_bound_before_are_seen() -> None:
+    trainer = Trainer()
+    scale, unscale, step, update = (getattr(trainer.scaler, name) for name in ("scale", "unscale_", "step", "update"))
+    kept = torch.amp.GradScaler.step, torch.amp.GradScaler.step.__code__
+    signature = inspect.signature(torch.amp.GradScaler.step)
+
+    def train(*, unscaled: bool) -> None:
+        for _ in range(3):
+            trainer.optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = trainer.model(torch.ones(8, 4)).square().mean()
+            scale(loss).backward()
+            if unscaled:
+                unscale(trainer.optimizer)
+            torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), 1.0)  # AMP201, where it is scaled
+            step(trainer.optimizer)
+            update()
+
+    with record() as right:
+        assert inspect.signature(torch.amp.GradScaler.step) == signature
+        train(unscaled=True)
+    with record() as wrong:
+        train(unscaled=False)
+    assert (torch.amp.GradScaler.step, torch.amp.GradScaler.step.__code__) == kept
+    assert right.failure is None and wrong.failure is None
+    assert (right.findings, [step.scale_after for step in right.steps]) == ([], [2.0**10] * 3)
+    assert [finding.code for finding in wrong.findings] == ["AMP201"]
+
+
+def test_tasks_that_take_turns_record_what_they_train_themselves() -> None:
+    async def train(*, clip: bool) -> Run:
+        trainer = Trainer()
+        with record() as run:
+            for _ in range(3):
+                await asyncio.sleep(0)
+                trainer.step(clip=clip)
+            # A task of its own is part of it.
+            await asyncio.gather(part(trainer))
+        return run
+
+    async def part(trainer: Trainer) -> None:
+        await asyncio.sleep(0)
+        trainer.step()
+
+    async def both() -> tuple[Run, Run]:
+        return await asyncio.gather(train(clip=False), train(clip=True))
+
+    with record() as around:
+        right, wrong = asyncio.run(both())
+    assert [finding.code for finding in right.findings] == []
+    assert [finding.code for finding in wrong.findings] == ["AMP201"]
+    assert [run.steps_total for run in (right, wrong, around)] == [4, 4, 8]

@@ -80,6 +80,11 @@ class Program(NamedTuple):
         """The line on which the body starts."""
         return self.setup.count("\n") + 1
 
+    def marked(self, line: str, code: str) -> Program:
+        """The program with a line of its body marked."""
+        assert self.body.count(f"{line}\n") == 1
+        return self._replace(body=self.body.replace(f"{line}\n", f"{line}  # {code}\n"))
+
     def source(self, turns: int) -> str:
         """The whole program for a number of batches."""
         return self.setup.replace("TURNS = 3", f"TURNS = {turns}") + self.body
@@ -1488,8 +1493,235 @@ for _ in range(30):
     ),
 )
 
+#: Clipped by a norm that the program takes by itself: the limit shows in two steps.
+NORM = "    norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()\n"
+
+
+def clipped_by_hand(name: str, edit: str, before: str = NORM) -> Program:
+    """A program whose gradients are multiplied by what is made from their norm."""
+    made = edited(f"a clip by hand, {name}", "S01", before + edit)
+    return made._replace(body=made.body.replace("loss_of(x, y)", "loss_of(x, 5 * y)"), turns=(3,))
+
+
+BY_HAND = (
+    clipped_by_hand(
+        "mul_ by a tensor",
+        """\
+    for p in model.parameters():
+        p.grad.detach().mul_(torch.clamp(0.1 / (norm + 1e-6), max=1.0))  # AMP201""",
+    ),
+    clipped_by_hand(
+        "mul_ of grad.data by a number",
+        """\
+    for p in model.parameters():
+        p.grad.data.mul_(0.1 / norm.item())  # AMP201""",
+    ),
+    clipped_by_hand(
+        "div_",
+        """\
+    for p in model.parameters():
+        p.grad.div_(norm)  # AMP201""",
+    ),
+    clipped_by_hand(
+        "an operator in place",
+        """\
+    for p in model.parameters():
+        p.grad *= 0.1 / norm  # AMP201""",
+    ),
+    clipped_by_hand(
+        "all in one call",
+        """\
+    torch._foreach_mul_([p.grad for p in model.parameters()], float(0.1 / norm))  # AMP201""",
+    ),
+    clipped_by_hand(
+        "assigned",
+        """\
+    for p in model.parameters():
+        p.grad = p.grad * (0.1 / norm)  # AMP201""",
+    ),
+    clipped_by_hand(
+        "grad.data assigned",
+        """\
+    for p in model.parameters():
+        p.grad.data = p.grad.data * (0.1 / norm)  # AMP201""",
+    ),
+    clipped_by_hand(
+        "by the largest value",
+        """\
+    for p in model.parameters():
+        p.grad.mul_(0.1 / largest)  # AMP201""",
+        "    largest = max(p.grad.abs().max() for p in model.parameters())\n",
+    ),
+    clipped_by_hand(
+        "each by its own norm",
+        """\
+    for p in model.parameters():
+        p.grad.mul_(0.1 / p.grad.norm())  # AMP201""",
+        "",
+    ),
+)
+
+
+def hooked(name: str, hook: str, register: str = "register_hook") -> Program:
+    """A program in which hooks on the gradients of parameters change them."""
+    return Program(
+        f"a hook, {name}",
+        "S20",
+        f"""
+def change(given):
+{hook}
+
+
+for p in model.parameters():
+    p.{register}(change)
+{RIGHT.replace("loss_of(x, y)", "loss_of(x, 5 * y)")}""",
+        turns=(3,),
+    )
+
+
+HOOKED = (
+    hooked("that clamps", "    return given.clamp(-1e-2, 1e-2)").marked("def change(given):", "AMP202"),
+    hooked("that normalises", "    return given / given.norm()").marked("def change(given):", "AMP201"),
+    hooked(
+        "that clamps in place once gradients are accumulated",
+        "    given.grad.clamp_(-1e-2, 1e-2)",
+        "register_post_accumulate_grad_hook",
+    ).marked("    given.grad.clamp_(-1e-2, 1e-2)", "AMP202"),
+    hooked(
+        "that clips once gradients are accumulated",
+        "    nn.utils.clip_grad_norm_([given], 1.0)",
+        "register_post_accumulate_grad_hook",
+    ).marked("    nn.utils.clip_grad_norm_([given], 1.0)", "AMP201"),
+)
+
+#: Gradients that are multiplied by something else.
+NOT_CLIPPED = (
+    clipped_by_hand(
+        "of gradients that are unscaled",
+        """\
+    for p in model.parameters():
+        p.grad.mul_(0.1 / norm)""",
+        "    scaler.unscale_(optimizer)\n" + NORM,
+    ),
+    clipped_by_hand(
+        "with a limit that is scaled too",
+        """\
+    for p in model.parameters():
+        p.grad.mul_(limit / norm)""",
+        NORM + "    limit = 0.1 * scaler.get_scale()\n",
+    ),
+    clipped_by_hand(
+        "that is an average over samples of which there are more each time",
+        """\
+    losses.extend(range(8))
+    for p in model.parameters():
+        p.grad.div_(len(losses))""",
+    ),
+    clipped_by_hand(
+        "that is an average over two processes",
+        """\
+    for p in model.parameters():
+        p.grad.mul_(0.5)""",
+    ),
+    hooked("that halves", "    return given * 0.5"),
+    hooked("that looks", "    losses.append(given.abs().max())"),
+    hooked("that keeps some rows", "    return given * (torch.arange(given.numel()).view_as(given) % 2)"),
+    hooked(
+        "that halves once gradients are accumulated",
+        "    given.grad.mul_(0.5)",
+        "register_post_accumulate_grad_hook",
+    ),
+)
+
+#: What a program does beside each step, with a step that overflows.
+BESIDE = """
+{before}
+for i in range(4):
+    x, y = batches[0]
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, 1e30 * y if i == 2 else y)).backward()
+{beside}
+"""
+STEPS = "    scaler.step(optimizer){mark}\n    scaler.update()\n"
+AVERAGE = "average = torch.optim.swa_utils.AveragedModel(model)"
+HOOK = "optimizer.register_step_post_hook(lambda *given: losses.append(given))"
+SKIPPED = (
+    Program(
+        "weights that are averaged after a skipped step",
+        "S33",
+        BESIDE.format(
+            before=AVERAGE, beside=STEPS.format(mark="") + "    average.update_parameters(model)  # AMP403\n"
+        ),
+        shows="average.n_averaged.item() == 4",
+    ),
+    Program(
+        "a hook on the steps of a fused optimizer",
+        "S33",
+        BESIDE.format(before=f"{FUSED}\n{HOOK}", beside=STEPS.format(mark="  # AMP403")),
+        shows="len(losses) == 4",
+    ),
+)
+NOT_SKIPPED = (
+    Program(
+        "weights that are averaged where the optimizer has stepped",
+        "S33",
+        BESIDE.format(
+            before=AVERAGE,
+            beside="    scale = scaler.get_scale()\n"
+            + STEPS.format(mark="")
+            + "    if scaler.get_scale() >= scale:\n        average.update_parameters(model)\n",
+        ),
+        shows="average.n_averaged.item() == 3",
+    ),
+    Program(
+        "weights that are averaged once for several steps",
+        "S33",
+        BESIDE.format(
+            before=AVERAGE,
+            beside=STEPS.format(mark="")
+            + "    if i % 2 == 0:\n        continue\n    average.update_parameters(model)\n",
+        ),
+    ),
+    Program(
+        "a hook on the steps of an optimizer that is not called where they are skipped",
+        "S33",
+        BESIDE.format(before=HOOK, beside=STEPS.format(mark="")),
+        shows="len(losses) == 3",
+    ),
+)
+
+#: Things that the recorder did not look for at first.
+GAPS = (
+    *SKIPPED,
+    *BY_HAND,
+    *HOOKED,
+    Program(
+        "another scaler steps what one has scaled",
+        "AMP205",
+        """
+other = nn.Linear(4, 1)
+plain = torch.optim.SGD(other.parameters(), lr=0.01)
+another = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+for x, y in batches:
+    optimizer.zero_grad()
+    plain.zero_grad()
+    scaler.scale(loss_of(x, y)).backward()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = F.mse_loss(other(x), y)
+    another.scale(loss).backward()
+    another.step(plain)
+    another.step(optimizer)  # AMP205
+    another.update()
+""",
+        shows="0 < moved() < 2e-3",
+        turns=(3,),
+    ),
+)
+
 #: Runs that are right and look like the ones above.
 LOOK_ALIKES = (
+    *NOT_CLIPPED,
+    *NOT_SKIPPED,
     Program("the right program", "all", RIGHT, shows="1e-3 < moved() < 5e-2"),
     Program(
         "a run that breaks off between step and update",
@@ -1653,6 +1885,26 @@ for x, y in batches:
         shows="1e-3 < moved() < 5e-2",
     ),
     Program(
+        "two scalers, each with an optimizer of its own",
+        "AMP205",
+        """
+other = nn.Linear(4, 1)
+second = torch.optim.SGD(other.parameters(), lr=0.01)
+another = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+for x, y in batches:
+    optimizer.zero_grad()
+    second.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = F.mse_loss(other(x), y)
+    (another.scale(loss) + scaler.scale(loss_of(x, y))).backward()
+    another.step(second)
+    scaler.step(optimizer)
+    scaler.update()
+    another.update()
+""",
+        shows="1e-3 < moved() < 5e-2",
+    ),
+    Program(
         "a scaler that was switched off by its owner",
         "AMP217",
         """
@@ -1669,4 +1921,4 @@ for x, y in batches:
     ),
 )
 
-MISTAKES = (*CLIPPED, *TOUCHED, *TWICE, *BYPASSED, *OUT_OF_ORDER, *WINDOWS, *REGIONS, *DTYPES, *OVER_TIME)
+MISTAKES = (*CLIPPED, *TOUCHED, *TWICE, *BYPASSED, *OUT_OF_ORDER, *WINDOWS, *REGIONS, *DTYPES, *OVER_TIME, *GAPS)

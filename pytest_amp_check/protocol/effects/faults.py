@@ -125,7 +125,7 @@ def same_scaler(judge: Judge, now: Moment, i: int) -> bool:
     """The scaler that acts may be the one that has scaled: not both were seen to be made, by names of their own."""
     acting, scaling = (judge.program.things[key] for key in (now.subject, now.state.opts[i].by))
     made = all(thing.facts.get("constructed") and thing.site is not None for thing in (acting, scaling))
-    if not made or acting.name == scaling.name:
+    if not judge.exact and (not made or acting.name == scaling.name):
         return True
     # Of the terms of a sum, which of two scalers have scaled, each may be the loss of one optimizer.
     backward = judge.event(judge.last(now.here, (e.BACKWARD,), i))

@@ -167,7 +167,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         (),
-        ("update@pending", "update@pending-framework", "update@new-scale", "update@aged", "update@nothing"),
+        ("update@pending-framework", "update@pending", "update@new-scale", "update@aged", "update@nothing"),
     ),
     (
         ("AMP208", "scaler-recreated-in-loop", "scaling", "error", "static", True, "safe"),
@@ -330,9 +330,9 @@ INDEX: tuple[Listing, ...] = (
     (
         ("AMP403", "scheduler-cadence", "checkpoint", "info", "both", False, ""),
         ("scaler",),
-        ("scheduler-step",),
+        ("scheduler-step", "step-followed"),
         (),
-        ("scheduler:skipped", "scheduler:micro-batch"),
+        ("scheduler:skipped", "followed:skipped", "scheduler:micro-batch"),
     ),
     (
         ("AMP501", "low-precision-master-weights", "numerics", "warning", "both", True, ""),
@@ -395,7 +395,7 @@ INDEX: tuple[Listing, ...] = (
         ("autocast",),
         ("low-sum",),
         (),
-        ("sum:low",),
+        ("sum:low", "sum:still"),
     ),
     (
         ("AMP509", "low-precision-positions", "numerics", "warning", "static", True, ""),

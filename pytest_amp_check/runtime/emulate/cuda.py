@@ -128,8 +128,8 @@ def emulate_cuda() -> Iterator[None]:
     ``torch.autocast("cpu")`` keeps the CPU's op lists while autocast is off for "cuda". LSTM, GRU and RNN give
     float16, as cuDNN's do in bfloat16 regions too. Random numbers of the device come from the CPU's generator.
 
-    Not emulated: more than one device, CUDA graphs, memory statistics (all zero), tensor types such as
-    ``torch.cuda.FloatTensor``, a ``torch.Generator`` imported by name. An op for which the CPU has no kernel in a low
+    Not emulated: more than one device, CUDA graphs, memory statistics (all zero), a ``torch.Generator`` imported by
+    name. An op for which the CPU has no kernel in a low
     dtype raises. Inside compiled functions, and in fake tensors, a tensor says that it is on the CPU. Processes started
     in the region are on the host, as the workers of a DataLoader are with CUDA.
 

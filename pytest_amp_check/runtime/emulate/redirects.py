@@ -73,6 +73,8 @@ class _Thread(threading.local):
     cpu_enabled = False
     #: A method of tensors that was replaced is running.
     inside = False
+    #: The function modes that were asked for the backward pass that is about to run, innermost last.
+    asked: tuple[TorchFunctionMode, ...] = ()
 
 
 _thread = _Thread()
@@ -263,6 +265,76 @@ def _get_device(self: torch.Tensor) -> int:
     return 0 if _says_cuda(_real_device(self).type) else int(_Tensor.get_device(self))
 
 
+class _TensorType(type):
+    """A tensor type of the device, such as ``torch.cuda.HalfTensor``."""
+
+    host: Any
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        made = cls.host(*args, **kwargs)
+        PLACES.put(made, "cuda")
+        return made
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, cls.host)
+
+
+def _tensor_types() -> Iterator[tuple[str, _TensorType]]:
+    for name in sorted(vars(torch.cuda)):
+        host = getattr(torch, name, None)
+        if name.endswith("Tensor") and isinstance(host, type) and host.__module__ == "torch":
+            yield name, _TensorType(name, (), {"__module__": "torch.cuda", "host": host})
+
+
+def _host_type(kind: Any) -> Any:
+    """The type of the CPU's tensors that stands for one of the device's."""
+    if isinstance(kind, _TensorType):
+        return kind.host
+    return "torch." + kind.removeprefix("torch.cuda.") if isinstance(kind, str) and "torch.cuda." in kind else kind
+
+
+@_method(_Tensor.type)
+def _type(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+    if dtype is not None:
+        host = _host_type(dtype)
+        result = _Tensor.type(self, host, non_blocking, **kwargs)
+        return result if host is dtype else _move(self, result, "cuda")
+    kind = _Tensor.type(self)
+    return kind.replace("torch.", "torch.cuda.", 1) if _real_device(self).type == "cpu" else kind
+
+
+_set_default_tensor_type = torch.set_default_tensor_type
+
+
+def _set_default_type(t: Any) -> None:
+    _set_default_tensor_type(_host_type(t))
+
+
+def _counting(histc: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """``histc``, which the CPU has for floating numbers alone."""
+
+    @functools.wraps(histc)
+    def counted(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if input.is_floating_point():
+            return histc(input, *args, **kwargs)
+        return histc(input.double(), *args, **kwargs).to(input.dtype)
+
+    return counted
+
+
+class _NoGraph:
+    """What captures a CUDA graph."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        _refuse_graph()
+
+
+def _refuse_graph(*args: Any, **kwargs: Any) -> None:
+    raise RuntimeError(
+        "emulate_cuda() has no CUDA graphs: leave the capture out of what is tested without a GPU, or run it on one"
+    )
+
+
 def _storage_cuda(self: Any, device: Any = None, non_blocking: bool = False) -> Any:
     _here(device)
     return self
@@ -370,6 +442,39 @@ _RANDOM = (
 ).split()
 
 
+#: Functions that run a backward pass, for which function modes are asked.
+PASSES = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
+
+
+def backward_in(mode: TorchFunctionMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Call one of these for a mode that was asked for it.
+
+    A mode is off while it is asked, and what a checkpoint computes anew in the pass has to meet it as the forward did.
+    """
+    before = _thread.asked
+    _thread.asked = (mode, *before)
+    try:
+        return func(*args, **kwargs)
+    finally:
+        _thread.asked = before
+
+
+def _in_modes(run: Callable[..., Any]) -> Callable[..., Any]:
+    """What runs a pass, with the modes on that were asked for it."""
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        modes, _thread.asked = _thread.asked, ()
+        try:
+            with contextlib.ExitStack() as stack:
+                for mode in modes:
+                    stack.enter_context(mode)
+                return run(*args, **kwargs)
+        finally:
+            _thread.asked = modes
+
+    return run_backward
+
+
 class Redirect(TorchFunctionMode):
     """Sees calls of functions that were imported by name before the region, in the thread that has entered it."""
 
@@ -377,6 +482,8 @@ class Redirect(TorchFunctionMode):
         if args and type(args[0]) is int and getattr(func, "__name__", "") in ("_parse_to", "device"):
             # The index of a device, which torch refuses where there is none.
             args = (torch.device("cuda", args[0]), *args[1:])
+        if func in PASSES:
+            return backward_in(self, func, args, kwargs or {})
         if not kwargs:
             return func(*args)
         if kwargs.get("device") is not None:
@@ -408,6 +515,16 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     yield torch.Tensor, "pin_memory", _pin_memory
     yield torch.Tensor, "record_stream", _record_stream
     yield torch.Tensor, "get_device", _get_device
+    yield torch.Tensor, "type", _type
+    yield torch.Tensor, "histc", _counting(_Tensor.histc)
+    yield torch.autograd, "_engine_run_backward", _in_modes(torch_.autograd._engine_run_backward)
+    yield torch_, "histc", _counting(torch_.histc)
+    yield torch_, "set_default_tensor_type", _set_default_type
+    for name, kind in _tensor_types():
+        yield torch.cuda, name, kind
+    for name in ("CUDAGraph", "graph"):
+        yield torch.cuda, name, _NoGraph
+    yield torch.cuda, "make_graphed_callables", _refuse_graph
     yield torch.Tensor, "device", property(_device)
     yield torch.Tensor, "is_cuda", property(_is_cuda)
     yield torch.Tensor, "is_cpu", property(_is_cpu)

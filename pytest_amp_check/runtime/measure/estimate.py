@@ -23,6 +23,7 @@ from torch.utils import _foreach_utils as foreach
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..emulate.cuda import emulate_cuda
+from ..emulate.redirects import PASSES, backward_in
 from .memory import Memory
 from .sizes import parse_size
 
@@ -77,6 +78,8 @@ class _CudaKernels(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in PASSES:
+            return backward_in(self, func, args, kwargs)
         if func is functional.dropout:
             return self._dropout(*args, **kwargs)
         if func is functional.scaled_dot_product_attention:

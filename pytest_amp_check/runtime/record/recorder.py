@@ -10,6 +10,7 @@ from .listeners.backward import Backward
 from .listeners.checkpoints import Checkpoints
 from .listeners.clearing import Clearing
 from .listeners.clipping import Clipping
+from .listeners.followers import Followers
 from .listeners.forwards import Forwards
 from .listeners.gradients import Gradients
 from .listeners.losses import Losses
@@ -51,7 +52,8 @@ class Recorder:
         self.optimizers = Optimizers(recording, self.gradients, self.weights, self.construction)
         self.schedulers = Schedulers(recording)
         self.scaling = Scaling(recording, scaled, self._forwards, self.construction)
-        self.scalers = Scalers(recording, self.gradients, self.weights, self.optimizers)
+        self.followers = Followers(recording)
+        self.scalers = Scalers(recording, self.gradients, self.weights, self.optimizers, self.followers)
         self.checkpoints = Checkpoints(recording)
 
     @property

@@ -16,7 +16,7 @@ from .collector import Collector
 from .readings import Readings
 from .regions import Regions
 from .registry import Registry
-from .sites import Sites, own
+from .sites import Sites, framework, own
 from .steps import Steps
 
 Read = TypeVar("Read")
@@ -26,7 +26,7 @@ class _Chain(Chain):
     """Events are judged once the numbers are known that they speak of."""
 
     def __init__(self, program: Program, readings: Readings) -> None:
-        super().__init__(program, own)
+        super().__init__(program, own, framework)
         self._readings = readings
 
     def settle(self) -> None:

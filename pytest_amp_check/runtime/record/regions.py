@@ -86,6 +86,8 @@ class Regions:
     def __init__(self) -> None:
         self.open: list[Region] = []
         self.spans = Spans()
+        #: Whether a context was switched off by something that may have switched it on.
+        self.chosen = False
         #: The dtypes of the enabled regions that were entered since the last backward pass.
         self.dtypes: set[str] = set()
         #: What was found at a place after regions of some dtypes: those of the regions in which its graph was made.

@@ -56,6 +56,13 @@ class ScaledLosses:
                     return made
         return next(filter(None, map(self._mark_of, nodes(roots, NEAR))), None)
 
+    def several(self, roots: Sequence[torch.Tensor]) -> bool:
+        """Whether what runs backward was made of what more than one scaler has scaled."""
+        if len(self._registry.scalers) < 2:
+            return False
+        marks = map(self._mark_of, nodes(roots, NEAR))
+        return len({mark.scaler.thing.key for mark in marks if mark is not None}) > 1
+
     def _mark_of(self, node: Any) -> ScaledLoss | None:
         """What a node of the graph is, where a scaler's ``scale`` made it."""
         found = node.metadata.get(MARK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import linecache
 import os
 import sys
@@ -31,6 +32,15 @@ _INNER = (
     os.path.dirname(concurrent.futures.__file__) + os.sep,
 )
 
+#: Packages of frameworks that train for a program.
+_FRAMEWORKS = {
+    "accelerate": "accelerate",
+    "lightning.pytorch": "lightning",
+    "pytorch_lightning": "lightning",
+    "lightning.fabric": "fabric",
+    "lightning_fabric": "fabric",
+}
+
 Span = tuple[int, int, int, int]
 _inner_paths: dict[str, bool] = {}
 
@@ -53,7 +63,29 @@ def own(site: Site) -> Site:
     return site
 
 
+def framework(site: Site) -> str:
+    """The framework whose code calls torch at a place, called by the program; "" where none does."""
+    found = ""
+    each: Site | None = site
+    while each is not None and _is_library(each.path):
+        found = _framework_of(each.path) or found
+        each = each.caller
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _framework_of(path: str) -> str:
+    """The framework that a source file belongs to, if it is loaded."""
+    for package, name in _FRAMEWORKS.items():
+        folders = getattr(sys.modules.get(package), "__path__", ())
+        if any(path.startswith(os.path.join(folder, "")) for folder in folders):
+            return name
+    return ""
+
+
 def _is_library(path: str) -> bool:
+    if _framework_of(path):
+        return True
     return f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
 
 

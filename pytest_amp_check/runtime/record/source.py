@@ -6,9 +6,9 @@ import ast
 import contextlib
 import linecache
 import os
-import tokenize
 from collections.abc import Iterator
 
+from ...protocol.checks import refuses_nonfinite
 from ...protocol.events import Site
 from ...protocol.words import Words, chain
 
@@ -125,6 +125,17 @@ def asks(site: Site) -> bool:
     return any(isinstance(part, ast.Call) for test in tests for part in ast.walk(test))
 
 
+def refuses(site: Site) -> bool:
+    """Whether a condition is asked at a place after which the program raises where gradients are not finite."""
+    found = any(
+        isinstance(node, (ast.If, ast.Assert))
+        and node.test.lineno <= site.line <= (node.test.end_lineno or node.test.lineno)
+        and refuses_nonfinite(node)
+        for node in ast.walk(_module(site.path))
+    )
+    return found and not caught(site)
+
+
 def mentions_scale(site: Site) -> bool:
     """Whether the function in which a place lies asks for the scale, as one does that divides what it reads by it."""
     lines = linecache.getlines(site.path)
@@ -133,19 +144,38 @@ def mentions_scale(site: Site) -> bool:
     return any("get_scale" in line for line in lines[first - 1 : last])
 
 
-def mentions_autocast(site: Site) -> bool:
-    """Whether the file of a call, or one beside it that the call comes through, has a name with autocast in it."""
+def chooses_autocast(site: Site) -> bool:
+    """Whether something decides about autocast in the file of a call, or in one beside it that the call comes through.
+
+    That is a name with autocast in it that is more than a call without a condition, or a call with a value for
+    ``enabled`` that is no constant: whoever runs the program may have switched it off.
+    """
     folder = os.path.dirname(site.path)
     paths = {frame.path for frame in site.frames() if os.path.dirname(frame.path) == folder}
-    return any("autocast" in name for path in paths for name in _names(path))
+    return any(_chooses(_module(path), decided=False) for path in paths)
 
 
-def _names(path: str) -> Iterator[str]:
-    lines = iter(linecache.getlines(path))
-    with contextlib.suppress(tokenize.TokenError, SyntaxError):
-        for token in tokenize.generate_tokens(lambda: next(lines, "")):
-            if token.type == tokenize.NAME:
-                yield token.string
+def _chooses(node: ast.AST, *, decided: bool) -> bool:
+    """Whether a piece of source, or of one that a condition decides about, chooses whether autocast is entered."""
+    if isinstance(node, ast.Call) and "autocast" in (chain(node.func) or "").rpartition(".")[2]:
+        given = next((k.value for k in node.keywords if k.arg == "enabled"), None)
+        return decided or not (given is None or isinstance(given, ast.Constant))
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return False
+    if isinstance(node, (ast.Name, ast.Attribute, ast.arg)):
+        name = {ast.Name: "id", ast.Attribute: "attr", ast.arg: "arg"}[type(node)]
+        if "autocast" in getattr(node, name):
+            return True
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        decided = False
+    elif isinstance(node, (ast.IfExp, ast.BoolOp, ast.Try)) or (isinstance(node, ast.If) and not _is_main(node)):
+        decided = True
+    return any(_chooses(child, decided=decided) for child in ast.iter_child_nodes(node))
+
+
+def _is_main(node: ast.If) -> bool:
+    """Whether a condition asks whether the module is run as a program."""
+    return any(isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(node.test))
 
 
 def _counts(test: ast.expr) -> bool:

@@ -1,4 +1,4 @@
-"""Running sums of low precision, each beside the same sum in float32."""
+"""Running sums of low precision, each beside the same sum in float32, and averages that stand still."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ KEPT = 256
 FIRST = 16
 #: The share of its terms that a sum must have lost.
 LOST = 0.01
+#: Steps of averages that are looked at, in all and of one that stands still; each may wait for the device.
+LOOKS, STILL = 64, 3
+#: The share of its numbers up to which an average that stands still may have changed.
+FEW = 0.1
 
 
 def can_follow(tensor: torch.Tensor) -> bool:
     """Whether a tensor counts its changes and its value may be asked for."""
     return (
-        type(tensor) is torch.Tensor
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and not tensor.is_inference()
         and not tensor.is_meta
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
@@ -79,3 +83,28 @@ class Sums:
             return False
         followed.add(tensor, term, factor)
         return followed.has_lost(tensor)
+
+
+class Averages:
+    """Tensors of low precision that are changed a little again and again."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+        #: How often in a row a tensor was left as it was.
+        self._still: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+
+    @property
+    def wanted(self) -> bool:
+        """Whether to look at more of them."""
+        return self._looks < LOOKS
+
+    def stands_still(self, tensor: torch.Tensor, before: torch.Tensor, term: torch.Tensor) -> bool:
+        """Whether a term that is not zero has left a tensor as it was, not for the first time."""
+        self._looks += 1
+        changed, moved = int((tensor.detach() != before).sum()), int((term.detach() != 0).sum())
+        known, count = self._still.get(id(tensor), (None, 0))
+        count = count + 1 if known is not None and known() is tensor else 1
+        if not moved or changed > FEW * moved:
+            count = 0
+        self._still[id(tensor)] = (weakref.ref(tensor), count)
+        return count == STILL

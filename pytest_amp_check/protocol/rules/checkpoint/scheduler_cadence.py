@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, SCALER_STEP, SCHEDULER_STEP, Event, Program
+from ...events import BACKWARD, SCALER_STEP, SCHEDULER_STEP, STEP_FOLLOWED, Event, Program
 from ...rule import INFO, WARNING, Fault, Labels, Rule
 
 
@@ -13,13 +13,18 @@ def _cadence(event: Event, program: Program) -> Labels:
         yield "scheduler:skipped", {}
 
 
+def _followed(event: Event, program: Program) -> Labels:
+    if event.facts.get("skipped"):
+        yield "followed:skipped", {}
+
+
 RULE = Rule(
     "AMP403",
     "scheduler-cadence",
     INFO,
     "The learning rate moves on although the optimizer did not step.",
     default=False,
-    on={SCHEDULER_STEP: _cadence},
+    on={SCHEDULER_STEP: _cadence, STEP_FOLLOWED: _followed},
     words=("scaler",),
     faults={
         "scheduler:skipped": Fault(
@@ -28,6 +33,12 @@ RULE = Rule(
             witness=(SCALER_STEP,),
             next_turn=True,
             yields_to=("scheduler:micro-batch",),
+            proven=True,
+        ),
+        "followed:skipped": Fault(
+            "`{call}` goes on as if `{optimizer}` had stepped, though its step was skipped: "
+            "call it only where `{scaler}.get_scale()` did not fall in `{scaler}.update()`",
+            proven=True,
         ),
         "scheduler:micro-batch": Fault(
             "`{call}` moves the learning rate on in every micro-batch, though the optimizer steps once in a window of "
@@ -43,6 +54,10 @@ A schedule that counts optimizer steps (warm-up, one-cycle, cosine over all step
 warm-up, where the first overflows fall. Inside an accumulation window the schedule runs as many times too fast as the
 window has micro-batches. torch warns only if the very first step is skipped, and never with a fused optimizer. The
 return value of `scaler.step()` does not tell: compare the scale before and after `update()`.
+
+What else goes with a step goes on as well: an average of the weights counts them once more, and the hooks of a fused
+optimizer, whose `step` runs even when it is skipped, are called. A run in which a step was skipped shows these, and a
+schedule that has moved on, without the rule being selected.
 """,
     harm="""\
 With 1 and 3 skipped steps the schedule had moved 10 times where the optimizer had stepped 9 and 7 times. Stepped in

@@ -9,6 +9,9 @@ from ...rule import BOTH, INFO, WARNING, Fault, Labels, Rule
 def _low_sum(event: Event, program: Program) -> Labels:
     dtype = event.facts["dtype"]
     values = {"dtype": "low precision" if dtype == "half" else dtype}
+    if event.facts.get("stands"):
+        yield "sum:still", values
+        return
     yield "sum:low", {**values, "severity": INFO} if event.facts["guessed"] else values
 
 
@@ -24,6 +27,10 @@ RULE = Rule(
         "sum:low": Fault(
             "`{sum}` sums over the iterations in {dtype}, which soon stops growing: keep the sum in float32, or"
             " add the tensor's `.item()`"
+        ),
+        "sum:still": Fault(
+            "`{sum}` is kept in {dtype}, in which what is added each time is too little to change it, so that it stands"
+            " still: keep it in float32, and give it float32 values"
         ),
     },
     why="""\

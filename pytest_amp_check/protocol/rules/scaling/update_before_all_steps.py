@@ -14,6 +14,11 @@ RULE = Rule(
     applicability=SAFE,
     words=("scaler",),
     faults={
+        "update@pending-framework": Fault(
+            "{framework} has one loss scale for all optimizers and updates it in each step, here while `{optimizer}`"
+            " still holds gradients of the old one: {advice}",
+            witness=(BACKWARD,),
+        ),
         "update@pending": Fault(
             "`{scaler}.update()` changes the scale while `{optimizer}` still holds gradients of the old one: "
             "step every optimizer first, then update once",
@@ -21,11 +26,6 @@ RULE = Rule(
             witness=(BACKWARD,),
             unless="another-scaler",
             otherwise=(("new_scale", "update@new-scale"),),
-        ),
-        "update@pending-framework": Fault(
-            "`{call}` steps `{optimizer}` with gradients of an older scale, since {framework} updates the one scale of"
-            " all optimizers in each optimizer's step: {advice}",
-            witness=(BACKWARD,),
         ),
         "update@new-scale": Fault(
             "`{scaler}.update()` sets a scale while `{optimizer}` may hold gradients of the old one, as it does inside "

@@ -10,7 +10,7 @@ from ....protocol.events import Site
 from ..recording import Recording, plain
 from ..regions import dtype_of
 from ..sites import calling_frame
-from ..source import ContextText, SourceText
+from ..source import ContextText, SourceText, chooses_autocast
 from .listener import Listener, listens
 from .threads import Threads
 from .weights import KEEPS_DETACHED, Weights
@@ -41,6 +41,12 @@ class Autocast(Listener):
         self.recording.emit(e.AUTOCAST_NEW, site, callable=name, arguments=arguments, excess=excess, names=names)
 
     @listens
+    def switched_off(self) -> None:
+        """A context is constructed that is switched off."""
+        if not self.regions.chosen:
+            self.regions.chosen = self.recording.read(self.sites.here(), chooses_autocast)
+
+    @listens
     def entered(self, region: Any) -> None:
         if self.recording.backwards:
             return  # torch restores autocast to compute a checkpoint again
@@ -50,7 +56,8 @@ class Autocast(Listener):
         decorated = frame.f_code.co_name == "decorate_autocast"
         site = self.sites.definition(frame.f_locals["func"].__code__) if decorated else self.sites.here()
         self.regions.enter(site, region.device, dtype, enabled=enabled)
-        self.recording.program.facts["enters_autocast"] = True
+        if enabled:
+            self.recording.program.facts["enters_autocast"] = True
         cache = bool(region._cache_enabled)
         if KEEPS_DETACHED and enabled and cache:
             self._weights.watch_forwards()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from ....protocol import events as e
 from ....protocol.events import Event, Site
@@ -17,9 +19,6 @@ from .gradients import Gradients
 from .listener import Listener, listens
 from .penalties import Penalties
 
-if TYPE_CHECKING:
-    import torch
-
 
 class Backward(Listener):
     """Listens to backward passes."""
@@ -31,6 +30,9 @@ class Backward(Listener):
         self._penalties = penalties
         #: id of a backward's site -> the parameters that it reached at first.
         self._leaves: dict[int, frozenset[int]] = {}
+        #: Where anomaly detection was switched on last, and whether it was found to be on.
+        self._detection: Site | None = None
+        self._detects = False
 
     @listens
     def begins(self, outputs: Any) -> BackwardPass | None:
@@ -42,7 +44,9 @@ class Backward(Listener):
         roots = tensors(outputs)
         scaled = self._scaled.below(roots)
         if scaled is not None:
+            self._look_for_detection(site)
             self._penalties.backward_begins(roots)
+            self._gradients.backward_begins()
         facts: dict[str, Any] = {
             "feeds": set(),
             "divided": True,
@@ -50,6 +54,7 @@ class Backward(Listener):
             # More than one number runs backward from gradients that are given, and may be scaled already.
             "opaque": scaled is None and any(root.numel() != 1 for root in roots),
             "dtypes": self.regions.dtypes_below(site, roots),
+            "several": scaled is not None and self._scaled.several(roots),
             "uneven": scaled is not None and self._scaled.uneven(roots, scaled.scale),
         }
         reached = self._leaves.get(id(site))
@@ -65,6 +70,18 @@ class Backward(Listener):
         # A scaled loss has the scale's dtype, whatever its own was.
         dtype = scaled.dtype if scaled is not None else None if loss is None else loss.dtype
         return BackwardPass(event, before, scale, reached, loss, dtype)
+
+    def _look_for_detection(self, site: Site) -> None:
+        """Find that anomaly detection is on, wherever that was said."""
+        if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled() and not self._detects:
+            self._detects = True
+            asked = self._detection or site
+            self.recording.emit(e.ANOMALY, asked, names={"call": SourceText(asked)})
+
+    @listens
+    def detection_asked(self) -> None:
+        """Anomaly detection is switched on."""
+        self._detection = self.sites.here()
 
     def _look_at_gradients(self, site: Site) -> None:
         """Find what has happened to gradients since the last step."""
@@ -96,6 +113,7 @@ class Backward(Listener):
         for tracked in self.registry.optimizers.values():
             if tracked.thing.key in feeds and tracked.backward is not event:
                 self._was_fed(tracked, event, running, tracked.sentinel_marks())
+        self._gradients.backward_ended()
         if running.loss is not None:
             self.registry.ran = (event, ScaledValue(running.loss, running.scale))
         self._gradients.forget_storages()

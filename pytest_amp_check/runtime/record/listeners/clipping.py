@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from ....protocol import events as e
-from ....protocol.events import Site
+from ....protocol.events import Event, Site
 from ..graph import bare, is_number, plain_number
 from ..readings import ONE, ScaledValue
 from ..recording import Recording
 from ..sharding import are_shards
-from ..source import SourceText, caught, mentions_scale
+from ..source import SourceText, caught, mentions_scale, refuses
 from ..tracked import TrackedOptimizer
 from .gradients import Gradients
 from .listener import Listener, listens
@@ -26,6 +26,8 @@ class Clipping(Listener):
     def __init__(self, recording: Recording, gradients: Gradients) -> None:
         super().__init__(recording)
         self._gradients = gradients
+        #: Checks that raise where gradients are not finite -> the backward whose gradients they looked at last.
+        self._refused: dict[Site, Event | None] = {}
 
     @listens
     def clipped(
@@ -93,8 +95,18 @@ class Clipping(Listener):
     @listens
     def number_taken(self) -> None:
         """The program turns a tensor into a number or a truth value."""
+        live = []
         for tracked in self.registry.optimizers.values():
             tracked.number_taken = True
+            if tracked.unscaled or tracked.under_scale:
+                live.append(tracked)
+        if not live:
+            return
+        site = self.sites.here()
+        if self._refused.get(site) is not live[0].backward and self.recording.read(site, refuses):
+            self._refused[site] = live[0].backward
+            owners = tuple(tracked.thing.key for tracked in live)
+            self.recording.emit(e.GRAD_CHECK, site, owners=owners, raises=True, names={"call": SourceText(site)})
 
 
 def _clipping(site: Site) -> dict[str, object]:

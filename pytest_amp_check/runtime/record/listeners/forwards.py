@@ -11,7 +11,7 @@ from ....protocol.events import Event, Site
 from .. import active
 from ..forwards import Calls, float32_products, is_outermost
 from ..recording import Recording
-from ..source import mentions_autocast
+from ..source import chooses_autocast
 from .listener import Listener, listens
 
 #: How often a scaler may scale until the forward behind a loss that it has scaled is seen.
@@ -63,15 +63,18 @@ class Forwards(Listener):
     def _in_float32(self, site: Site, losses: list[torch.Tensor]) -> list[Any]:
         """The matrix products behind losses that ran without autocast, nearest first.
 
-        A program that can enter autocast and has not was told so.
+        A program that chooses whether to enter autocast, and has not, was told so. Where autocast is entered elsewhere,
+        what runs in a region that switches it off does so on purpose.
         """
         spans = self.regions.spans
         products = float32_products(losses, spans.began)
-        if not products or any(spans.around(node) for node in products):
+        around = [enabled for node in products for enabled in spans.around(node)]
+        if any(around):
             return []
         if not self.recording.program.facts["enters_autocast"]:
-            return [] if self.recording.read(site, mentions_autocast) else products
-        return products if all(spans.enabled_at(loss.grad_fn) for loss in losses) else []
+            chosen = self.regions.chosen or self.recording.read(site, chooses_autocast)
+            return [] if chosen else products
+        return products if not around and all(spans.enabled_at(loss.grad_fn) for loss in losses) else []
 
     def _module_called(self, module: torch.nn.Module, args: Any) -> None:
         if not torch.compiler.is_compiling() and active.is_active(self.recording) and is_outermost():

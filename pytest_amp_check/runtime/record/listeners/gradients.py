@@ -9,9 +9,12 @@ import torch
 
 from ....protocol import events as e
 from ....protocol.events import Site
+from .. import active
+from ..grad_hooks import HookedGradient, hooked
 from ..graph import holds, is_number, plain_number, storage
+from ..hand_clips import TRIALS, HandClips
 from ..recording import Recording
-from ..source import SourceText
+from ..source import SourceText, mentions_scale
 from ..tracked import TrackedOptimizer
 from .listener import Listener, listens
 from .weights import Weights
@@ -25,11 +28,18 @@ class Gradients(Listener):
         self._weights = weights
         #: Storage of a gradient -> keys of the optimizers whose parameter has it; None where it has to be made anew.
         self._storages: dict[int, tuple[int, ...]] | None = None
+        self._hand_clips = HandClips(recording.registry)
+        #: The gradients of a scaled backward that is running and hooks on them, and how often such were looked at.
+        self._hooked: list[tuple[TrackedOptimizer, HookedGradient]] = []
+        self._looked_at: dict[Site, int] = {}
+        #: Whether a scaled backward is running after which hooks of parameters are called.
+        self._hooks_follow = False
 
     @listens
     def changed(self, tensor: torch.Tensor, effect: str, operand: Any) -> None:
         """A tensor is about to be changed in place; ``effect`` is what the table of ops says that does to gradients."""
         if self.recording.backwards:
+            self._changed_by_hook(tensor, effect, operand)
             return
         if self.regions and self._weights.is_weight(tensor):
             self._weights.note_written([tensor])
@@ -54,13 +64,59 @@ class Gradients(Listener):
         names = self._names_of_edit(tracked, site)
         if effect in ("divide", "multiply") and is_number(operand):
             value = plain_number(operand)
-            self._multiplied(tracked, site, 1 / value if effect == "divide" and value else value, names)
+            self._multiplied(tracked, site, 1 / value if effect == "divide" and value else value, grad, names)
         elif not tracked.under_scale:
             return
         elif effect == "replace":
             self._replaced(tracked, site, grad, operand, names)
         elif effect != "fill" or not _is_scale_free(operand):
             self.recording.emit(e.GRAD_EDIT, site, owners=(tracked.thing.key,), names=names)
+
+    def backward_begins(self) -> None:
+        """A scaled backward begins: watch what hooks do to the gradients that it gives."""
+        for tracked in self.registry.optimizers.values():
+            for p in hooked(tracked.sentinels):
+                self._hooked.append((tracked, HookedGradient(p)))
+            self._hooks_follow |= any(getattr(p, "_post_accumulate_grad_hooks", None) for p in tracked.sentinels)
+        if self._hooks_follow:
+            active.watch(self.recording, wanted=True)
+
+    def backward_ended(self) -> None:
+        watched, self._hooked, self._hooks_follow = self._hooked, [], False
+        for tracked, each in watched:
+            code = getattr(each.hook, "__code__", None)
+            site = self.sites.here() if code is None else self.sites.definition(code)
+            looked_at = self._looked_at.get(site, 0)
+            if each.leave() and looked_at < TRIALS:
+                self._looked_at[site] = looked_at + 1
+                self._hook_changed(tracked, site, each)
+
+    def _hook_changed(self, tracked: TrackedOptimizer, site: Site, each: HookedGradient) -> None:
+        """A hook has put another gradient in the place of a scaled one."""
+        assert each.before is not None
+        assert each.after is not None
+        names = {**self._names_of_edit(tracked, site), "call": "this hook"}
+        if _is_edited(each.before, each.after):
+            self.recording.emit(e.GRAD_EDIT, site, owners=(tracked.thing.key,), names=names)
+        else:
+            factor = _factor(each.before, each.after)
+            if factor is not None:
+                self._is_clipped(tracked, site, factor, each.before, names)
+
+    def _changed_by_hook(self, tensor: torch.Tensor, effect: str, operand: Any) -> None:
+        """A tensor is changed in place while a backward runs: by a hook that follows a gradient, perhaps."""
+        if not self._hooks_follow:
+            return
+        for tracked in self.registry.optimizers.values():
+            if not any(p._grad is tensor for p in tracked.sentinels):
+                continue
+            site = self.sites.here()
+            names = self._names_of_edit(tracked, site)
+            if effect == "edit" or (effect == "fill" and not _is_scale_free(operand)):
+                self.recording.emit(e.GRAD_EDIT, site, owners=(tracked.thing.key,), names=names)
+            elif effect in ("divide", "multiply") and is_number(operand):
+                value = plain_number(operand)
+                self._is_clipped(tracked, site, 1 / value if effect == "divide" and value else value, tensor, names)
 
     def _names_of_edit(self, tracked: TrackedOptimizer, site: Site) -> dict[str, Any]:
         names = {"params": "p.grad", "call": SourceText(site), "optimizer": tracked.name or ""}
@@ -69,17 +125,33 @@ class Gradients(Listener):
             names["scaler"] = scaler.name if scaler is not None and scaler.name is not None else ""
         return names
 
-    def _multiplied(self, tracked: TrackedOptimizer, site: Site, factor: float, names: dict[str, Any]) -> None:
-        """Gradients are multiplied by a number: by the inverse of the scale, or by another one."""
+    def _multiplied(
+        self, tracked: TrackedOptimizer, site: Site, factor: float, grad: torch.Tensor | None, names: dict[str, Any]
+    ) -> None:
+        """Gradients are multiplied by a number: by the inverse of the scale, by one from their norm, or by another."""
         scale = self.registry.scale_for(tracked).value
         # Of gradients that no scaler has scaled, it may be any scaler's scale.
         scales = [scale] if scale != 1.0 else [scaler.scale.value for scaler in self.registry.scalers.values()]
         divides = any(math.isclose(factor * scale, 1.0, rel_tol=1e-3) for scale in scales if scale != 1.0)
         if divides:
             tracked.under_scale = False
+        elif self._is_clipped(tracked, site, factor, grad, names):
+            return
         if divides or not tracked.unscaled:
             kind = e.GRAD_DIVIDE if divides else e.GRAD_NORMALISE
             self.recording.emit(kind, site, owners=(tracked.thing.key,), names=names)
+
+    def _is_clipped(
+        self, tracked: TrackedOptimizer, site: Site, factor: float, grad: torch.Tensor | None, names: dict[str, Any]
+    ) -> bool:
+        """Whether multiplying scaled gradients by a number clips them by their own norm."""
+        scaled = tracked.under_scale or self.recording.backwards
+        if not scaled or self.recording.read(site, mentions_scale):
+            return False
+        clips = self._hand_clips.clips(tracked, site, factor, grad)
+        if clips and not self._hand_clips.told(tracked, site):
+            self.recording.emit(e.CLIP, site, owners={tracked.thing.key}, by_hand=True, names=names)
+        return clips
 
     @listens
     def assigned(self, param: torch.Tensor, value: Any) -> None:
@@ -98,6 +170,20 @@ class Gradients(Listener):
                     names = {"params": "p.grad", "call": "this assignment", "optimizer": tracked.name or ""}
                     self._replaced(tracked, site, param.grad, value, names)
 
+    @listens
+    def given_data(self, tensor: torch.Tensor, value: Any) -> None:
+        """``tensor.data`` is about to be set."""
+        if isinstance(tensor, torch.nn.Parameter) or self.recording.backwards:
+            return
+        if any(tracked.under_scale for tracked in self.registry.optimizers.values()):
+            site = self.sites.here()
+            for key in self.owners_of(tensor):
+                tracked = self.registry.by_key(key)
+                if tracked is not None and tracked.under_scale:
+                    names = {"params": "p.grad", "call": "this assignment", "optimizer": tracked.name or ""}
+                    self._replaced(tracked, site, tensor, value, names)
+            self.forget_storages()
+
     def _replaced(
         self, tracked: TrackedOptimizer, site: Site, old: torch.Tensor | None, new: Any, names: dict[str, Any]
     ) -> None:
@@ -111,7 +197,9 @@ class Gradients(Listener):
         elif _is_edited(old, new):
             self.recording.emit(e.GRAD_EDIT, site, owners=(key,), names=names)
         else:
-            self.recording.emit(e.HANDOFF, site, things=(key,))
+            factor = _factor(old, new)
+            if factor is None or not self._is_clipped(tracked, site, factor, old, names):
+                self.recording.emit(e.HANDOFF, site, things=(key,))
 
     def owners_of(self, tensor: torch.Tensor) -> tuple[int, ...]:
         """The optimizers whose parameter has this tensor, or a view of it, as its gradient."""
@@ -176,7 +264,17 @@ def _is_edited(old: torch.Tensor, new: torch.Tensor) -> bool:
     before, after = old.detach(), new.detach()
     if not bool(torch.isfinite(before).all()) and bool(torch.isfinite(after).all()):
         return True
-    ratio = (after / before)[before != 0]
-    if not ratio.numel() or bool((ratio - ratio[0]).abs().max() <= 1e-3 * ratio[0].abs()):
+    if _factor(old, new) is not None or not bool(before.any()):
         return False  # multiplied by a number, as averages are
     return bool((before.sign() == after.sign()).all())
+
+
+def _factor(old: torch.Tensor, new: torch.Tensor) -> float | None:
+    """The number by which one gradient was multiplied to make another one, if it was."""
+    if old.shape != new.shape or old.is_sparse or new.is_sparse:
+        return None
+    before, after = old.detach(), new.detach()
+    ratio = (after / before)[before != 0]
+    if not ratio.numel() or not bool((ratio - ratio[0]).abs().max() <= 1e-3 * ratio[0].abs()):
+        return None
+    return float(ratio[0])

@@ -10,7 +10,7 @@ from ....protocol import events as e
 from ..recording import Recording
 from ..regions import LOW
 from ..source import SourceText
-from ..sums import Sums, can_follow
+from ..sums import Averages, Sums, can_follow
 from .listener import Listener, listens
 
 
@@ -22,6 +22,7 @@ class Losses(Listener):
         #: Places that computed a loss of low precision outside of any region.
         self._low: set[int] = set()
         self._sums = Sums()
+        self._averages = Averages()
 
     @listens
     def computed(self, function: str) -> None:
@@ -43,6 +44,18 @@ class Losses(Listener):
         self._low.add(id(site))
         names = {"call": SourceText(site), "loss": SourceText(site, "argument", "input")}
         self.recording.emit(e.LOSS, site, low_precision=LOW[output.dtype], names=names)
+
+    def watches_averages(self, tensor: torch.Tensor) -> bool:
+        """Whether to look at what changes a tensor of low precision a little."""
+        return not (self.recording.backwards or self.recording.busy) and can_follow(tensor) and self._averages.wanted
+
+    @listens
+    def averaged_low(self, tensor: torch.Tensor, before: torch.Tensor, term: Any) -> None:
+        """A tensor of low precision was changed a little, as averages are."""
+        if isinstance(term, torch.Tensor) and self._averages.stands_still(tensor, before, term):
+            site = self.sites.here()
+            names = {"sum": SourceText(site, "receiver")}
+            self.recording.emit(e.LOW_SUM, site, dtype=LOW[tensor.dtype], guessed=False, stands=True, names=names)
 
     @listens
     def added_low(self, tensor: torch.Tensor, term: Any, factor: float) -> None:

@@ -15,6 +15,7 @@ from ..recording import Recording
 from ..sharding import unsynchronised
 from ..source import SourceText, expected
 from ..tracked import TrackedOptimizer, TrackedScaler
+from .followers import Followers
 from .gradients import Gradients
 from .listener import Listener, listens
 from .optimizers import Optimizers
@@ -27,8 +28,16 @@ class Scalers(Listener):
     #: What a scaler was asked to do last.
     _asked: Event
 
-    def __init__(self, recording: Recording, gradients: Gradients, weights: Weights, optimizers: Optimizers) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        gradients: Gradients,
+        weights: Weights,
+        optimizers: Optimizers,
+        followers: Followers,
+    ) -> None:
         super().__init__(recording)
+        self._followers = followers
         self._gradients = gradients
         self._weights = weights
         self._optimizers = optimizers
@@ -71,7 +80,7 @@ class Scalers(Listener):
             tracked.restored.facts["scope_scalers"] = (holder.name,)
             tracked.restored = None
         closure = bool(args or kwargs) and any(callable(x) for x in (*args, kwargs.get("closure")))
-        self._weights.note_trained(tracked)
+        self._weights.about_to_train(tracked)
         if tracked.unscaled and tracked.edited is not None:
             self._find_invalid(scaler, optimizer, tracked, tracked.edited)
         self._asked = self.recording.emit(
@@ -107,6 +116,7 @@ class Scalers(Listener):
         if not scaler.is_enabled():
             return
         self._optimizers.inside_scaler_step -= 1
+        self._weights.has_trained(self.registry.optimizer(optimizer))
         steps = self.recording.steps
         record = steps.pending
         if not done or record is None:
@@ -127,6 +137,7 @@ class Scalers(Listener):
         readings.then(functools.partial(_count_skips, tracked, holder, skipped))
         tracked.scaler = holder
         self._optimizers.stepped(tracked, skipped)
+        self._followers.hooks_called(tracked, optimizer, skipped)
         for collector in self.recording.collectors:
             collector.after_step(optimizer, scaler, skipped=bool(skipped))
 

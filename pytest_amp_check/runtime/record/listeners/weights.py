@@ -33,6 +33,9 @@ class Weights(Listener):
         self._cast_detached: set[int] = set()
         #: id of a parameter -> the cast of its module to low precision.
         self._casts: dict[int, Event] = {}
+        #: Of a step that is being made: the casts that it may be blamed on, and the random states before it.
+        self._suspected: list[Event] = []
+        self._drawn: list[torch.Tensor] = []
 
     # Weights that the cache of a region holds casts of.
 
@@ -118,14 +121,37 @@ class Weights(Listener):
         for p in module.parameters():
             self._casts[id(p)] = event
 
-    def note_trained(self, tracked: TrackedOptimizer) -> None:
-        """An optimizer is stepped: blame the casts of its parameters to a low precision."""
-        if not self._casts:
+    def about_to_train(self, tracked: TrackedOptimizer) -> None:
+        """An optimizer is about to step: find the casts of its parameters to a low precision that were not told."""
+        trained: set[int] = self.recording.program.facts["trained_modules"]
+        found = (self._casts[id(p)] for p in tracked.params if id(p) in self._casts and p.dtype in LOW)
+        self._suspected = [] if not self._casts else [event for event in found if event.subject not in trained]
+        self._drawn = _random_states() if self._suspected else []
+
+    def has_trained(self, tracked: TrackedOptimizer) -> None:
+        """It has stepped. One that draws random numbers rounds with them, so that small updates are not lost."""
+        if not self._suspected:
+            return
+        suspected, self._suspected = self._suspected, []
+        if _rounds_stochastically(tracked) or not all(map(torch.equal, self._drawn, _random_states())):
             return
         trained: set[int] = self.recording.program.facts["trained_modules"]
-        for p in tracked.params:
-            event = self._casts.get(id(p))
-            if event is not None and p.dtype in LOW and event.subject not in trained:
-                assert event.subject is not None
+        for event in suspected:
+            if event.subject is not None and event.subject not in trained:
                 trained.add(event.subject)
                 self.recording.chain.add(event)
+
+
+def _random_states() -> list[torch.Tensor]:
+    """The states of the generators that ops draw from by default."""
+    generators = [torch.default_generator]
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        generators += torch.cuda.default_generators
+    return [generator.get_state() for generator in generators]
+
+
+def _rounds_stochastically(tracked: TrackedOptimizer) -> bool:
+    """Whether an optimizer was told so, where its kernels draw numbers of their own."""
+    optimizer = tracked.optimizer()
+    groups = [] if optimizer is None else [optimizer.defaults, *optimizer.param_groups, vars(optimizer)]
+    return any("stochastic" in str(key) and bool(value) for group in groups for key, value in group.items())

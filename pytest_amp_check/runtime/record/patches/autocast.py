@@ -31,8 +31,11 @@ def patches() -> list[Patch]:
 def _constructed(name: str, cls: type) -> Before:
     def constructed(recorder: Recorder, region: Any, *args: Any, **kwargs: Any) -> None:
         # A subclass calls the constructor of its base: the outer one is the user's.
-        if type(region) is cls and not _is_plain(args, kwargs):
-            recorder.autocast.constructed(name, args, kwargs)
+        if type(region) is cls:
+            if not _is_plain(args, kwargs):
+                recorder.autocast.constructed(name, args, kwargs)
+            if kwargs.get("enabled") is False:
+                recorder.autocast.switched_off()
 
     return constructed
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd import anomaly_mode
 
 from ..active import THREAD
 from .table import Patch
@@ -15,7 +16,21 @@ if TYPE_CHECKING:
 
 def patches() -> list[Patch]:
     # Tensor.backward, torch.autograd.backward and torch.autograd.grad all end here.
-    return [Patch(torch.autograd, "_engine_run_backward", around=_run_backward)]
+    return [
+        Patch(torch.autograd, "_engine_run_backward", around=_run_backward),
+        Patch(anomaly_mode.set_detect_anomaly, "__init__", before=_set_detection),
+        Patch(anomaly_mode.detect_anomaly, "__init__", before=_detection),
+    ]
+
+
+def _set_detection(recorder: Recorder, context: Any, mode: bool, check_nan: bool = True) -> None:
+    if mode and check_nan:
+        recorder.backward.detection_asked()
+
+
+def _detection(recorder: Recorder, context: Any, check_nan: bool = True) -> None:
+    if check_nan:
+        recorder.backward.detection_asked()
 
 
 def _run_backward(original: Any) -> Any:

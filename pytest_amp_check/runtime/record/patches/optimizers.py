@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim import lr_scheduler
+from torch.optim import lr_scheduler, swa_utils
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from .. import active
@@ -26,7 +27,17 @@ def patches() -> list[Patch]:
         Patch(optimizer, "load_state_dict", after=_load),
         # A constructor steps once, and a scheduler that holds others steps those.
         *(Patch(cls, "step", after=_scheduler_stepped, of_users=True) for cls in _schedulers()),
+        Patch(swa_utils.AveragedModel, "update_parameters", before=_averaged),
+        *_averagers(),
     ]
+
+
+def _averagers() -> list[Patch]:
+    """What averages weights over processes, where it is loaded."""
+    loaded = sys.modules.get("torch.distributed.algorithms.model_averaging.averagers")
+    if loaded is None:
+        return []
+    return [Patch(loaded.PeriodicModelAverager, "average_parameters", before=_averaged_over_processes)]
 
 
 def hooks() -> list[Any]:
@@ -100,3 +111,11 @@ def _load(recorder: Recorder, result: object, optimizer: Any, state_dict: Any) -
 
 def _scheduler_stepped(recorder: Recorder, result: object, scheduler: Any, *args: Any, **kwargs: Any) -> None:
     recorder.schedulers.stepped(scheduler)
+
+
+def _averaged(recorder: Recorder, averaged: Any, model: Any) -> None:
+    recorder.followers.averaged(averaged, model)
+
+
+def _averaged_over_processes(recorder: Recorder, averager: Any, params: Any) -> None:
+    recorder.followers.averaged(averager, None)

@@ -53,7 +53,7 @@ def _patches_of(cls: type) -> list[Patch]:
         Patch(cls, "state_dict", before=_state),
         Patch(cls, "load_state_dict", after=_load),
     ]
-    return [row for row in rows if row.name in vars(cls)]
+    return [row._replace(kept=row.around is None) for row in rows if row.name in vars(cls)]
 
 
 def _init(cls: type, name: str, original: Any) -> Any:

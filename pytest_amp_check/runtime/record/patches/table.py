@@ -1,8 +1,9 @@
 """How torch is patched: rows that say which calls a recorder is notified of, and one way to install them.
 
 Patches stand on classes, and on module globals that torch itself looks up when it is called, so that names which a
-program has imported early (``from torch.nn.utils import clip_grad_norm_``) are seen as well. Each hands a call on at
-once in threads that do not record.
+program has imported early (``from torch.nn.utils import clip_grad_norm_``) are seen as well. Where a program may keep
+a bound method (``step = scaler.step``), which looks nothing up, the code of the function is exchanged. Each hands a
+call on at once in threads that do not record.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -45,6 +47,8 @@ class Patch(NamedTuple):
     compiled: bool = False
     #: Makes what stands in its place, where that is more than telling of calls; none of the above counts then.
     around: Callable[[Any], Any] | None = None
+    #: Whether a program may keep the method bound to its object.
+    kept: bool = False
 
 
 class Installed:
@@ -53,18 +57,33 @@ class Installed:
     def __init__(self) -> None:
         #: (object, name, what stood there, what stands there), in the order of installation.
         self._rows: list[tuple[Any, str, Any, Any]] = []
+        #: Functions whose code is exchanged, and their own.
+        self._exchanged: list[tuple[FunctionType, CodeType]] = []
 
     def install(self, patches: Iterable[Patch]) -> None:
         """Patch what exists in this version of torch."""
         for patch in patches:
             original = getattr(patch.owner, patch.name, None)
-            if original is not None:
+            if patch.kept and isinstance(original, FunctionType) and original.__closure__ is None:
+                self._exchange(original, patch)
+            elif original is not None:
                 value = patch.around(original) if patch.around is not None else _notifying(original, patch)
                 self._put(patch.owner, patch.name, functools.wraps(original)(value) if callable(value) else value)
 
     def has(self, owner: Any) -> bool:
         """Whether anything of a class or a module is patched."""
         return any(row[0] is owner for row in self._rows)
+
+    def _exchange(self, function: FunctionType, patch: Patch) -> None:
+        """Put other code into a function, which calls what stands in its place."""
+        twin = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
+        twin.__kwdefaults__, twin.__annotations__ = function.__kwdefaults__, function.__annotations__
+        value = _notifying(twin, patch, depth=3)
+        self._exchanged.append((function, function.__code__))
+        # It is what signatures are read from.
+        function.__wrapped__ = twin  # type: ignore[attr-defined]
+        consts = tuple(value if const == _VALUE else const for const in _hand_on.__code__.co_consts)
+        function.__code__ = _hand_on.__code__.replace(co_consts=consts)
 
     def _put(self, owner: Any, name: str, value: Any) -> None:
         before = vars(owner).get(name, _MISSING)
@@ -77,6 +96,10 @@ class Installed:
 
     def remove(self) -> None:
         """Put back all, the latest first."""
+        while self._exchanged:
+            function, code = self._exchanged.pop()
+            function.__code__ = code
+            del function.__wrapped__  # type: ignore[attr-defined]
         while self._rows:
             owner, name, before, value = self._rows.pop()
             _script_ops().pop(id(value), None)
@@ -95,15 +118,28 @@ def _script_ops() -> dict[int, str]:
     return table
 
 
-def _notifying(original: Any, patch: Patch) -> Callable[..., Any]:
-    """A function that calls another one and notifies the recorders of this thread."""
-    _, _, before, after, failed, of_users, compiled, _ = patch
+#: A constant that no other piece of code has.
+_VALUE: Any = "what stands in the place of a function"
+
+
+def _hand_on(*args: Any, **kwargs: Any) -> Any:
+    """What a function does whose code is exchanged: its constant is another function then."""
+    value: Any = "what stands in the place of a function"
+    return value(*args, **kwargs)
+
+
+def _notifying(original: Any, patch: Patch, depth: int = 2) -> Callable[..., Any]:
+    """A function that calls another one and notifies the recorders of this thread.
+
+    ``depth`` is how many frames above what looks for it the caller is.
+    """
+    _, _, before, after, failed, of_users, compiled, _, _ = patch
 
     def patched(*args: Any, **kwargs: Any) -> Any:
         if compiled and torch.compiler.is_compiling():
             return original(*args, **kwargs)
         recorders = THREAD.active
-        if not recorders or (of_users and from_torch()):
+        if not recorders or (of_users and from_torch(depth)):
             return original(*args, **kwargs)
         if before is not None:
             try:

@@ -53,9 +53,12 @@ def _in_place(name: str, effect: str) -> Callable[[Any], Any]:
 
     def adding(original: Any) -> Any:
         sign = ADDING[name]
+        averaged = averaging(original, depth=4)
 
         def added(self: Any, operand: Any = _MISSING, /, *args: Any, **kwargs: Any) -> Any:
             low = self.dtype in LOW and self.numel() == 1
+            if "alpha" in kwargs and not low and self.dtype in LOW:
+                return averaged(self, operand, *args, **kwargs)
             if not low and not watching and not args and not kwargs and operand is not _MISSING:
                 return original(self, operand)
             if operand is not _MISSING:
@@ -68,6 +71,22 @@ def _in_place(name: str, effect: str) -> Callable[[Any], Any]:
             return result
 
         return added
+
+    def averaging(original: Any, depth: int = 3) -> Any:
+        """A step of an average that may be kept in low precision: ``add_`` with an ``alpha``, or ``lerp_``."""
+
+        def averaged(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if watching:
+                _notify_changed(self, effect, args, kwargs)
+            before = _before_average(self, depth) if self.dtype in LOW else None
+            result = original(self, *args, **kwargs)
+            if before is not None:
+                recorders: tuple[Recorder, ...] = THREAD.active
+                for recorder in recorders:
+                    recorder.losses.averaged_low(self, before, args[0] if args else None)
+            return result
+
+        return averaged
 
     def changing(original: Any) -> Any:
         def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -87,7 +106,17 @@ def _in_place(name: str, effect: str) -> Callable[[Any], Any]:
 
     if name in ADDING:
         return adding
+    if name == "lerp_":
+        return averaging
     return changing_by_one if name in ONE_OPERAND else changing
+
+
+def _before_average(tensor: Any, depth: int) -> Any:
+    """The values of a tensor that is about to be changed by a little, where a recorder wants to see whether it is."""
+    recorders: tuple[Recorder, ...] = THREAD.active
+    if not recorders or torch.compiler.is_compiling() or from_torch(depth):
+        return None
+    return tensor.detach().clone() if any(recorder.losses.watches_averages(tensor) for recorder in recorders) else None
 
 
 def _notify_added(tensor: Any, term: Any, factor: float) -> None:
@@ -156,6 +185,7 @@ def _data(original: Any) -> Any:
         if recorders and not from_torch():
             for recorder in recorders:
                 recorder.weights.written(self)
+                recorder.gradients.given_data(self, value)
         original.__set__(self, value)
 
     return _Slot("data", original.__get__, set_data)

@@ -1,0 +1,70 @@
+"""Averages of weights that are kept in low precision: a run tells of those that stand still."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+from marks import marks, places, shown
+
+torch = pytest.importorskip("torch")
+
+from agreement import recorded  # noqa: E402 - needs torch
+
+PROGRAM = """\
+import copy
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 8)
+average = copy.deepcopy(model).to({dtype})
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+first = [p.detach().clone() for p in average.parameters()]
+for _ in range({turns}):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(torch.randn(4, 8)).float().square().mean()
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        for kept, p in zip(average.parameters(), model.parameters()):
+            {step}
+stands = all(torch.equal(p, q) for p, q in zip(average.parameters(), first))
+"""
+ADDED = "kept.mul_(0.9999).add_(p.detach().to(kept.dtype), alpha=1e-4)"
+MOVED = "kept.lerp_(p.detach().to(kept.dtype), 1e-4)"
+
+
+def found(tmp_path: Path, dtype: str, step: str, turns: int = 5) -> tuple[str, bool]:
+    """What a run finds, and whether the average stood still."""
+    script = tmp_path / "train.py"
+    script.write_text(PROGRAM.format(dtype=dtype, step=step, turns=turns), encoding="utf-8")
+    left = {}
+    run = recorded(lambda: left.update(runpy.run_path(str(script), run_name="__main__")))
+    assert (run.failure, run.error) == (None, None)
+    assert {finding.filename for finding in run.findings} <= {str(script)}
+    assert places(run.findings) == marks(script.read_text(encoding="utf-8"), "runtime"), shown(run.findings)
+    return shown(run.findings), bool(left["stands"])
+
+
+@pytest.mark.parametrize("step", [ADDED, MOVED])
+@pytest.mark.parametrize("dtype", ["torch.bfloat16", "torch.float16"])
+def test_an_average_that_stands_still_is_told_of(tmp_path: Path, step: str, dtype: str) -> None:
+    message, stands = found(tmp_path, dtype, step + "  # AMP508")
+    assert stands or dtype == "torch.float16", "in float16 some small weights move"
+    assert f"is kept in {dtype.removeprefix('torch.')}, in which what is added each time is too little" in message
+
+
+@pytest.mark.parametrize(
+    ("dtype", "step", "turns"),
+    [
+        ("torch.float32", ADDED, 5),
+        ("torch.float32", MOVED, 5),
+        ("torch.bfloat16", "kept.mul_(0.5).add_(p.detach(), alpha=0.5)", 5),
+        ("torch.bfloat16", ADDED, 2),
+    ],
+    ids=["added in float32", "moved in float32", "large steps", "too few steps to tell"],
+)
+def test_an_average_that_moves_is_right(tmp_path: Path, dtype: str, step: str, turns: int) -> None:
+    found(tmp_path, dtype, step, turns)
