@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .. import automaton as a
+from .. import events as e
 from ..judge import Judge, Moment, State
 from .faults import move
 from .gradients import step_counts
@@ -102,13 +103,19 @@ def framework_step(judge: Judge, now: Moment, i: int) -> None:
             # One scaler is there for all optimizers of the framework, and it has just been updated.
             if j == i or other.by != now.subject:
                 continue
-            if other.grads in (a.SCALED, a.UNSCALED) and _are_two(judge, i, j):
+            if own and other.grads == a.SCALED and _are_two(judge, i, j) and _fed_alone(judge, now, j):
                 move(judge, now, j, a.UPDATE)
             elif other.stage == a.STAGE_UNSCALED:
                 # It forgets with it that it has unscaled the gradients of others.
                 now.opts[j] = other._replace(grads=a.UNKNOWN, stage=a.READY)
     else:
         move(judge, now, i, a.STEP if opt.grads == a.RAW else a.HANDOFF)
+
+
+def _fed_alone(judge: Judge, now: Moment, j: int) -> bool:
+    """Whether what waits in optimizer ``j`` is for its own step: the last backward that fed it has fed no other one."""
+    fed = judge.event(judge.last(now.here, (e.BACKWARD,), j))
+    return fed is not None and fed.facts.get("feeds") == (judge.opts[j],)
 
 
 def _are_two(judge: Judge, i: int, j: int) -> bool:
