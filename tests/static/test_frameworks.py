@@ -1314,4 +1314,4 @@ accelerator.backward(one(x).mean())
 def test_the_one_scale_of_two_optimizers(precision: str, loop: str, expected: list[tuple[int, str]]) -> None:
     found = check_source(TWO_OPTIMIZERS.replace("PRECISION", precision).replace("LOOP", loop))
     assert [(f.line, f.code) for f in found] == expected
-    assert all("let each loss run backward just before its own optimizer steps" in f.message for f in found)
+    assert all("let each `optimizer.step()` follow its own `accelerator.backward()`" in f.message for f in found)
