@@ -363,7 +363,7 @@ class _Judge(Judge):
     def _widen(self) -> None:
         """Explore again with few tests remembered and states joined, so that ways are gone that cannot be.
 
-        Then only what happens in whatever way is found.
+        Then what happens in whatever way is found, and what does on a way that can be gone.
         """
         tests = self._most_telling()
         for size in WIDER:
@@ -371,7 +371,9 @@ class _Judge(Judge):
             self._explore(LIMIT if size else None, joining=True)
             if not self.gave_up:
                 break
-        self.faults = {key: found for key, found in self.faults.items() if self._always(found[1])}
+        self.faults = {
+            key: found for key, found in self.faults.items() if self._always(found[1]) or _can_be_gone(self, *found)
+        }
 
     def _always(self, blame: Blame) -> bool:
         """Whether a fault is committed in every state in which the event is met that settles it.
@@ -431,7 +433,7 @@ class _Judge(Judge):
         start: Here = (0, 0, 0, 0)
         self.trail[start] = None
         work = deque([start])
-        nodes, ways, live = self.graph.nodes, self._short_ways(), self.live
+        nodes, ways, live = self.graph.nodes, self.short_ways(), self.live
         moving = self.windows.keys() | self.flags.keys()
         deciding = self._deciding()
         trail, visits = self.trail, [0] * len(nodes)
@@ -466,7 +468,7 @@ class _Judge(Judge):
                         answers = known, truth
                     else:
                         continue
-                    onward = core if key not in moving else self._past(cores, core, key, answer)
+                    onward = core if key not in moving else self.past(cores, core, key, answer)
                     place = (target, answers[0] & keep, answers[1] & keep, onward)
                 if joining and place not in trail:
                     place = self._joined(cores, met.setdefault(place[:3], []), place)
@@ -498,7 +500,7 @@ class _Judge(Judge):
         asked = {key for node in self.graph.nodes if node.event for key, _ in node.event.facts.get("averaged") or ()}
         return sum(1 << key for key in asked | self.windows.keys())
 
-    def _short_ways(self) -> list[list[tuple[int, int, bool]]]:
+    def short_ways(self) -> list[list[tuple[int, int, bool]]]:
         """The ways on from each node, leading past those at which nothing happens, and nothing is asked."""
         nodes = self.graph.nodes
         past = list(range(len(nodes)))
@@ -517,6 +519,14 @@ class _Judge(Judge):
 
         return [[(end(target), key, truth) for target, key, truth in node.ways] for node in nodes]
 
+    def answered(self, known: int, truth: int, key: int, answer: bool) -> tuple[int, int] | None:
+        """The tests that are known after a way was gone, and their truth; None if it cannot be."""
+        if key < 0:
+            return known, truth
+        if known >> key & 1:
+            return (known, truth) if bool(truth >> key & 1) is answer else None
+        return self._assume(known, truth, key, answer)
+
     def _assume(self, known: int, truth: int, key: int, answer: bool) -> tuple[int, int] | None:
         """The tests that are known after one came out that was not, and their truth; None if one of these denies it."""
         bit = 1 << key
@@ -534,7 +544,7 @@ class _Judge(Judge):
                     return None
         return known, truth
 
-    def _past(self, cores: _Cores, core: int, key: int, answer: bool) -> int:
+    def past(self, cores: _Cores, core: int, key: int, answer: bool) -> int:
         """What becomes of a state where a test comes out that decides about an accumulation window."""
         known = cores.past.get((core, key, answer))
         if known is None:
@@ -606,3 +616,40 @@ class _Judge(Judge):
             if text:
                 words.append(f"`{inner if denied else text}` is {'true' if truth is not denied else 'false'}")
         return "when " + " and ".join(words[-2:]) if words else ""
+
+
+def _can_be_gone(judge: _Judge, here: Here, blame: Blame) -> bool:
+    """Whether a fault is committed on the way on which it was met, with all that is known on it."""
+    places: list[Here] = [here]
+    while (before := judge.trail[places[-1]]) is not None:
+        places.append(before)
+    kept = judge.faults, judge.committed, judge.doubtful
+    judge.faults, judge.committed, judge.doubtful = {}, {}, set()
+    gone = _go(judge, places[::-1])
+    found = (blame.label, blame.blamed) in judge.faults
+    judge.faults, judge.committed, judge.doubtful = kept
+    return gone and found
+
+
+def _go(judge: _Judge, places: list[Here]) -> bool:
+    """Go from place to place, nothing forgotten but what events make unknown; says whether no test forbids it."""
+    cores = _Cores(((), tuple(a.Opt() for _ in judge.opts), 0, 0, -1))
+    ways = judge.short_ways()
+    known = truth = core = 0
+    for number, here in enumerate(places):
+        node = judge.graph.nodes[here[0]]
+        if node.event is not None:
+            core = cores.number(apply(judge, here[0], node.event, State(known, truth, *cores.of[core]), here)[2:])
+        known &= ~node.forgets
+        truth &= ~node.forgets
+        if number + 1 == len(places):
+            break
+        for target, key, answer in ways[here[0]]:
+            answers = judge.answered(known, truth, key, answer) if target == places[number + 1][0] else None
+            if answers is not None:
+                known, truth = answers
+                core = judge.past(cores, core, key, answer)
+                break
+        else:
+            return False
+    return True

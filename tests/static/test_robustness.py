@@ -305,10 +305,9 @@ def test_ifs_in_a_row_inside_a_training_loop() -> None:
 
 
 def test_ifs_in_a_row_that_all_decide_something() -> None:
-    """More ways through the loop than can be followed: the analysis is given up, and that is said."""
+    """More ways through the loop than can be followed: a mistake on one that can be gone is found all the same."""
     rows = "".join(f"    if flag{n}:\n        optimizer{n}.zero_grad()\n" for n in range(40))
-    found = codes(SCRIPT.replace("    scaler.step", f"{rows}    scaler.step"))
-    assert found & {"AMP201", "AMP903"}
+    assert codes(SCRIPT.replace("    scaler.step", f"{rows}    scaler.step")) == {"AMP201"}
 
 
 def test_a_literal_of_a_hundred_thousand_items() -> None:
