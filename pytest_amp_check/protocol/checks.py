@@ -22,3 +22,10 @@ def refuses_nonfinite(node: ast.AST) -> bool:
     ]
     words = " ".join(names).lower()
     return not _ASKING.isdisjoint(names) and ("grad" in words or "norm" in words) and "loss" not in words
+
+
+def asking(node: ast.If | ast.Assert) -> ast.AST:
+    """What such a statement calls to ask whether something is finite."""
+    calls = [part.func for part in ast.walk(node.test) if isinstance(part, ast.Call)]
+    found = (call for call in calls if not _ASKING.isdisjoint((getattr(call, "attr", ""), getattr(call, "id", ""))))
+    return next(found, node.test)

@@ -8,7 +8,7 @@ import linecache
 import os
 from collections.abc import Iterator
 
-from ...protocol.checks import refuses_nonfinite
+from ...protocol.checks import asking, refuses_nonfinite
 from ...protocol.events import Site
 from ...protocol.words import Words, chain
 
@@ -125,15 +125,17 @@ def asks(site: Site) -> bool:
     return any(isinstance(part, ast.Call) for test in tests for part in ast.walk(test))
 
 
-def refuses(site: Site) -> bool:
-    """Whether a condition is asked at a place after which the program raises where gradients are not finite."""
-    found = any(
-        isinstance(node, (ast.If, ast.Assert))
-        and node.test.lineno <= site.line <= (node.test.end_lineno or node.test.lineno)
-        and refuses_nonfinite(node)
-        for node in ast.walk(_module(site.path))
-    )
-    return found and not caught(site)
+def refusal(site: Site) -> str:
+    """What asks at a place whether gradients are finite before the program raises, in the user's words."""
+    for node in ast.walk(_module(site.path)):
+        if (
+            isinstance(node, (ast.If, ast.Assert))
+            and node.test.lineno <= site.line <= (node.test.end_lineno or node.test.lineno)
+            and refuses_nonfinite(node)
+            and not caught(site)
+        ):
+            return str(Words(asking(node)))
+    return ""
 
 
 def mentions_scale(site: Site) -> bool:

@@ -12,7 +12,8 @@ def _anomalies(program: Program) -> Verdicts:
     live = program.facts.get("live_scalers", ())
     for event in program.events() if live else ():
         if event.kind == ANOMALY:
-            yield "anomaly-nonfinite", event, {"scaler": live[0].name or "the scaler"}, ()
+            named = event.names.get("scaler") or live[0].name or "the scaler"
+            yield "anomaly-nonfinite", event, {"scaler": str(named)}, ()
 
 
 RULE = Rule(

@@ -14,7 +14,7 @@ from ..readings import ONE, ScaledValue
 from ..recording import Recording
 from ..scaled_losses import ScaledLosses
 from ..source import SourceText
-from ..tracked import BackwardPass, TrackedOptimizer
+from ..tracked import BackwardPass, TrackedOptimizer, TrackedScaler
 from .gradients import Gradients
 from .listener import Listener, listens
 from .penalties import Penalties
@@ -44,7 +44,7 @@ class Backward(Listener):
         roots = tensors(outputs)
         scaled = self._scaled.below(roots)
         if scaled is not None:
-            self._look_for_detection(site)
+            self._look_for_detection(site, scaled.scaler)
             self._penalties.backward_begins(roots)
             self._gradients.backward_begins()
         facts: dict[str, Any] = {
@@ -71,12 +71,12 @@ class Backward(Listener):
         dtype = scaled.dtype if scaled is not None else None if loss is None else loss.dtype
         return BackwardPass(event, before, scale, reached, loss, dtype)
 
-    def _look_for_detection(self, site: Site) -> None:
+    def _look_for_detection(self, site: Site, scaler: TrackedScaler) -> None:
         """Find that anomaly detection is on, wherever that was said."""
         if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled() and not self._detects:
             self._detects = True
             asked = self._detection or site
-            self.recording.emit(e.ANOMALY, asked, names={"call": SourceText(asked)})
+            self.recording.emit(e.ANOMALY, asked, names={"call": SourceText(asked), "scaler": scaler.name or ""})
 
     @listens
     def detection_asked(self) -> None:

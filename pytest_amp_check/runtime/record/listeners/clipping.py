@@ -14,7 +14,7 @@ from ..graph import bare, is_number, plain_number
 from ..readings import ONE, ScaledValue
 from ..recording import Recording
 from ..sharding import are_shards
-from ..source import SourceText, caught, mentions_scale, refuses
+from ..source import SourceText, caught, mentions_scale, refusal
 from ..tracked import TrackedOptimizer
 from .gradients import Gradients
 from .listener import Listener, listens
@@ -103,10 +103,14 @@ class Clipping(Listener):
         if not live:
             return
         site = self.sites.here()
-        if self._refused.get(site) is not live[0].backward and self.recording.read(site, refuses):
+        call = self.recording.read(site, refusal) if self._refused.get(site) is not live[0].backward else ""
+        if call:
             self._refused[site] = live[0].backward
             owners = tuple(tracked.thing.key for tracked in live)
-            self.recording.emit(e.GRAD_CHECK, site, owners=owners, raises=True, names={"call": SourceText(site)})
+            scaler = self.registry.scaler_of(live[0])
+            named = "" if scaler is None or scaler.name is None else scaler.name
+            names = {"call": call, "optimizer": live[0].name or "", "scaler": named}
+            self.recording.emit(e.GRAD_CHECK, site, owners=owners, raises=True, names=names)
 
 
 def _clipping(site: Site) -> dict[str, object]:
