@@ -122,7 +122,7 @@ def may(name: str, found: Import) -> bool:
         return standard or folder == "faces"
     if where.startswith("protocol/rules/"):
         return standard or (folder == "protocol" and not rest.startswith("protocol.rules"))
-    if where in ("protocol", "protocol/effects", "protocol/rules"):
+    if where in ("protocol", "protocol/effects", "protocol/messages", "protocol/rules"):
         return standard or folder == "protocol"
     if where.partition("/")[0] == "static":
         room = where.partition("/")[2]
