@@ -50,9 +50,10 @@ DEAR = {
 
 #: Room of runtime -> what it may import of runtime: rooms, and the modules on top of them.
 RUNTIME_ROOMS = {
-    "": {"run", "session", "replay", "measure", "record", "emulate"},
+    "": {"run", "session", "replay", "measure", "explain", "record", "emulate"},
     "replay": {"replay", "record", "emulate"},
     "measure": {"measure", "record", "emulate"},
+    "explain": {"explain", "record"},
     "record": {"record"},
     "emulate": {"emulate"},
 }

@@ -8,6 +8,7 @@ import linecache
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from types import CodeType, FrameType
 
 import torch
@@ -41,6 +42,11 @@ def is_inner(path: str) -> bool:
     if internal is None:
         internal = _inner_paths[path] = path.startswith(_INNER)
     return internal
+
+
+def is_ours(path: str) -> bool:
+    """Whether a source file is this package's own."""
+    return path.startswith(_OURS)
 
 
 def own(site: Site) -> Site:
@@ -102,6 +108,18 @@ class Sites:
             if code is outermost:
                 break
             frame = frame.f_back
+        site = self._sites.get(tuple(key))
+        return site if site is not None else self._make(key, codes)
+
+    def of(self, calls: Sequence[tuple[CodeType, int]]) -> Site:
+        """The place of a chain of calls, innermost first, each a function and the instruction that it is at."""
+        key: list[int] = []
+        codes: list[CodeType] = []
+        for code, instruction in calls[:DEPTH]:
+            key += (id(code), instruction)
+            codes.append(code)
+            if code is self._outermost:
+                break
         site = self._sites.get(tuple(key))
         return site if site is not None else self._make(key, codes)
 

@@ -54,7 +54,6 @@ class Optimizers(Listener):
         if not self.recording.backwards:
             self._gradients.look(tracked)
         tracked.name = self.stepped_by_disabled_scaler or SourceText(site, "receiver")
-        self._weights.note_trained(tracked)
         self._feed_by_running_backward(tracked)
         names = {"optimizer": tracked.name, "call": SourceText(site)}
         scaler = self.registry.scaler_of(tracked)
@@ -111,6 +110,7 @@ class Optimizers(Listener):
         tracked.edited = None
         tracked.norm = tracked.loss = None
         self._gradients.forget_storages()
+        self._weights.births.note_trained(tracked)
         if self.regions and not found:
             self._weights.note_stepped(tracked.params)
         self.recording.choose_watching()

@@ -71,7 +71,6 @@ class Scalers(Listener):
             tracked.restored.facts["scope_scalers"] = (holder.name,)
             tracked.restored = None
         closure = bool(args or kwargs) and any(callable(x) for x in (*args, kwargs.get("closure")))
-        self._weights.note_trained(tracked)
         if tracked.unscaled and tracked.edited is not None:
             self._find_invalid(scaler, optimizer, tracked, tracked.edited)
         self._asked = self.recording.emit(
@@ -113,8 +112,9 @@ class Scalers(Listener):
             steps.drop()
             self._forget_refused()
             # torch has refused: what the gradients are now is not known.
-            thing = self.registry.optimizer(optimizer).thing
-            self.recording.emit(e.HANDOFF, self.sites.here(), things=(thing.key,))
+            refused = self.registry.optimizer(optimizer)
+            self.recording.emit(e.HANDOFF, self.sites.here(), things=(refused.thing.key,))
+            self._weights.births.note_trained(refused)
             return
         tracked, holder = self.registry.optimizer(optimizer), self.registry.scaler(scaler)
         found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]

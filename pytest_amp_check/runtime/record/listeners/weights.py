@@ -1,4 +1,4 @@
-"""Weights: those that change while autocast holds casts of them, and those that are cast to low precision for good."""
+"""Weights that change while autocast holds casts of them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Any
 import torch
 
 from ....protocol import events as e
-from ....protocol.events import Event
 from .. import active
 from ..recording import Recording
-from ..regions import LOW
 from ..source import SourceText
-from ..tracked import TrackedOptimizer
+from .births import Births
 from .listener import Listener, listens
 
 #: Before torch 2.11 the weight cache kept what a forward without gradients had cast, for the next one with them.
@@ -22,7 +20,7 @@ KEEPS_DETACHED = tuple(int(part) for part in torch.__version__.split(".")[:2]) <
 
 
 class Weights(Listener):
-    """Listens to parameters that are written, and to modules that are cast."""
+    """Listens to parameters that are written."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
@@ -31,8 +29,8 @@ class Weights(Listener):
         self._written: set[int] = set()
         #: Identities of modules whose weights were cast in this region while gradients were off.
         self._cast_detached: set[int] = set()
-        #: id of a parameter -> the cast of its module to low precision.
-        self._casts: dict[int, Event] = {}
+        #: Those of low precision, and who trains them.
+        self.births = Births(recording)
 
     # Weights that the cache of a region holds casts of.
 
@@ -106,26 +104,3 @@ class Weights(Listener):
             self._cast_detached.clear()
             site = self.sites.here()
             self.recording.emit(e.FORWARD, site, cached=False, poisoned=True, names={"module": SourceText(site)})
-
-    # Weights of low precision that are trained.
-
-    @listens
-    def module_cast(self, module: torch.nn.Module, dtype: str) -> None:
-        site = self.sites.here()
-        thing = self.recording.program.thing("module", "the model")
-        names: dict[str, object] = {"module": SourceText(site, "receiver"), "call": SourceText(site)}
-        event = Event(e.MODULE_CAST, site, thing.key, None, {"dtype": dtype}, names)
-        for p in module.parameters():
-            self._casts[id(p)] = event
-
-    def note_trained(self, tracked: TrackedOptimizer) -> None:
-        """An optimizer is stepped: blame the casts of its parameters to a low precision."""
-        if not self._casts:
-            return
-        trained: set[int] = self.recording.program.facts["trained_modules"]
-        for p in tracked.params:
-            event = self._casts.get(id(p))
-            if event is not None and p.dtype in LOW and event.subject not in trained:
-                assert event.subject is not None
-                trained.add(event.subject)
-                self.recording.chain.add(event)
