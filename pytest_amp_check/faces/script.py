@@ -7,8 +7,9 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import ExitStack
+    from traceback import FrameSummary
     from typing import TextIO
 
     from ..protocol.finding import Finding
@@ -138,7 +139,7 @@ class Recorded:
         message = None if self._run is None else self._run.ended_by
         if message is None:
             return sentence
-        return f"{sentence} It ended in torch's `{message.text}`: amp-check explain {message.name}"
+        return f"{sentence} It ended in an exception of torch: amp-check explain {message.name}"
 
 
 def _prepare_device(device: str, stack: ExitStack) -> None:
@@ -209,9 +210,18 @@ def _show(error: BaseException) -> None:
     told = traceback.TracebackException.from_exception(error)
     each: traceback.TracebackException | None = told
     while each is not None:
-        each.stack = traceback.StackSummary.from_list([frame for frame in each.stack if not _is_ours(frame.filename)])
+        each.stack = traceback.StackSummary.from_list(list(_without_ours(each.stack)))
         each = each.__cause__ or each.__context__
     sys.stderr.write("".join(told.format()))
+
+
+def _without_ours(stack: Iterable[FrameSummary]) -> Iterator[FrameSummary]:
+    """The calls of a program, and those of torch, but for the one by which a kernel of the emulation goes on."""
+    emulated = False
+    for frame in stack:
+        if not _is_ours(frame.filename) and not (emulated and frame.name == "redispatch"):
+            yield frame
+        emulated = _is_ours(frame.filename)
 
 
 def _is_ours(path: str) -> bool:

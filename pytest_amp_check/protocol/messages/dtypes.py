@@ -84,9 +84,9 @@ MESSAGES = (
         "found-dtype",
         "Found dtype Float but expected Half",
         (rf"found dtype {_TYPE} but expected {_TYPE}",),
-        "`RuntimeError`, raised by `backward()`",
-        "A loss was computed from a prediction and a target of two dtypes. Its forward promotes them, its backward "
-        "does not.",
+        "`RuntimeError`, raised by `backward()`, or by a loss such as `F.binary_cross_entropy`",
+        "A loss was computed from a prediction and a target of two dtypes. Of some losses the forward "
+        "promotes them and the backward does not, of some neither does.",
         (
             (
                 (

@@ -261,6 +261,32 @@ MESSAGES = (
         (_SCALER, "torch/amp/autocast_mode.py"),
     ),
     Message(
+        "device-not-there",
+        "PyTorch is not linked with support for mps devices",
+        (
+            r"pytorch is not linked with support for \w+ devices",
+            r"torch not compiled with cuda enabled",
+            r"found no nvidia driver on your system",
+        ),
+        "`RuntimeError` or `AssertionError`, raised by `.to(device)` and whatever makes a tensor on a device",
+        "This build of torch, or this machine, does not have the device that the program asks for.",
+        (
+            (
+                "The device is written into the program.",
+                (
+                    "Ask what is there: `torch.accelerator.current_accelerator()`, or `torch.cuda.is_available()` and "
+                    "`torch.backends.mps.is_available()`. Give that device to `torch.autocast` and to the scaler."
+                ),
+            ),
+            (
+                "Another device than that of the scaler and of autocast is used, as in code that was written for CUDA.",
+                "Write `torch.amp.GradScaler(device)` and `torch.autocast(device)`; `torch.cuda.amp` is CUDA's.",
+            ),
+        ),
+        ("AMP217",),
+        ("torch/cuda/__init__.py", "raised with torch 2.13 on the CPU"),
+    ),
+    Message(
         "mixed-sharded-gradients",
         "aten._amp_foreach_non_finite_check_and_unscale_.default: got mixed torch.Tensor and DTensor",
         (r"_amp_\w*unscale_\w*\.default: got mixed torch\.Tensor and DTensor",),

@@ -12,8 +12,9 @@ from ...protocol.events import Site
 from ...protocol.finding import Step
 from ...protocol.messages import Message, find
 from ..record.recorder import Recorder
+from ..record.sites import own
 from ..record.source import SourceText
-from . import gradients, half_parameters
+from . import clashes, devices, gradients, half_parameters, passes, sharding
 from .explanation import Explanation, Raised
 from .frames import frames_of, site_of
 
@@ -28,6 +29,26 @@ EXPLAINERS: dict[str, Explainer] = {
     "unscale-float16-gradients": half_parameters.explain,
     "no-inf-checks": gradients.without_gradients,
     "no-inf-checks-before-update": gradients.unfed_update,
+    **dict.fromkeys(
+        (
+            "expected-scalar-type",
+            "found-dtype",
+            "matrix-dtypes",
+            "input-and-weight-types",
+            "write-dtypes",
+            "attention-dtypes",
+            "solver-dtypes",
+            "result-type",
+        ),
+        clashes.mixed,
+    ),
+    **dict.fromkeys(("not-implemented-for-half", "fft-of-half"), clashes.no_kernel),
+    "half-overflow": clashes.too_large,
+    "bce-unsafe": clashes.unsafe_loss,
+    "anomaly-nan": passes.anomaly,
+    "checkpoint-metadata": passes.recomputed,
+    "sharded-dtypes": sharding.mixed_parameters,
+    "device-not-there": devices.missing,
 }
 
 
@@ -58,14 +79,16 @@ def _recognised(recorder: Recorder, error: BaseException) -> Raised | None:
     """The exception among those that led to this one that the catalogue knows, the first that was raised."""
     for each in reversed(list(_chain(error))):
         frames = frames_of(each)
-        if not any(frame.is_user for frame in frames):
+        if not isinstance(each, Exception) or not any(frame.is_user for frame in frames):
+            continue
+        if frames[-1].is_user and frames[-1].raises:
             continue
         # A test that asserts something about a message has its words in its own exception.
         if isinstance(each, AssertionError) and not frames[-1].path.startswith(_TORCH):
             continue
         messages = find(str(each))
         if messages and type(each).__module__.startswith(("builtins", "torch")):
-            return Raised(each, messages[0], frames, site_of(frames, recorder.recording.sites))
+            return Raised(each, messages[0], frames, own(site_of(frames, recorder.recording.sites)))
     return None
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ...protocol.events import Site
 from ...protocol.finding import Step
 from ...protocol.messages import Message
+from ..record.sites import is_library
 from .frames import Frame
 
 
@@ -21,8 +22,9 @@ class Raised(NamedTuple):
 
     @property
     def user(self) -> Frame:
-        """The innermost call of the user's."""
-        return next(frame for frame in reversed(self.frames) if frame.is_user)
+        """The innermost call of the user's own code, or of a library where there is none."""
+        known = [frame for frame in self.frames if frame.is_user]
+        return next((frame for frame in reversed(known) if not is_library(frame.path)), known[-1])
 
 
 class Explanation(NamedTuple):

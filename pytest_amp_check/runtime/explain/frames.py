@@ -93,6 +93,15 @@ class Frame:
                 self._scope = Scope(self.path, body, (self.frame.f_locals, self.frame.f_globals))
         return self._scope
 
+    @property
+    def raises(self) -> bool:
+        """Whether it has raised an exception itself, which no operation has then."""
+        statements = () if self.scope is None else self.scope.statements()
+        return any(
+            isinstance(statement, ast.Raise) and statement.lineno <= self.line <= (statement.end_lineno or 0)
+            for statement in statements
+        )
+
     def operation(self) -> ast.AST | None:
         """What it was doing: the call or the operator at the place, or None."""
         scope = self.scope
@@ -145,6 +154,17 @@ def scope_at(site: Site, frames: Sequence[Frame]) -> tuple[Scope | None, Sequenc
         modules = [module for module in list(sys.modules.values()) if getattr(module, "__file__", None) == site.path]
         names = vars(modules[0]) if modules else {}
     return Scope(site.path, body, (names,)), ()
+
+
+def scopes(frames: Sequence[Frame]) -> Iterator[Scope]:
+    """The files of the user's functions that an exception has ended, each as a whole, the innermost first."""
+    seen: set[str] = set()
+    for frame in reversed(frames):
+        if frame.is_user and frame.path not in seen:
+            seen.add(frame.path)
+            tree = _tree(frame.path)
+            if tree is not None:
+                yield Scope(frame.path, tree, (frame.frame.f_locals, frame.frame.f_globals))
 
 
 def _tree(path: str) -> ast.Module | None:

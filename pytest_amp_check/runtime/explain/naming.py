@@ -23,6 +23,12 @@ def modules(frames: Sequence[Frame]) -> Iterator[tuple[str, torch.nn.Module]]:
                     yield name, value
 
 
+def module_named(module: torch.nn.Module, holder: torch.nn.Module, name: str) -> str:
+    """What a module is called that another one holds, whose name is given."""
+    path = next((path for path, each in holder.named_modules() if each is module), "")
+    return f"{name}.{path}" if path else name
+
+
 def parameters_named(parameters: Sequence[torch.Tensor], frames: Sequence[Frame]) -> str:
     """Some parameters by their names in a module of the program, or their number where none has them."""
     ids = {id(p) for p in parameters}

@@ -32,6 +32,16 @@ class Region(NamedTuple):
     device: str
 
 
+class Left(NamedTuple):
+    """An autocast region that an exception has left."""
+
+    error: int
+    site: Site
+    device: str
+    dtype: str
+    enabled: bool
+
+
 class Spans:
     """The regions of a run, each from the node that was made first in it to the one that was made first after it."""
 
@@ -86,6 +96,8 @@ class Regions:
     def __init__(self) -> None:
         self.open: list[Region] = []
         self.spans = Spans()
+        #: The innermost region that the latest exception has left; its own identity says which one that was.
+        self.left: Left | None = None
         #: The dtypes of the enabled regions that were entered since the last backward pass.
         self.dtypes: set[str] = set()
         #: What was found at a place after regions of some dtypes: those of the regions in which its graph was made.

@@ -53,13 +53,14 @@ def own(site: Site) -> Site:
     """The innermost place of a chain of calls that is not in an installed library; the place itself where all are."""
     each: Site | None = site
     while each is not None:
-        if not _is_library(each.path):
+        if not is_library(each.path):
             return each
         each = each.caller
     return site
 
 
-def _is_library(path: str) -> bool:
+def is_library(path: str) -> bool:
+    """Whether a source file is part of an installed distribution."""
     return f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
 
 

@@ -64,6 +64,10 @@ RULE = Rule(
             "`{call}` has no kernel for {dtype}, which {tensor} has{because}: compute it in float32, with `.float()` "
             "in a region of `torch.autocast(..., enabled=False)`"
         ),
+        "raised:fft": Fault(
+            "`{call}` is given {tensor} in {dtype}, which CUDA transforms only at lengths that are powers of two, and "
+            "the CPU not at all{because}: transform `.float()` of it in `torch.autocast(..., enabled=False)`"
+        ),
         "raised:mixed-in-region": Fault(
             "`{call}` gets {operands}, and autocast does not cast its operands{because}: cast one of them with "
             "`.to(other.dtype)`, or both with `.float()`"
@@ -96,6 +100,14 @@ RULE = Rule(
         "raised:sharded-dtypes": Fault(
             "`{call}` shards parameters in {first} and {second} together{because}: bring them to one dtype, or wrap "
             "the parts separately"
+        ),
+        "raised:nan-in-backward": Fault(
+            "{function}, the backward of what is computed here, gave NaN: keep its argument away from the point where "
+            "it has no derivative (0 for a root, a norm or a logarithm), and compute it in float32"
+        ),
+        "raised:other-device": Fault(
+            "`{call}` makes a scaler for {device}, and the program runs on {asked}, where that scaler switches itself "
+            "off and float16 is not scaled: give it the device, or train in bfloat16 or float32"
         ),
         "raised:known": Fault(
             "`{call}` ended in torch's `{text}`: see `amp-check explain {page}` for what leads there and what to do"

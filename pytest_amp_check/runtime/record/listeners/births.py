@@ -11,7 +11,7 @@ from ....protocol import events as e
 from ....protocol.events import Event, Site
 from ..recording import Recording
 from ..regions import LOW
-from ..source import SourceText
+from ..source import SourceText, text_at
 from ..tracked import TrackedOptimizer
 from .listener import Listener, listens
 
@@ -46,7 +46,7 @@ class Births(Listener):
     def data_cast(self, param: torch.Tensor, dtype: str) -> None:
         """A parameter is given values of low precision."""
         site = self.sites.here()
-        self._note([param], self._event(site, dtype, "cast", {"call": "this assignment"}))
+        self._note([param], self._event(site, dtype, "cast", {"call": text_at(site)}))
 
     @listens
     def registered(self, module: torch.nn.Module, param: torch.Tensor) -> None:
@@ -72,6 +72,11 @@ class Births(Listener):
     def _note(self, params: Iterable[torch.Tensor], event: Event) -> None:
         self._noted += 1
         self._events.update((id(p), event) for p in params)
+
+    def of(self, param: Any) -> Site | None:
+        """Where a parameter was brought to low precision, if that was seen."""
+        event = self._events.get(id(param))
+        return None if event is None else event.site
 
     def note_trained(self, tracked: TrackedOptimizer) -> None:
         """An optimizer was stepped: blame what brought its parameters to a low precision."""
