@@ -123,6 +123,35 @@ except RuntimeError as error:
     assert made.ended_by is MESSAGES["not-implemented-for-half"]
 
 
+def test_what_a_library_of_kernels_refuses_is_explained_at_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "fast_kernels.py").write_text(
+        "def attention(query, key, value):\n"
+        "    if not query.dtype == key.dtype == value.dtype:\n"
+        "        raise ValueError('Query/Key/Value should either all have the same dtype, or Key/Value int32')\n",
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(str(installed))
+    body = """
+import fast_kernels
+
+norm = nn.LayerNorm(4)
+with torch.autocast("cuda", dtype=torch.float16):
+    value = model[0](x)[:, :4]
+    query = norm(value)
+    fast_kernels.attention(query, query, value)  # AMP810
+"""
+    made, _ = run(SETUP + body, tmp_path / "train.py", emulated=True)
+    assert places(made.findings) == marks(SETUP + body, "runtime"), shown(made.findings)
+    (finding,) = made.findings
+    assert finding.filename == str(tmp_path / "train.py")
+    assert "gets `query` in float32 and `value` in float16, and autocast does not cast its operands" in finding.message
+    assert "`query` comes from `norm(value)`, which autocast runs in float32 (line 23)" in finding.message
+
+
 def test_a_comment_silences_it(tmp_path: Path) -> None:
     body = "torch.inverse(torch.eye(2).half())  # amp: ignore[AMP810] shown in a lecture\n"
     made, _ = run(SETUP + body, tmp_path / "train.py")

@@ -12,7 +12,7 @@ from ...protocol.events import Site
 from ...protocol.finding import Step
 from ...protocol.messages import Message, find
 from ..record.recorder import Recorder
-from ..record.sites import own
+from ..record.sites import is_library, own
 from ..record.source import SourceText
 from . import clashes, devices, gradients, half_parameters, passes, sharding
 from .explanation import Explanation, Raised
@@ -81,7 +81,8 @@ def _recognised(recorder: Recorder, error: BaseException) -> Raised | None:
         frames = frames_of(each)
         if not isinstance(each, Exception) or not any(frame.is_user for frame in frames):
             continue
-        if frames[-1].is_user and frames[-1].raises:
+        # What the program raises itself is its own affair, whatever it says; not so what a library of kernels raises.
+        if frames[-1].is_user and not is_library(frames[-1].path) and frames[-1].raises:
             continue
         # A test that asserts something about a message has its words in its own exception.
         if isinstance(each, AssertionError) and not frames[-1].path.startswith(_TORCH):
