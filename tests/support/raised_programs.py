@@ -53,7 +53,7 @@ def loss_of_numbers(output):
 scaler.scale(loss_of_numbers(model(x))).backward()
 scaler.step(optimizer)
 """,
-        ("`torch.tensor` makes a new tensor", "parameters of `optimizer`", "compute the loss from the model's output"),
+        ("`torch.tensor` makes a new leaf", "parameters of `optimizer`", "compute the loss from the model's output"),
     ),
     Program(
         "no-inf-checks",
@@ -71,7 +71,7 @@ scaled = scaler.scale(loss)
 scaled.backward()
 scaler.step(optimizer)
 """,
-        ("makes a new tensor", "`optimizer`"),
+        ("makes a new leaf", "`optimizer`"),
     ),
     Program(
         "no-inf-checks",
@@ -88,6 +88,28 @@ for turn in range(3):
     scaler.update()
 """,
         ("`total` of this batch is still the tensor that it was initialised with", "skip backward, step and update"),
+    ),
+    Program(
+        "no-inf-checks",
+        "a loss that is told to ask for a gradient",
+        """
+loss = (model(x).argmax(dim=1) == 0).float().mean()
+loss.requires_grad = True  # AMP810
+scaler.scale(loss).backward()
+scaler.step(optimizer)
+""",
+        ("`loss.requires_grad` makes a new leaf of the graph", "`optimizer`"),
+    ),
+    Program(
+        "no-inf-checks",
+        "gradients that are set to None where nobody looks",
+        """
+scaler.scale(loss_of(x, y)).backward()
+for p in model.parameters():
+    torch._C.TensorBase._grad.__set__(p, None)
+scaler.step(optimizer)  # AMP215
+""",
+        ("are cleared between backward and `scaler.step(optimizer)`",),
     ),
     Program(
         "no-inf-checks",
@@ -476,6 +498,53 @@ torch.zeros(2).bfloat16().numpy()  # AMP810
 """,
         ("`amp-check explain numpy-of-bfloat16`",),
     ),
+    Program(
+        "expected-scalar-type",
+        "an op that takes float32 alone",
+        """
+with torch.autocast("cpu", dtype=torch.float16):
+    hidden = model[0](x)
+    packed = torch.choose_qparams_optimized(hidden, 4, 2, 0.1, 8)  # AMP810
+""",
+        (
+            "`torch.choose_qparams_optimized` takes float32, and gets `hidden` in float16",
+            "`hidden` comes from `model[0](x)`, which autocast runs in float16 (line 19)",
+            "custom_fwd",
+        ),
+    ),
+    Program(
+        "matrix-dtypes",
+        "the backward of a function of the program's own",
+        """
+class Multiply(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x.mm(weight)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        return grad.mm(weight.t()), x.t().mm(grad)  # AMP810
+
+weight = torch.randn(4, 4, requires_grad=True)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    out = Multiply.apply(x, weight)
+out.sum().backward()
+""",
+        ("`grad.mm` in the backward of an `autograd.Function` gets `grad` in bfloat16 and `weight.t()` in float32",),
+    ),
+    Program(
+        "matrix-dtypes",
+        "a comprehension",
+        """
+heads = nn.ModuleList([nn.Linear(8, 2), nn.Linear(8, 2)])
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    hidden = model[0](x)
+outputs = [head(hidden) for head in heads]  # AMP810
+""",
+        ("`head` runs outside of autocast on `hidden` in bfloat16 and `head.weight` in float32", "`model[0](x)`"),
+    ),
     # What low precision cannot do.
     Program(
         "not-implemented-for-half",
@@ -575,6 +644,15 @@ with torch.autograd.detect_anomaly():
     (norm * 0).sum().backward()
 """,
         ("SqrtBackward0, the backward of what is computed here, gave NaN",),
+    ),
+    Program(
+        "no-graph",
+        "a loss that was taken out of the graph",
+        """
+loss = loss_of(x, y).detach()
+scaler.scale(loss).backward()  # AMP810
+""",
+        ("`loss` has no graph, so that", "backward` has nothing to run through"),
     ),
     Program(
         "nonfinite-norm",

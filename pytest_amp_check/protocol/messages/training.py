@@ -41,6 +41,35 @@ MESSAGES = (
         (_RAISED, "torch/csrc/autograd/engine.cpp"),
     ),
     Message(
+        "no-graph",
+        "element 0 of tensors does not require grad and does not have a grad_fn",
+        (r"element \d+ of (?:tensors|variables) does not require grad and does not have a grad_fn",),
+        "`RuntimeError`, raised by `backward()`",
+        "Nothing that the loss was computed from asks for a gradient, so there is nothing to run backward.",
+        (
+            (
+                (
+                    "The loss was taken out of the graph: `.item()`, `.detach()`, `.data`, `argmax`, NumPy, or a new "
+                    "tensor."
+                ),
+                (
+                    "Compute it from the model's output with operations that have a derivative. `requires_grad=True` "
+                    "on it hides the mistake: the scaler finds no gradients then."
+                ),
+            ),
+            (
+                "The forward ran under `torch.no_grad()` or `inference_mode()`, or every parameter is frozen.",
+                "Run it with gradients on, and leave `requires_grad` of what is trained at True.",
+            ),
+            (
+                "A reentrant checkpoint gets an input that asks for no gradient, as after a frozen embedding.",
+                "Use `checkpoint(..., use_reentrant=False)`, or transformers' `model.enable_input_require_grads()`.",
+            ),
+        ),
+        (),
+        ("torch/csrc/autograd/python_function.cpp", _RAISED),
+    ),
+    Message(
         "nonfinite-norm",
         "The total norm of order 2.0 for gradients from `parameters` is non-finite, so it cannot be clipped.",
         (r"the total norm (?:of order \S+ )?for gradients from parameters is non-finite",),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,16 +13,22 @@ from ...protocol.finding import Step
 from ..record.recorder import Recorder
 from ..record.regions import LOW, Left
 from .explanation import Explanation, Raised
-from .operands import Operand, came_from, dtype_name, operation, parts
+from .operands import Operand, Operation, came_from, dtype_name, operation, parts
 from .values import resolve
+
+#: Where torch runs the backward of an ``autograd.Function``.
+_FUNCTION = os.path.join(os.path.dirname(torch.__file__), "autograd", "function.py")
 
 
 def mixed(raised: Raised, recorder: Recorder) -> list[Explanation] | None:
     """Explain an operation whose operands have two dtypes."""
     done = operation(raised)
-    if len({operand.dtype for operand in done.operands}) < 2:
-        return None
     region = recorder.regions_left(raised.error)
+    if len({operand.dtype for operand in done.operands}) < 2:
+        return _one_dtype(raised, recorder, done, region)
+    if any(frame.path == _FUNCTION and frame.frame.f_code.co_name == "apply" for frame in raised.frames):
+        names = {"call": done.text, "operands": _listed(done.operands)}
+        return [Explanation("raised:mixed-in-function", raised.site, names)]
     because, path = _history(raised, recorder, _telling(done.operands), region)
     weights = {operand.dtype for operand in done.operands if operand.held}
     if region is not None and region.enabled and _covers(region, done.operands):
@@ -31,6 +39,22 @@ def mixed(raised: Raised, recorder: Recorder) -> list[Explanation] | None:
         label = "raised:mixed-outside"
     names = {"call": done.text, "operands": _listed(done.operands), "because": because}
     return [Explanation(label, raised.site, names, path)]
+
+
+def _one_dtype(raised: Raised, recorder: Recorder, done: Operation, region: Left | None) -> list[Explanation] | None:
+    """Explain an operation that takes float32 alone, and was given what autocast has made half."""
+    low = [operand for operand in done.operands if operand.is_low]
+    wanted = re.search(r"expected scalar type (Float|Double) but found", str(raised.error))
+    if wanted is None or not low:
+        return None
+    because, path = _history(raised, recorder, low[:1], region)
+    names = {
+        "call": done.text,
+        "wanted": {"Float": "float32", "Double": "float64"}[wanted[1]],
+        "operands": _listed(low),
+        "because": because,
+    }
+    return [Explanation("raised:wants-float32", raised.site, names, path)]
 
 
 def no_kernel(raised: Raised, recorder: Recorder) -> list[Explanation] | None:

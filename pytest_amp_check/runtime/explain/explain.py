@@ -29,6 +29,7 @@ EXPLAINERS: dict[str, Explainer] = {
     "unscale-float16-gradients": half_parameters.explain,
     "no-inf-checks": gradients.without_gradients,
     "no-inf-checks-before-update": gradients.unfed_update,
+    "no-graph": gradients.without_graph,
     **dict.fromkeys(
         (
             "expected-scalar-type",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import linecache
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -88,9 +89,15 @@ class Frame:
     def scope(self) -> Scope | None:
         """Its function, None where the source cannot be had."""
         if self._scope is None:
-            body = function_of(self.frame.f_code)
+            code, names = self.frame.f_code, [self.frame.f_locals]
+            body = function_of(code)
+            outer = self.frame.f_back
+            if body is None and code.co_name.startswith("<") and outer is not None:
+                # A lambda or a comprehension: its own source is part of the function that it stands in.
+                body = function_of(outer.f_code) if outer.f_code.co_filename == self.path else None
+                names.append(outer.f_locals)
             if body is not None:
-                self._scope = Scope(self.path, body, (self.frame.f_locals, self.frame.f_globals))
+                self._scope = Scope(self.path, body, (*names, self.frame.f_globals))
         return self._scope
 
     @property
@@ -167,6 +174,7 @@ def scopes(frames: Sequence[Frame]) -> Iterator[Scope]:
                 yield Scope(frame.path, tree, (frame.frame.f_locals, frame.frame.f_globals))
 
 
+@functools.lru_cache(maxsize=32)
 def _tree(path: str) -> ast.Module | None:
     lines = linecache.getlines(path)
     try:

@@ -10,13 +10,14 @@ import torch
 from ...protocol import events as e
 from ...protocol.events import Event, Site
 from ...protocol.finding import Step
+from ...protocol.words import chain
 from ..record.recorder import Recorder
-from ..record.source import SourceText
+from ..record.source import SourceText, text_at
 from ..record.tracked import TrackedOptimizer
 from .explanation import Explanation, Raised
 from .frames import scope_at
 from .naming import LISTED, parameters_named
-from .origins import Origin, sources
+from .origins import Origin, made, sources
 from .values import resolve
 
 
@@ -58,10 +59,10 @@ def stepped(raised: Raised, recorder: Recorder) -> TrackedOptimizer | None:
 
 def _since_last_step(recorder: Recorder, tracked: TrackedOptimizer) -> tuple[Event | None, Event | None]:
     """The last backward pass since an optimizer was stepped, and what has cleared its gradients after that."""
-    chain, key = recorder.recording.chain, tracked.thing.key
+    events, key = recorder.recording.chain, tracked.thing.key
     cleared: Event | None = None
     refused = False
-    for event in reversed([*chain.recent, *chain.pending]):
+    for event in reversed([*events.recent, *events.pending]):
         if event.kind == e.SCALER_STEP and event.object == key:
             if refused:
                 break
@@ -131,7 +132,7 @@ def _new_leaf(
     # What trained in an earlier turn is right in itself, so it is this batch.
     label = "raised:empty-batch" if tracked.steps else "raised:new-leaf"
     if origin is not None and label == "raised:new-leaf":
-        names["call"] = SourceText(site)
+        names["call"] = SourceText(site) if isinstance(origin.node, ast.Call) else text_at(site)
     return Explanation(label, site, names, path)
 
 
@@ -146,9 +147,20 @@ def _leaves_made(raised: Raised, ran: Event) -> Iterator[Origin]:
     if scope is None:
         return
     for origin in sources(Origin(root, scope, frames)):
-        for node in ast.walk(origin.node) if origin.node is not root else ():
-            if isinstance(node, ast.Call) and _makes_leaf(node, origin):
+        for node in ast.walk(origin.node):
+            if isinstance(node, ast.Name) and (told := _told_to_ask(node.id, origin)) is not None:
+                yield told
+            if origin.node is not root and isinstance(node, ast.Call) and _makes_leaf(node, origin):
                 yield Origin(node, origin.scope, origin.frames)
+
+
+def _told_to_ask(name: str, origin: Origin) -> Origin | None:
+    """Where a tensor is told to ask for a gradient: ``loss.requires_grad = True``."""
+    for statement in origin.scope.statements():
+        for target in statement.targets if isinstance(statement, ast.Assign) else ():
+            if isinstance(target, ast.Attribute) and chain(target) == f"{name}.requires_grad":
+                return Origin(target, origin.scope, origin.frames)
+    return None
 
 
 def _makes_leaf(call: ast.Call, origin: Origin) -> bool:
@@ -158,7 +170,8 @@ def _makes_leaf(call: ast.Call, origin: Origin) -> bool:
     for keyword in call.keywords:
         if keyword.arg == "requires_grad":
             return resolve(keyword.value, origin.scope) is not False
-    return resolve(call.func, origin.scope) in (torch.autograd.Variable, torch.nn.Parameter)
+    made = resolve(call.func, origin.scope)
+    return made is torch.autograd.Variable or made is torch.nn.Parameter
 
 
 def _constructed(recorder: Recorder, tracked: TrackedOptimizer) -> Site | None:
@@ -167,13 +180,32 @@ def _constructed(recorder: Recorder, tracked: TrackedOptimizer) -> Site | None:
     return next((event.site for event in events if event.kind == e.OPTIMIZER_NEW and event.subject == key), None)
 
 
+def without_graph(raised: Raised, recorder: Recorder) -> list[Explanation]:
+    """Explain a backward pass from a loss that nothing has made."""
+    names: dict[str, object] = {
+        "call": SourceText(raised.site),
+        "loss": SourceText(raised.site, "inner argument", "outputs"),
+    }
+    user = raised.user
+    node = user.operation()
+    root = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
+    if isinstance(root, ast.Call) and root.args:
+        root = root.args[0]
+    back = [] if root is None or user.scope is None else made(Origin(root, user.scope, raised.frames), user.line)
+    here = Step(raised.site, "the backward pass")
+    if not back or isinstance(back[-1].node, ast.Name):
+        return [Explanation("raised:no-graph", raised.site, names, (here,))]
+    site = back[-1].scope.site(back[-1].node)
+    return [Explanation("raised:no-graph", raised.site, names, (Step(site, "the loss is computed"), here))]
+
+
 def unfed_update(raised: Raised, recorder: Recorder) -> list[Explanation]:
     """Explain an update of a scaler for which nothing was unscaled or stepped."""
     names: dict[str, object] = {"call": SourceText(raised.site), "scaler": SourceText(raised.site, "receiver")}
-    chain = recorder.recording.chain
+    events = recorder.recording.chain
     here = Step(raised.site, "the scaler is updated, and nothing was unscaled")
     path: list[Step] = [here]
-    for event in reversed([*chain.recent, *chain.pending][:-1]):
+    for event in reversed([*events.recent, *events.pending][:-1]):
         if event.kind == e.UPDATE:
             break
         if event.kind == e.BACKWARD:

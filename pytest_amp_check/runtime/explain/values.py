@@ -62,7 +62,7 @@ def _attribute(owner: Any, name: str) -> Any:
 
 
 def _item(owner: Any, index: Any) -> Any:
-    if isinstance(owner, torch.nn.ModuleList):
+    if isinstance(owner, (torch.nn.ModuleList, torch.nn.Sequential)):
         owner = list(owner._modules.values())
     elif isinstance(owner, torch.nn.ModuleDict):
         owner = owner._modules

@@ -20,8 +20,9 @@ RULE = Rule(
     faults={
         # A scaler finds no gradient.
         "raised:new-leaf": Fault(
-            "`{call}` makes a new tensor, so that `{loss}` reaches none of the parameters of `{optimizer}`, whose step "
-            "finds no gradient: compute the loss from the model's output, without `.item()`, `argmax` or a new tensor"
+            "`{call}` makes a new leaf of the graph, so that `{loss}` reaches none of the parameters of `{optimizer}`, "
+            "whose step finds no gradient: compute the loss from the model's output, without `.item()`, `argmax` or "
+            "new tensors"
         ),
         "raised:empty-batch": Fault(
             "`{loss}` of this batch is still the tensor that it was initialised with, so that `{call}` finds no "
@@ -72,6 +73,14 @@ RULE = Rule(
             "`{call}` gets {operands}, and autocast does not cast its operands{because}: cast one of them with "
             "`.to(other.dtype)`, or both with `.float()`"
         ),
+        "raised:wants-float32": Fault(
+            "`{call}` takes {wanted}, and gets {operands}{because}: call `.float()` on what it is given, or decorate "
+            "the forward of its `autograd.Function` with `torch.amp.custom_fwd(cast_inputs=torch.float32)`"
+        ),
+        "raised:mixed-in-function": Fault(
+            "`{call}` in the backward of an `autograd.Function` gets {operands}, as its forward ran under autocast and "
+            "it does not: decorate forward and backward with `torch.amp.custom_fwd` and `torch.amp.custom_bwd`"
+        ),
         "raised:mixed-weights": Fault(
             "`{call}` gets {operands}, where the weights are in low precision{because}: keep the weights in float32 "
             "and run the forward under `torch.autocast`, or for inference cast the input to their dtype"
@@ -89,6 +98,10 @@ RULE = Rule(
             "out and use `binary_cross_entropy_with_logits`, or leave the region for it"
         ),
         # Passes and precision.
+        "raised:no-graph": Fault(
+            "`{loss}` has no graph, so that `{call}` has nothing to run through: compute it from the model's output "
+            "without `.item()`, `.detach()` or `torch.no_grad()`, from parameters that have `requires_grad`"
+        ),
         "raised:recomputed": Fault(
             "The checkpointed part gave {first} in the forward and {second} when it was computed again in backward: "
             "decide about precision inside of it, in the same way each time"
