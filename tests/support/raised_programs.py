@@ -124,6 +124,25 @@ scaler.step(optimizer)  # AMP810
     ),
     Program(
         "no-inf-checks",
+        "a generator whose output was detached",
+        """
+critic = nn.Linear(1, 1)
+critic_optimizer = torch.optim.SGD(critic.parameters(), lr=0.01)
+fake = model(x).detach()
+scaler.scale(critic(fake).mean()).backward()
+scaler.step(critic_optimizer)
+critic_optimizer.zero_grad()
+score = critic(fake).mean()
+scaler.scale(score).backward()
+scaler.step(optimizer)  # AMP810
+""",
+        (
+            "`score` reaches the parameters of `critic_optimizer` and none of `optimizer`",
+            "as `model(x).detach()` (line 20) leaves the graph",
+        ),
+    ),
+    Program(
+        "no-inf-checks",
         "a model that was made after the optimizer",
         """
 first = nn.Linear(4, 1)
@@ -320,6 +339,7 @@ scaler.step(optimizer)
 body, head = nn.Linear(4, 8), nn.Linear(8, 1)
 with torch.autocast("cpu", dtype=torch.float16):
     hidden = body(x)
+hidden = F.relu(hidden).abs()
 output = head(hidden)  # AMP810
 """,
         (
@@ -384,9 +404,10 @@ net(torch.rand(1, 1, 4, 4))
         "a recurrent layer",
         """
 rnn = nn.LSTM(4, 4).half()
-rnn(torch.randn(2, 1, 4))  # AMP810
+sequence = torch.randn(2, 1, 4)
+rnn(sequence)  # AMP810
 """,
-        ("`rnn`",),
+        ("`rnn` gets `sequence` in float32 and `rnn.weight_ih_l0` in float16",),
     ),
     Program(
         "found-dtype",
@@ -606,7 +627,8 @@ with torch.autocast("cpu", dtype=torch.float16):
     scores = scores.masked_fill(mask, -1e9)  # AMP810
 """,
         (
-            "`scores.masked_fill` is given -1e+09, and `scores` is float16",
+            "`scores.masked_fill` is given -1e+09",
+            "`scores` is float16",
             "`x[:2] @ x[:2].T`, which autocast runs in float16",
         ),
     ),

@@ -174,11 +174,16 @@ def scopes(frames: Sequence[Frame]) -> Iterator[Scope]:
                 yield Scope(frame.path, tree, (frame.frame.f_locals, frame.frame.f_globals))
 
 
-@functools.lru_cache(maxsize=32)
 def _tree(path: str) -> ast.Module | None:
     lines = linecache.getlines(path)
+    return _parsed("".join(lines)) if lines else None
+
+
+@functools.lru_cache(maxsize=32)
+def _parsed(text: str) -> ast.Module | None:
+    """The syntax of a text: that of a file is asked for again for each call in it."""
     try:
-        return ast.parse("".join(lines)) if lines else None
+        return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return None
 

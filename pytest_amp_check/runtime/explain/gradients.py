@@ -10,7 +10,7 @@ import torch
 from ...protocol import events as e
 from ...protocol.events import Event, Site
 from ...protocol.finding import Step
-from ...protocol.words import chain
+from ...protocol.words import Words, chain
 from ..record.recorder import Recorder
 from ..record.source import SourceText, text_at
 from ..record.tracked import TrackedOptimizer
@@ -19,6 +19,9 @@ from .frames import scope_at
 from .naming import LISTED, parameters_named
 from .origins import Origin, made, sources
 from .values import resolve
+
+#: Methods that give a tensor, or a number, without the graph.
+CUTS = frozenset({"detach", "detach_", "item", "numpy", "tolist"})
 
 
 def without_gradients(raised: Raised, recorder: Recorder) -> list[Explanation] | None:
@@ -105,6 +108,12 @@ def _fed_others(
     names: dict[str, object],
     path: tuple[Step, ...],
 ) -> Explanation:
+    because = ""
+    if (cut := next(_cut(raised, ran), None)) is not None:
+        site = cut.scope.site(cut.node)
+        because = f", as `{Words(cut.node)}` (line {site.line}) leaves the graph"
+        path = (Step(site, "what the loss is computed from leaves the graph"), *path)
+    names["because"] = because
     others = [
         str(other.name or "another optimizer")
         for other in recorder.recording.registry.optimizers.values()
@@ -114,6 +123,14 @@ def _fed_others(
         return Explanation("raised:unreached", ran.site, names, path)
     names["others"] = " and ".join(f"`{name}`" if " " not in name else name for name in others[:LISTED])
     return Explanation("raised:others", raised.site, names, path)
+
+
+def _cut(raised: Raised, ran: Event) -> Iterator[Origin]:
+    """Where what the loss is computed from is taken out of the graph, nearest to its backward first."""
+    for origin in _loss_sources(raised, ran):
+        for node in ast.walk(origin.node):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CUTS:
+                yield Origin(node, origin.scope, origin.frames)
 
 
 def _new_leaf(
@@ -138,20 +155,29 @@ def _new_leaf(
 
 def _leaves_made(raised: Raised, ran: Event) -> Iterator[Origin]:
     """Where the loss may have been made anew, nearest to its backward first."""
+    for origin in _loss_sources(raised, ran):
+        for node in ast.walk(origin.node):
+            if isinstance(node, ast.Name) and (told := _told_to_ask(node.id, origin)) is not None:
+                yield told
+            if isinstance(node, ast.Call) and _makes_leaf(node, origin):
+                yield Origin(node, origin.scope, origin.frames)
+
+
+def _loss_sources(raised: Raised, ran: Event) -> Iterator[Origin]:
+    """The expressions that the loss of a backward pass may have come from, nearest first."""
     scope, frames = scope_at(ran.site, raised.frames)
-    loss = str(ran.names.get("loss", ""))
     try:
-        root = ast.parse(loss, mode="eval").body
+        root = ast.parse(str(ran.names.get("loss", "")), mode="eval").body
     except SyntaxError:
         return
     if scope is None:
         return
-    for origin in sources(Origin(root, scope, frames)):
-        for node in ast.walk(origin.node):
-            if isinstance(node, ast.Name) and (told := _told_to_ask(node.id, origin)) is not None:
-                yield told
-            if origin.node is not root and isinstance(node, ast.Call) and _makes_leaf(node, origin):
-                yield Origin(node, origin.scope, origin.frames)
+    # The places of the root are those in its text, as the loss was written at its backward.
+    for node in ast.walk(root):
+        if isinstance(node, ast.expr):
+            node.lineno = node.end_lineno = ran.site.line
+            node.col_offset, node.end_col_offset = ran.site.column, ran.site.end_column
+    yield from sources(Origin(root, scope, frames))
 
 
 def _told_to_ask(name: str, origin: Origin) -> Origin | None:

@@ -15,8 +15,8 @@ from ..record.regions import LOW
 from .explanation import Raised
 from .frames import Frame, Scope
 from .naming import module_named
-from .origins import Origin, made
-from .values import MISSING, SHAPES, dtype, resolve, tensor
+from .origins import Origin, made, through
+from .values import MISSING, dtype, resolve, tensor
 
 #: Ops that their names stand for, where modules have names of their own.
 _CAPITALS = str.maketrans({letter: f"_{letter.lower()}" for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"})
@@ -130,6 +130,15 @@ def _of_module(raised: Raised, call: ast.Call, module: torch.nn.Module, scope: S
         origin = None if given is None else Origin(given, scope, raised.frames[: user + 1])
         text = f"`{Words(given)}`" if given is not None else "its input"
         found.append(operand._replace(text=text, origin=origin, held=False))
+    if not found:
+        # It was refused before any op ran.
+        frames = raised.frames[: user + 1]
+        found = [
+            Operand(f"`{Words(arg)}`", value.dtype, value, Origin(arg, scope, frames), held=False)
+            for arg in call.args
+            if (value := tensor(arg, scope)) is not None
+        ]
+        found += [Operand(f"`{name}.{key}`", p.dtype, p, None, held=True) for key, p in running.named_parameters()][:1]
     return Operation(name, found)
 
 
@@ -152,12 +161,7 @@ def came_from(operand: Operand, line: int) -> Made | None:
         return None
     origin = chain[-1]
     node = origin.node
-    while isinstance(node, (ast.Call, ast.Subscript)):
-        below = node.value if isinstance(node, ast.Subscript) else node.func
-        if isinstance(node, ast.Call):
-            if not (isinstance(below, ast.Attribute) and below.attr in (*SHAPES, "unbind", "chunk", "split")):
-                break
-            below = below.value
+    while (below := through(node, origin.scope)) is not None and not isinstance(below, ast.Name):
         node = below
     words = f"`{Words(node)}`"
     site = origin.scope.site(node)

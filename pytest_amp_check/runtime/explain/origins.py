@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import torch
 
 from ...protocol.finding import Step
+from ...protocol.optable import policy
 from ...protocol.words import Words
 from .frames import Frame, Scope, function_of
-from .values import MISSING, SHAPES, resolve
+from .values import CASTS, MISSING, SHAPES, resolve, tensor
 
 #: How many assignments, and how many functions, a value is followed through.
 DEPTH = 6
@@ -122,7 +123,7 @@ def made(origin: Origin, line: int) -> list[Origin]:
     found: list[Origin] = []
     at: Origin | None = origin
     while at is not None and len(found) < DEPTH:
-        name = _base(at.node)
+        name = _base(at.node, at.scope)
         if name is None:
             found.append(at)
             break
@@ -130,29 +131,46 @@ def made(origin: Origin, line: int) -> list[Origin]:
         if value is not None:
             at = Origin(value, at.scope, at.frames)
             line = value.lineno
-            if _base(value) is None or isinstance(value, ast.Call):
+            if not isinstance(value, ast.Name):
                 found.append(at)
-            if _base(value) is None:
+            if _base(value, at.scope) is None:
                 break
         else:
             at = given(at, name)
             if at is not None:
-                frame = at.frames[-1]
-                line = frame.line
+                line = at.frames[-1].line
     return found
 
 
-def _base(node: ast.expr) -> str | None:
+def _base(node: ast.expr, scope: Scope) -> str | None:
     """The name that an expression is a view, a part or the like of."""
-    while True:
-        if isinstance(node, ast.Name):
-            return node.id
-        if isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and node.attr in SHAPES):
-            node = node.value
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SHAPES:
-            node = node.func.value
-        else:
+    while not isinstance(node, ast.Name):
+        below = through(node, scope)
+        if below is None:
             return None
+        node = below
+    return node.id
+
+
+def through(node: ast.expr, scope: Scope) -> ast.expr | None:
+    """The operand whose dtype an expression has: of views, parts, and ops that autocast leaves alone."""
+    if isinstance(node, ast.Subscript):
+        return node.value
+    if isinstance(node, ast.Attribute):
+        return node.value if node.attr in SHAPES else None
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    name, owner = node.func.attr, resolve(node.func.value, scope)
+    if name in SHAPES:
+        return node.func.value
+    if name in CASTS or name == "to" or policy("cuda", name):
+        return None
+    if isinstance(owner, types.ModuleType):
+        first = node.args[0] if node.args else None
+        return first if first is not None and tensor(first, scope) is not None else None
+    if isinstance(owner, torch.Tensor) or through(node.func.value, scope) is not None:
+        return node.func.value
+    return None
 
 
 # All that a value may have come from.

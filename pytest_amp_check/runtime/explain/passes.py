@@ -41,7 +41,7 @@ def anomaly(raised: Raised, recorder: Recorder) -> list[Explanation] | None:
     names: dict[str, object] = {"function": named[1], "call": SourceText(raised.site)}
     if scaler is None or not _was_scaled(recorder):
         return [Explanation("raised:nan-in-backward", made or raised.site, names, tuple(path))]
-    names["scale"] = f"{scaler.scale.value:g}"
+    names["scale"] = f"{scaler.scale.value:.0f}"
     turned_on = next(_calls(raised, ANOMALY), None)
     return [Explanation("raised:anomaly", turned_on or raised.site, names, tuple(path))]
 

@@ -16,7 +16,7 @@ MISSING = object()
 #: Methods and attributes of tensors that give the same values in another shape, so in the same dtype.
 SHAPES = frozenset(
     "T mT H mH view reshape transpose permute unsqueeze squeeze flatten unflatten contiguous t expand expand_as "
-    "detach clone narrow select unfold movedim swapaxes repeat roll flip diagonal data".split()
+    "detach clone narrow select unfold movedim swapaxes repeat roll flip diagonal data unbind chunk split".split()
 )
 #: Methods that give a dtype by their name.
 CASTS = {

@@ -29,15 +29,15 @@ RULE = Rule(
             "gradient of `{optimizer}`: skip backward, step and update of a batch that adds nothing to the loss"
         ),
         "raised:unreached": Fault(
-            "`{loss}` reaches none of the parameters of `{optimizer}`, whose step finds no gradient: compute it from "
-            "the model that the optimizer holds, with gradients on"
+            "`{loss}` reaches none of the parameters of `{optimizer}`{because}, whose step finds no gradient: compute "
+            "it from the model that the optimizer holds, with gradients on"
         ),
         "raised:frozen": Fault(
             "None of the {count} parameters of `{optimizer}` has `requires_grad`, so that `{call}` finds no gradient: "
             "give the optimizer the parameters that are trained, or skip its step while they are frozen"
         ),
         "raised:others": Fault(
-            "`{loss}` reaches the parameters of {others} and none of `{optimizer}`, so that `{call}` finds no "
+            "`{loss}` reaches the parameters of {others} and none of `{optimizer}`{because}, so that `{call}` finds no "
             "gradient: step the optimizer that the loss feeds, and `{optimizer}` only after a backward of its own"
         ),
         "raised:strangers": Fault(
@@ -90,7 +90,7 @@ RULE = Rule(
             "what leaves the region"
         ),
         "raised:too-large": Fault(
-            "`{call}` is given {value}, and {tensor} is float16{because}, which ends at 65504: use "
+            "`{call}` is given {value}, beyond 65504 where float16 ends, and {tensor} is float16{because}: use "
             "`torch.finfo({tensor_name}.dtype).min`, or infinity, or compute it in float32"
         ),
         "raised:unsafe-loss": Fault(
