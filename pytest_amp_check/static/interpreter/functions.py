@@ -108,13 +108,17 @@ def _suspended(
         return made
 
     def look() -> None:
+        draft = at.draft
+
+        def yielded(value: Value) -> None:
+            # Not where a loop is first tried.
+            if at.draft is draft:
+                made.gives.append(value)
+                made.pieces = made.pieces or at.state.frame.yields_pieces
+
         follow(at, func, args, keywords, node, yielded, always=always)
         if at.draft.happened:
             made.yields = [_waiting(at, made, number) for number in range(len(made.gives))]
-
-    def yielded(value: Value) -> None:
-        made.gives.append(value)
-        made.pieces = made.pieces or at.state.frame.yields_pieces
 
     at.previewed(look)
     params = [value for value in made.gives if isinstance(value, Params)]
@@ -149,11 +153,14 @@ def _resume(at: Interpreter, generator: Generator, node: ast.AST) -> Value:
     """Run a generator until it yields: from its beginning, or from wherever it waits; gives what it yields."""
     if not generator.yields:
         return _given(at, generator.gives, node)
-    start, tests = at.state.cur, generator.yields
+    start, tests, draft = at.state.cur, generator.yields, at.draft
     given: list[Value] = []
     ways: list[int | None] = []
 
     def yielded(value: Value) -> None:
+        if at.draft is not draft:
+            # Where a turn of a loop is only tried, nothing waits.
+            return
         number = len(given)
         given.append(value)
         _answer(at, [(test, at_it == number) for at_it, test in enumerate(tests)], forgotten=True)
