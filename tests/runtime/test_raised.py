@@ -110,6 +110,20 @@ def test_nothing_is_said_of_an_exception_that_the_program_handles(tmp_path: Path
     assert (made.findings, made.ended_by, made.failure) == ([], None, None)
 
 
+def test_parameters_that_were_there_before_are_named_at_the_refusal(tmp_path: Path) -> None:
+    """Where they were made is not known; they are in float16 all the same."""
+    names: dict[str, Any] = {}
+    exec(SETUP + "model.half()\n", names)  # noqa: S102 - our own programs
+    body = "scaler.scale(model(x.half()).mean()).backward()\nscaler.step(optimizer)  # AMP810\n"
+    path = tmp_path / "train.py"
+    path.write_text(body, encoding="utf-8")
+    with pytest.raises(ValueError, match="FP16"), record() as made:
+        exec(compile(body, str(path), "exec"), names)  # noqa: S102 - our own programs
+    assert places(made.findings) == marks(body, "runtime"), shown(made.findings)
+    (finding,) = made.findings
+    assert "`model.0.weight`, `model.0.bias`, `model.2.weight` and 1 more of `optimizer`" in finding.message
+
+
 def test_the_exception_that_another_one_hides_is_explained(tmp_path: Path) -> None:
     body = """
 try:

@@ -487,7 +487,7 @@ torch.linalg.solve(a, b)  # AMP810
 count = torch.zeros(2, dtype=torch.long)
 count += torch.ones(2).half()  # AMP810
 """,
-        ("`amp-check explain result-type`",),
+        ("`count` holds int64, and is to take floating values in place",),
     ),
     Program(
         "gradient-dtype",
@@ -496,7 +496,7 @@ count += torch.ones(2).half()  # AMP810
 master = nn.Parameter(torch.zeros(2))
 master.grad = torch.zeros(2).half()  # AMP810
 """,
-        ("`amp-check explain gradient-dtype`",),
+        ("`master.grad`, the gradient of a tensor in float32, is given `torch.zeros(2).half()` in float16",),
     ),
     Program(
         "optimizer-state-dtypes",
@@ -509,15 +509,17 @@ for state in fused.state.values():
     state["exp_avg"] = state["exp_avg"].half()
 fused.step()  # AMP810
 """,
-        ("`amp-check explain optimizer-state-dtypes`",),
+        ("`fused.step` finds `exp_avg` in float16 in its state for `model.0.weight` in float32",),
     ),
     Program(
         "numpy-of-bfloat16",
         "NumPy of bfloat16",
         """
-torch.zeros(2).bfloat16().numpy()  # AMP810
+with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+    hidden = model[0](x)
+picture = hidden.numpy()  # AMP810
 """,
-        ("`amp-check explain numpy-of-bfloat16`",),
+        ("`hidden` is in bfloat16, as `hidden` comes from `model[0](x)`, which autocast runs in bfloat16 (line 19)",),
     ),
     Program(
         "expected-scalar-type",
@@ -750,7 +752,7 @@ both = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
 scaler.scale(head(model(x)).mean()).backward()
 scaler.step(both)  # AMP810
 """,
-        ("`amp-check explain mixed-sharded-gradients`",),
+        ("`head.weight`, `head.bias` of `both` are not sharded and its others are",),
     ),
 )
 

@@ -29,7 +29,7 @@ def mixed(raised: Raised, recorder: Recorder) -> list[Explanation] | None:
     if any(frame.path == _FUNCTION and frame.frame.f_code.co_name == "apply" for frame in raised.frames):
         names = {"call": done.text, "operands": _listed(done.operands)}
         return [Explanation("raised:mixed-in-function", raised.site, names)]
-    because, path = _history(raised, recorder, _telling(done.operands), region)
+    because, path = history(raised, recorder, _telling(done.operands), region)
     weights = {operand.dtype for operand in done.operands if operand.held}
     if region is not None and region.enabled and _covers(region, done.operands):
         label = "raised:mixed-in-region"
@@ -47,7 +47,7 @@ def _one_dtype(raised: Raised, recorder: Recorder, done: Operation, region: Left
     wanted = re.search(r"expected scalar type (Float|Double) but found", str(raised.error))
     if wanted is None or not low:
         return None
-    because, path = _history(raised, recorder, low[:1], region)
+    because, path = history(raised, recorder, low[:1], region)
     names = {
         "call": done.text,
         "wanted": {"Float": "float32", "Double": "float64"}[wanted[1]],
@@ -64,7 +64,7 @@ def no_kernel(raised: Raised, recorder: Recorder) -> list[Explanation] | None:
     if low is None:
         return None
     region = recorder.regions_left(raised.error)
-    because, path = _history(raised, recorder, [low], region)
+    because, path = history(raised, recorder, [low], region)
     names = {"call": done.text, "dtype": dtype_name(low.dtype), "tensor": low.text, "because": because}
     label = "raised:fft" if raised.message.name == "fft-of-half" else "raised:no-kernel"
     return [Explanation(label, raised.site, names, path)]
@@ -83,7 +83,7 @@ def too_large(raised: Raised, recorder: Recorder) -> list[Explanation] | None:
     ]
     if low is None or not numbers:
         return None
-    because, path = _history(raised, recorder, [low], recorder.regions_left(raised.error))
+    because, path = history(raised, recorder, [low], recorder.regions_left(raised.error))
     names = {
         "call": done.text,
         "value": f"{numbers[0]:g}",
@@ -97,7 +97,7 @@ def too_large(raised: Raised, recorder: Recorder) -> list[Explanation] | None:
 def unsafe_loss(raised: Raised, recorder: Recorder) -> list[Explanation]:
     """Explain a loss on probabilities that autocast forbids."""
     done = operation(raised)
-    _, path = _history(raised, recorder, [], recorder.regions_left(raised.error))
+    _, path = history(raised, recorder, [], recorder.regions_left(raised.error))
     return [Explanation("raised:unsafe-loss", raised.site, {"call": done.text}, path)]
 
 
@@ -124,7 +124,7 @@ def _covers(region: Left, operands: Sequence[Operand]) -> bool:
     return any(operand.value is not None and operand.value.device.type == region.device for operand in operands)
 
 
-def _history(
+def history(
     raised: Raised, recorder: Recorder, operands: Sequence[Operand], region: Left | None
 ) -> tuple[str, tuple[Step, ...]]:
     """Where operands came from: in words, and as the steps that led to the failure."""

@@ -14,7 +14,7 @@ from ...protocol.messages import Message, find
 from ..record.recorder import Recorder
 from ..record.sites import is_library, own
 from ..record.source import SourceText
-from . import clashes, devices, gradients, half_parameters, passes, sharding
+from . import clashes, devices, gradients, half_parameters, passes, sharding, states
 from .explanation import Explanation, Raised
 from .frames import frames_of, site_of
 
@@ -39,7 +39,6 @@ EXPLAINERS: dict[str, Explainer] = {
             "write-dtypes",
             "attention-dtypes",
             "solver-dtypes",
-            "result-type",
         ),
         clashes.mixed,
     ),
@@ -49,6 +48,11 @@ EXPLAINERS: dict[str, Explainer] = {
     "anomaly-nan": passes.anomaly,
     "checkpoint-metadata": passes.recomputed,
     "sharded-dtypes": sharding.mixed_parameters,
+    "result-type": states.integers,
+    "gradient-dtype": states.gradient,
+    "numpy-of-bfloat16": states.to_numpy,
+    "optimizer-state-dtypes": states.optimizer_state,
+    "mixed-sharded-gradients": states.half_sharded,
     "device-not-there": devices.missing,
 }
 

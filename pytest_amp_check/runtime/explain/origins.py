@@ -53,6 +53,11 @@ def _targets(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
         for item in statement.items:
             if item.optional_vars is not None:
                 yield item.optional_vars, item.context_expr
+    yield from _named(statement)
+
+
+def _named(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What a statement assigns by ``:=``."""
     if isinstance(statement, (ast.Assign, ast.Expr, ast.If, ast.While, ast.Return)):
         head = statement.test if isinstance(statement, (ast.If, ast.While)) else statement.value
         for node in ast.walk(head) if head is not None else ():

@@ -97,6 +97,24 @@ RULE = Rule(
             "`{call}` takes probabilities in an autocast region, where their logarithm overflows: leave the sigmoid "
             "out and use `binary_cross_entropy_with_logits`, or leave the region for it"
         ),
+        # What belongs together.
+        "raised:gradient-dtype": Fault(
+            "`{call}`, the gradient of a tensor in {first}, is given {tensor}{because}: convert it with "
+            "`.to({tensor_name}.dtype)`, or keep float32 parameters and let autocast choose the dtypes"
+        ),
+        "raised:integers": Fault(
+            "`{call}` holds {first}, and is to take floating values in place: make it a floating tensor, float32 for a "
+            "sum, or convert what is added"
+        ),
+        "raised:numpy": Fault("{tensor} is in {dtype}{because}, which NumPy does not have: call `.float()` before"),
+        "raised:state-dtype": Fault(
+            "`{call}` finds `{key}` in {first} in its state for {tensor}: cast the model before the optimizer is made, "
+            "and load states into parameters of the dtype that they were saved with"
+        ),
+        "raised:half-sharded": Fault(
+            "{parameters} of `{optimizer}` are not sharded and its others are, and the scaler unscales them in one "
+            "call: shard the whole model, or give what is not sharded an optimizer of its own"
+        ),
         # Passes and precision.
         "raised:no-graph": Fault(
             "`{loss}` has no graph, so that `{call}` has nothing to run through: compute it from the model's output "
