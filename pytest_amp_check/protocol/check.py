@@ -323,9 +323,10 @@ class _Judge(Judge):
 
     def findings(self) -> Iterator[Finding]:
         if self._may_fault():
-            for least in (e.UNTESTED, e.SELDOM):
+            # What tests tell of what seldom matters is worth less work.
+            for least, limit in ((e.UNTESTED, LIMIT // 2), (e.SELDOM, LIMIT)):
                 self.live = self._live_tests(least)
-                self._explore()
+                self._explore(limit)
                 if not self.gave_up:
                     break
             if self.gave_up:
@@ -354,7 +355,7 @@ class _Judge(Judge):
         tests = self._most_telling()
         for size in WIDER:
             self.live = self._live_tests(e.SELDOM, sum(1 << key for key in tests[:size]))
-            self._explore(joining=True, bounded=size > 0)
+            self._explore(LIMIT if size else None, joining=True)
             if not self.gave_up:
                 break
         self.faults = {key: found for key, found in self.faults.items() if self._always(found[1])}
@@ -408,7 +409,7 @@ class _Judge(Judge):
             or (fault.needs_update and event is not None and event.subject not in self.updated)
         )
 
-    def _explore(self, *, joining: bool = False, bounded: bool = True) -> None:
+    def _explore(self, limit: int | None, *, joining: bool = False) -> None:
         self.gave_up = False
         self.trail, self.faults, self.committed, self.doubtful = {}, {}, {}, set()
         self.accumulates.clear()
@@ -423,7 +424,7 @@ class _Judge(Judge):
         trail, visits = self.trail, [0] * len(nodes)
         self.visits = visits
         while work:
-            if bounded and len(trail) > LIMIT:
+            if limit is not None and len(trail) > limit:
                 self.gave_up = True
                 return
             here = work.popleft()
