@@ -280,6 +280,18 @@ model = model.to("mps")
         ("makes a scaler for cuda, and the program runs on mps",),
         True,
     ),
+    Program(
+        "device-not-there",
+        "a scaler for another device that depends on the dtype",
+        """
+dtype = "bfloat16" if torch.cuda.is_available() else "float16"
+off = torch.cuda.amp.GradScaler(enabled=False)
+scaler = torch.cuda.amp.GradScaler(enabled=(dtype == "float16"))  # AMP810
+model = model.to("mps")
+""",
+        ("`torch.cuda.amp.GradScaler` makes a scaler for cuda, and the program runs on mps",),
+        True,
+    ),
     # Parameters of low precision.
     Program(
         "unscale-float16-gradients",

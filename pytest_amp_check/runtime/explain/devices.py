@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ...protocol import events as e
 from ...protocol.finding import Step
 from ..record.recorder import Recorder
+from ..record.source import text_at
 from .explanation import Explanation, Raised
 
 
@@ -19,7 +20,9 @@ def missing(raised: Raised, recorder: Recorder) -> Sequence[Explanation] | None:
     for event in recorder.recording.chain.distinct.values():
         if event.kind == e.SCALER_NEW:
             device = event.facts["arguments"].get("device", "cuda")
-            off = device == "cpu" or event.facts["arguments"].get("enabled") is False
+            # What is off because of a condition, such as one about the dtype, is on where that is otherwise.
+            by_condition = "enabled=" in (said := text_at(event.site).replace(" ", "")) and "enabled=False" not in said
+            off = device == "cpu" or (event.facts["arguments"].get("enabled") is False and not by_condition)
             if isinstance(device, str) and not device.startswith(asked[1]) and not off:
                 path = (Step(event.site, f"a scaler for {device} is made"), Step(raised.site, f"{asked[1]} is used"))
                 names = {**event.names, "device": device, "asked": asked[1]}
