@@ -41,6 +41,8 @@ class Fault:
                 it is as wrong without mixed precision.
     supposed    code that cannot be read may keep it from being one: it is never certain.
     reads       what is blamed only reads: where it stands in a helper, whoever calls that is blamed.
+    of_loss     it is a matter of how the loss was made: where a helper of another file is given the loss, whoever gives
+                it is blamed.
     owned       the method of a scaler, or of an optimizer, that nobody calls, which is certain only of one that nobody
                 else has.
     """
@@ -53,6 +55,7 @@ class Fault:
         "message",
         "needs_update",
         "next_turn",
+        "of_loss",
         "otherwise",
         "owned",
         "possible",
@@ -86,6 +89,7 @@ class Fault:
         any_precision: bool = False,
         reads: bool = False,
         supposed: bool = False,
+        of_loss: bool = False,
         owned: str = "",
     ) -> None:
         self.message = message
@@ -105,6 +109,7 @@ class Fault:
         self.any_precision = any_precision
         self.reads = reads
         self.supposed = supposed
+        self.of_loss = of_loss
         self.owned = owned
 
 

@@ -205,6 +205,7 @@ def backward(
         "outside": tensor.opaque,
         "dtypes": tensor.dtypes,
         "custom": tensor.custom,
+        "forward": tensor.forward,
         "names": names,
     }
 
