@@ -1,8 +1,8 @@
-"""Writes what is made from the code: the index of the rules, a page for each, and parts of two documents.
+"""Writes what is made from the code: the index of the rules, their pages, that of torch's messages, and parts of texts.
 
 In README.md those are the first output, the rules, the options and the claims; in CONTRIBUTING.md the modules.
 
-python benchmarks/readme.py            writes them into protocol/rules/index.py, docs/rules and the documents
+python benchmarks/readme.py            writes them into protocol/rules/index.py, docs and the documents
 python benchmarks/readme.py --check    says which of them are out of date
 """
 
@@ -22,6 +22,7 @@ from pathlib import Path
 
 from gpu.claims import CLAIMS
 
+from pytest_amp_check.faces.explaining import catalogue_markdown
 from pytest_amp_check.faces.options import OPTIONS, Option
 from pytest_amp_check.faces.text import rule_markdown
 from pytest_amp_check.protocol import finding, rules
@@ -36,6 +37,7 @@ DOCUMENTS = {
 }
 PACKAGE = ROOT / "pytest_amp_check"
 PAGES = ROOT / finding.PAGES
+MESSAGES = PAGES.parent / "messages.md"
 INDEX = PACKAGE / "protocol" / "rules" / "index.py"
 #: The argument of the first command, and the finding of it that the first screen shows in full.
 EXAMPLE, SHOWN = "fixtures/headline.py", "AMP201"
@@ -108,8 +110,9 @@ def literal(value: object, indent: int) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """The page of each rule, by its path."""
-    return {PAGES / f"{rule.code}.md": rule_markdown(rule) for rule, _ in written().values()}
+    """The page of each rule, and that of all messages, by its path."""
+    found = {PAGES / f"{rule.code}.md": rule_markdown(rule) for rule, _ in written().values()}
+    return {**found, MESSAGES: catalogue_markdown()}
 
 
 def stale_pages() -> list[Path]:

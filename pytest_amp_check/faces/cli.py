@@ -159,8 +159,13 @@ def _parser() -> ArgumentParser:
     recorded.add_argument("script", metavar="SCRIPT", help="the script that trains")
     arguments = recorded.add_argument("arguments", nargs=REMAINDER, metavar="ARGUMENT", help="what the script is given")
     arguments.required = False
-    explain = commands.add_parser("explain", help="say everything about a rule")
-    explain.add_argument("rule", metavar="RULE", help="code or name, such as AMP201 or clip-before-unscale")
+    explain = commands.add_parser("explain", help="say everything about a rule, or about an exception of torch")
+    explain.add_argument(
+        "words",
+        nargs="+",
+        metavar="RULE or TEXT",
+        help="code or name of a rule, such as AMP201, or the text of an exception; - reads a traceback",
+    )
     rules = commands.add_parser("rules", help="list the rules")
     for command in (explain, rules):
         command.add_argument("--output-format", choices=("text", "json"), default="text", help="how it is shown")
@@ -299,22 +304,12 @@ def _standard_input(name: str, data: bytes) -> str:
 
 
 def _explain(given: Any) -> int:
-    from ..protocol.rules import RULES, find
-    from ..protocol.selection import UnknownRule, nearest
+    from . import explaining
 
-    rule = find(given.rule)
-    if rule is None:
-        prefix = given.rule.upper()
-        codes = [code for code in RULES if code.startswith(prefix)] if prefix.startswith("AMP") else []
-        if codes:
-            raise InputFailure(f"{given.rule!r} stands for {', '.join(codes)}: explain takes one rule")
-        raise InputFailure(str(UnknownRule(given.rule, nearest(given.rule, RULES))))
-    if given.output_format == "json":
-        from . import machine
-
-        sys.stdout.write(machine.dumps(rule.as_dict()))
-    else:
-        text.write_markdown(text.rule_markdown(rule), sys.stdout, text.colour_wanted(sys.stdout))
+    try:
+        explaining.explain(given.words, as_json=given.output_format == "json")
+    except explaining.Unexplained as error:
+        raise InputFailure(str(error)) from None
     return CLEAN
 
 

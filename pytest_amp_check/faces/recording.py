@@ -77,6 +77,10 @@ class Recording:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         try:
             return (yield)
+        except BaseException as error:
+            if self.open is not None:
+                self.open.broken_by(error)
+            raise
         finally:
             run = self._end()
             if run is not None:

@@ -7,9 +7,9 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import ExitStack
-    from types import TracebackType
+    from traceback import FrameSummary
     from typing import TextIO
 
     from ..protocol.finding import Finding
@@ -80,11 +80,10 @@ class Recorded:
             # What costs little enough to be looked at in passing.
             name = " ".join([self.target, *self.arguments])
             wanted = bool(report)
-            self._run = stack.enter_context(
-                record(title=name, dtypes=wanted, numerics=EVERY if wanted else 0, norms=wanted, search=wanted)
-            )
+            recording = record(title=name, dtypes=wanted, numerics=EVERY if wanted else 0, norms=wanted, search=wanted)
+            self._run = stack.enter_context(recording)
             self._run.select("ALL")
-            code = execute(self.target, self.arguments, module=self.module)
+            code = execute(self.target, self.arguments, module=self.module, raised=recording.broken_by)
         if self._run.failure is not None:
             error_name = type(self._run.failure).__name__
             self.wrong = (
@@ -132,14 +131,21 @@ class Recorded:
 
         steps = self.steps
         if not steps:
-            return (
+            return self._ended(
                 "No training step was recorded: nothing stepped an optimizer in this process and thread"
                 " (--allow-no-steps where none is meant to)."
             )
         trained = f"{steps} training step{'s' if steps > 1 else ''}"
         if not sum(counts.values()):
-            return f"No mistakes found in {trained}."
-        return f"{text.tally(counts, 1).partition(' in ')[0]} in {trained}."
+            return self._ended(f"No mistakes found in {trained}.")
+        return self._ended(f"{text.tally(counts, 1).partition(' in ')[0]} in {trained}.")
+
+    def _ended(self, sentence: str) -> str:
+        """The last line, with what torch has ended the run by."""
+        message = None if self._run is None else self._run.ended_by
+        if message is None:
+            return sentence
+        return f"{sentence} It ended in an exception of torch: amp-check explain {message.name}"
 
 
 def _prepare_device(device: str, stack: ExitStack) -> None:
@@ -159,8 +165,11 @@ def _prepare_device(device: str, stack: ExitStack) -> None:
         choose(device)
 
 
-def execute(target: str, arguments: Sequence[str], *, module: bool) -> int:
-    """Run it, and give the exit code that it would have ended with. Its output, and its traceback, are its own."""
+def execute(target: str, arguments: Sequence[str], *, module: bool, raised: Callable[[BaseException], object]) -> int:
+    """Run it, and give the exit code that it would have ended with. Its output, and its traceback, are its own.
+
+    ``raised`` is given the exception that has ended it, if one has.
+    """
     sys.argv = [target, *arguments]
     try:
         if module:
@@ -175,10 +184,12 @@ def execute(target: str, arguments: Sequence[str], *, module: bool) -> int:
         sys.stderr.write(f"{leave.code}\n")
         return RAISED
     except KeyboardInterrupt as error:
-        _show(error, target)
+        _show(error)
+        raised(error)
         return INTERRUPTED
     except BaseException as error:  # noqa: BLE001 - whatever has ended the script is shown as Python shows it
-        _show(error, target)
+        _show(error)
+        raised(error)
         return RAISED
     return 0
 
@@ -197,16 +208,28 @@ def _script(path: str) -> None:
     exec(compile(source, path, "exec"), main.__dict__)  # noqa: S102 - running the user's script is the command
 
 
-def _show(error: BaseException, target: str) -> None:
+def _show(error: BaseException) -> None:
+    """Show an exception as Python does, without the calls of this package among its own."""
     import traceback
 
     sys.stdout.flush()
+    told = traceback.TracebackException.from_exception(error)
+    each: traceback.TracebackException | None = told
+    while each is not None:
+        each.stack = traceback.StackSummary.from_list(list(_without_ours(each.stack)))
+        each = each.__cause__ or each.__context__
+    sys.stderr.write("".join(told.format()))
+
+
+def _without_ours(stack: Iterable[FrameSummary]) -> Iterator[FrameSummary]:
+    """The calls of a program, and those of torch, but for the one by which a kernel of the emulation goes on."""
+    emulated = False
+    for frame in stack:
+        if not _is_ours(frame.filename) and not (emulated and frame.name == "redispatch"):
+            yield frame
+        emulated = _is_ours(frame.filename)
+
+
+def _is_ours(path: str) -> bool:
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-    trace: TracebackType | None = error.__traceback__
-    # The frames above the script's own first one are ours.
-    while trace is not None and (
-        trace.tb_frame.f_code.co_filename.startswith((here, "<frozen runpy>"))
-        or os.path.basename(trace.tb_frame.f_code.co_filename) == "runpy.py"
-    ):
-        trace = trace.tb_next
-    traceback.print_exception(type(error), error, trace)
+    return path.startswith((here, "<frozen runpy>")) or os.path.basename(path) == "runpy.py"

@@ -148,7 +148,9 @@ class Chain(Judge):
         for label, values in alone(event, self.program):
             key = (label, _identity(event))
             if key not in self.judged:
-                self.judged[key] = make_finding(label, self.own(event.site), [event], values, ())
+                self.judged[key] = make_finding(
+                    label, self.own(event.site), [event], values, event.facts.get("path", ())
+                )
 
     # One event after the other.
 

@@ -212,8 +212,9 @@ FORWARD = Kind("forward", "cached poisoned", says="the model runs forward")
 # under autocast.
 LOSS = Kind("loss", "ambient function low_precision", faults=True)
 PARAM_WRITE = Kind("param-write", worth=SELDOM, says="parameters are written")
-# A module; trained: as it leaves the cast, by the same code; born: it is made, or loaded, so.
-MODULE_CAST = Kind("module-cast", "born dtype trained", says="the model's parameters are cast")
+# A module; trained: as it leaves the cast, by the same code; born: it is made, or loaded, so; how: "cast", "made" so,
+# or made so by the "default" dtype.
+MODULE_CAST = Kind("module-cast", "born dtype how trained", says="the model's parameters are cast")
 # eligible: the tensor that is filled with the value may be float16; bound: it is bounded by it; guessed: it is where
 # other code enters autocast.
 FILL = Kind("fill", "bound eligible guessed value")
@@ -252,6 +253,8 @@ OVERHEAD = Kind("overhead", "how", turns=True)  # what is cast or copied more of
 # Things are given to code that cannot be read; trains: those that it is known to train, about: the MATTERS that it
 # speaks of, which it may have done to them.
 HANDOFF = Kind("handoff", "about things trains", worth=SELDOM)
+# torch has ended the run: label is the fault that explains it, path how it came about, values are for its message.
+RAISED = Kind("raised", "label path values")
 # A loop that counts accumulation windows is left: what it leaves over is no window. complete: the loop leaves the step
 # to what follows, so that its end completes the window; within: a loop around it does so too.
 LOOP_EXIT = Kind("loop-exit", "complete within", worth=SELDOM)

@@ -22,6 +22,7 @@ from .record.steps import StepRecord, Steps
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
+    from ..protocol.messages import Message
     from .measure.dtypes import Dtypes
     from .measure.memory import Memory
     from .measure.numerics import Numerics
@@ -40,6 +41,8 @@ class Run:
         self.dtypes: Dtypes | None = None
         self.numerics: Numerics | None = None
         self.memory: Memory | None = None
+        #: The message of torch that has ended it, where that is one that users of mixed precision meet.
+        self.ended_by: Message | None = None
         #: Set by ``amp.run``: how to run the same steps again.
         self.replay: Replay | None = None
         self._select: frozenset[str] = in_runs(None, (), RULES)
@@ -354,6 +357,7 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
         frame = sys._getframe(1)
         self._recorder = Recorder(automatic=automatic, outermost=frame)
         self.run = Run(self._recorder, title=title)
+        self._broken = False
         collectors = self._recorder.recording.collectors
         self._recorder.recording.undispatched = ops or memory
         if dtypes or ops:
@@ -390,7 +394,16 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
         begin(self._recorder)
         return self.run
 
+    def broken_by(self, error: BaseException) -> None:
+        """An exception has ended what is recorded, also where it does not leave the ``with`` block."""
+        self._broken = True
+        from .explain.explain import explain
+
+        self.run.ended_by = explain(self._recorder, error)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        end(self._recorder, broken=kind is not None)
+        if error is not None and not self._broken:
+            self.broken_by(error)
+        end(self._recorder, broken=self._broken)

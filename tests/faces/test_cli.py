@@ -135,7 +135,7 @@ def test_standard_input_finds_the_configuration_of_the_file_it_stands_for() -> N
         (("zzz",), "'zzz' is not a command: the commands are check, run, explain, rules"),
         (("explain", "AMP2O1"), "unknown rule 'AMP2O1': did you mean 'AMP201'?"),
         (("explain", "AMP30"), "'AMP30' stands for AMP301, AMP302, AMP303, AMP304, AMP305, AMP306"),
-        (("explain",), "the following arguments are required: RULE"),
+        (("explain",), "the following arguments are required: RULE or TEXT"),
     ],
 )
 def test_wrong_input_is_one_clear_sentence_and_exit_code_2(argv: tuple[str, ...], said: str) -> None:
@@ -239,6 +239,42 @@ def test_explain_prints_all_of_a_rule(word: str) -> None:
         assert reason in done.stdout
         assert code.strip() in done.stdout
     assert "# amp: ignore[AMP201]" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("Attempting to unscale FP16 gradients.",),
+        ("Attempting", "to", "unscale", "FP16", "gradients"),
+        ("unscale-float16-gradients",),
+    ],
+)
+def test_explain_finds_a_message_of_torch_by_its_text(words: tuple[str, ...]) -> None:
+    done = amp_check("explain", *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("# Attempting to unscale FP16 gradients.\n")
+    for section in ("What it means", "Where it comes from, and what to do", "Rules", "Sources"):
+        assert f"\n## {section}\n" in done.stdout
+    assert "`amp-check explain AMP501`" in done.stdout
+
+
+def test_explain_reads_a_traceback_from_standard_input() -> None:
+    log = b"step 10\nTraceback (most recent call last):\nAssertionError: No inf checks were recorded prior to update.\n"
+    done = amp_check("explain", "-", stdin=log)
+    assert done.stdout.startswith("# No inf checks were recorded prior to update.\n")
+    told = json.loads(amp_check("explain", "-", "--output-format", "json", stdin=log).stdout)
+    assert [message["name"] for message in told] == ["no-inf-checks-before-update"]
+    assert all(cause["remedy"] for cause in told[0]["causes"])
+
+
+def test_explain_offers_the_nearest_messages() -> None:
+    done = amp_check("explain", "no inf checks recorded for my optimizer")
+    assert done.returncode == 2
+    assert "is no message known here: the nearest are no-inf-checks (No inf checks were recorded" in done.stderr
+    assert done.stderr.count("\n") == 1
+    done = amp_check("explain", "hello there world")
+    assert done.returncode == 2
+    assert "'hello there world' is no message known here: `amp-check rules` lists" in done.stderr
 
 
 def test_every_rule_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:

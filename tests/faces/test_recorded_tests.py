@@ -692,3 +692,28 @@ def test_wrong_flags_are_one_sentence(project: pytest.Pytester, flags: tuple[str
     result = project.runpytest_inprocess(*flags)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert result.errlines == [f"ERROR: amp-check: {said}", ""]
+
+
+def test_a_test_that_torch_ends_says_why(project: pytest.Pytester) -> None:
+    result = run(
+        project,
+        """
+        import torch
+
+        def test_ends():
+            hidden = torch.eye(4).half()
+            torch.inverse(hidden)
+
+        def test_expects_it():
+            with pytest.raises(RuntimeError, match="Low precision"):
+                torch.inverse(torch.eye(4).half())
+        """.replace("\n        ", "\n"),
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*linalg.inv: Low precision dtypes not supported. Got Half",
+            "*- amp-check -*",
+            "test_a.py:9:5: AMP810 [[]error] refused-by-torch: `torch.inverse` has no kernel for float16, *",
+        ]
+    )

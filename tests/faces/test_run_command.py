@@ -117,6 +117,43 @@ def test_a_traceback_is_the_scripts_own_and_the_findings_follow(folder: Path) ->
     assert "AMP201" in done.stdout
 
 
+ENDED = """\
+import torch
+from torch import nn
+
+model = nn.Linear(4, 6)
+with torch.autocast("cuda", dtype=torch.float16):
+    hidden = model(torch.randn(8, 4).cuda())
+    spectrum = torch.fft.rfft(hidden)
+"""
+
+
+def test_a_run_that_torch_ends_says_why_and_shows_the_scripts_own_calls(folder: Path) -> None:
+    (folder / "train.py").write_text(ENDED, encoding="utf-8")
+    done = run("--device", "emulate", "train.py", folder=folder)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "RuntimeError: Unsupported dtype Half"
+    assert 'train.py", line 7, in <module>' in done.stderr
+    assert "pytest_amp_check" not in done.stderr and "redispatch" not in done.stderr
+    first = done.stdout.splitlines()[0]
+    assert first.startswith("train.py:7:16: AMP810 [error] refused-by-torch: `torch.fft.rfft` is given `hidden`")
+    assert "1. train.py:5: autocast of float16 for cuda is entered" in done.stdout
+    assert "2. train.py:6: `hidden` comes out in float16" in done.stdout
+    assert done.stdout.endswith(" It ended in an exception of torch: amp-check explain fft-of-half\n")
+
+
+def test_the_finding_of_a_rule_explains_the_exception_that_follows_from_it(folder: Path) -> None:
+    body = TRAINS.replace("    scaler.update()\n", "").replace("    clip_grad_norm_(model.parameters(), 1.0)\n", "")
+    (folder / "train.py").write_text(body, encoding="utf-8")
+    done = run("--output-format", "concise", "train.py", folder=folder)
+    finding, summary = done.stdout.splitlines()
+    assert "AMP206 [error] missing-scaler-update" in finding
+    assert (
+        summary
+        == "Found 1 error in 1 training step. It ended in an exception of torch: amp-check explain stepped-twice"
+    )
+
+
 def test_a_syntax_error_is_told_as_python_tells_it(folder: Path) -> None:
     (folder / "train.py").write_text("for x in\n", encoding="utf-8")
     done = run("train.py", folder=folder)

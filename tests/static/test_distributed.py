@@ -329,6 +329,44 @@ with torch.autocast("cuda", dtype=torch.bfloat16):
     loss = nn.functional.mse_loss(model(x), y)  # AMP601
 loss.backward()
 """,
+    "a compiled function with a part that switches autocast off": """\
+linear = nn.Linear(8, 2)
+
+def precise(x):
+    with torch.autocast("cuda", enabled=False):
+        return x.float() @ linear.weight.float().T
+
+def run(x, fast=False):
+    if fast:
+        return torch.compile(precise)(x)  # AMP601
+    return precise(x)
+
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    plain, compiled = run(x), run(x, fast=True)
+plain.sum().backward()
+compiled.sum().backward()
+""",
+    "a compiled function that leaves autocast as it is": """\
+linear = nn.Linear(8, 2)
+
+@torch.compile
+def through(x):
+    return linear(x)
+
+step = torch.compile(lambda x: linear(x).sum())
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    loss = through(x).sum() + step(x)
+loss.backward()
+""",
+    "a compiled function that is called outside of every region": """\
+linear = nn.Linear(8, 2)
+
+def precise(x):
+    with torch.autocast("cuda", enabled=False):
+        return x.float() @ linear.weight.float().T
+
+torch.compile(precise)(x).sum().backward()
+""",
     "a compiled module whose backward is in the region too": """\
 model = torch.compile(Island())
 with torch.autocast("cuda", dtype=torch.bfloat16):

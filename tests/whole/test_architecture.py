@@ -50,9 +50,10 @@ DEAR = {
 
 #: Room of runtime -> what it may import of runtime: rooms, and the modules on top of them.
 RUNTIME_ROOMS = {
-    "": {"run", "session", "replay", "measure", "record", "emulate"},
+    "": {"run", "session", "replay", "measure", "explain", "record", "emulate"},
     "replay": {"replay", "record", "emulate"},
     "measure": {"measure", "record", "emulate"},
+    "explain": {"explain", "record"},
     "record": {"record"},
     "emulate": {"emulate"},
 }
@@ -122,7 +123,7 @@ def may(name: str, found: Import) -> bool:
         return standard or folder == "faces"
     if where.startswith("protocol/rules/"):
         return standard or (folder == "protocol" and not rest.startswith("protocol.rules"))
-    if where in ("protocol", "protocol/effects", "protocol/rules"):
+    if where in ("protocol", "protocol/effects", "protocol/messages", "protocol/rules"):
         return standard or folder == "protocol"
     if where.partition("/")[0] == "static":
         room = where.partition("/")[2]

@@ -24,6 +24,7 @@ from .listeners.threads import Threads
 from .listeners.traces import Traces
 from .listeners.weights import Weights
 from .recording import Recording
+from .regions import Left
 from .scaled_losses import ScaledLosses
 
 
@@ -64,6 +65,11 @@ class Recorder:
     def findings(self, select: frozenset[str] | None = None) -> list[Finding]:
         """What has been found so far."""
         return self.recording.chain.findings(select)
+
+    def regions_left(self, error: BaseException) -> Left | None:
+        """The innermost autocast region that an exception was raised in, None where it was in none."""
+        left = self.recording.regions.left
+        return left if left is not None and left.error == id(error) else None
 
     def unhook(self) -> None:
         """Take away what stands in modules."""

@@ -32,6 +32,16 @@ class Region(NamedTuple):
     device: str
 
 
+class Left(NamedTuple):
+    """An autocast region that an exception has left."""
+
+    error: int
+    site: Site
+    device: str
+    dtype: str
+    enabled: bool
+
+
 class Spans:
     """The regions of a run, each from the node that was made first in it to the one that was made first after it."""
 
@@ -88,6 +98,8 @@ class Regions:
         self.spans = Spans()
         #: Whether a context was switched off by something that may have switched it on.
         self.chosen = False
+        #: The innermost region that the latest exception has left; its own identity says which one that was.
+        self.left: Left | None = None
         #: The dtypes of the enabled regions that were entered since the last backward pass.
         self.dtypes: set[str] = set()
         #: What was found at a place after regions of some dtypes: those of the regions in which its graph was made.

@@ -9,6 +9,7 @@ import linecache
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from types import CodeType, FrameType
 
 import torch
@@ -53,11 +54,16 @@ def is_inner(path: str) -> bool:
     return internal
 
 
+def is_ours(path: str) -> bool:
+    """Whether a source file is this package's own."""
+    return path.startswith(_OURS)
+
+
 def own(site: Site) -> Site:
     """The innermost place of a chain of calls that is not in an installed library; the place itself where all are."""
     each: Site | None = site
     while each is not None:
-        if not _is_library(each.path):
+        if not is_library(each.path):
             return each
         each = each.caller
     return site
@@ -67,7 +73,7 @@ def framework(site: Site) -> str:
     """The framework whose code calls torch at a place, called by the program; "" where none does."""
     found = ""
     each: Site | None = site
-    while each is not None and _is_library(each.path):
+    while each is not None and is_library(each.path):
         found = _framework_of(each.path) or found
         each = each.caller
     return found
@@ -83,7 +89,8 @@ def _framework_of(path: str) -> str:
     return ""
 
 
-def _is_library(path: str) -> bool:
+def is_library(path: str) -> bool:
+    """Whether a source file is part of a framework that is loaded, or of an installed distribution."""
     if _framework_of(path):
         return True
     return f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
@@ -134,6 +141,18 @@ class Sites:
             if code is outermost:
                 break
             frame = frame.f_back
+        site = self._sites.get(tuple(key))
+        return site if site is not None else self._make(key, codes)
+
+    def of(self, calls: Sequence[tuple[CodeType, int]]) -> Site:
+        """The place of a chain of calls, innermost first, each a function and the instruction that it is at."""
+        key: list[int] = []
+        codes: list[CodeType] = []
+        for code, instruction in calls[:DEPTH]:
+            key += (id(code), instruction)
+            codes.append(code)
+            if code is self._outermost:
+                break
         site = self._sites.get(tuple(key))
         return site if site is not None else self._make(key, codes)
 

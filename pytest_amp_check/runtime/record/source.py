@@ -95,6 +95,12 @@ class ContextText:
         return line[self.site.column : self.site.end_column] if self.site.end_line == self.site.line else ""
 
 
+def text_at(site: Site) -> str:
+    """What stands at a place of one line, as it is written."""
+    line = linecache.getline(site.path, site.line)
+    return line[site.column : site.end_column] if site.line == site.end_line else ""
+
+
 def caught(site: Site) -> bool:
     """Whether the call at a place stands in the body of a ``try`` that handles errors."""
     return any(isinstance(node, ast.Try) and node.handlers for node in _around(site))

@@ -109,7 +109,8 @@ class BackwardPass:
     """A backward pass that is running.
 
     ``leaves`` are identities of the parameters that it reaches, ``before`` the marks of each optimizer's gradients when
-    it began, ``scale`` what the loss was multiplied by, ``dtype`` what it was before.
+    it began, ``scale`` what the loss was multiplied by, ``dtype`` what it was before, ``roots`` the tensors that it
+    runs from.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class BackwardPass:
         leaves: frozenset[int],
         loss: torch.Tensor | None,
         dtype: torch.dtype | None,
+        roots: list[torch.Tensor],
     ) -> None:
         self.event = event
         self.leaves = leaves
@@ -127,3 +129,4 @@ class BackwardPass:
         self.scale = scale
         self.loss = loss
         self.dtype = dtype
+        self.roots = roots

@@ -18,7 +18,7 @@ from ..interpreter.tensors import in_region
 from ..interpreter.unknown import hand_off
 from ..interpreter.values import Args, FunctionValue, Instance, Keywords, NullContext, Tensor, Value
 from ..interpreter.wording import wording
-from ..project.module import Class
+from ..project.module import Class, Module
 from ..project.syntax import walk
 from .arguments import bind, first_of, items_of, literal, thing_of
 from .autograd_functions import is_low_op
@@ -29,6 +29,8 @@ from .written import all_of, called, constant, keywords_of, last_name
 
 #: Methods by which a pool of threads is given work.
 SUBMITS = frozenset("submit map apply apply_async map_async imap imap_unordered starmap".split())
+#: The kind of thing that a compiled function is which has switched autocast off in a part of it.
+ISLAND = "compiled function"
 #: Modules within modules that are looked into.
 NESTED = 4
 
@@ -134,6 +136,9 @@ def _compiled_backward(at: Interpreter, tensor: Tensor, node: ast.AST) -> None:
         return
     thing = at.program.things[forward.subject]
     if thing.facts.get("compiled") and "backward_pass_autocast" not in at.module.identifiers:
+        if thing.facts.get("kind") == ISLAND:
+            at.emit_at(e.COMPILED, forward.site, thing.key, names=dict(forward.names))
+            return
         owner = next((i for i in at.instances.values() if i.thing is thing), None)
         if owner is not None and _has_island(at, owner, NESTED):
             at.emit_at(e.COMPILED, forward.site, thing.key, names=dict(forward.names))
@@ -180,11 +185,14 @@ def _is_never_cast(thing: Thing) -> bool:
 
 def _switches_off(cls: Class) -> bool:
     """Whether a class multiplies matrices itself where it has switched autocast off."""
-    blocks = [
-        node.body for node in all_of(cls.node, ast.With) if any(_is_off(item.context_expr) for item in node.items)
-    ]
-    blocks += [node.body for node in all_of(cls.node, ast.FunctionDef) if any(map(_is_off, node.decorator_list))]
-    return any(is_low_op(inner, cls.module) for block in blocks for part in block for inner in walk(part))
+    return multiplies_without(cls.node, cls.module)
+
+
+def multiplies_without(code: ast.AST, module: Module) -> bool:
+    """Whether code multiplies matrices where it has switched autocast off."""
+    blocks = [node.body for node in all_of(code, ast.With) if any(_is_off(item.context_expr) for item in node.items)]
+    blocks += [node.body for node in all_of(code, ast.FunctionDef) if any(map(_is_off, node.decorator_list))]
+    return any(is_low_op(inner, module) for block in blocks for part in block for inner in walk(part))
 
 
 def _is_off(context: ast.expr) -> bool:

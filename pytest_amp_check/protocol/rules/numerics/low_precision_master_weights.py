@@ -16,11 +16,11 @@ def _cast_of_trained(program: Program) -> Verdicts:
                 continue
             if not event.facts.get("trained", True):
                 continue  # a cast for inference, of a module that other code trains
-            dtype = event.facts.get("dtype")
+            dtype, how = event.facts.get("dtype"), event.facts.get("how", "cast")
             if dtype == "float16" and event.subject in scaled:
-                yield "cast:trained-scaled", event, {"dtype": dtype}, ()
+                yield f"{how}:trained-scaled", event, {"dtype": dtype}, ()
             elif dtype in ("float16", "bfloat16"):
-                yield "cast:trained", event, {"dtype": dtype}, ()
+                yield f"{how}:trained", event, {"dtype": dtype}, ()
 
 
 RULE = Rule(
@@ -39,6 +39,24 @@ RULE = Rule(
         "cast:trained-scaled": Fault(
             "`{call}` stores parameters that are trained in {dtype}, whose gradients GradScaler refuses to unscale:"
             " keep them in float32 and let autocast choose the dtypes",
+            ERROR,
+        ),
+        "made:trained": Fault(
+            "`{module}` is made with parameters in {dtype}, which are trained, and small updates of them round to"
+            " nothing: make and load them in float32 and let autocast choose the dtypes"
+        ),
+        "made:trained-scaled": Fault(
+            "`{module}` is made with parameters in {dtype}, which are trained, and whose gradients GradScaler refuses"
+            " to unscale: make and load them in float32 and let autocast choose the dtypes",
+            ERROR,
+        ),
+        "default:trained": Fault(
+            "`{call}` makes {dtype} the dtype of parameters that are trained, and small updates of them round to"
+            " nothing: leave float32 the default and let autocast choose the dtypes"
+        ),
+        "default:trained-scaled": Fault(
+            "`{call}` makes {dtype} the dtype of parameters that are trained, whose gradients GradScaler refuses to"
+            " unscale: leave float32 the default and let autocast choose the dtypes",
             ERROR,
         ),
     },

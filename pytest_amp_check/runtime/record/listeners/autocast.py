@@ -8,7 +8,7 @@ from ....protocol import events as e
 from ....protocol import surface
 from ....protocol.events import Site
 from ..recording import Recording, plain
-from ..regions import dtype_of
+from ..regions import Left, dtype_of
 from ..sites import calling_frame
 from ..source import ContextText, SourceText, chooses_autocast
 from .listener import Listener, listens
@@ -75,9 +75,13 @@ class Autocast(Listener):
         )
 
     @listens
-    def exited(self, region: Any) -> None:
+    def exited(self, region: Any, error: object) -> None:
         if self.recording.backwards or not self.regions:
             return
+        if error is not None and (self.regions.left is None or self.regions.left.error != id(error)):
+            site = self.regions.open[-1].site
+            enabled = bool(region._enabled)
+            self.regions.left = Left(id(error), site, region.device, dtype_of(region), enabled)
         self._threads.report()
         self.recording.emit(e.AUTOCAST_EXIT, self.regions.leave(dtype_of(region) if region._enabled else ""))
         if not self.regions:

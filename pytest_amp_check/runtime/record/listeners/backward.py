@@ -10,6 +10,7 @@ import torch
 from ....protocol import events as e
 from ....protocol.events import Event, Site
 from ..graph import bare, holds, leaves, tensors
+from ..reach import Reach
 from ..readings import ONE, ScaledValue
 from ..recording import Recording
 from ..scaled_losses import ScaledLosses
@@ -28,6 +29,7 @@ class Backward(Listener):
         self._gradients = gradients
         self._scaled = scaled
         self._penalties = penalties
+        self.reach = Reach()
         #: id of a backward's site -> the parameters that it reached at first.
         self._leaves: dict[int, frozenset[int]] = {}
         #: Where anomaly detection was switched on last, and whether it was found to be on.
@@ -69,7 +71,7 @@ class Backward(Listener):
         loss = bare(roots[0]) if roots else None
         # A scaled loss has the scale's dtype, whatever its own was.
         dtype = scaled.dtype if scaled is not None else None if loss is None else loss.dtype
-        return BackwardPass(event, before, scale, reached, loss, dtype)
+        return BackwardPass(event, before, scale, reached, loss, dtype, roots)
 
     def _look_for_detection(self, site: Site, scaler: TrackedScaler) -> None:
         """Find that anomaly detection is on, wherever that was said."""
@@ -101,6 +103,9 @@ class Backward(Listener):
         self._penalties.backward_ended()
         event = running.event
         feeds: set[int] = event.facts["feeds"]
+        if not feeds:
+            # An optimizer that has stepped inside the pass, by hooks, has used its gradients already.
+            self.reach.note(event, running.roots, self.registry.optimizers.values())
         fed: list[torch.optim.Optimizer] = []
         for tracked, marks in running.before:
             now = tracked.sentinel_marks()

@@ -232,8 +232,11 @@ class Gradients(Listener):
                 tracked.zeroed = False
         elif tracked.marks and marks != tracked.marks:
             site = self.sites.here()
-            self._edit(tracked, site, "edit")
-            tracked.edited = site
+            if not any(identity for identity, _ in marks) and all(p.grad is None for p in tracked.params):
+                self._found_cleared(tracked, site)
+            else:
+                self._edit(tracked, site, "edit")
+                tracked.edited = site
         tracked.marks = marks
 
     def _found_cleared(self, tracked: TrackedOptimizer, site: Site) -> None:

@@ -54,7 +54,7 @@ class Optimizers(Listener):
         if not self.recording.backwards:
             self._gradients.look(tracked)
         tracked.name = self.stepped_by_disabled_scaler or SourceText(site, "receiver")
-        self._weights.about_to_train(tracked)
+        self._weights.births.about_to_train(tracked)
         self._feed_by_running_backward(tracked)
         names = {"optimizer": tracked.name, "call": SourceText(site)}
         scaler = self.registry.scaler_of(tracked)
@@ -98,7 +98,6 @@ class Optimizers(Listener):
     def after_step(self, optimizer: Any) -> None:
         tracked = self.registry.optimizer(optimizer)
         self.recording.steps.done(FoundInf())
-        self._weights.has_trained(tracked)
         self.stepped(tracked, FoundInf())
         for collector in self.recording.collectors:
             collector.after_step(optimizer, None, skipped=False)
@@ -112,6 +111,7 @@ class Optimizers(Listener):
         tracked.edited = None
         tracked.norm = tracked.loss = None
         self._gradients.forget_storages()
+        self._weights.births.note_trained(tracked)
         if self.regions and not found:
             self._weights.note_stepped(tracked.params)
         self.recording.choose_watching()

@@ -80,7 +80,7 @@ class Scalers(Listener):
             tracked.restored.facts["scope_scalers"] = (holder.name,)
             tracked.restored = None
         closure = bool(args or kwargs) and any(callable(x) for x in (*args, kwargs.get("closure")))
-        self._weights.about_to_train(tracked)
+        self._weights.births.about_to_train(tracked)
         if tracked.unscaled and tracked.edited is not None:
             self._find_invalid(scaler, optimizer, tracked, tracked.edited)
         self._asked = self.recording.emit(
@@ -116,15 +116,15 @@ class Scalers(Listener):
         if not scaler.is_enabled():
             return
         self._optimizers.inside_scaler_step -= 1
-        self._weights.has_trained(self.registry.optimizer(optimizer))
         steps = self.recording.steps
         record = steps.pending
         if not done or record is None:
             steps.drop()
             self._forget_refused()
             # torch has refused: what the gradients are now is not known.
-            thing = self.registry.optimizer(optimizer).thing
-            self.recording.emit(e.HANDOFF, self.sites.here(), things=(thing.key,))
+            refused = self.registry.optimizer(optimizer)
+            self.recording.emit(e.HANDOFF, self.sites.here(), things=(refused.thing.key,))
+            self._weights.births.note_trained(refused)
             return
         tracked, holder = self.registry.optimizer(optimizer), self.registry.scaler(scaler)
         found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]

@@ -1,4 +1,4 @@
-"""Weights: those that change while autocast holds casts of them, and those that are cast to low precision for good."""
+"""Weights that change while autocast holds casts of them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Any
 import torch
 
 from ....protocol import events as e
-from ....protocol.events import Event
 from .. import active
 from ..recording import Recording
-from ..regions import LOW
 from ..source import SourceText
-from ..tracked import TrackedOptimizer
+from .births import Births
 from .listener import Listener, listens
 
 #: Before torch 2.11 the weight cache kept what a forward without gradients had cast, for the next one with them.
@@ -22,7 +20,7 @@ KEEPS_DETACHED = tuple(int(part) for part in torch.__version__.split(".")[:2]) <
 
 
 class Weights(Listener):
-    """Listens to parameters that are written, and to modules that are cast."""
+    """Listens to parameters that are written."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
@@ -31,11 +29,8 @@ class Weights(Listener):
         self._written: set[int] = set()
         #: Identities of modules whose weights were cast in this region while gradients were off.
         self._cast_detached: set[int] = set()
-        #: id of a parameter -> the cast of its module to low precision.
-        self._casts: dict[int, Event] = {}
-        #: Of a step that is being made: the casts that it may be blamed on, and the random states before it.
-        self._suspected: list[Event] = []
-        self._drawn: list[torch.Tensor] = []
+        #: Those of low precision, and who trains them.
+        self.births = Births(recording)
 
     # Weights that the cache of a region holds casts of.
 
@@ -109,49 +104,3 @@ class Weights(Listener):
             self._cast_detached.clear()
             site = self.sites.here()
             self.recording.emit(e.FORWARD, site, cached=False, poisoned=True, names={"module": SourceText(site)})
-
-    # Weights of low precision that are trained.
-
-    @listens
-    def module_cast(self, module: torch.nn.Module, dtype: str) -> None:
-        site = self.sites.here()
-        thing = self.recording.program.thing("module", "the model")
-        names: dict[str, object] = {"module": SourceText(site, "receiver"), "call": SourceText(site)}
-        event = Event(e.MODULE_CAST, site, thing.key, None, {"dtype": dtype}, names)
-        for p in module.parameters():
-            self._casts[id(p)] = event
-
-    def about_to_train(self, tracked: TrackedOptimizer) -> None:
-        """An optimizer is about to step: find the casts of its parameters to a low precision that were not told."""
-        trained: set[int] = self.recording.program.facts["trained_modules"]
-        found = (self._casts[id(p)] for p in tracked.params if id(p) in self._casts and p.dtype in LOW)
-        self._suspected = [] if not self._casts else [event for event in found if event.subject not in trained]
-        self._drawn = _random_states() if self._suspected else []
-
-    def has_trained(self, tracked: TrackedOptimizer) -> None:
-        """It has stepped. One that draws random numbers rounds with them, so that small updates are not lost."""
-        if not self._suspected:
-            return
-        suspected, self._suspected = self._suspected, []
-        if _rounds_stochastically(tracked) or not all(map(torch.equal, self._drawn, _random_states())):
-            return
-        trained: set[int] = self.recording.program.facts["trained_modules"]
-        for event in suspected:
-            if event.subject is not None and event.subject not in trained:
-                trained.add(event.subject)
-                self.recording.chain.add(event)
-
-
-def _random_states() -> list[torch.Tensor]:
-    """The states of the generators that ops draw from by default."""
-    generators = [torch.default_generator]
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        generators += torch.cuda.default_generators
-    return [generator.get_state() for generator in generators]
-
-
-def _rounds_stochastically(tracked: TrackedOptimizer) -> bool:
-    """Whether an optimizer was told so, where its kernels draw numbers of their own."""
-    optimizer = tracked.optimizer()
-    groups = [] if optimizer is None else [optimizer.defaults, *optimizer.param_groups, vars(optimizer)]
-    return any("stochastic" in str(key) and bool(value) for group in groups for key, value in group.items())

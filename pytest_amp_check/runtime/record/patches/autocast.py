@@ -68,8 +68,8 @@ def _enter(original: Any) -> Any:
     return enter
 
 
-def _exited(recorder: Recorder, region: Any, *args: object) -> None:
-    recorder.autocast.exited(region)
+def _exited(recorder: Recorder, region: Any, kind: object = None, error: object = None, *args: object) -> None:
+    recorder.autocast.exited(region, error)
 
 
 def _cleared(recorder: Recorder, result: object) -> None:

@@ -21,6 +21,8 @@ def patches() -> list[Patch]:
         Patch(module, "half", after=_cast(torch.float16), of_users=True),
         Patch(module, "bfloat16", after=_cast(torch.bfloat16), of_users=True),
         Patch(module, "to", after=_cast(None), of_users=True),
+        Patch(module, "register_parameter", after=_registered, compiled=True),
+        Patch(torch, "set_default_dtype", after=_default_set),
     ]
 
 
@@ -32,6 +34,15 @@ def _loaded(recorder: Recorder, result: object, module: Any, *args: Any, **kwarg
     recorder.weights.written(module)
 
 
+def _registered(recorder: Recorder, result: object, module: Any, name: str, param: Any) -> None:
+    if param is not None and param.dtype in LOW:
+        recorder.weights.births.registered(module, param)
+
+
+def _default_set(recorder: Recorder, result: object, dtype: torch.dtype) -> None:
+    recorder.weights.births.default_set(dtype)
+
+
 def _cast(dtype: torch.dtype | None) -> After:
     """Tell of a cast to a dtype, or to the one among the arguments."""
 
@@ -40,6 +51,6 @@ def _cast(dtype: torch.dtype | None) -> After:
         if wanted is None:
             wanted = next((x for x in (*args, *kwargs.values()) if isinstance(x, torch.dtype)), None)
         if wanted in LOW:
-            recorder.weights.module_cast(module, LOW[wanted])
+            recorder.weights.births.module_cast(module, LOW[wanted])
 
     return cast

@@ -186,6 +186,8 @@ def _data(original: Any) -> Any:
             for recorder in recorders:
                 recorder.weights.written(self)
                 recorder.gradients.given_data(self, value)
+                if value.dtype in LOW and value.dtype is not self.dtype and isinstance(self, torch.nn.Parameter):
+                    recorder.weights.births.data_cast(self, LOW[value.dtype])
         original.__set__(self, value)
 
     return _Slot("data", original.__get__, set_data)

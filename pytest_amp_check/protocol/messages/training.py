@@ -1,0 +1,219 @@
+"""Messages of what mixed precision meets elsewhere: values that are not finite, checkpointing, schedules, sharding."""
+
+from __future__ import annotations
+
+from .message import Message
+
+_RAISED = "raised with torch 2.13 on the CPU"
+
+MESSAGES = (
+    Message(
+        "anomaly-nan",
+        "Function '...Backward0' returned nan values in its 0th output.",
+        (r"function '[\w.]+' returned nan values in its \d+\w* output",),
+        "`RuntimeError`, raised by `backward()` while `torch.autograd.set_detect_anomaly(True)` or "
+        "`detect_anomaly()` is on",
+        "Anomaly mode stops at the first op whose gradient is NaN. The traceback that it prints above the exception "
+        "shows the forward of that op.",
+        (
+            (
+                (
+                    "A scaler is live and the scaled gradients overflowed: infinities that become NaN further down. A "
+                    "scaler expects that in its first steps and now and then later, and skips the step."
+                ),
+                (
+                    "Take anomaly mode off while a scaler calibrates. To look for a real NaN, run with "
+                    "`GradScaler(enabled=False)` in float32 or bfloat16."
+                ),
+            ),
+            (
+                (
+                    "The op has no finite gradient there: `sqrt(0)`, `norm()` of zeros, `log(0)`, a division by zero, "
+                    "a softmax over a row that is masked entirely."
+                ),
+                (
+                    "Keep its argument away from that point with an epsilon that the dtype can hold (1e-8 is 0 in "
+                    "float16), and compute it in float32."
+                ),
+            ),
+        ),
+        ("AMP213", "AMP505", "AMP507", "AMP801"),
+        (_RAISED, "torch/csrc/autograd/engine.cpp"),
+    ),
+    Message(
+        "no-graph",
+        "element 0 of tensors does not require grad and does not have a grad_fn",
+        (r"element \d+ of (?:tensors|variables) does not require grad and does not have a grad_fn",),
+        "`RuntimeError`, raised by `backward()`",
+        "Nothing that the loss was computed from asks for a gradient, so there is nothing to run backward.",
+        (
+            (
+                (
+                    "The loss was taken out of the graph: `.item()`, `.detach()`, `.data`, `argmax`, NumPy, or a new "
+                    "tensor."
+                ),
+                (
+                    "Compute it from the model's output with operations that have a derivative. `requires_grad=True` "
+                    "on it hides the mistake: the scaler finds no gradients then."
+                ),
+            ),
+            (
+                "The forward ran under `torch.no_grad()` or `inference_mode()`, or every parameter is frozen.",
+                "Run it with gradients on, and leave `requires_grad` of what is trained at True.",
+            ),
+            (
+                "A reentrant checkpoint gets an input that asks for no gradient, as after a frozen embedding.",
+                "Use `checkpoint(..., use_reentrant=False)`, or transformers' `model.enable_input_require_grads()`.",
+            ),
+        ),
+        (),
+        ("torch/csrc/autograd/python_function.cpp", _RAISED),
+    ),
+    Message(
+        "nonfinite-norm",
+        "The total norm of order 2.0 for gradients from `parameters` is non-finite, so it cannot be clipped.",
+        (r"the total norm (?:of order \S+ )?for gradients from parameters is non-finite",),
+        "`RuntimeError`, raised by `clip_grad_norm_(..., error_if_nonfinite=True)`",
+        "The gradients hold an infinity or a NaN.",
+        (
+            (
+                "A scaler is live: such an overflow is part of its work, and it would have skipped the step.",
+                "Leave `error_if_nonfinite` at False and let `scaler.step(optimizer)` skip.",
+            ),
+            (
+                "There is no scaler, and the loss or its gradients are not finite.",
+                "Look for the first value that is not finite.",
+            ),
+        ),
+        ("AMP213",),
+        ("torch/nn/utils/clip_grad.py", _RAISED),
+    ),
+    Message(
+        "invalid-probabilities",
+        "probability tensor contains either `inf`, `nan` or element < 0",
+        (
+            r"probability tensor contains either inf, nan or element < 0",
+            (
+                r"expected parameter \w+ \(tensor of shape .{0,60}\) of distribution .{0,4000}?to satisfy the "
+                r"constraint .{0,80}?but found invalid values"
+            ),
+        ),
+        "`RuntimeError` of `torch.multinomial`, `ValueError` of `torch.distributions`",
+        "What is sampled from holds NaN: the network gave NaN or an infinity.",
+        (
+            (
+                "Activations or logits overflowed in float16, or the weights have been NaN since an earlier step.",
+                (
+                    "Find the first step with a value that is not finite; compute logits and softmax in float32, or "
+                    "use bfloat16."
+                ),
+            ),
+        ),
+        ("AMP801",),
+        (_RAISED,),
+    ),
+    Message(
+        "checkpoint-metadata",
+        "torch.utils.checkpoint: Recomputed values for the following tensors have different metadata than during the "
+        "forward pass.",
+        (
+            r"recomputed values for the following tensors have different metadata",
+            r"a different number of tensors was saved during the original forward and recomputation",
+        ),
+        "`CheckpointError`, raised by `backward()` through `torch.utils.checkpoint.checkpoint(use_reentrant=False)`",
+        "The part that is checkpointed gave tensors of other shapes or dtypes when it was computed again in the "
+        "backward pass. Where the dtypes differ, it ran under another precision than the first time.",
+        (
+            (
+                (
+                    "An autocast region is entered or left by a condition, a global or a cache that is different in "
+                    "the backward pass."
+                ),
+                "Decide about precision inside the checkpointed function, the same way each time.",
+            ),
+            (
+                (
+                    "The cast cache of autocast held a weight in one of the two runs and not in the other (a forward "
+                    "under `no_grad` in the same region, a module used inside and outside)."
+                ),
+                "Run evaluation in a region of its own; `torch.autocast(..., cache_enabled=False)` rules it out.",
+            ),
+            (
+                "A custom function saves tensors that depend on state: dropout masks, lazily made buffers.",
+                "Make what it computes a function of its inputs; `preserve_rng_state` stays True.",
+            ),
+        ),
+        ("AMP101", "AMP109"),
+        ("torch/utils/checkpoint.py", _RAISED),
+    ),
+    Message(
+        "scheduler-before-optimizer",
+        "Detected call of `lr_scheduler.step()` before `optimizer.step()`.",
+        (r"detected call of lr_scheduler\.step\(\) before optimizer\.step\(\)",),
+        "`UserWarning`, given by `scheduler.step()`",
+        "The schedule moved on before the optimizer had made its first step.",
+        (
+            (
+                (
+                    "The scaler skipped the first step: its first scale, 65536, is too large for most models, and it "
+                    "comes down by skipping. The order of the calls is right."
+                ),
+                (
+                    "Move the schedule only when a step was made: `scale = scaler.get_scale(); scaler.update(); "
+                    "if scaler.get_scale() >= scale: scheduler.step()`."
+                ),
+            ),
+            ("`scheduler.step()` stands above `scaler.step(optimizer)`.", "Put it below `scaler.update()`."),
+        ),
+        ("AMP403",),
+        ("torch/optim/lr_scheduler.py", _RAISED),
+    ),
+    Message(
+        "unsupported-autocast-dtype",
+        "In CPU autocast, but the target dtype is not supported. Disabling autocast.",
+        (
+            r"in \w+ autocast, but the target dtype(?: \S+)? is not supported",
+            r"\w+ autocast only supports dtypes? of",
+            r"user specified an unsupported autocast device_type",
+        ),
+        "`UserWarning` (`RuntimeError` for the device), given by `torch.autocast(...)`",
+        "The region is switched off, and what runs in it runs in float32.",
+        (
+            (
+                "Autocast is asked for a dtype or a device that it does not have.",
+                'Use `torch.bfloat16` or `torch.float16`, and the device type alone: `"cuda"`, not `"cuda:0"`.',
+            ),
+        ),
+        ("AMP106",),
+        ("torch/amp/autocast_mode.py", _RAISED),
+    ),
+    Message(
+        "sharded-dtypes",
+        "FSDP expects uniform original parameter dtype but got {torch.float32, torch.float16}",
+        (
+            r"fsdp expects uniform original parameter dtype but got",
+            r"must flatten tensors with uniform dtype but got",
+        ),
+        "`AssertionError` of `fully_shard` at the first forward, `ValueError` of `FullyShardedDataParallel(...)`",
+        "The parameters that are sharded together are flattened into one buffer, which has one dtype.",
+        (
+            (
+                (
+                    "A part of the model is in another dtype: adapters or norms in float32 beside a base that was "
+                    "loaded in half precision, or one layer that was cast."
+                ),
+                (
+                    "Bring all parameters to float32 and give FSDP the dtype to compute in "
+                    "(`MixedPrecisionPolicy(param_dtype=torch.bfloat16)`, `MixedPrecision`), or wrap the two parts "
+                    "separately."
+                ),
+            ),
+        ),
+        ("AMP501",),
+        (
+            "torch/distributed/fsdp/_flat_param.py",
+            "torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py",
+            "raised with torch 2.13 and one process of gloo",
+        ),
+    ),
+)

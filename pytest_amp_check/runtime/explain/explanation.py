@@ -1,0 +1,36 @@
+"""An exception of torch's that has ended a run, and why it was raised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ...protocol.events import Site
+from ...protocol.finding import Step
+from ...protocol.messages import Message
+from ..record.sites import is_library
+from .frames import Frame
+
+
+class Raised(NamedTuple):
+    """An exception that the catalogue knows, and the calls that it has ended; ``site`` is the user's place."""
+
+    error: BaseException
+    message: Message
+    frames: list[Frame]
+    site: Site
+
+    @property
+    def user(self) -> Frame:
+        """The innermost call of the user's own code, or of a library where there is none."""
+        known = [frame for frame in self.frames if frame.is_user]
+        return next((frame for frame in reversed(known) if not is_library(frame.path)), known[-1])
+
+
+class Explanation(NamedTuple):
+    """Why it was raised: the label of a fault, the place to put right, values of its message, and how it came about."""
+
+    label: str
+    site: Site
+    names: Mapping[str, object]
+    path: tuple[Step, ...] = ()

@@ -1,0 +1,191 @@
+"""The tensors that a failing operation was given: what the program calls them, their dtypes, and who made them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from ...protocol.finding import Step
+from ...protocol.optable import policy
+from ...protocol.words import Words
+from ..record.regions import LOW
+from .explanation import Raised
+from .frames import Frame, Scope
+from .naming import module_named
+from .origins import Origin, made, through
+from .values import MISSING, dtype, resolve, tensor
+
+#: Ops that their names stand for, where modules have names of their own.
+_CAPITALS = str.maketrans({letter: f"_{letter.lower()}" for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"})
+
+
+class Operand(NamedTuple):
+    """One tensor of an operation; ``held`` says that a module has it, as its weight or a buffer."""
+
+    text: str
+    dtype: torch.dtype
+    value: torch.Tensor | None
+    origin: Origin | None
+    held: bool
+
+    @property
+    def is_low(self) -> bool:
+        return self.dtype in LOW
+
+    @property
+    def words(self) -> str:
+        return f"{self.text} in {dtype_name(self.dtype)}"
+
+
+class Operation(NamedTuple):
+    """What failed: the words for it, and its operands as far as they are known."""
+
+    text: str
+    operands: list[Operand]
+
+
+def dtype_name(kind: torch.dtype) -> str:
+    return str(kind).removeprefix("torch.")
+
+
+def operation(raised: Raised) -> Operation:
+    """What the program did when it was stopped."""
+    user = raised.user
+    node, scope = user.operation(), user.scope
+    if node is None or scope is None:
+        return Operation("", [])
+    called = resolve(node.func, scope) if isinstance(node, ast.Call) else MISSING
+    if isinstance(node, ast.Call) and isinstance(called, torch.nn.Module):
+        return _of_module(raised, node, called, scope)
+    found = _known(node, scope, raised.frames[: raised.frames.index(user) + 1])
+    if not found and raised.frames[-1] is not user and raised.frames[-1].scope is not None:
+        inner, within = raised.frames[-1].operation(), raised.frames[-1].scope
+        found = [operand._replace(origin=None) for operand in _known(inner, within, ())] if inner is not None else []
+    return Operation(_words(node), found)
+
+
+def _words(node: ast.AST) -> str:
+    if isinstance(node, ast.Call):
+        return str(Words(node.func))
+    return str(Words(node.targets[0])) if isinstance(node, ast.Assign) else str(Words(node))
+
+
+def _known(node: ast.AST, scope: Scope, frames: Sequence[Frame]) -> list[Operand]:
+    """The operands of which the dtype is known."""
+    found = []
+    for part in parts(node, scope):
+        kind = dtype(part, scope)
+        if kind is not None and (kind.is_floating_point or kind.is_complex):
+            value = tensor(part, scope)
+            held = isinstance(value, torch.nn.Parameter)
+            found.append(Operand(f"`{Words(part)}`", kind, value, Origin(part, scope, frames), held))
+    return found
+
+
+def parts(node: ast.AST, scope: Scope) -> Iterator[ast.expr]:
+    """The expressions that an operation is given."""
+    if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute) and tensor(node.func.value, scope) is not None:
+            yield node.func.value
+        for given in (*node.args, *(keyword.value for keyword in node.keywords)):
+            yield from given.elts if isinstance(given, (ast.List, ast.Tuple)) else [given]
+    elif isinstance(node, ast.BinOp):
+        yield from (node.left, node.right)
+    elif isinstance(node, ast.AugAssign):
+        yield from (node.target, node.value)
+    elif isinstance(node, ast.Assign):
+        yield from (node.targets[0], node.value)
+    elif isinstance(node, ast.Compare):
+        yield from (node.left, *node.comparators)
+    elif isinstance(node, ast.UnaryOp):
+        yield node.operand
+
+
+def _of_module(raised: Raised, call: ast.Call, module: torch.nn.Module, scope: Scope) -> Operation:
+    """A module was called, and one that it holds has failed in torch's own code."""
+    inner = raised.frames[-1]
+    running = next(
+        (
+            frame.frame.f_locals["self"]
+            for frame in reversed(raised.frames)
+            if not frame.is_user and isinstance(frame.frame.f_locals.get("self"), torch.nn.Module)
+        ),
+        module,
+    )
+    name = module_named(running, module, str(Words(call.func)))
+    found: list[Operand] = []
+    node = inner.operation() if inner.scope is not None else None
+    user = raised.frames.index(raised.user)
+    for operand in _known(node, inner.scope, ()) if node is not None and inner.scope is not None else ():
+        own = next((key for key, value in running.named_parameters(recurse=False) if value is operand.value), None)
+        if own is not None:
+            found.append(operand._replace(text=f"`{name}.{own}`", origin=None, held=True))
+            continue
+        given = next((arg for arg in call.args if tensor(arg, scope) is operand.value), None)
+        if given is None and running is module and len(call.args) == 1:
+            given = call.args[0]
+        origin = None if given is None else Origin(given, scope, raised.frames[: user + 1])
+        text = f"`{Words(given)}`" if given is not None else "its input"
+        found.append(operand._replace(text=text, origin=origin, held=False))
+    if not found:
+        # It was refused before any op ran.
+        frames = raised.frames[: user + 1]
+        found = [
+            Operand(f"`{Words(arg)}`", value.dtype, value, Origin(arg, scope, frames), held=False)
+            for arg in call.args
+            if (value := tensor(arg, scope)) is not None
+        ]
+        found += [Operand(f"`{name}.{key}`", p.dtype, p, None, held=True) for key, p in running.named_parameters()][:1]
+    return Operation(name, found)
+
+
+# Where an operand came from.
+
+
+class Made(NamedTuple):
+    """The call that made an operand, and why it gave the dtype that it has, where that is known."""
+
+    text: str
+    step: Step
+
+
+def came_from(operand: Operand, line: int) -> Made | None:
+    """The call that an operand comes from."""
+    if operand.origin is None:
+        return None
+    chain = made(operand.origin, line)
+    if not chain or (chain[-1].node is operand.origin.node and isinstance(operand.origin.node, ast.Name)):
+        return None
+    origin = chain[-1]
+    node = origin.node
+    while (below := through(node, origin.scope)) is not None and not isinstance(below, ast.Name):
+        node = below
+    words = f"`{Words(node)}`"
+    site = origin.scope.site(node)
+    why = _why(node, origin.scope, operand.dtype)
+    return Made(f"{words}{why}", Step(site, f"{operand.text} comes out in {dtype_name(operand.dtype)}"))
+
+
+def _why(node: ast.expr, scope: Scope, kind: torch.dtype) -> str:
+    """Why a call gave a dtype, where it is what autocast does with such an op, or its weights have it."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult) and kind in LOW:
+        return f", which autocast runs in {dtype_name(kind)}"
+    if not isinstance(node, ast.Call):
+        return ""
+    called = resolve(node.func, scope)
+    if isinstance(called, torch.nn.Module):
+        held = {p.dtype for p in called.parameters()}
+        if held == {kind} and kind in LOW:
+            return f", whose weights are in {dtype_name(kind)}"
+        if held == {torch.float32} and kind in LOW:
+            return f", which autocast runs in {dtype_name(kind)}"
+        name = type(called).__name__
+    else:
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else str(Words(node.func))
+    cast = policy("cuda", name.translate(_CAPITALS).lstrip("_"))
+    if (cast == "low" and kind in LOW) or (cast.startswith("fp32") and kind is torch.float32):
+        return f", which autocast runs in {dtype_name(kind)}"
+    return ""

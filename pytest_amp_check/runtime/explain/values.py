@@ -1,0 +1,101 @@
+"""What expressions of a program stood for when it stopped, found without running any of its code."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from .frames import Scope
+
+#: Stands for what is not known.
+MISSING = object()
+#: Methods and attributes of tensors that give the same values in another shape, so in the same dtype.
+SHAPES = frozenset(
+    "T mT H mH view reshape transpose permute unsqueeze squeeze flatten unflatten contiguous t expand expand_as "
+    "detach clone narrow select unfold movedim swapaxes repeat roll flip diagonal data unbind chunk split".split()
+)
+#: Methods that give a dtype by their name.
+CASTS = {
+    "float": torch.float32,
+    "half": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "double": torch.float64,
+    "long": torch.int64,
+    "int": torch.int32,
+}
+
+
+def resolve(node: ast.AST, scope: Scope) -> Any:
+    """The object that an expression of names, attributes and items stands for, or ``MISSING``."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = resolve(node.operand, scope)
+        return -value if isinstance(value, (int, float)) else MISSING
+    if isinstance(node, ast.Name):
+        try:
+            return scope.value(node.id)
+        except KeyError:
+            return MISSING
+    if isinstance(node, ast.Attribute):
+        owner = resolve(node.value, scope)
+        return MISSING if owner is MISSING else _attribute(owner, node.attr)
+    if isinstance(node, ast.Subscript):
+        return _item(resolve(node.value, scope), resolve(node.slice, scope))
+    return MISSING
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    if isinstance(owner, torch.nn.Module):
+        for held in (owner._parameters, owner._buffers, owner._modules):
+            if name in held:
+                return held[name]
+    if isinstance(owner, (ModuleType, torch.Tensor)) or owner is torch.Tensor:
+        return getattr(owner, name, MISSING) if isinstance(owner, ModuleType) else MISSING
+    found = inspect.getattr_static(owner, name, MISSING)
+    # A property, or anything else that is computed, is code of the program.
+    return MISSING if isinstance(found, property) or hasattr(type(found), "__set__") else found
+
+
+def _item(owner: Any, index: Any) -> Any:
+    if isinstance(owner, (torch.nn.ModuleList, torch.nn.Sequential)):
+        owner = list(owner._modules.values())
+    elif isinstance(owner, torch.nn.ModuleDict):
+        owner = owner._modules
+    if type(owner) in (list, tuple, dict) and index is not MISSING:
+        try:
+            return owner[index]
+        except (KeyError, IndexError, TypeError):
+            return MISSING
+    return MISSING
+
+
+def tensor(node: ast.AST, scope: Scope) -> torch.Tensor | None:
+    """The tensor that an expression stands for, or one that it is a view or a part of."""
+    found = resolve(node, scope)
+    if isinstance(found, torch.Tensor):
+        return found
+    if isinstance(node, ast.Subscript):
+        return tensor(node.value, scope)
+    if isinstance(node, ast.Attribute) and node.attr in SHAPES:
+        return tensor(node.value, scope)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SHAPES:
+        return tensor(node.func.value, scope)
+    return None
+
+
+def dtype(node: ast.AST, scope: Scope) -> torch.dtype | None:
+    """The dtype of the tensor that an expression gives, where that is known."""
+    found = tensor(node, scope)
+    if found is not None:
+        return found.dtype
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr in CASTS and not node.args:
+            return CASTS[node.func.attr]
+        wanted = [resolve(part, scope) for part in (*node.args, *(keyword.value for keyword in node.keywords))]
+        return next((value for value in wanted if isinstance(value, torch.dtype)), None)
+    return None

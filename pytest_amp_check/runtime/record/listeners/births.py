@@ -1,0 +1,141 @@
+"""Parameters of low precision: where they were cast or made so, and whether an optimizer trains them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ....protocol import events as e
+from ....protocol.events import Event, Site
+from ..recording import Recording
+from ..regions import LOW
+from ..source import SourceText, text_at
+from ..tracked import TrackedOptimizer
+from .listener import Listener, listens
+
+#: Words in the options of optimizers that keep what rounding would lose: by chance, or by a sum of the rests.
+KEEPS = ("stochastic", "kahan")
+#: Parameters of an optimizer whose state is looked at for copies in float32.
+LOOKED_AT = 4
+
+
+class Births(Listener):
+    """Listens to modules that are cast, and to parameters that they are given."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__(recording)
+        #: id of a parameter -> how it came to be in low precision.
+        self._events: dict[int, Event] = {}
+        #: Where parameters are made, and of what dtype -> the event of all that are.
+        self._made: dict[tuple[int, str], Event] = {}
+        #: Where the program made a low precision the default of what is made.
+        self._default: Site | None = None
+        #: How often parameters were noted, and of each optimizer how often that was when it was looked at last.
+        self._noted = 0
+        self._decided: dict[int, int] = {}
+        #: The random states before a step that is being made of parameters which are still to be decided about.
+        self._drawn: list[torch.Tensor] = []
+
+    @listens
+    def module_cast(self, module: torch.nn.Module, dtype: str) -> None:
+        site = self.sites.here()
+        names: dict[str, object] = {"module": SourceText(site, "receiver"), "call": SourceText(site)}
+        self._note(module.parameters(), self._event(site, dtype, "cast", names))
+
+    @listens
+    def data_cast(self, param: torch.Tensor, dtype: str) -> None:
+        """A parameter is given values of low precision."""
+        site = self.sites.here()
+        self._note([param], self._event(site, dtype, "cast", {"call": text_at(site)}))
+
+    @listens
+    def registered(self, module: torch.nn.Module, param: torch.Tensor) -> None:
+        """A module is given a parameter of low precision."""
+        by_default = self._default is not None and torch.get_default_dtype() is param.dtype
+        site = self._default if by_default and self._default is not None else self.sites.here()
+        dtype = LOW[param.dtype]
+        event = self._made.get((id(site), dtype))
+        if event is None:
+            names: dict[str, object] = {"module": type(module).__name__, "call": SourceText(site)}
+            event = self._event(site, dtype, "default" if by_default else "made", names)
+            self._made[id(site), dtype] = event
+        self._note([param], event)
+
+    @listens
+    def default_set(self, dtype: torch.dtype) -> None:
+        self._default = self.sites.here() if dtype in LOW else None
+
+    def _event(self, site: Site, dtype: str, how: str, names: dict[str, object]) -> Event:
+        thing = self.recording.program.thing("module", "the model")
+        return Event(e.MODULE_CAST, site, thing.key, None, {"dtype": dtype, "how": how}, names)
+
+    def _note(self, params: Iterable[torch.Tensor], event: Event) -> None:
+        self._noted += 1
+        self._events.update((id(p), event) for p in params)
+
+    def of(self, param: Any) -> Site | None:
+        """Where a parameter was brought to low precision, if that was seen."""
+        event = self._events.get(id(param))
+        return None if event is None else event.site
+
+    def about_to_train(self, tracked: TrackedOptimizer) -> None:
+        """An optimizer is about to be stepped: one that draws random numbers in it rounds with them."""
+        self._drawn = [] if self._is_decided(tracked) else _random_states()
+
+    def note_trained(self, tracked: TrackedOptimizer) -> None:
+        """An optimizer was stepped: blame what brought its parameters to a low precision."""
+        if self._is_decided(tracked):
+            return
+        self._decided[tracked.thing.key] = self._noted
+        low = [p for p in tracked.params if p.dtype in LOW]
+        optimizer = tracked.optimizer()
+        drew = bool(self._drawn) and not all(map(torch.equal, self._drawn, _random_states()))
+        if low and not drew and not (optimizer is not None and keeps_precision(optimizer, low)):
+            self.blame(low)
+
+    def _is_decided(self, tracked: TrackedOptimizer) -> bool:
+        return not self._noted or self._decided.get(tracked.thing.key) == self._noted
+
+    def blame(self, params: Iterable[torch.Tensor]) -> bool:
+        """Tell of what brought parameters to a low precision that they are trained in; whether all of it is known."""
+        trained: set[int] = self.recording.program.facts["trained_modules"]
+        known = True
+        for p in params:
+            event = self._events.get(id(p))
+            known = known and event is not None
+            if event is not None and event.subject is not None and event.subject not in trained:
+                trained.add(event.subject)
+                self.recording.chain.add(event)
+        return known
+
+
+def _random_states() -> list[torch.Tensor]:
+    """The states of the generators that ops draw from by default."""
+    generators = [torch.default_generator]
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        generators += torch.cuda.default_generators
+    return [generator.get_state() for generator in generators]
+
+
+def keeps_precision(optimizer: torch.optim.Optimizer, low: list[torch.Tensor]) -> bool:
+    """Whether an optimizer trains parameters of low precision without losing small updates, as far as it shows.
+
+    It says so by an option, as torchao's and optimi's do, or it has a copy of them in float32.
+    """
+    options: dict[str, Any] = {**vars(optimizer), **optimizer.defaults}
+    if any(value is True and any(word in name for word in KEEPS) for name, value in options.items()):
+        return True
+    for p in low[:LOOKED_AT]:
+        state = optimizer.state.get(p)
+        if any(_is_copy(value, p) for value in (state.values() if isinstance(state, dict) else ())):
+            return True
+    return False
+
+
+def _is_copy(value: Any, p: torch.Tensor) -> bool:
+    """Whether a tensor of an optimizer's state is a parameter with more digits."""
+    if not isinstance(value, torch.Tensor) or value.dtype is not torch.float32 or value.shape != p.shape:
+        return False
+    return torch.equal(value.detach().to(p.dtype), p.detach())

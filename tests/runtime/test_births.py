@@ -1,0 +1,146 @@
+"""Parameters of low precision in a run: where they were made, read at the step, and optimizers that may train them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from marks import marks, places, shown
+
+pytest.importorskip("torch")
+
+import torch
+
+from pytest_amp_check import record
+
+SETUP = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(4, 8).bfloat16()
+
+
+def train(model, optimizer):
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(x).float().square().mean().backward()
+        optimizer.step()
+
+
+"""
+LOW = {
+    "a layer with a dtype": """
+model = nn.Linear(8, 1, dtype=torch.bfloat16)  # AMP501
+train(model, torch.optim.AdamW(model.parameters()))
+""",
+    "a parameter of a module's own": """
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8, dtype=torch.bfloat16))  # AMP501
+
+    def forward(self, x):
+        return x * self.weight
+
+model = Scale()
+train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+""",
+    "what loads a model": """
+def from_pretrained(dtype):
+    return nn.Sequential(nn.Linear(8, 8, dtype=dtype), nn.Linear(8, 1, dtype=dtype))  # AMP501
+
+model = from_pretrained(torch.bfloat16)
+train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+""",
+    "a default": """
+torch.set_default_dtype(torch.bfloat16)  # AMP501
+model = nn.Linear(8, 1)
+torch.set_default_dtype(torch.float32)
+train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+""",
+    "a cast after some steps": """
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(x.float()).mean().backward()
+optimizer.step()
+model.to(torch.bfloat16)  # AMP501
+optimizer.zero_grad(set_to_none=True)
+train(model, optimizer)
+""",
+}
+RIGHT = {
+    "a frozen base under an adapter in float32": """
+class Adapted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.base = nn.Linear(8, 1, dtype=torch.bfloat16).requires_grad_(False)
+        self.adapter = nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.base(x) + self.adapter(x.float())
+
+model = Adapted()
+train(model, torch.optim.AdamW(model.parameters()))
+""",
+    "rounding by chance": """
+class Rounded(torch.optim.SGD):
+    def __init__(self, params):
+        super().__init__(params, lr=0.1)
+        self.bf16_stochastic_round = True
+
+model = nn.Linear(8, 1, dtype=torch.bfloat16)
+train(model, Rounded(model.parameters()))
+""",
+    "copies in float32": """
+class WithCopies(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            master = self.state[p].setdefault("master", p.detach().float())
+            master -= 0.1 * p.grad.float()
+            p.copy_(master)
+
+model = nn.Linear(8, 1, dtype=torch.bfloat16)
+train(model, WithCopies(model.parameters()))
+""",
+    "a model that nobody trains": """
+teacher = nn.Linear(8, 1, dtype=torch.bfloat16)
+with torch.no_grad():
+    teacher(x)
+""",
+    "a model that is brought back to float32": """
+model = nn.Linear(8, 1, dtype=torch.bfloat16).float()
+x = x.float()
+train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+""",
+}
+
+
+def findings(body: str, path: Path) -> tuple[list[Any], str]:
+    source = SETUP + body
+    path.write_text(source, encoding="utf-8")
+    try:
+        with record() as run:
+            exec(compile(source, str(path), "exec"), {"__name__": "__main__"})  # noqa: S102 - our own programs
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert run.failure is None, repr(run.failure)
+    return run.findings, source
+
+
+@pytest.mark.parametrize("body", LOW.values(), ids=LOW)
+def test_parameters_that_are_born_low_are_blamed_where_they_are_made(body: str, tmp_path: Path) -> None:
+    found, source = findings(body, tmp_path / "train.py")
+    assert places(found) == marks(source, "runtime"), shown(found)
+    assert all("bfloat16" in finding.message for finding in found)
+
+
+@pytest.mark.parametrize("body", RIGHT.values(), ids=RIGHT)
+def test_nothing_is_said_where_nothing_is_lost(body: str, tmp_path: Path) -> None:
+    found, _ = findings(body, tmp_path / "train.py")
+    assert found == [], shown(found)
