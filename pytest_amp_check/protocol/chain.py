@@ -137,7 +137,8 @@ class Chain(Judge):
         for label, values in alone(event, self.program):
             key = (label, _identity(event))
             if key not in self.judged:
-                self.judged[key] = make_finding(label, self.own(event.site), [event], values, ())
+                witness = tuple(Step(site, text) for site, text in event.facts.get("witness", ()))
+                self.judged[key] = make_finding(label, self.own(event.site), [event], values, witness)
 
     # One event after the other.
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .measure.dtypes import Dtypes
     from .measure.memory import Memory
     from .measure.numerics import Numerics
+    from .record.listeners.finite import Alarm, Cause
     from .replay.replay import Replay
 
 #: Findings that an assertion's message shows in full.
@@ -305,6 +306,13 @@ def _device() -> str:
     return "CPU"
 
 
+def _explained(alarm: Alarm) -> Cause | None:
+    """Plays a step again that was not finite; loaded where that happens."""
+    from .replay.first_bad import explain
+
+    return explain(alarm)
+
+
 def _lines_of(finding: Finding) -> list[str]:
     lines = [
         f"{finding.filename}:{finding.line}: {finding.code} [{finding.severity}] {finding.name}: {finding.message}"
@@ -345,6 +353,8 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
             raise TypeError(f"record() takes a torch.nn.Module, not {type(model).__name__}: pass the model, or nothing")
         frame = sys._getframe(1)
         self._recorder = Recorder(automatic=automatic, outermost=frame)
+        # What is recorded of memory is what the program holds, and nothing is kept to be played again.
+        self._recorder.finite.explain = None if memory else _explained
         self.run = Run(self._recorder, title=title)
         collectors = self._recorder.recording.collectors
         self._recorder.recording.undispatched = ops or memory

@@ -19,6 +19,8 @@ class _Thread(threading.local):
     active: tuple[Any, ...] = ()
     #: Whether torch is clearing gradients.
     clearing: bool = False
+    #: Whether a module runs.
+    in_module: bool = False
 
 
 THREAD = _Thread()

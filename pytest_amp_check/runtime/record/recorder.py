@@ -10,6 +10,7 @@ from .listeners.backward import Backward
 from .listeners.checkpoints import Checkpoints
 from .listeners.clearing import Clearing
 from .listeners.clipping import Clipping
+from .listeners.finite import Finite
 from .listeners.forwards import Forwards
 from .listeners.gradients import Gradients
 from .listeners.losses import Losses
@@ -37,6 +38,7 @@ class Recorder:
         recording = self.recording = Recording(outermost)
         scaled = ScaledLosses(recording.registry)
         self._forwards = Forwards(recording)
+        self.finite = Finite(recording)
         self.weights = Weights(recording)
         self.threads = Threads(recording)
         self.autocast = Autocast(recording, self.weights, self.threads)
@@ -46,12 +48,12 @@ class Recorder:
         self.clearing = Clearing(recording, self.gradients)
         self.clipping = Clipping(recording, self.gradients)
         self.penalties = Penalties(recording, scaled)
-        self.backward = Backward(recording, self.gradients, scaled, self.penalties)
+        self.backward = Backward(recording, self.gradients, scaled, self.penalties, self.finite)
         self.construction = ScalerConstruction(recording)
-        self.optimizers = Optimizers(recording, self.gradients, self.weights, self.construction)
+        self.optimizers = Optimizers(recording, self.gradients, self.weights, self.construction, self.finite)
         self.schedulers = Schedulers(recording)
         self.scaling = Scaling(recording, scaled, self._forwards, self.construction)
-        self.scalers = Scalers(recording, self.gradients, self.weights, self.optimizers)
+        self.scalers = Scalers(recording, self.gradients, self.weights, self.optimizers, self.finite)
         self.checkpoints = Checkpoints(recording)
 
     @property
@@ -76,6 +78,7 @@ class Recorder:
         recording.busy = True
         recording.registry.ran = None
         try:
+            self.finite.conclude()
             recording.registry.bury()
             recording.chain.close(broken=broken)
         except Exception as error:  # noqa: BLE001 - as while it lasted: the program goes on, and it is reported

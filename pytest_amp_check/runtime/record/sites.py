@@ -8,6 +8,7 @@ import linecache
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from types import CodeType, FrameType
 
 import torch
@@ -104,6 +105,12 @@ class Sites:
             frame = frame.f_back
         site = self._sites.get(tuple(key))
         return site if site is not None else self._make(key, codes)
+
+    def chain(self, places: Sequence[tuple[CodeType, int]]) -> Site:
+        """The place of a call that is over: code objects and offsets in them, innermost first."""
+        key = [part for code, lasti in places[:DEPTH] for part in (id(code), lasti)]
+        site = self._sites.get(tuple(key))
+        return site if site is not None else self._make(key, [code for code, _ in places[:DEPTH]])
 
     def definition(self, code: CodeType) -> Site:
         """The place of a function's definition, or of its first decorator."""

@@ -15,6 +15,7 @@ from ..recording import Recording
 from ..sharding import unsynchronised
 from ..source import SourceText, expected
 from ..tracked import TrackedOptimizer, TrackedScaler
+from .finite import Finite
 from .gradients import Gradients
 from .listener import Listener, listens
 from .optimizers import Optimizers
@@ -27,8 +28,11 @@ class Scalers(Listener):
     #: What a scaler was asked to do last.
     _asked: Event
 
-    def __init__(self, recording: Recording, gradients: Gradients, weights: Weights, optimizers: Optimizers) -> None:
+    def __init__(
+        self, recording: Recording, gradients: Gradients, weights: Weights, optimizers: Optimizers, finite: Finite
+    ) -> None:
         super().__init__(recording)
+        self._finite = finite
         self._gradients = gradients
         self._weights = weights
         self._optimizers = optimizers
@@ -62,6 +66,7 @@ class Scalers(Listener):
         if not scaler.is_enabled():
             self._optimizers.stepped_by_disabled_scaler = SourceText(self.sites.here(), "argument", "optimizer")
             return
+        self._finite.step_begins()
         tracked, holder = self.registry.optimizer(optimizer), self.registry.scaler(scaler)
         self._gradients.look(tracked)
         site = self.sites.here()
@@ -127,6 +132,7 @@ class Scalers(Listener):
         readings.then(functools.partial(_count_skips, tracked, holder, skipped))
         tracked.scaler = holder
         self._optimizers.stepped(tracked, skipped)
+        self._finite.skipped(tracked, holder, optimizer)
         for collector in self.recording.collectors:
             collector.after_step(optimizer, scaler, skipped=bool(skipped))
 
