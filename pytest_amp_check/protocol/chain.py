@@ -128,7 +128,9 @@ class Chain(Judge):
                 continue
             found.setdefault(_place_of(finding), finding)
         for finding in (*self.judged.values(), *self._whole()):
-            found.setdefault(_place_of(finding), finding)
+            follows = LABELS[finding.label][1].follows
+            if not follows or not any(code.startswith(follows) for code, *_ in found):
+                found.setdefault(_place_of(finding), finding)
         chosen = [f for f in found.values() if select is None or f.code in select]
         return sorted(chosen, key=Finding.order)
 

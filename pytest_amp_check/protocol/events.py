@@ -176,10 +176,11 @@ SCALER_STEP = Kind(
 STEP = Kind(
     "step", "beside checked", worth=MOVES, says="the optimizer is stepped directly", optimizer=True, tells="checked"
 )
-# A scaler; new_scale: one is given. Of a run, the scale and what it has done so far.
+# A scaler; new_scale: one is given. Of a run, the scale and what it has done so far; cause: of the skips, in words,
+# witness: (place, words) of what led to it.
 UPDATE = Kind(
     "update",
-    "growth_interval new_scale scale skips skips_in_a_row steps",
+    "cause growth_interval new_scale scale skips skips_in_a_row steps witness",
     worth=MOVES,
     says="the loss scale is updated",
     faults=True,
@@ -223,8 +224,8 @@ OPTIMIZER_LOAD = Kind("optimizer-load", "entry holds_scaler scope_scalers source
 # An optimizer whose learning rate moves. Of a run: skipped, as the step before was; idle: there was none.
 SCHEDULER_STEP = Kind("scheduler-step", "idle skipped", says="the learning rate moves on", turns=True)
 GRAD_INVALID = Kind("grad-invalid")  # an optimizer: values that are not finite came into its gradients after unscale_
-# A loss, a gradient, a parameter or a statistic of a run that is not finite; how: what it comes from, step: in which step,
-# from 0, witness: (place, words) of what led to it.
+# A loss, a gradient, a parameter or a statistic of a run that is not finite; how: what it comes from, step: in which
+# one, from 0, witness: (place, words) of what led to it.
 NOT_FINITE = Kind("not-finite", "how step witness")
 # Scaled gradients from autograd.grad enter a new loss; outdated: divided by a scale that update() has changed since.
 PENALTY = Kind("penalty", "outdated")

@@ -41,6 +41,7 @@ class Fault:
                 it is as wrong without mixed precision.
     supposed    code that cannot be read may keep it from being one: it is never certain.
     reads       what is blamed only reads: where it stands in a helper, whoever calls that is blamed.
+    follows     the beginning of codes: where one of them is found, this is what comes of it, and not told.
     owned       the method of a scaler, or of an optimizer, that nobody calls, which is certain only of one that nobody
                 else has.
     """
@@ -50,6 +51,7 @@ class Fault:
         "blame",
         "each",
         "every_path",
+        "follows",
         "message",
         "needs_update",
         "next_turn",
@@ -86,6 +88,7 @@ class Fault:
         any_precision: bool = False,
         reads: bool = False,
         supposed: bool = False,
+        follows: str = "",
         owned: str = "",
     ) -> None:
         self.message = message
@@ -105,6 +108,7 @@ class Fault:
         self.any_precision = any_precision
         self.reads = reads
         self.supposed = supposed
+        self.follows = follows
         self.owned = owned
 
 

@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode, _len_torch_function_stack, _pop_mode, _push_mode
+from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
 from .tape import user_frame
@@ -17,6 +17,8 @@ from .tape import user_frame
 MOST = 64
 #: Attributes of a tensor that are ops.
 VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+
+_STACK: Any = torch.overrides
 
 Seen = Callable[[Any, tuple[Any, ...], dict[str, Any], FrameType | None], Callable[[Any], None] | None]
 
@@ -59,11 +61,6 @@ class LooseOps(TorchFunctionMode):
         finally:
             self._inside -= 1
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether there were more ops than it tells of."""
-        return self._left <= 0
-
     def begin(self) -> None:
         """Tell of ops from now on, in this thread."""
         self._left = MOST
@@ -71,16 +68,16 @@ class LooseOps(TorchFunctionMode):
             modes = self._others()
             lowest = 1 if modes and isinstance(modes[0], DeviceContext) else 0
             for mode in (*modes[:lowest], self, *modes[lowest:]):
-                _push_mode(mode)
+                _STACK._push_mode(mode)
 
     def end(self) -> None:
         """Tell of no more. From within an op, it stays on the stack until it is told to end once more."""
         self._left = 0
         if not self._inside:
             for mode in self._others():
-                _push_mode(mode)
+                _STACK._push_mode(mode)
 
     def _others(self) -> list[Any]:
         """All other modes of the stack, which is empty then, the lowest first."""
-        modes = [_pop_mode() for _ in range(_len_torch_function_stack())]
+        modes = [_STACK._pop_mode() for _ in range(_STACK._len_torch_function_stack())]
         return [mode for mode in reversed(modes) if mode is not self]

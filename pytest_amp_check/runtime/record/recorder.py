@@ -41,7 +41,7 @@ class Recorder:
         self.finite = Finite(recording)
         self.weights = Weights(recording)
         self.threads = Threads(recording)
-        self.autocast = Autocast(recording, self.weights, self.threads)
+        self.autocast = Autocast(recording, self.weights, self.threads, self.finite)
         self.traces = Traces(recording)
         self.losses = Losses(recording)
         self.gradients = Gradients(recording, self.weights)

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from .regions import number
 from .sites import is_inner
 
 #: Calls after which those are dropped whose results are gone.
@@ -24,6 +23,8 @@ MANY = 64
 DEEP = 4
 #: Devices whose autocast a call may run under.
 DEVICES = ("cpu", "cuda")
+#: The way to a tensor in a result: places in sequences, keys, names of attributes.
+Path = tuple[int | str, ...]
 _PLAIN = (int, float, bool)
 _PATHS = dict[int, tuple["weakref.ref[torch.Tensor]", "Slot"]]
 
@@ -32,7 +33,7 @@ class Slot(NamedTuple):
     """One tensor of what a call has made: the number of the call, and the way to the tensor in its result."""
 
     call: int
-    path: tuple[int | str, ...]
+    path: Path
 
 
 class Precision(NamedTuple):
@@ -161,7 +162,7 @@ class Tape:
         return [(space, {name: space[name] for name in names}) for space, names, _ in kept]
 
 
-def tensors_of(value: Any, deep: int = DEEP) -> Iterator[tuple[tuple[int | str, ...], torch.Tensor]]:
+def tensors_of(value: Any, deep: int = DEEP) -> Iterator[tuple[Path, torch.Tensor]]:
     """The tensors in a result, each with the way to it."""
     if isinstance(value, torch.Tensor):
         yield (), value
@@ -179,10 +180,11 @@ def tensors_of(value: Any, deep: int = DEEP) -> Iterator[tuple[tuple[int | str, 
                     yield (key, *path), tensor
 
 
-def at(value: Any, path: tuple[int | str, ...]) -> Any:
+def at(value: Any, path: Path) -> Any:
     """What lies in a result at the end of a way."""
     for key in path:
-        value = value[key] if isinstance(value, (tuple, list, dict)) else getattr(value, str(key))
+        holder: Any = value
+        value = holder[key] if isinstance(value, (tuple, list, dict)) else getattr(value, str(key))
     return value
 
 
@@ -191,6 +193,3 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     while frame is not None and is_inner(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
-
-
-__all__ = ["Call", "Precision", "Slot", "Tape", "at", "number", "tensors_of", "user_frame"]

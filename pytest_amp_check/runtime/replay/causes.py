@@ -1,4 +1,4 @@
-"""Why a value is not finite, in words: from the op that made it, its operands, and what the optimizer has done before."""
+"""Why a value is not finite, in words: from the op that made it, its operands, and what the optimizer has done."""
 
 from __future__ import annotations
 
@@ -47,10 +47,16 @@ class Spoilt(NamedTuple):
 
 def cause_of(evidence: Evidence, origin: Origin | None) -> Cause:
     """What is said of an origin; without one, of parameters that the last step has spoilt."""
-    alarm = evidence.alarm
     if origin is None:
         name, parameter = _first_spoilt(evidence)
         return _of_parameter(evidence, name, parameter, None)
+    made = origin.kind == OP and origin.result is not None
+    low = made and origin.result is not None and origin.result.dtype in (torch.float16, torch.bfloat16)
+    return _of_origin(evidence, origin)._replace(low=low)
+
+
+def _of_origin(evidence: Evidence, origin: Origin) -> Cause:
+    alarm = evidence.alarm
     if origin.kind == PARAMETER and origin.value is not None:
         return _of_parameter(evidence, origin.name, origin.value, origin)
     names = {"step": str(alarm.step), "module": _where(origin), "first": "output"}
@@ -121,7 +127,7 @@ def _of_statistic(evidence: Evidence, origin: Origin, names: dict[str, str]) -> 
     names.update(name=buffer, first="state", since=str(alarm.step))
     names["reason"] = "it was so before this step"
     if origin.kind == OP:
-        how, reason = _reason(origin)
+        _, reason = _reason(origin)
         names["reason"] = f"`{origin.name}` has made it so from {_shown(origin)}, {reason}"
     return Cause(STATISTIC, origin.site, names, _witness(origin, "the statistic went bad first"))
 
@@ -234,7 +240,7 @@ def _named(what: str) -> Callable[[_Operands], str]:
 
 
 def _division(given: _Operands) -> str:
-    return "a division by zero" if len(given) > 1 and given[1].zeros or len(given) == 1 and given[0].zeros else ""
+    return "a division by zero" if (len(given) > 1 and given[1].zeros) or (len(given) == 1 and given[0].zeros) else ""
 
 
 def _power(given: _Operands) -> str:

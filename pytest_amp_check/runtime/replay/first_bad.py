@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ..record.active import hidden
-from ..record.listeners.finite import GRADIENTS, LOSS, PARAMETERS, SKIPPED, STATISTICS, Alarm, Cause
+from ..record.listeners.finite import LOSS, PARAMETERS, SKIPPED, STATISTICS, Alarm, Cause
 from .causes import Evidence, cause_of, unexplained
 from .magnitudes import is_finite
 from .played import Played, quiet

@@ -1,4 +1,4 @@
-"""What the values of a tensor are like, in a few numbers: which of them are not finite, and how large the others are."""
+"""What the values of a tensor are like, in a few numbers: what is not finite, and how large the others are."""
 
 from __future__ import annotations
 

@@ -82,7 +82,9 @@ def _changes_input(call: Call, args: tuple[Any, ...]) -> bool:
     return (in_place or name in _WRITES) and isinstance(args[0], torch.Tensor)
 
 
-_WRITES = frozenset({"__setitem__", *(f"__i{op}__" for op in "add sub mul truediv floordiv mod pow and or xor".split())})
+_WRITES = frozenset(
+    {"__setitem__", *(f"__i{op}__" for op in "add sub mul truediv floordiv mod pow and or xor".split())}
+)
 
 
 @contextlib.contextmanager
@@ -91,9 +93,7 @@ def _precision(wanted: Precision) -> Iterator[None]:
         stack.enter_context(torch.set_grad_enabled(wanted.grad))
         for device, enabled, dtype in wanted.autocast:
             if device == "cpu" or torch.cuda.is_available():
-                stack.enter_context(
-                    torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=wanted.cache)
-                )
+                stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=wanted.cache))
         yield
 
 

@@ -67,13 +67,13 @@ class Origin:
         self.value: torch.Tensor | None = None
 
 
-class Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Watches ops and modules. ``names`` are those of parameters and buffers, and of modules, by identity."""
 
     def __init__(
         self, tensors: dict[int, tuple[str, str]], modules: dict[int, str], chain: Callable[[list[Place]], Site]
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._tensors = tensors
         self._modules = modules
         self._chain = chain
@@ -236,9 +236,7 @@ class Watch(TorchDispatchMode):
         return self._tensors.get(storage_of(tensor), (INPUT, ""))
 
     def _operands(self, args: Any, kwargs: Any) -> list[tuple[str, Magnitudes]]:
-        return [
-            (self._named(t)[1], magnitudes(t)) for t in list(floats_in((args, list(kwargs.values()))))[:4]
-        ]
+        return [(self._named(t)[1], magnitudes(t)) for t in list(floats_in((args, list(kwargs.values()))))[:4]]
 
     # Places.
 

@@ -36,15 +36,18 @@ RULE = Rule(
             "is prepared"
         ),
         "not-finite:parameter": Fault(
-            "In step {step}, `{name}` of {module} is not finite, since step {since}, before anything else is: {reason}"
+            "In step {step}, `{name}` of {module} is not finite, since step {since}, before anything else is: {reason}",
+            follows="AMP2",
         ),
         "not-finite:state": Fault(
             "The optimizer's step {since} spoils `{name}` of {module}, because {reason}: keep parameters and the "
-            "optimizer's state in float32, and look at what was loaded into that"
+            "optimizer's state in float32, and look at what was loaded into that",
+            follows="AMP2",
         ),
         "not-finite:rate": Fault(
             "In step {step}, `{op}` in {module} is the first to give what is not finite, because {reason} after step "
-            "{since}: lower the learning rate, warm it up, or clip the gradients"
+            "{since}: lower the learning rate, warm it up, or clip the gradients",
+            follows="AMP2",
         ),
         "not-finite:statistic": Fault(
             "In step {step}, `{name}` of {module} becomes NaN or infinite, and evaluation will use it ({reason}): keep "

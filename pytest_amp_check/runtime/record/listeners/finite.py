@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +13,8 @@ import torch
 from torch import nn
 
 from ....protocol import events as e
-from ....protocol.events import Site
+from ....protocol.events import Event, Site
+from ..active import THREAD
 from ..forwards import _compiled
 from ..graph import tensors, values
 from ..loose_ops import LooseOps
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 MOST = 4
 #: Steps that a scaler has skipped without cause for an alarm, after which only long rows of skips are looked into.
 TRIALS = 4
+#: Elements of a gradient up to which all are looked at.
+LARGE = 1 << 14
 #: Skips in a row that no search for a scale needs, see AMP801.
 IN_A_ROW = 8
 
@@ -42,6 +46,7 @@ class Pass(NamedTuple):
     site: Site
     scale: float
     value: float | None
+    scaled: bool
 
 
 class Alarm(NamedTuple):
@@ -64,6 +69,8 @@ class Cause(NamedTuple):
     site: Site | None
     names: dict[str, str]
     witness: tuple[tuple[Site, str], ...]
+    #: Whether an op in float16 or bfloat16 made it.
+    low: bool = False
 
 
 #: Finds out where something that is not finite came from; None where that is no mistake.
@@ -80,16 +87,20 @@ class Finite(Listener):
         self._tape = Tape()
         self._ops = LooseOps(self._op_begins)
         self._compiled = _compiled()
-        #: Whether ops before the first module of a step are few enough to be seen.
-        self._early = True
         self._running: Pass | None = None
         self._last: Pass | None = None
         self._found = 0
         self._trials = 0
+        #: Steps whose loss was not finite: how many, and the first, counted from 0.
+        self.bad_losses = 0
+        self.first_bad_loss: int | None = None
+        #: What a scaler may still show to be a scale that sinks, which says the same.
+        self._waiting: list[Event] = []
         #: Modules with statistics, by the outermost module that was called.
-        self._statistics: dict[int, tuple[nn.Module, list[tuple[nn.Module, str]]]] = {}
+        self._statistics: weakref.WeakKeyDictionary[nn.Module, list[tuple[weakref.ref[nn.Module], str]]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._told: set[tuple[int, str]] = set()
-        self._fed: Sequence[torch.optim.Optimizer] = ()
 
     @property
     def _watches(self) -> bool:
@@ -102,10 +113,10 @@ class Finite(Listener):
         self._ops.end()
         if not self._watches or self.recording.backwards:
             return None
-        if not torch.is_grad_enabled() or torch.jit.is_tracing():
+        if not torch.is_grad_enabled() or torch._C._get_tracing_state() is not None:
             return None
-        if id(module) not in self._statistics:
-            self._statistics[id(module)] = module, list(_statistics(module))
+        if module not in self._statistics:
+            self._statistics[module] = list(_statistics(module))
         return self._tape.begin(module, args, kwargs, user_frame(sys._getframe(3)))
 
     @listens
@@ -114,6 +125,11 @@ class Finite(Listener):
             return
         self._tape.end(call, result)
         self._watch_ops()
+
+    def region_entered(self) -> None:
+        """An autocast region is entered, in which the forward follows."""
+        if self._watches and not self.recording.backwards and not THREAD.in_module:
+            self._watch_ops()
 
     def _watch_ops(self) -> None:
         """See ops outside of modules, unless code is compiled, which would have to be done anew."""
@@ -136,10 +152,13 @@ class Finite(Listener):
 
     # Backward passes.
 
+    @listens
+    def backward_called(self) -> None:
+        if not self.recording.backwards:
+            self._ops.end()
+
     def backward_begins(self, outputs: Any, site: Site) -> None:
         """Called by the listener of backward passes, as those below are by others."""
-        if self._ops.exhausted:
-            self._early = self._early and bool(self._tape.calls)
         self._ops.end()
         self._running = None
         if not self._watches:
@@ -151,36 +170,46 @@ class Finite(Listener):
         # On a GPU this number would have to be waited for.
         on_cpu = _is_here(roots[0])
         value = float(roots[0].detach().sum()) if on_cpu else None
-        self._running = Pass(tuple(self._tape.slot(root) for root in roots), site, 1.0, value)
+        self._running = Pass(tuple(self._tape.slot(root) for root in roots), site, 1.0, value, False)
 
     def backward_ended(self, running: BackwardPass, fed: Sequence[torch.optim.Optimizer]) -> None:
         last, self._running = self._running, None
-        self._last, self._fed = last, fed
+        self._last = last
         if last is None or last.value is None:
             self._tape.clear()
             return
         scaled = running.event.subject is not None
         if scaled:
-            self._last = last._replace(scale=running.scale.value)
-        params = [p for optimizer in fed for group in optimizer.param_groups for p in group["params"]]
+            self._last = last._replace(scale=running.scale.value, scaled=True)
         if not math.isfinite(last.value):
-            self._alarm(LOSS, params)
-        elif not scaled and _not_finite([p._grad for p in params]):
-            self._alarm(GRADIENTS, params)
+            self._saw_bad_loss()
+            self._alarm(LOSS, fed)
+        elif not scaled and _spoilt([p._grad for p in _params(fed)]):
+            self._alarm(GRADIENTS, fed)
         else:
-            self._look_at_statistics(params)
+            self._look_at_statistics(fed)
         if not scaled:
             self._tape.prune()
 
-    def _look_at_statistics(self, params: Sequence[torch.Tensor]) -> None:
+    def _saw_bad_loss(self) -> None:
+        self.bad_losses += 1
+        if self.first_bad_loss is None:
+            self.first_bad_loss = self.recording.steps.total
+
+    def _look_at_statistics(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         bad = self._bad_statistics()
         if bad:
             self._told.update((id(module), name) for module, name in bad)
-            self._alarm(STATISTICS, params, bad)
+            self._alarm(STATISTICS, optimizers, bad)
 
     def _bad_statistics(self) -> list[tuple[nn.Module, str]]:
-        places = [place for _, found in self._statistics.values() for place in found]
-        if not places or not _not_finite([getattr(module, name) for module, name in places]):
+        places = [
+            (module, name)
+            for found in self._statistics.values()
+            for reference, name in found
+            if (module := reference()) is not None and module._buffers.get(name) is not None
+        ]
+        if not places or not _not_finite([module._buffers[name] for module, name in places]):
             return []
         return [
             (module, name)
@@ -193,13 +222,10 @@ class Finite(Listener):
     def step_begins(self) -> None:
         self._ops.end()
 
-    def step_ended(self) -> None:
-        """A step without a scaler."""
-        if self._watches and self._early and self._last is not None and self._last.value is not None:
-            self._watch_ops()
-
     def skipped(self, tracked: TrackedOptimizer, holder: TrackedScaler, optimizer: torch.optim.Optimizer) -> None:
         """A scaler has made a step, or skipped it because of its loss scale, or because of a gradient that is bad."""
+        if not tracked.skipped:
+            self._tell()
         if self._last is None or self._last.value is None or not self._watches:
             return
         scaler = holder.scaler()
@@ -209,64 +235,98 @@ class Finite(Listener):
             # Of the row that this one belongs to, all before it are counted.
             if settled or tracked.skips_in_a_row == IN_A_ROW:
                 self._trials += 1
-                params = [p for group in optimizer.param_groups for p in group["params"]]
-                self._fed = [optimizer]
-                self._alarm(SKIPPED, params)
+                self._alarm(SKIPPED, [optimizer])
         self._tape.prune()
-        self.step_ended()
+
+    @property
+    def waiting(self) -> Event | None:
+        """The latest cause of steps that a scaler has skipped since it last made one."""
+        return self._waiting[-1] if self._waiting else None
+
+    def _tell(self) -> None:
+        for event in self._waiting:
+            self.recording.chain.add(event)
+        self._waiting.clear()
 
     def conclude(self) -> None:
         """The recording ends: what the last step has spoilt is seen by no later one."""
         self._ops.end()
-        if not self._watches:
-            return
-        optimizers = [held for tracked in self.registry.optimizers.values() if (held := tracked.optimizer()) is not None]
-        params = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
-        here = [p.detach() for p in params if _is_here(p)]
-        if not self._found and self.recording.steps.total and _not_finite(here):
-            self._fed = optimizers
-            self._alarm(PARAMETERS, params)
-        self._look_at_statistics(params)
+        self._look_at_the_end()
+        chain = self.recording.chain
+        if self._waiting:
+            chain.settle()
+            if not any(label.startswith("scale:") for label, _ in chain.judged):
+                self._tell()
         self._tape.clear()
         self._statistics.clear()
 
+    def _look_at_the_end(self) -> None:
+        if not self._watches:
+            return
+        optimizers = [
+            held for tracked in self.registry.optimizers.values() if (held := tracked.optimizer()) is not None
+        ]
+        here = [p.detach() for p in _params(optimizers) if _is_here(p)]
+        if not self._found and self.recording.steps.total and _not_finite(here):
+            self._alarm(PARAMETERS, optimizers)
+        self._look_at_statistics(optimizers)
+
     def _alarm(
-        self, what: str, params: Sequence[torch.Tensor], buffers: Sequence[tuple[nn.Module, str]] = ()
+        self,
+        what: str,
+        optimizers: Sequence[torch.optim.Optimizer],
+        buffers: Sequence[tuple[nn.Module, str]] = (),
     ) -> None:
         assert self.explain is not None
         total = self.recording.steps.total
         # What is seen when a step has ended belongs to that step.
         step = total - 1 if what in (PARAMETERS, SKIPPED) and total else total
-        alarm = Alarm(
-            what, step, self._tape.calls, self._last, params, self._fed, buffers, self.sites.chain
-        )
+        chain = self.sites.chain
+        alarm = Alarm(what, step, self._tape.calls, self._last, _params(optimizers), optimizers, buffers, chain)
         cause = self.explain(alarm)
-        if cause is None:
+        scaled = self._last is not None and self._last.scaled and what in (LOSS, SKIPPED)
+        if cause is None or (scaled and what == LOSS and not self._is_told(cause)):
             return
+        follows = self._found > 0
         self._found += 1
-        if self._found >= MOST or cause.how in _LASTING:
+        if cause.how in LASTING:
             self._found = MOST
+            if follows:
+                # Gradients that were not finite, and told of, have been applied.
+                return
         site = cause.site or (self._last.site if self._last is not None else None)
         if site is None:
             site = next((self.sites.chain([call.place]) for call in self._tape.calls.values() if call.place), None)
         if site is None:
             site = Site("<unknown>", 1)
-        self.recording.emit(
-            e.NOT_FINITE, site, names=dict(cause.names), how=cause.how, step=step, witness=cause.witness
-        )
+        facts = {"how": cause.how, "step": step, "witness": cause.witness}
+        event = Event(e.NOT_FINITE, site, None, None, facts, dict(cause.names))
+        if scaled:
+            self._waiting.append(event)
+        else:
+            self.recording.chain.add(event)
+
+    def _is_told(self, cause: Cause) -> bool:
+        """Whether a loss that a scaler skips is more than a large number: NaN, or an overflow of low precision."""
+        value = self._last.value if self._last is not None else None
+        return cause.low or (value is not None and math.isnan(value))
 
 
-#: Causes that spoil all steps that follow.
-_LASTING = frozenset({"parameter", "state", "rate", "gradient"})
+#: Causes that lie in what the steps leave behind, and spoil all that follow.
+LASTING = frozenset({"parameter", "state", "rate"})
 _RUNS_BACKWARD = frozenset({torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad})
 
 
-def _statistics(module: nn.Module) -> Iterator[tuple[nn.Module, str]]:
+def _params(optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.Tensor]:
+    return [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+
+
+def _statistics(module: nn.Module) -> Iterator[tuple[weakref.ref[nn.Module], str]]:
     """The running statistics of a module and of those in it."""
     for each in module.modules():
         for name, buffer in each._buffers.items():
             if name.startswith("running_") and buffer is not None and buffer.is_floating_point() and _is_here(buffer):
-                yield each, name
+                yield weakref.ref(each), name
 
 
 def _is_here(tensor: torch.Tensor) -> bool:
@@ -276,6 +336,23 @@ def _is_here(tensor: torch.Tensor) -> bool:
 
 def _is_finite(tensor: torch.Tensor) -> bool:
     return bool(torch.isfinite(values(tensor.detach())).all())
+
+
+def _spoilt(gradients: Sequence[torch.Tensor | None]) -> bool:
+    """Whether gradients are not finite, as far as the first row and column of large ones show it.
+
+    A value of a layer's output that is not finite spoils a row of the gradient of its weight, and one of its input a
+    column: 0 times NaN is NaN.
+    """
+    looked: list[torch.Tensor] = []
+    for gradient in gradients:
+        if gradient is None:
+            continue
+        if gradient.dim() < 2 or gradient.numel() <= LARGE or gradient.layout is not torch.strided:
+            looked.append(gradient)
+        else:
+            looked += [gradient[0], gradient.flatten(1)[:, 0] if gradient.is_contiguous() else gradient[..., 0]]
+    return _not_finite(looked)
 
 
 def _not_finite(some: Sequence[torch.Tensor | None]) -> bool:

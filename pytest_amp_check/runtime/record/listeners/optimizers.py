@@ -107,7 +107,6 @@ class Optimizers(Listener):
         tracked = self.registry.optimizer(optimizer)
         self.recording.steps.done(FoundInf())
         self.stepped(tracked, FoundInf())
-        self._finite.step_ended()
         for collector in self.recording.collectors:
             collector.after_step(optimizer, None, skipped=False)
 

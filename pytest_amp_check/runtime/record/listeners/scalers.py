@@ -9,6 +9,7 @@ import torch
 
 from ....protocol import events as e
 from ....protocol.events import Event, Site
+from ....protocol.report import words
 from ..graph import values
 from ..readings import ONE, FoundInf, Number
 from ..recording import Recording
@@ -171,6 +172,9 @@ class Scalers(Listener):
         holder.waiting.clear()
         facts = self._asked.facts
         facts.update(steps=holder.steps, growth_interval=scaler.get_growth_interval())
+        cause = self._finite.waiting
+        if cause is not None:
+            facts.update(cause=words(cause, self.recording.program), witness=cause.facts["witness"])
         readings.then(functools.partial(_tell_skips, facts, holder, scale))
 
 

@@ -15,7 +15,16 @@ if TYPE_CHECKING:
 
 def patches() -> list[Patch]:
     # Tensor.backward, torch.autograd.backward and torch.autograd.grad all end here.
-    return [Patch(torch.autograd, "_engine_run_backward", around=_run_backward)]
+    return [
+        Patch(torch.autograd, "_engine_run_backward", around=_run_backward),
+        # A mode that watches ops has to leave torch's stack before torch asks it about these.
+        Patch(torch.Tensor, "backward", before=_called),
+        Patch(torch.autograd, "backward", before=_called),
+    ]
+
+
+def _called(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
+    recorder.finite.backward_called()
 
 
 def _run_backward(original: Any) -> Any:
