@@ -130,6 +130,9 @@ class Recorded:
             return "No training step was recorded: nothing stepped an optimizer in this process and thread."
         trained = f"{steps} training step{'s' if steps > 1 else ''}"
         if not sum(counts.values()):
+            bad = self._run.bad_losses
+            if bad:
+                return f"The loss was not finite in {bad} of {trained}, first in step {self._run.first_bad_loss}."
             return f"No mistakes found in {trained}."
         return f"{text.tally(counts, 1).partition(' in ')[0]} in {trained}."
 

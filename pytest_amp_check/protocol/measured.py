@@ -116,6 +116,7 @@ MEASURED = {
     "AMP801": (
         "steps taken are 0 and skipped 20, where they would be 18 and 2; the loss scale ends at 0.0625, not 16384"
     ),
+    "AMP802": "parameters end as values that are not finite",
     "AMP901": "warnings: 4, where the good example gives none",
 }
 #: Code -> what a program did that was made to show it, with the mistake and without.

@@ -135,6 +135,39 @@ class Run:
                 f"The recorder failed ({error}), so this run was not recorded to its end: please report it"
             )
 
+    def assert_finite(self) -> None:
+        """Fail if a loss, a gradient, a parameter or a statistic was not finite; tells where that came from.
+
+        A step that a scaler has skipped because its loss scale was too large is no such case; a loss that is not finite
+        at any scale is. ValueError for a recording that does not watch for it, as one with ``memory=True``.
+        """
+        __tracebackhide__ = True
+        self._assert_recorded()
+        if not self._recorder.finite.watches:
+            raise ValueError(
+                "This run was recorded with memory=True, which leaves out the watch for what is not finite"
+            )
+        found = self._recorder.findings(frozenset({"AMP801", "AMP802"}))
+        bad = self.bad_losses
+        if not (found or bad):
+            return
+        lines = [line for finding in found[:SHOWN] for line in _lines_of(finding)]
+        if bad:
+            lines.insert(
+                0, f"the loss was not finite in {bad} of {self.steps_total} steps, first in step {self.first_bad_loss}"
+            )
+        raise AssertionError("\n".join(["The training did not stay finite:", *lines]))
+
+    @property
+    def bad_losses(self) -> int:
+        """How many backward passes ran from a loss that was not finite, skipped by a scaler or not."""
+        return self._recorder.finite.bad_losses
+
+    @property
+    def first_bad_loss(self) -> int | None:
+        """The step, counted from 0, of the first of them; None without any."""
+        return self._recorder.finite.first_bad_loss
+
     def assert_scale(
         self,
         minimum: float | None = None,

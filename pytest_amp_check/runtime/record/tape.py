@@ -19,13 +19,15 @@ from .sites import is_inner
 
 #: Calls after which those are dropped whose results are gone.
 MANY = 64
+#: Backward passes for which a call is kept at most: what is used later than that is taken as it is.
+PASSES = 4
 #: How deep containers of arguments and results are looked into.
 DEEP = 4
 #: Devices whose autocast a call may run under.
 DEVICES = ("cpu", "cuda")
 #: The way to a tensor in a result: places in sequences, keys, names of attributes.
 Path = tuple[int | str, ...]
-_PLAIN = (int, float, bool)
+_PLAIN = (int, float, bool, str)
 _PATHS = dict[int, tuple["weakref.ref[torch.Tensor]", "Slot"]]
 
 
@@ -56,15 +58,17 @@ class Call:
     """One call: of a module, or of a function of torch.
 
     ``place`` is the innermost line of the user that made it, as a code object and an offset in it. ``attributes`` are
-    the numbers that a module's own code may count with, as they were.
+    the plain values that a module's own code may count with, as they were.
     """
 
-    __slots__ = ("args", "attributes", "function", "kwargs", "made", "place", "precision", "random", "uses")
+    __slots__ = ("args", "attributes", "function", "kwargs", "made", "number", "place", "precision", "random", "uses")
 
     def __init__(self, function: Any, place: tuple[CodeType, int] | None, precision: Precision) -> None:
         self.function = function
         self.place = place
         self.precision = precision
+        #: Before which backward pass it was made.
+        self.number = 0
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
         self.random: torch.Tensor | None = None
@@ -79,6 +83,8 @@ class Tape:
     def __init__(self) -> None:
         self.calls: dict[int, Call] = {}
         self._next = 0
+        #: Backward passes so far.
+        self.passes = 0
         self._known: _PATHS = {}
         self._counting: weakref.WeakKeyDictionary[nn.Module, list[tuple[dict[str, Any], tuple[str, ...], int]]] = (
             weakref.WeakKeyDictionary()
@@ -88,6 +94,7 @@ class Tape:
     def begin(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: FrameType | None) -> Call:
         """A call is about to be made."""
         call = Call(function, None if place is None else (place.f_code, place.f_lasti), Precision.now())
+        call.number = self.passes
         call.args = self._coded(args, call.uses, DEEP)
         if kwargs:
             call.kwargs = self._coded(kwargs, call.uses, DEEP)
@@ -120,10 +127,16 @@ class Tape:
         wanted: set[int] = set()
         for serial in sorted(self.calls, reverse=True):
             call = self.calls[serial]
+            if call.number + PASSES <= self.passes:
+                continue
             if serial in wanted or any(reference() is not None for reference in call.made):
                 wanted.add(serial)
                 wanted |= call.uses
-        self.calls = {serial: call for serial, call in self.calls.items() if serial in wanted}
+        self.calls = {
+            serial: call
+            for serial, call in self.calls.items()
+            if serial in wanted and call.number + PASSES > self.passes
+        }
         self._known = {
             key: known for key, known in self._known.items() if known[0]() is not None and known[1].call in self.calls
         }
@@ -149,7 +162,7 @@ class Tape:
         return value
 
     def _numbers(self, module: nn.Module) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """The numbers among the attributes of modules whose classes are not torch's."""
+        """The plain values among the attributes of modules whose classes are not torch's."""
         kept = self._counting.get(module)
         if kept is None or any(len(space) != size for space, _, size in kept):
             kept = []

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 #: How deep the arguments of an op hold tensors.
-DEEP = 2
+DEEP = 3
 
 
 class Magnitudes(NamedTuple):

@@ -79,11 +79,10 @@ import torch
 from torch import nn
 
 torch.manual_seed(0)
-model = nn.Linear(16, 4)
+model = nn.Linear(16, 4, bias=False)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
 batches = [torch.randn(8, 16) for _ in range(4)]
-batches[2][0] = 0.0
-nn.init.zeros_(model.bias)
+batches[2][0] = 0.0  # a row of padding
 
 for x in batches:
     optimizer.zero_grad()
@@ -99,11 +98,10 @@ import torch
 from torch import nn
 
 torch.manual_seed(0)
-model = nn.Linear(16, 4)
+model = nn.Linear(16, 4, bias=False)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
 batches = [torch.randn(8, 16) for _ in range(4)]
-batches[2][0] = 0.0
-nn.init.zeros_(model.bias)
+batches[2][0] = 0.0  # a row of padding
 
 for x in batches:
     optimizer.zero_grad()

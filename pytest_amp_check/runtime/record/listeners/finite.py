@@ -33,8 +33,8 @@ MOST = 4
 TRIALS = 4
 #: Elements of a gradient up to which all are looked at.
 LARGE = 1 << 14
-#: Skips in a row that no search for a scale needs, see AMP801.
-IN_A_ROW = 8
+#: Skips in a row that no scaler needs once it has found its scale, and none before it has, see AMP801.
+IN_A_ROW, WARM_UP = 8, 18
 
 LOSS, GRADIENTS, STATISTICS, PARAMETERS, SKIPPED = "loss", "gradients", "statistics", "parameters", "skipped"
 
@@ -91,6 +91,8 @@ class Finite(Listener):
         self._last: Pass | None = None
         self._found = 0
         self._trials = 0
+        #: Whether a scaler has made a step: its scale was found.
+        self._stepped = False
         #: Steps whose loss was not finite: how many, and the first, counted from 0.
         self.bad_losses = 0
         self.first_bad_loss: int | None = None
@@ -101,6 +103,11 @@ class Finite(Listener):
             weakref.WeakKeyDictionary()
         )
         self._told: set[tuple[int, str]] = set()
+
+    @property
+    def watches(self) -> bool:
+        """Whether anything is watched."""
+        return self.explain is not None
 
     @property
     def _watches(self) -> bool:
@@ -164,6 +171,7 @@ class Finite(Listener):
         if not self._watches:
             return
         self._tape.prune()
+        self._tape.passes += 1
         roots = tensors(outputs)
         if not roots or not can_follow(roots[0]):
             return
@@ -225,6 +233,7 @@ class Finite(Listener):
     def skipped(self, tracked: TrackedOptimizer, holder: TrackedScaler, optimizer: torch.optim.Optimizer) -> None:
         """A scaler has made a step, or skipped it because of its loss scale, or because of a gradient that is bad."""
         if not tracked.skipped:
+            self._stepped = True
             self._tell()
         if self._last is None or self._last.value is None or not self._watches:
             return
@@ -232,8 +241,7 @@ class Finite(Listener):
         if scaler is not None and tracked.skipped and math.isfinite(self._last.value):
             tracker = scaler._growth_tracker
             settled = tracker is not None and int(tracker.item()) > 0 and self._trials < TRIALS
-            # Of the row that this one belongs to, all before it are counted.
-            if settled or tracked.skips_in_a_row == IN_A_ROW:
+            if settled or tracked.skips_in_a_row == (IN_A_ROW if self._stepped else WARM_UP):
                 self._trials += 1
                 self._alarm(SKIPPED, [optimizer])
         self._tape.prune()
@@ -307,9 +315,10 @@ class Finite(Listener):
             self.recording.chain.add(event)
 
     def _is_told(self, cause: Cause) -> bool:
-        """Whether a loss that a scaler skips is more than a large number: NaN, or an overflow of low precision."""
+        """Whether a loss that a scaler skips is more than a large number: NaN, what an op has no value for, or
+        an overflow of low precision."""
         value = self._last.value if self._last is not None else None
-        return cause.low or (value is not None and math.isnan(value))
+        return cause.low or cause.how == "domain" or (value is not None and math.isnan(value))
 
 
 #: Causes that lie in what the steps leave behind, and spoil all that follow.
