@@ -50,7 +50,8 @@ class Spot(nn.Module):
         elif self.armed == "half":
             x = (x.float() * 0.0 + 7e4).half()  # half
         elif self.armed == "square":
-            x = (x.half() * 0.0 + 400.0).square()  # square
+            wide = x.half() * 0.0 + 400.0
+            x = wide * wide  # square
         elif self.armed == "product":
             wide = x.flatten(1) * 0.0 + 300.0
             x = x + torch.mm(wide, wide.t()).mean()  # product
@@ -180,7 +181,7 @@ ARCHITECTURES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] =
 
 
 class Place(NamedTuple):
-    """Where a value is planted: the architecture, what it is planted in, which of those, and whether a scaler is used."""
+    """Where a value is planted: in which architecture, in what, in which of those, and whether a scaler is used."""
 
     architecture: str
     kind: str
@@ -227,7 +228,7 @@ COUNTS = {
 
 def places(seed: int) -> list[Place]:
     """Forty places, drawn so that each architecture and each kind has its share."""
-    draw = random.Random(seed)
+    draw = random.Random(seed)  # noqa: S311 - a benchmark
     chosen = []
     turn = 0
     for kind, count in COUNTS.items():
@@ -255,7 +256,7 @@ class Training:
         self.place = place
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
         self.scaler = torch.amp.GradScaler("cuda", init_scale=2.0**8, enabled=scaler)
-        draw = random.Random(seed)
+        draw = random.Random(seed)  # noqa: S311 - a benchmark
         self.step = draw.randrange(FIRST, STEPS - 2)
         self.spot = draw.choice([m for m in self.model.modules() if isinstance(m, Spot)])
         self.module: str | None = self.name_of(self.spot)
@@ -371,7 +372,6 @@ def cost(pairs: int = 24, milliseconds: float = 20.0) -> Iterator[str]:
         torch.manual_seed(0)
         width = 64
         while True:
-            model = nn.Sequential(*[nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width), nn.GELU())] * 1)
             blocks = [nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width), nn.GELU()) for _ in range(12)]
             model = nn.Sequential(*blocks, nn.Linear(width, 10))
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -393,7 +393,8 @@ def cost(pairs: int = 24, milliseconds: float = 20.0) -> Iterator[str]:
         ratios = [ratio(step) for _ in range(pairs)]
         low, _, high = statistics.quantiles(ratios, n=4)
         how = "with a scaler" if scaled else "without"
-        yield f"{how}: {statistics.median(ratios):.3f} (quartiles {low:.3f} to {high:.3f}, {pairs} pairs, width {width})"
+        spread = f"quartiles {low:.3f} to {high:.3f}, {pairs} pairs, width {width}"
+        yield f"{how}: {statistics.median(ratios):.3f} ({spread})"
 
 
 def ratio(step: Callable[[], None]) -> float:

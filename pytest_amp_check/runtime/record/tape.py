@@ -148,7 +148,8 @@ class Tape:
     def _coded(self, value: Any, uses: set[int], deep: int) -> Any:
         if isinstance(value, torch.Tensor):
             slot = self.slot(value)
-            if slot is not None:
+            # What no gradient flows through is taken as it is, but where the same step has made it.
+            if slot is not None and (value.grad_fn is not None or self.calls[slot.call].number == self.passes):
                 uses.add(slot.call)
                 return slot
             # What was made out of sight is held without its graph.

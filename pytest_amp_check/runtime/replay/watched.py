@@ -144,7 +144,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         self._count += 1
         name = func._schema.name.partition("::")[2]
-        if name in _UNWRITTEN:
+        if name in _UNWRITTEN or not given:
+            # What is made from nothing is an input, and belongs to who reads it first.
             self._forget(floats_in(result))
             return result
         made = list(floats_in(result))

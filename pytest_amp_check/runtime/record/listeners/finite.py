@@ -192,6 +192,8 @@ class Finite(Listener):
         if not math.isfinite(last.value):
             self._saw_bad_loss()
             self._alarm(LOSS, fed)
+            # The same forward has spoilt them.
+            self._told.update((id(module), name) for module, name in self._bad_statistics())
         elif not scaled and _spoilt([p._grad for p in _params(fed)]):
             self._alarm(GRADIENTS, fed)
         else:
@@ -315,8 +317,10 @@ class Finite(Listener):
             self.recording.chain.add(event)
 
     def _is_told(self, cause: Cause) -> bool:
-        """Whether a loss that a scaler skips is more than a large number: NaN, what an op has no value for, or
-        an overflow of low precision."""
+        """Whether a loss that a scaler skips is more than a large number.
+
+        That is NaN, what an op has no value for, or an overflow of low precision.
+        """
         value = self._last.value if self._last is not None else None
         return cause.low or cause.how == "domain" or (value is not None and math.isnan(value))
 
