@@ -76,7 +76,7 @@ class Mlp(nn.Module):
         super().__init__()
         self.first, self.spot, self.second, self.head = nn.Linear(16, 32), Spot(), nn.Linear(32, 32), nn.Linear(32, 4)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         return self.head(functional.relu(self.second(self.spot(functional.gelu(self.first(x))))))
 
 
@@ -87,7 +87,7 @@ class Cnn(nn.Module):
         self.body = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), Spot(), nn.ReLU())
         self.head = nn.Linear(8, 4)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         return self.head(self.body(self.stem(x)).mean((2, 3)))
 
 
@@ -98,7 +98,7 @@ class Layer(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
         scores = (q @ k.transpose(-2, -1)) / q.shape[-1] ** 0.5
         later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
@@ -114,7 +114,7 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList(Layer(16) for _ in range(2))
         self.head = nn.Linear(16, 4)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor) -> Any:
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x)
@@ -126,7 +126,7 @@ class Rnn(nn.Module):
         super().__init__()
         self.embedding, self.rnn, self.spot, self.head = nn.Embedding(20, 16), nn.GRU(16, 16), Spot(), nn.Linear(16, 4)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor) -> Any:
         states, _ = self.rnn(self.embedding(tokens).transpose(0, 1))
         return self.head(self.spot(states[-1]))
 
@@ -139,7 +139,7 @@ class Gan(nn.Module):
         self.generator = nn.Sequential(nn.Linear(16, 32), nn.LeakyReLU(0.2), Spot(), nn.Linear(32, 16))
         self.discriminator = nn.Sequential(nn.Linear(16, 32), Spot(), nn.LeakyReLU(0.2), nn.Linear(32, 4))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         return self.discriminator(self.generator(x))
 
 
@@ -152,7 +152,7 @@ class Unet(nn.Module):
         self.up = nn.ConvTranspose2d(16, 8, 2, stride=2)
         self.leave = nn.Conv2d(16, 4, 3, padding=1)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         entered = self.enter(x)
         risen = self.up(self.middle(self.down(entered)))
         return self.leave(torch.cat([entered, risen], 1)).mean((2, 3))
@@ -263,7 +263,7 @@ class Training:
         self.draw = draw
 
     def name_of(self, module: nn.Module) -> str:
-        return next(name for name, each in self.model.named_modules() if each is module)
+        return next(str(name) for name, each in self.model.named_modules() if each is module)
 
     def run(self) -> Run:
         with record() as run:
@@ -287,7 +287,7 @@ class Training:
             elif now is not None and now.what == "loss-sqrt":
                 loss = loss + (-out.float().abs() - 1.0).sqrt().mean()  # loss-sqrt
         self.spot.armed = ""
-        self.scaler.scale(loss).backward()
+        torch.autograd.backward(self.scaler.scale(loss))
         if now is not None and now.kind == "state":
             self.spoil_state(now)
         for group in self.optimizer.param_groups:
@@ -349,7 +349,7 @@ def judged(training: Training, run: Run) -> Verdict:
         return Verdict(False, False, False, None if line is None else False, repr(run.failure or ""))
     first = min(found, key=lambda finding: int(finding.names.get("step", "0")))
     names = first.names
-    told = names.get("module", "")
+    told = names.get("where", "")
     if training.module is None:
         module = "outside" in told
     elif place.kind == "rate":
@@ -382,7 +382,7 @@ def cost(pairs: int = 24, milliseconds: float = 20.0) -> Iterator[str]:
                 optimizer.zero_grad()  # noqa: B023 - called before the next turn
                 with torch.autocast("cpu", dtype=torch.bfloat16):
                     loss = functional.cross_entropy(model(x), y)  # noqa: B023
-                scaler.scale(loss).backward()  # noqa: B023
+                torch.autograd.backward(scaler.scale(loss))  # noqa: B023
                 scaler.step(optimizer)  # noqa: B023
                 scaler.update()  # noqa: B023
 

@@ -224,9 +224,9 @@ OPTIMIZER_LOAD = Kind("optimizer-load", "entry holds_scaler scope_scalers source
 # An optimizer whose learning rate moves. Of a run: skipped, as the step before was; idle: there was none.
 SCHEDULER_STEP = Kind("scheduler-step", "idle skipped", says="the learning rate moves on", turns=True)
 GRAD_INVALID = Kind("grad-invalid")  # an optimizer: values that are not finite came into its gradients after unscale_
-# A loss, a gradient, a parameter or a statistic of a run that is not finite; how: what it comes from, step: in which
-# one, from 0, witness: (place, words) of what led to it.
-NOT_FINITE = Kind("not-finite", "how step witness")
+# A loss, a gradient, a parameter or a statistic of a run that is not finite; how: what it comes from,
+# witness: (place, words) of what led to it.
+NOT_FINITE = Kind("not-finite", "how witness")
 # Scaled gradients from autograd.grad enter a new loss; outdated: divided by a scale that update() has changed since.
 PENALTY = Kind("penalty", "outdated")
 DEPRECATED = Kind("deprecated", "new old")

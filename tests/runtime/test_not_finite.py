@@ -56,7 +56,7 @@ class Net(nn.Module):
         self.first, self.middle, self.norm = nn.Linear(8, 16), Middle(how, call), nn.BatchNorm1d(16)
         self.dropout, self.head = nn.Dropout(0.2), nn.Linear(16, 1)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         return self.head(self.dropout(self.norm(self.middle(self.first(x)))))
 
 
@@ -76,7 +76,7 @@ def train(
             optimizer.zero_grad()
             with torch.autocast("cpu", dtype=torch.float16 if scaler else torch.bfloat16):
                 loss = model(batch(step)).float().square().mean()
-            scales.scale(loss).backward()
+            torch.autograd.backward(scales.scale(loss))
             before(step, optimizer)
             scales.step(optimizer)
             scales.update()
@@ -128,7 +128,7 @@ def test_a_loss_outside_of_modules() -> None:
             loss = model(torch.randn(4, 8)).square().mean()
             if step == 1:
                 loss = (loss * 0.0).log()  # loss
-            loss.backward()
+            torch.autograd.backward(loss)
             optimizer.step()
     finding = only(run)
     assert finding.line == line_of("loss")
@@ -216,10 +216,10 @@ def test_what_is_played_again_changes_nothing() -> None:
                 optimizer.zero_grad()
                 loss = model(torch.randn(4, 8)).square().mean()
                 if torch.isfinite(loss):
-                    loss.backward()
+                    torch.autograd.backward(loss)
                     optimizer.step()
                 else:
-                    loss.backward()
+                    torch.autograd.backward(loss)
 
         with redirect_stdout(printed):
             if recorded:
@@ -251,7 +251,7 @@ def test_masks_and_skips_are_no_alarms() -> None:
                 q, k, v = model(torch.randn(2, 5, 8)).chunk(3, -1)
                 scores = (q @ k.transpose(-2, -1)).masked_fill(later, float("-inf"))
                 loss = (scores.softmax(-1) @ v).float().square().mean()
-            scaler.scale(loss).backward()
+            torch.autograd.backward(scaler.scale(loss))
             scaler.step(optimizer)
             scaler.update()
     assert run.skipped_total > 3
@@ -269,7 +269,7 @@ def test_a_scale_that_sinks_names_the_cause() -> None:
             optimizer.zero_grad()
             with torch.autocast("cpu", dtype=torch.float16):
                 loss = functional.mse_loss(model(torch.randn(4, 8)).log(), torch.zeros(4, 1))  # sinks
-            scaler.scale(loss).backward()
+            torch.autograd.backward(scaler.scale(loss))
             scaler.step(optimizer)
             scaler.update()
     (finding,) = run.findings
@@ -299,3 +299,33 @@ def test_a_loss_that_only_a_scaler_skips_is_counted_without_a_finding() -> None:
     assert (run.bad_losses, run.first_bad_loss) == (1, 2)
     with pytest.raises(AssertionError, match="first in step 2"):
         run.assert_finite()
+
+
+@pytest.mark.parametrize(
+    ("how", "op", "scaler"),
+    [("divides", "`div`", False), ("divides", "`div`", True), ("root", "`SqrtBackward0`", False)],
+)
+def test_what_a_device_says_one_step_late_is_played_with_the_weights_of_then(
+    how: str, op: str, scaler: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As on a GPU, whose numbers are there when the next step asks for them.
+    listener = "pytest_amp_check.runtime.record.listeners.finite"
+    monkeypatch.setattr(f"{listener}._is_here", lambda tensor: False)
+    monkeypatch.setattr(f"{listener}._is_on_gpu", lambda tensor: True)
+    torch.manual_seed(0)
+    run = train(Net(how, call=3), scaler=scaler)
+    finding = only(run)
+    assert finding.line == line_of(how)
+    assert finding.names["step"] == "3"
+    assert f"{op} in `middle` (Middle)" in finding.message
+    assert run.first_bad_loss == (3 if how == "divides" else 4)
+
+
+def test_a_last_step_of_a_device_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = "pytest_amp_check.runtime.record.listeners.finite"
+    monkeypatch.setattr(f"{listener}._is_here", lambda tensor: False)
+    monkeypatch.setattr(f"{listener}._is_on_gpu", lambda tensor: True)
+    monkeypatch.setattr("pytest_amp_check.runtime.record.late.Reading.is_there", False)
+    torch.manual_seed(0)
+    finding = only(train(Net("divides", call=5)))
+    assert "In step 5, `div` in `middle` (Middle)" in finding.message

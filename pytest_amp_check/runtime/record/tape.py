@@ -71,7 +71,7 @@ class Call:
         self.number = 0
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
-        self.random: torch.Tensor | None = None
+        self.random: tuple[torch.Tensor, torch.Tensor | None] | None = None
         self.attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self.made: list[weakref.ref[torch.Tensor]] = []
         self.uses: set[int] = set()
@@ -99,7 +99,7 @@ class Tape:
         if kwargs:
             call.kwargs = self._coded(kwargs, call.uses, DEEP)
         if isinstance(function, nn.Module):
-            call.random = torch.get_rng_state()
+            call.random = torch.get_rng_state(), _random_of_device()
             call.attributes = self._numbers(function)
         return call
 
@@ -174,6 +174,10 @@ class Tape:
                     kept.append((space, names, len(space)))
             self._counting[module] = kept
         return [(space, {name: space[name] for name in names}) for space, names, _ in kept]
+
+
+def _random_of_device() -> torch.Tensor | None:
+    return torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
 
 
 def tensors_of(value: Any, deep: int = DEEP) -> Iterator[tuple[Path, torch.Tensor]]:

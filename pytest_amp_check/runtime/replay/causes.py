@@ -59,7 +59,7 @@ def _of_origin(evidence: Evidence, origin: Origin) -> Cause:
     alarm = evidence.alarm
     if origin.kind == PARAMETER and origin.value is not None:
         return _of_parameter(evidence, origin.name, origin.value, origin)
-    names = {"step": str(alarm.step), "module": _where(origin), "first": "output"}
+    names = {"step": str(alarm.step), "where": _where(origin), "first": "output"}
     names["values"] = _shown(origin)
     if origin.kind == BUFFER or alarm.what == STATISTICS:
         return _of_statistic(evidence, origin, names)
@@ -89,7 +89,7 @@ def unexplained(evidence: Evidence) -> Cause:
         module, buffer = alarm.buffers[0]
         name = next((name for name, each in evidence.modules.items() if each is module), "")
         where = _called(name, type(module).__name__)
-        names = {"step": str(alarm.step), "module": where, "name": buffer, "since": str(alarm.step)}
+        names = {"step": str(alarm.step), "where": where, "name": buffer, "since": str(alarm.step)}
         names["reason"] = "no op of the step has made it so, other code wrote to it"
         return Cause(STATISTIC, None, names, _ways(evidence.last))
     reason = evidence.failure or "the step, played again, does not show it"
@@ -105,7 +105,7 @@ def _of_parameter(evidence: Evidence, name: str, parameter: torch.Tensor, origin
     owner = name.rpartition(".")[0]
     kind = type(evidence.modules[owner]).__name__ if owner in evidence.modules else ""
     where = _called(owner, kind) if kind else "the model"
-    names = {"step": str(alarm.step), "module": where, "name": name, "since": str(alarm.step), "first": "weight"}
+    names = {"step": str(alarm.step), "where": where, "name": name, "since": str(alarm.step), "first": "weight"}
     names.update(op="the forward", values="", reason="it was changed by other code than the optimizer's step")
     how = WEIGHT
     if alarm.step == 0:
@@ -123,7 +123,7 @@ def _of_statistic(evidence: Evidence, origin: Origin, names: dict[str, str]) -> 
     module, buffer = alarm.buffers[0] if alarm.buffers else (None, origin.name)
     if module is not None:
         name = next((name for name, each in evidence.modules.items() if each is module), "")
-        names["module"] = _called(name, type(module).__name__)
+        names["where"] = _called(name, type(module).__name__)
     names.update(name=buffer, first="state", since=str(alarm.step))
     names["reason"] = "it was so before this step"
     if origin.kind == OP:

@@ -33,15 +33,17 @@ def explain(alarm: Alarm) -> Cause | None:
     try:
         with hidden(), warnings.catch_warnings(), quiet(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")
+            with torch.no_grad():
+                for parameter, kept in alarm.weights:
+                    parameter.data.copy_(kept)
             origin = _origin(alarm, modules, evidence)
+            if origin is not None:
+                return cause_of(evidence, origin)
     except Exception as error:  # noqa: BLE001 - what was called cannot be called so; the finding says what is known
         evidence.failure = f"{type(error).__name__}: {error}"
-        origin = None
     finally:
         before.restore()
-    if origin is None:
-        return None if alarm.what == SKIPPED else unexplained(evidence)
-    return cause_of(evidence, origin)
+    return None if alarm.what == SKIPPED else unexplained(evidence)
 
 
 def _origin(alarm: Alarm, modules: Sequence[nn.Module], evidence: Evidence) -> Origin | None:

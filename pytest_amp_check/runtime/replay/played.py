@@ -32,7 +32,9 @@ class Played:
             for space, numbers in call.attributes:
                 space.update(numbers)
             if call.random is not None:
-                torch.set_rng_state(call.random)
+                torch.set_rng_state(call.random[0])
+                if call.random[1] is not None:
+                    torch.cuda.set_rng_state(call.random[1])
             args, kwargs = self._decoded(call.args), self._decoded(call.kwargs)
             if _changes_input(call, args):
                 # The tensor was changed for good when the program ran this.

@@ -19,42 +19,42 @@ RULE = Rule(
     on={NOT_FINITE: _not_finite},
     faults={
         "not-finite:overflow": Fault(
-            "In step {step}, `{op}` in {module} is the first to give what is not finite, from finite operands "
+            "In step {step}, `{op}` in {where} is the first to give what is not finite, from finite operands "
             "({values}), because {reason}: compute it in float32, or make its operands smaller before it"
         ),
         "not-finite:domain": Fault(
-            "In step {step}, `{op}` in {module} is the first to give what is not finite, from finite operands "
+            "In step {step}, `{op}` in {where} is the first to give what is not finite, from finite operands "
             "({values}), because it is {reason}: keep its operand away from there, by a bound or an epsilon that its "
             "dtype can hold"
         ),
         "not-finite:mask": Fault(
-            "In step {step}, `{op}` in {module} gives NaN ({values}), because {reason}: leave at least one entry of "
+            "In step {step}, `{op}` in {where} gives NaN ({values}), because {reason}: leave at least one entry of "
             "each row unmasked, or fill with the least finite number of the dtype"
         ),
         "not-finite:input": Fault(
-            "In step {step}, the input of {module} is not finite already ({what}): look at this batch and at how it "
+            "In step {step}, the input of {where} is not finite already ({what}): look at this batch and at how it "
             "is prepared"
         ),
         "not-finite:parameter": Fault(
-            "In step {step}, `{name}` of {module} is not finite, since step {since}, before anything else is: {reason}",
+            "In step {step}, `{name}` of {where} is not finite, since step {since}, before anything else is: {reason}",
             follows="AMP2",
         ),
         "not-finite:state": Fault(
-            "The optimizer's step {since} spoils `{name}` of {module}, because {reason}: keep parameters and the "
+            "The optimizer's step {since} spoils `{name}` of {where}, because {reason}: keep parameters and the "
             "optimizer's state in float32, and look at what was loaded into that",
             follows="AMP2",
         ),
         "not-finite:rate": Fault(
-            "In step {step}, `{op}` in {module} is the first to give what is not finite, because {reason} after step "
+            "In step {step}, `{op}` in {where} is the first to give what is not finite, because {reason} after step "
             "{since}: lower the learning rate, warm it up, or clip the gradients",
             follows="AMP2",
         ),
         "not-finite:statistic": Fault(
-            "In step {step}, `{name}` of {module} becomes NaN or infinite, and evaluation will use it ({reason}): keep "
+            "In step {step}, `{name}` of {where} becomes NaN or infinite, and evaluation will use it ({reason}): keep "
             "the inputs of this module finite, and its batches larger than one"
         ),
         "not-finite:gradient": Fault(
-            "In step {step} the loss is finite, and the gradient of `{op}` in {module} is the first that is not "
+            "In step {step} the loss is finite, and the gradient of `{op}` in {where} is the first that is not "
             "({values}): {reason}"
         ),
         "not-finite:unexplained": Fault(

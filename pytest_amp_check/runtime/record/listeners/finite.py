@@ -17,7 +17,9 @@ from ....protocol.events import Event, Site
 from ..active import THREAD
 from ..forwards import _compiled
 from ..graph import tensors, values
+from ..late import KeptWeights, Reading, Weights
 from ..loose_ops import LooseOps
+from ..readings import Number
 from ..recording import Recording
 from ..sums import can_follow
 from ..tape import Call, Slot, Tape, user_frame
@@ -47,6 +49,8 @@ class Pass(NamedTuple):
     scale: float
     value: float | None
     scaled: bool
+    #: The scale, where it lies on a device.
+    number: Number | None = None
 
 
 class Alarm(NamedTuple):
@@ -59,7 +63,19 @@ class Alarm(NamedTuple):
     params: Sequence[torch.Tensor]
     optimizers: Sequence[torch.optim.Optimizer]
     buffers: Sequence[tuple[nn.Module, str]]
+    #: Parameters that have changed since then, with what they were.
+    weights: Weights
     place: Callable[[Sequence[tuple[CodeType, int]]], Site]
+
+
+class Late(NamedTuple):
+    """A backward pass of a device that has yet to say whether it was finite."""
+
+    reading: Reading
+    backward: Pass
+    calls: dict[int, Call]
+    step: int
+    fed: list[weakref.ref[torch.optim.Optimizer]]
 
 
 class Cause(NamedTuple):
@@ -103,6 +119,10 @@ class Finite(Listener):
             weakref.WeakKeyDictionary()
         )
         self._told: set[tuple[int, str]] = set()
+        #: Passes of a device, the oldest first, the loss of the one that runs, and the weights before the latest steps.
+        self._late: list[Late] = []
+        self._root: torch.Tensor | None = None
+        self._kept = KeptWeights()
 
     @property
     def watches(self) -> bool:
@@ -167,9 +187,10 @@ class Finite(Listener):
     def backward_begins(self, outputs: Any, site: Site) -> None:
         """Called by the listener of backward passes, as those below are by others."""
         self._ops.end()
-        self._running = None
+        self._running = self._root = None
         if not self._watches:
             return
+        self._read_late(before=None)
         self._tape.prune()
         self._tape.passes += 1
         roots = tensors(outputs)
@@ -178,19 +199,25 @@ class Finite(Listener):
         # On a GPU this number would have to be waited for.
         on_cpu = _is_here(roots[0])
         value = float(roots[0].detach().sum()) if on_cpu else None
+        if value is None and _is_on_gpu(roots[0]):
+            self._root = roots[0].detach()
         self._running = Pass(tuple(self._tape.slot(root) for root in roots), site, 1.0, value, False)
 
     def backward_ended(self, running: BackwardPass, fed: Sequence[torch.optim.Optimizer]) -> None:
         last, self._running = self._running, None
         self._last = last
-        if last is None or last.value is None:
-            self._tape.clear()
-            return
         scaled = running.event.subject is not None
+        if last is None or last.value is None:
+            if last is not None and self._root is not None:
+                self._send(last._replace(scaled=scaled), running, fed)
+            else:
+                self._tape.clear()
+            self._root = None
+            return
         if scaled:
             self._last = last._replace(scale=running.scale.value, scaled=True)
         if not math.isfinite(last.value):
-            self._saw_bad_loss()
+            self._saw_bad_loss(self.recording.steps.total)
             self._alarm(LOSS, fed)
             # The same forward has spoilt them.
             self._told.update((id(module), name) for module, name in self._bad_statistics())
@@ -201,10 +228,45 @@ class Finite(Listener):
         if not scaled:
             self._tape.prune()
 
-    def _saw_bad_loss(self) -> None:
+    def _send(self, last: Pass, running: BackwardPass, fed: Sequence[torch.optim.Optimizer]) -> None:
+        """Ask a device whether loss and gradients are finite."""
+        assert self._root is not None
+        totals = [self._root.float().sum()]
+        looked = [] if last.scaled else _looked([p._grad for p in _params(fed)])
+        if looked and all(_is_on_gpu(gradient) for gradient in looked):
+            norms = torch._foreach_norm([gradient.detach() for gradient in looked])
+            totals.append(torch.stack([norm.float() for norm in norms]).sum())
+        last = last._replace(number=running.scale)
+        calls, step = dict(self._tape.calls), self.recording.steps.total
+        self._late.append(Late(Reading(torch.stack(totals)), last, calls, step, [weakref.ref(each) for each in fed]))
+
+    def _read_late(self, before: int | None) -> None:
+        """Read what is there, and wait for what is about steps before one."""
+        while self._late and self._watches:
+            late = self._late[0]
+            if not late.reading.is_there and (before is None or late.step >= before):
+                return
+            del self._late[0]
+            value, *norms = late.reading.read()
+            if not math.isfinite(value):
+                what = LOSS
+                self._saw_bad_loss(late.step)
+            elif norms and not math.isfinite(norms[0]):
+                what = GRADIENTS
+            else:
+                continue
+            scale = late.backward.number.value if late.backward.scaled and late.backward.number is not None else 1.0
+            last, calls = self._last, self._tape.calls
+            self._last = late.backward._replace(value=value, scale=scale)
+            self._tape.calls = late.calls
+            fed = [optimizer for reference in late.fed if (optimizer := reference()) is not None]
+            self._alarm(what, fed, at=late.step)
+            self._last, self._tape.calls = last, calls
+
+    def _saw_bad_loss(self, step: int) -> None:
         self.bad_losses += 1
         if self.first_bad_loss is None:
-            self.first_bad_loss = self.recording.steps.total
+            self.first_bad_loss = step
 
     def _look_at_statistics(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         bad = self._bad_statistics()
@@ -229,16 +291,23 @@ class Finite(Listener):
 
     # Steps.
 
-    def step_begins(self) -> None:
+    def step_begins(self, optimizer: torch.optim.Optimizer) -> None:
         self._ops.end()
+        if self._late:
+            # What is kept for the step before gives way to what is kept for this one.
+            total = self.recording.steps.total
+            self._read_late(before=total)
+            if self._late:
+                self._kept.keep(optimizer, total)
 
     def skipped(self, tracked: TrackedOptimizer, holder: TrackedScaler, optimizer: torch.optim.Optimizer) -> None:
         """A scaler has made a step, or skipped it because of its loss scale, or because of a gradient that is bad."""
-        if not tracked.skipped:
-            self._stepped = True
+        if self._waiting and not tracked.skipped:
             self._tell()
         if self._last is None or self._last.value is None or not self._watches:
             return
+        if not tracked.skipped:
+            self._stepped = True
         scaler = holder.scaler()
         if scaler is not None and tracked.skipped and math.isfinite(self._last.value):
             tracker = scaler._growth_tracker
@@ -269,14 +338,17 @@ class Finite(Listener):
                 self._tell()
         self._tape.clear()
         self._statistics.clear()
+        self._late.clear()
+        self._kept.forget()
 
     def _look_at_the_end(self) -> None:
+        self._read_late(before=self.recording.steps.total + 1)
         if not self._watches:
             return
         optimizers = [
             held for tracked in self.registry.optimizers.values() if (held := tracked.optimizer()) is not None
         ]
-        here = [p.detach() for p in _params(optimizers) if _is_here(p)]
+        here = [p.detach() for p in _params(optimizers) if _is_here(p) or _is_on_gpu(p)]
         if not self._found and self.recording.steps.total and _not_finite(here):
             self._alarm(PARAMETERS, optimizers)
         self._look_at_statistics(optimizers)
@@ -286,13 +358,18 @@ class Finite(Listener):
         what: str,
         optimizers: Sequence[torch.optim.Optimizer],
         buffers: Sequence[tuple[nn.Module, str]] = (),
+        *,
+        at: int | None = None,
     ) -> None:
         assert self.explain is not None
         total = self.recording.steps.total
         # What is seen when a step has ended belongs to that step.
-        step = total - 1 if what in (PARAMETERS, SKIPPED) and total else total
+        step = at if at is not None else total - 1 if what in (PARAMETERS, SKIPPED) and total else total
         chain = self.sites.chain
-        alarm = Alarm(what, step, self._tape.calls, self._last, _params(optimizers), optimizers, buffers, chain)
+        weights = [] if at is None else self._kept.before(at)
+        alarm = Alarm(
+            what, step, self._tape.calls, self._last, _params(optimizers), optimizers, buffers, weights, chain
+        )
         cause = self.explain(alarm)
         scaled = self._last is not None and self._last.scaled and what in (LOSS, SKIPPED)
         if cause is None or (scaled and what == LOSS and not self._is_told(cause)):
@@ -309,7 +386,7 @@ class Finite(Listener):
             site = next((self.sites.chain([call.place]) for call in self._tape.calls.values() if call.place), None)
         if site is None:
             site = Site("<unknown>", 1)
-        facts = {"how": cause.how, "step": step, "witness": cause.witness}
+        facts = {"how": cause.how, "witness": cause.witness}
         event = Event(e.NOT_FINITE, site, None, None, facts, dict(cause.names))
         if scaled:
             self._waiting.append(event)
@@ -347,6 +424,10 @@ def _is_here(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and tensor.untyped_storage().device.type == "cpu"
 
 
+def _is_on_gpu(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and tensor.untyped_storage().device.type == "cuda"
+
+
 def _is_finite(tensor: torch.Tensor) -> bool:
     return bool(torch.isfinite(values(tensor.detach())).all())
 
@@ -357,6 +438,10 @@ def _spoilt(gradients: Sequence[torch.Tensor | None]) -> bool:
     A value of a layer's output that is not finite spoils a row of the gradient of its weight, and one of its input a
     column: 0 times NaN is NaN.
     """
+    return _not_finite(_looked(gradients))
+
+
+def _looked(gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
     looked: list[torch.Tensor] = []
     for gradient in gradients:
         if gradient is None:
@@ -365,7 +450,7 @@ def _spoilt(gradients: Sequence[torch.Tensor | None]) -> bool:
             looked.append(gradient)
         else:
             looked += [gradient[0], gradient.flatten(1)[:, 0] if gradient.is_contiguous() else gradient[..., 0]]
-    return _not_finite(looked)
+    return looked
 
 
 def _not_finite(some: Sequence[torch.Tensor | None]) -> bool:

@@ -56,7 +56,7 @@ class Optimizers(Listener):
 
     @listens
     def before_step(self, optimizer: Any) -> None:
-        self._finite.step_begins()
+        self._finite.step_begins(optimizer)
         tracked = self.registry.optimizer(optimizer)
         site = self.sites.here()
         if not self.recording.backwards:

@@ -67,7 +67,7 @@ class Scalers(Listener):
         if not scaler.is_enabled():
             self._optimizers.stepped_by_disabled_scaler = SourceText(self.sites.here(), "argument", "optimizer")
             return
-        self._finite.step_begins()
+        self._finite.step_begins(optimizer)
         tracked, holder = self.registry.optimizer(optimizer), self.registry.scaler(scaler)
         self._gradients.look(tracked)
         site = self.sites.here()
