@@ -143,6 +143,8 @@ class Opt(NamedTuple):
 
 def joined(one: Opt, other: Opt) -> Opt:
     """What is true in two states; nothing is known of what differs between them."""
+    if one == other:
+        return one
     return Opt._make(x if x == y else unknown for x, y, unknown in zip(one, other, Opt(), strict=True))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from . import automaton as a
 from . import events as e
 from .effects import apply
-from .events import Event, Graph, Kind, Node, Program, Site, Test
+from .events import Event, Graph, Kind, Node, Program, Test
 from .finding import Finding, Step, merge
 from .judge import Blame, Here, Judge, Region, State
 from .report import describe, judge_event, make_finding, of_framework, place, whole
@@ -20,10 +20,11 @@ from .rules import LABELS
 
 __all__ = ["check", "judge_event", "merge"]
 
-#: Pairs of (node, state) after which a graph is explored again with less remembered; what has more nodes is given up.
+#: Pairs of (node, state) after which a graph is explored again with less remembered. Where nothing is, and states are
+#: joined, there is no limit: what is met at a node can only lose what it tells.
 LIMIT = 40_000
-#: How many tests are remembered where all of them are too many, and whether states are joined: the first that fits.
-WIDER = ((8, False), (8, True), (4, True), (2, True), (0, True))
+#: How many tests are remembered where all of them are too many, and states are joined: the first that fits.
+WIDER = (8, 4, 2, 0)
 #: States of a place from which on they are joined.
 JOINED = 4
 
@@ -49,21 +50,14 @@ def check(program: Program, select: frozenset[str] | None = None) -> list[Findin
 
 
 def _in_graphs(program: Program) -> Iterator[Found]:
-    """What each function does wrong, and each of its events by itself; at the end, the functions given up on."""
-    gave_up: list[tuple[Site, tuple[str, int]]] = []
+    """What each function does wrong, and each of its events by itself."""
     for graph in program.graphs:
-        events = [node.event for node in graph.nodes if node.event is not None]
-        judge = _Judge(graph, program)
-        for finding in judge.findings():
+        for finding in _Judge(graph, program).findings():
             yield finding, graph.entry
-        if judge.gave_up and events:
-            gave_up.append((events[0].site, graph.entry))
-        for event in events:
-            for finding in judge_event(event, program):
-                yield finding, graph.entry
-    for site, entry in gave_up:
-        values = {"function": site.function} if site.function not in ("", "<module>") else {}
-        yield make_finding("source:too-many-paths", site, [], values, ()), entry
+        for node in graph.nodes:
+            if node.event is not None:
+                for finding in judge_event(node.event, program):
+                    yield finding, graph.entry
 
 
 def _in_whole(program: Program) -> Iterator[Found]:
@@ -92,11 +86,12 @@ def _exclude(some: set[tuple[int, bool]], others: set[tuple[int, bool]]) -> bool
 class _Cores:
     """What states hold besides tests, by number: numbers are compared, and found again, much faster."""
 
-    __slots__ = ("_numbers", "moved", "of", "past")
+    __slots__ = ("_common", "_numbers", "moved", "of", "past")
 
     def __init__(self, start: Core) -> None:
         self.of = [start]
         self._numbers = {start: 0}
+        self._common: dict[tuple[int, int], int] = {}
         #: What becomes of one where a test comes out as true or false.
         self.past: dict[tuple[int, int, bool], int] = {}
         #: What becomes of one at an event, with the tests that the event may ask and their truth.
@@ -111,12 +106,15 @@ class _Cores:
 
     def joined(self, one: int, other: int) -> int:
         """What two of them have in common; of what differs nothing is known."""
-        regions, opts, used, renewed, stale = self.of[one]
-        _, others, also_used, also_renewed, also_stale = self.of[other]
-        opts = tuple(a.joined(mine, theirs) for mine, theirs in zip(opts, others, strict=True))
-        return self.number(
-            (regions, opts, used & also_used, renewed & also_renewed, stale if stale == also_stale else -1)
-        )
+        common = self._common.get((one, other))
+        if common is None:
+            regions, opts, used, renewed, stale = self.of[one]
+            _, others, also_used, also_renewed, also_stale = self.of[other]
+            opts = tuple(a.joined(mine, theirs) for mine, theirs in zip(opts, others, strict=True))
+            common = self._common[one, other] = self.number(
+                (regions, opts, used & also_used, renewed & also_renewed, stale if stale == also_stale else -1)
+            )
+        return common
 
 
 class _Judge(Judge):
@@ -133,7 +131,8 @@ class _Judge(Judge):
         self.committed: dict[tuple[str, int, int], int] = {}
         #: Of these, those that something excuses which cannot be seen.
         self.doubtful: set[tuple[str, int, int]] = set()
-        self.visits: dict[int, int] = {}
+        #: In how many states each node was met.
+        self.visits: list[int] = []
         #: Whether an event has looked back along its path, or has come upon a fault: it may do else on another path.
         self.traced = False
         self._survey()
@@ -344,22 +343,27 @@ class _Judge(Judge):
                 yield finding
 
     def _widen(self) -> None:
-        """Explore again with few tests remembered, so that ways are gone that cannot be.
+        """Explore again with few tests remembered and states joined, so that ways are gone that cannot be.
 
-        Where a test is left out that tells ways apart, only what happens in whatever way is found.
+        Then only what happens in whatever way is found.
         """
         tests = self._most_telling()
-        for size, joining in WIDER:
+        for size in WIDER:
             self.live = self._live_tests(e.SELDOM, sum(1 << key for key in tests[:size]))
-            self._explore(joining=joining)
+            self._explore(joining=True, bounded=size > 0)
             if not self.gave_up:
                 break
-        if joining or size < len(tests):
-            self.faults = {key: found for key, found in self.faults.items() if self._always(found[1])}
+        self.faults = {key: found for key, found in self.faults.items() if self._always(found[1])}
 
     def _always(self, blame: Blame) -> bool:
-        """Whether a fault is committed in every state in which the event is met that settles it."""
-        return self.committed[blame] >= self.visits.get(blame.settled, 1)
+        """Whether a fault is committed in every state in which the event is met that settles it.
+
+        A step is blamed alone for what only an update can mend: of a scaler that has none, no way does.
+        """
+        event = self.event(blame.blamed)
+        if LABELS[blame.label][1].blame == (e.SCALER_STEP,) and event is not None and event.subject not in self.updated:
+            return True
+        return self.committed[blame] >= max(1, self.visits[blame.settled])
 
     def _most_telling(self) -> list[int]:
         """The tests that more than one place asks, in the order in which they tell paths apart.
@@ -400,9 +404,9 @@ class _Judge(Judge):
             or (fault.needs_update and event is not None and event.subject not in self.updated)
         )
 
-    def _explore(self, *, joining: bool = False) -> None:
+    def _explore(self, *, joining: bool = False, bounded: bool = True) -> None:
         self.gave_up = False
-        self.trail, self.faults, self.committed, self.doubtful, self.visits = {}, {}, {}, set(), {}
+        self.trail, self.faults, self.committed, self.doubtful = {}, {}, {}, set()
         self.accumulates.clear()
         met: dict[tuple[int, ...], list[int]] = {}
         cores = _Cores(((), tuple(a.Opt() for _ in self.opts), 0, 0, -1))
@@ -412,24 +416,20 @@ class _Judge(Judge):
         nodes, ways, live = self.graph.nodes, self._short_ways(), self.live
         moving = self.windows.keys() | self.flags.keys()
         deciding = self._deciding()
+        trail, visits = self.trail, [0] * len(nodes)
+        self.visits = visits
         while work:
-            if len(self.trail) > LIMIT:
+            if bounded and len(trail) > LIMIT:
                 self.gave_up = True
                 return
             here = work.popleft()
             index, known, truth, core = here
             node = nodes[index]
             if node.event is not None:
-                self.visits[index] = self.visits.get(index, 0) + 1
+                visits[index] += 1
                 asked = (index, core, known & deciding, truth & deciding)
                 moved = cores.moved.get(asked)
-                if moved is None:
-                    self.traced = False
-                    after = apply(self, index, node.event, State(known, truth, *cores.of[core]), here)
-                    moved = core if after[2:] == cores.of[core] else cores.number(after[2:])
-                    if not self.traced:
-                        cores.moved[asked] = moved
-                core = moved
+                core = moved if moved is not None else self._moved(cores, asked, node.event, here)
             if node.forgets:
                 known &= ~node.forgets
                 truth &= ~node.forgets
@@ -439,16 +439,32 @@ class _Judge(Judge):
                 if key < 0:
                     place = (target, known & keep, truth & keep, core)
                 else:
-                    answers = self._assume(known, truth, key, answer)
-                    if answers is None:
+                    bit = 1 << key
+                    if not known & bit:
+                        answers = self._assume(known, truth, key, answer)
+                        if answers is None:
+                            continue
+                    elif bool(truth & bit) is answer:
+                        answers = known, truth
+                    else:
                         continue
                     onward = core if key not in moving else self._past(cores, core, key, answer)
                     place = (target, answers[0] & keep, answers[1] & keep, onward)
-                if joining and place not in self.trail:
+                if joining and place not in trail:
                     place = self._joined(cores, met.setdefault(place[:3], []), place)
-                if place not in self.trail:
-                    self.trail[place] = here
+                if place not in trail:
+                    trail[place] = here
                     work.append(place)
+
+    def _moved(self, cores: _Cores, asked: tuple[int, int, int, int], event: Event, here: Here) -> int:
+        """What an event makes of a state, worked out once for all ways that lead there, where it asks for no more."""
+        index, known, truth, core = here
+        self.traced = False
+        after = apply(self, index, event, State(known, truth, *cores.of[core]), here)
+        moved = core if after[2:] == cores.of[core] else cores.number(after[2:])
+        if not self.traced:
+            cores.moved[asked] = moved
+        return moved
 
     def _joined(self, cores: _Cores, met: list[int], place: Here) -> Here:
         """A place, or where it has been met in many states, that of what they have in common."""
@@ -484,10 +500,8 @@ class _Judge(Judge):
         return [[(end(target), key, truth) for target, key, truth in node.ways] for node in nodes]
 
     def _assume(self, known: int, truth: int, key: int, answer: bool) -> tuple[int, int] | None:
-        """The tests that are known after one came out as ``answer``, and their truth; None if it did not before."""
+        """The tests that are known after one came out that was not, and their truth; None if one of these denies it."""
         bit = 1 << key
-        if known & bit:
-            return (known, truth) if bool(truth & bit) is answer else None
         known |= bit
         if answer:
             truth |= bit
@@ -544,7 +558,7 @@ class _Judge(Judge):
         path = self.witness(label, here, blame.blamed, blame.settled)
         partner = settled if settled is not blamed else next((x for x in reversed(path) if x is not blamed), blamed)
         site = place(blamed.site, partner.site if partner is not None else blamed.site, reads=fault.reads)
-        certain = self.committed[label, blame.blamed, blame.settled] >= self.visits.get(blame.settled, 1)
+        certain = self.committed[label, blame.blamed, blame.settled] >= max(1, self.visits[blame.settled])
         if fault.next_turn:
             # The first turn of a loop cannot commit these; what else may spare them is a test around the two events.
             certain = not any(key not in self.windows for x in involved for key, _ in x.guards)

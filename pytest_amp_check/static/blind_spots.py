@@ -12,6 +12,7 @@ from ..protocol.report import make_finding
 from ..protocol.words import Words, chain
 from .interpreter.passed import Span, span_of
 from .project.module import Module
+from .project.relevance import may_train
 
 NOT_REACHED, NOT_KNOWN = "call:not-reached", "call:not-known"
 #: Methods of a scaler.
@@ -27,9 +28,13 @@ class Spot(NamedTuple):
 
 
 def census(module: Module) -> list[Spot]:
-    """The calls of the protocol in a file, by the words of the code alone."""
+    """The calls of the protocol in a file, by the words of the code alone.
+
+    What a file saves that does no part of a training is no checkpoint of one.
+    """
     functions = {id(node): name for name, node in _functions(module)}
-    return list(_spots(module, module.tree, "<module>", functions))
+    spots = _spots(module, module.tree, "<module>", functions)
+    return [spot for spot in spots if not spot.writes or may_train(module)]
 
 
 def _functions(module: Module) -> Iterator[tuple[str, ast.AST]]:

@@ -32,6 +32,39 @@ def train(model, loader, criterion, args):
         scaler.update()
         schedule.step()
 """
+WRONG["a generator with a loop that makes an iterator in its first turn"] = """\
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+def steps(model, loader, optimizer, scaler):
+    iterator = None
+    while True:
+        if iterator is None:
+            iterator = iter(loader)
+        x, y = next(iterator)
+        with torch.autocast("cuda"):
+            loss = model(x, y)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        yield loss
+        clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        scaler.step(optimizer)
+        scaler.update()
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    for _ in range(3):
+        optimizer.zero_grad()
+        optimizer.zero_grad()
+        optimizer.zero_grad()
+        optimizer.zero_grad()
+        optimizer.zero_grad()
+        optimizer.zero_grad()
+        optimizer.zero_grad()
+        optimizer.zero_grad()
+    for loss in steps(model, loader, optimizer, scaler):
+        print(loss)
+"""
 WRONG["a parameter that is cleared nowhere"] = """\
 import torch
 

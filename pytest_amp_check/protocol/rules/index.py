@@ -480,7 +480,7 @@ INDEX: tuple[Listing, ...] = (
         (),
         (),
         (),
-        ("source:unreadable", "source:too-long", "source:too-many-paths"),
+        ("source:unreadable", "source:too-long"),
     ),
     (
         ("AMP904", "unjudged-call", "migration", "info", "static", False, ""),

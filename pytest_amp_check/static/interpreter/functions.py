@@ -149,13 +149,16 @@ def _resume(at: Interpreter, generator: Generator, node: ast.AST) -> Value:
     """Run a generator until it yields: from its beginning, or from wherever it waits; gives what it yields."""
     if not generator.yields:
         return _given(at, generator.gives, node)
-    start, tests = at.state.cur, generator.yields
+    start, tests, draft = at.state.cur, generator.yields, at.draft
     given: list[Value] = []
     ways: list[int | None] = []
 
     def yielded(value: Value) -> None:
         number = len(given)
         given.append(value)
+        if at.draft is not draft:
+            # Where a turn of a loop is only tried, nothing waits.
+            return
         _answer(at, [(test, at_it == number) for at_it, test in enumerate(tests)], forgotten=True)
         ways.append(at.state.cur)
         at.state.cur = start

@@ -5,9 +5,11 @@ A function is judged by the names in it, and by those in the functions that it n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from ...protocol.frameworks import FRAMEWORKS
+from ..sources.patterns import Code
 from .module import COUNTING, LARGE_NUMBER, SMALL_NUMBER, Function, Module
 
 #: Identifiers that make a function worth following from a caller: whoever uses none of them, and names nobody who does,
@@ -39,7 +41,11 @@ ENGINES = frozenset(
 BANNED = frozenset({"binary_cross_entropy", "BCELoss"})
 
 #: Identifiers one of which a file has that leaves the training to another one.
-TRAINS_ELSEWHERE = frozenset({"state_dict", "clip_grad_norm_", "clip_grad_value_", "training_step"})
+TRAINS_ELSEWHERE = frozenset({"clip_grad_norm_", "clip_grad_value_", "training_step"})
+#: What a file speaks of that writes or reads the state of an optimizer or a scaler, and not that of models alone.
+_STATE_OF_TRAINING = re.compile(
+    rb"optim(?!iz(?:ed|ation|e)\b)|\bopt(?!ion)|_opt\b|scaler|trainer|learner", re.IGNORECASE
+)
 
 #: Functions and methods that clip gradients.
 CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_"})
@@ -94,7 +100,16 @@ def _may_fault(bits: int) -> bool:
 
 def may_train(module: Module) -> bool:
     """Whether a file may train, by itself or by what it imports."""
-    return _trains(module) or bool(module.identifiers & TRAINS_ELSEWHERE)
+    return _trains(module) or _leaves_training(module)
+
+
+def _leaves_training(module: Module) -> bool:
+    """Whether a file does a part of a training the rest of which may be in others."""
+    if not module.identifiers.isdisjoint(TRAINS_ELSEWHERE):
+        return True
+    if "state_dict" not in module.identifiers:
+        return False
+    return _STATE_OF_TRAINING.search(Code(module.text.encode("utf-8", "replace")).bare.data) is not None
 
 
 def _trains(module: Module) -> bool:
@@ -109,7 +124,7 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     """
     if _is_of_another_framework(module):
         return
-    trains = module.trains = _trains(module) or bool(foreign and module.identifiers & TRAINS_ELSEWHERE)
+    trains = module.trains = _trains(module) or (bool(foreign) and _leaves_training(module))
     bits = _bits(module, foreign)
     small = SMALL_NUMBER in module.identifiers
     module.fragile = small or not SPOILT.isdisjoint(module.identifiers)

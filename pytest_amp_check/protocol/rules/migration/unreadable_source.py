@@ -18,11 +18,6 @@ RULE = Rule(
             "This file takes too long to follow, and `{function}` and what comes after it was not read: split the file",
             WARNING,
         ),
-        "source:too-many-paths": Fault(
-            "`{function}` has too many paths through it to be judged, so some of its mistakes may go unseen: "
-            "split it into functions",
-            WARNING,
-        ),
     },
     why="""\
 Silence must mean that the code was read and is clean. A file that does not parse, has bytes that are not text, or is
@@ -51,6 +46,7 @@ scaler = torch.amp.GradScaler("cpu")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 """,
     fix="Repair the syntax, run the check with the Python version the file is written for, or list the file under"
-    " `exclude` in `[tool.amp-check]`.",
+    " `exclude` in `[tool.amp-check]`. Of a file that takes too long to follow, move what trains into one of"
+    " its own: `amp-check check --show-blind-spots` lists what was not judged.",
     sources=("Python documentation: the ast module, docs.python.org/3/library/ast.html",),
 )
