@@ -95,7 +95,9 @@ class Run:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything that is known, as plain data."""
+        headroom = {} if self.numerics is None else {"headroom": self.numerics.headroom.as_dict()}
         return {
+            **headroom,
             "title": self.title,
             "torch": torch.__version__,
             "device": _device(),

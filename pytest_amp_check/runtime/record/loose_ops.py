@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._device import DeviceContext
 
+from .function_modes import lift, lower
 from .tape import user_frame
 
 #: Ops that are seen between two calls of modules or backward passes, which bounds what seeing them costs.
@@ -18,16 +18,13 @@ MOST = 64
 #: Attributes of a tensor that are ops.
 VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
-_STACK: Any = torch.overrides
-
 Seen = Callable[[Any, tuple[Any, ...], dict[str, Any], FrameType | None], Callable[[Any], None] | None]
 
 
 class LooseOps(TorchFunctionMode):
     """Tells of the ops while it stands on torch's stack of modes.
 
-    It stands below the modes of the program, or a region that ends would take it for its own; only the mode of a
-    default device stands below it, where torch expects that.
+    Nothing is seen while a module runs, or a backward pass.
     """
 
     def __init__(self, seen: Seen) -> None:
@@ -65,19 +62,10 @@ class LooseOps(TorchFunctionMode):
         """Tell of ops from now on, in this thread."""
         self._left = MOST
         if not self._inside:
-            modes = self._others()
-            lowest = 1 if modes and isinstance(modes[0], DeviceContext) else 0
-            for mode in (*modes[:lowest], self, *modes[lowest:]):
-                _STACK._push_mode(mode)
+            lift(self)
 
     def end(self) -> None:
         """Tell of no more. From within an op, it stays on the stack until it is told to end once more."""
         self._left = 0
         if not self._inside:
-            for mode in self._others():
-                _STACK._push_mode(mode)
-
-    def _others(self) -> list[Any]:
-        """All other modes of the stack, which is empty then, the lowest first."""
-        modes = [_STACK._pop_mode() for _ in range(_STACK._len_torch_function_stack())]
-        return [mode for mode in reversed(modes) if mode is not self]
+            lower(self)

@@ -15,7 +15,7 @@ from torch import nn
 from ....protocol import events as e
 from ....protocol.events import Event, Site
 from ..active import THREAD
-from ..forwards import _compiled
+from ..forwards import compiled
 from ..graph import tensors, values
 from ..late import KeptWeights, Reading, Weights
 from ..loose_ops import LooseOps
@@ -102,7 +102,7 @@ class Finite(Listener):
         self.explain: Explain | None = None
         self._tape = Tape()
         self._ops = LooseOps(self._op_begins)
-        self._compiled = _compiled()
+        self._compiled = compiled()
         self._running: Pass | None = None
         self._last: Pass | None = None
         self._found = 0
@@ -160,7 +160,7 @@ class Finite(Listener):
 
     def _watch_ops(self) -> None:
         """See ops outside of modules, unless code is compiled, which would have to be done anew."""
-        if _compiled() == self._compiled:
+        if compiled() == self._compiled:
             self._ops.begin()
 
     def _op_begins(
