@@ -237,9 +237,9 @@ def places(seed: int) -> list[Place]:
         draw.shuffle(names)
         for number in range(count):
             what = KINDS[kind][number % len(KINDS[kind])]
-            scaler = kind in ("op", "loss", "dtype", "mask", "input") and draw.random() < 0.5
-            # A gradient that a scaler skips is looked into once the scale is found, and a large number in float32 is
-            # what a scaler is there for.
+            scaler = kind in ("op", "loss", "dtype", "mask") and draw.random() < 0.5
+            # A large number in float32 and a broken batch are what a scaler is there for: it skips them, and all that
+            # is said of them is that the loss was not finite.
             chosen.append(Place(names[turn % len(names)], kind, what, scaler and what not in ("exp", "inf")))
             turn += 1
     return chosen

@@ -61,10 +61,11 @@ class Call:
     the plain values that a module's own code may count with, as they were.
     """
 
-    __slots__ = ("args", "attributes", "function", "kwargs", "made", "number", "place", "precision", "random", "uses")
+    __slots__ = ("_function", "args", "attributes", "kwargs", "made", "number", "place", "precision", "random", "uses")
 
     def __init__(self, function: Any, place: tuple[CodeType, int] | None, precision: Precision) -> None:
-        self.function = function
+        # A module may be gone before its outputs are.
+        self._function = weakref.ref(function) if isinstance(function, nn.Module) else lambda: function
         self.place = place
         self.precision = precision
         #: Before which backward pass it was made.
@@ -75,6 +76,11 @@ class Call:
         self.attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self.made: list[weakref.ref[torch.Tensor]] = []
         self.uses: set[int] = set()
+
+    @property
+    def function(self) -> Any:
+        """What was called; None for a module that is gone."""
+        return self._function()
 
 
 class Tape:

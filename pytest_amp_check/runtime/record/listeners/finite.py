@@ -6,11 +6,13 @@ import math
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ....protocol import events as e
 from ....protocol.events import Event, Site
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 #: Findings of one recording: what comes later is mostly a consequence.
 MOST = 4
+#: Losses that a scaler skipped, each for a cause that is not told, after which no more are looked into.
+QUIET = 16
 #: Steps that a scaler has skipped without cause for an alarm, after which only long rows of skips are looked into.
 TRIALS = 4
 #: Elements of a gradient up to which all are looked at.
@@ -106,14 +110,14 @@ class Finite(Listener):
         self._running: Pass | None = None
         self._last: Pass | None = None
         self._found = 0
-        self._trials = 0
+        self._trials = self._quiet = 0
         #: Whether a scaler has made a step: its scale was found.
         self._stepped = False
         #: Steps whose loss was not finite: how many, and the first, counted from 0.
         self.bad_losses = 0
         self.first_bad_loss: int | None = None
         #: What a scaler may still show to be a scale that sinks, which says the same.
-        self._waiting: list[Event] = []
+        self._waiting: list[tuple[Event, bool]] = []
         #: Modules with statistics, by the outermost module that was called.
         self._statistics: weakref.WeakKeyDictionary[nn.Module, list[tuple[weakref.ref[nn.Module], str]]] = (
             weakref.WeakKeyDictionary()
@@ -188,17 +192,18 @@ class Finite(Listener):
         """Called by the listener of backward passes, as those below are by others."""
         self._ops.end()
         self._running = self._root = None
+        roots = [root for root in tensors(outputs) if root.is_floating_point()]
+        if self.explain is None or not roots or not all(can_follow(root) for root in roots):
+            return
+        # On a GPU this number would have to be waited for.
+        value = _total(roots) if all(_is_here(root) for root in roots) else None
         if not self._watches:
+            if value is not None and not math.isfinite(value):
+                self._saw_bad_loss(self.recording.steps.total)
             return
         self._read_late(before=None)
         self._tape.prune()
         self._tape.passes += 1
-        roots = tensors(outputs)
-        if not roots or not can_follow(roots[0]):
-            return
-        # On a GPU this number would have to be waited for.
-        on_cpu = _is_here(roots[0])
-        value = float(roots[0].detach().sum()) if on_cpu else None
         if value is None and _is_on_gpu(roots[0]):
             self._root = roots[0].detach()
         self._running = Pass(tuple(self._tape.slot(root) for root in roots), site, 1.0, value, False)
@@ -320,11 +325,12 @@ class Finite(Listener):
     @property
     def waiting(self) -> Event | None:
         """The latest cause of steps that a scaler has skipped since it last made one."""
-        return self._waiting[-1] if self._waiting else None
+        return self._waiting[-1][0] if self._waiting else None
 
     def _tell(self) -> None:
-        for event in self._waiting:
-            self.recording.chain.add(event)
+        for event, is_told in self._waiting:
+            if is_told:
+                self.recording.chain.add(event)
         self._waiting.clear()
 
     def conclude(self) -> None:
@@ -370,12 +376,17 @@ class Finite(Listener):
         alarm = Alarm(
             what, step, self._tape.calls, self._last, _params(optimizers), optimizers, buffers, weights, chain
         )
-        cause = self.explain(alarm)
         scaled = self._last is not None and self._last.scaled and what in (LOSS, SKIPPED)
-        if cause is None or (scaled and what == LOSS and not self._is_told(cause)):
+        if scaled and self._quiet >= QUIET:
             return
+        cause = self.explain(alarm)
+        if cause is None:
+            return
+        is_told = not scaled or what == SKIPPED or self._is_told(cause)
         follows = self._found > 0
-        self._found += 1
+        # What a scaler is there for is looked into again and again only where it is told.
+        self._found += is_told
+        self._quiet += not is_told
         if cause.how in LASTING:
             self._found = MOST
             if follows:
@@ -389,16 +400,18 @@ class Finite(Listener):
         facts = {"how": cause.how, "witness": cause.witness}
         event = Event(e.NOT_FINITE, site, None, None, facts, dict(cause.names))
         if scaled:
-            self._waiting.append(event)
+            self._waiting.append((event, is_told))
         else:
             self.recording.chain.add(event)
 
     def _is_told(self, cause: Cause) -> bool:
         """Whether a loss that a scaler skips is more than a large number.
 
-        That is NaN, what an op has no value for, or an overflow of low precision.
+        That is NaN, what an op has no value for, or an overflow of low precision. A broken batch is what it skips.
         """
         value = self._last.value if self._last is not None else None
+        if cause.how == "input":
+            return False
         return cause.low or cause.how == "domain" or (value is not None and math.isnan(value))
 
 
@@ -458,9 +471,21 @@ def _not_finite(some: Sequence[torch.Tensor | None]) -> bool:
     given = [tensor for tensor in some if tensor is not None and tensor.is_floating_point()]
     if not given:
         return False
-    if all(tensor.layout is torch.strided for tensor in given):
-        norms = torch._foreach_norm([tensor.detach() for tensor in given])
-        if math.isfinite(float(torch.stack([norm.float() for norm in norms]).sum())):
-            return False
-    # The square of a large number may not be finite where the number is.
-    return not all(_is_finite(tensor) for tensor in given)
+    with _unseen():
+        if all(tensor.layout is torch.strided for tensor in given):
+            norms = torch._foreach_norm([tensor.detach() for tensor in given])
+            if math.isfinite(float(torch.stack([norm.float() for norm in norms]).sum())):
+                return False
+        # The square of a large number may not be finite where the number is.
+        return not all(_is_finite(tensor) for tensor in given)
+
+
+def _total(roots: Sequence[torch.Tensor]) -> float:
+    """The sum of what a backward pass runs from, which is finite if all of it is."""
+    with _unseen():
+        return float(sum(float(root.detach().sum(dtype=torch.float64)) for root in roots))
+
+
+def _unseen() -> AbstractContextManager[None]:
+    """A region whose ops no dispatch mode of the program sees."""
+    return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext()
