@@ -42,7 +42,11 @@ Found = tuple[Finding, tuple[str, int]]
 def check(program: Program, select: frozenset[str] | None = None) -> list[Finding]:
     """All findings in a program, sorted; only of the rules in ``select`` where that is given."""
     kept: dict[tuple[str, str, int, int], Finding] = {}
-    for finding, entry in (*_in_graphs(program), *_in_whole(program), *_not_read(program)):
+    found = [*_in_graphs(program)]
+    # What is saved of a scaler that is made anew all the time is lost all the same: that is one mistake, not two.
+    remade = (finding.names for finding, _ in found if finding.label == "new@used")
+    program.facts["remade"] = {names.get("scaler", "the scaler") for names in remade}
+    for finding, entry in (*found, *_in_whole(program), *_not_read(program)):
         if select is None or finding.code in select:
             finding.entries.add(entry)
             merge(kept, finding)

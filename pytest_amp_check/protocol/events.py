@@ -206,8 +206,8 @@ LOSS = Kind("loss", "ambient function low_precision", faults=True)
 PARAM_WRITE = Kind("param-write", worth=SELDOM, says="parameters are written")
 # A module; trained: as it leaves the cast, by the same code.
 MODULE_CAST = Kind("module-cast", "dtype trained", says="the model's parameters are cast")
-# eligible: the tensor that is filled with the value may be float16.
-FILL = Kind("fill", "eligible value")
+# eligible: the tensor that is filled with the value may be float16; guessed: it is where other code enters autocast.
+FILL = Kind("fill", "eligible guessed value")
 SCALER_STATE = Kind("scaler-state", says="the scaler's state is taken", faults=True)  # scaler.state_dict()
 # scaler.load_state_dict(); entry of a checkpoint, of_others: that no checkpoint here has.
 SCALER_LOAD = Kind("scaler-load", "entry of_others", worth=SELDOM)
@@ -251,7 +251,7 @@ END = Kind("end", worth=SELDOM, says="the program ends")  # the end of the progr
 #: Role of a thing -> the facts that it may have.
 THINGS = {
     "scaler": ("arguments callable cls constructed device doubt enabled framework sharded shared"),
-    "optimizer": "callable constructed divided engine frozen fused hooked owns shared shares",
+    "optimizer": "callable constructed divided engine frozen fused hooked owns shared shares wrapped",
     "module": "casts class compiled copies deepspeed frozen kind low parameter parts read shared wide wrapped",
     "autocast": "cache device dtype shared stored",
     "device": "shared",
@@ -259,7 +259,7 @@ THINGS = {
 }
 #: What may be known of a program as a whole.
 PROGRAM = (
-    "averaged enters_autocast fragment handed left_scalers lightning16 live_scalers resumes scaled_modules "
+    "averaged enters_autocast fragment handed left_scalers lightning16 live_scalers remade resumes scaled_modules "
     "scaler_dtypes scales_apart trained_modules uncleared unread"
 )
 

@@ -41,7 +41,9 @@ def whole(program: Program) -> Verdicts:
 def judge_event(event: Event, program: Program) -> Iterator[Finding]:
     """Findings of the rules that judge one event by itself."""
     for label, values in alone(event, program):
-        yield make_finding(label, event.site, [event], values, (), certain=not LABELS[label][1].owned)
+        yield make_finding(
+            label, event.site, [event], values, (), certain=not (LABELS[label][1].owned or event.facts.get("guessed"))
+        )
 
 
 def words(event: Event, program: Program) -> str:

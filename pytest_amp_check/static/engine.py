@@ -484,7 +484,7 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False, spots:
         reached = read_module(module, program, tree, passed)
         clears = (name for name in module.identifiers if "grad" in name and ("zero" in name or "clear" in name))
         program.facts["uncleared"] = not any(clears)
-        survey(program, lambda: reach.is_near_float16(tree, path))
+        survey(program, lambda: reach.is_near_float16(tree, path, parsed))
         if not around:
             survey_scaled(program, lambda: reach.entering(tree, path, parsed))
         module.release()

@@ -34,7 +34,9 @@ def survey(program: Program, near_float16: Callable[[], bool]) -> None:
     steps = _steps(program, events)
     beside = [key for key, by in steps.items() if not by.isdisjoint(thing.key for thing in live)]
     program.facts["scaled_modules"] = _owned(program.things[key] for key in beside)
-    program.facts["trained_modules"] = _owned(stepped) - {t.key for t in program.things if t.facts.get("frozen")}
+    # What wraps an optimizer and steps it may keep float32 copies of what it updates.
+    bare = [thing for thing in stepped if not thing.facts.get("wrapped")]
+    program.facts["trained_modules"] = _owned(bare) - {t.key for t in program.things if t.facts.get("frozen")}
     if events[e.MODULE_CAST]:
         _mark_casts(program)
     _mark_states(program, events, live)

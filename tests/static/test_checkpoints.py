@@ -103,3 +103,52 @@ def test_a_checkpoint_of_which_nothing_is_resumed_is_worth_less(resume: str, sev
     # One file alone does not tell what the project loads.
     (found,) = of_checkpoints(check_paths([str(tmp_path / "train.py")]).findings)
     assert found.severity == "warning"
+
+
+def test_a_scaler_that_is_made_in_each_epoch_has_nothing_worth_saving() -> None:
+    """That it is made anew is the mistake, and the one that is told."""
+    source = """
+import torch
+
+def epoch(model, criterion, optimizer, loader):
+{new}    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+def main(model, criterion, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(8):
+        epoch(model, criterion, optimizer, loader)
+        torch.save({{"optimizer": optimizer.state_dict()}}, "last.pt")
+    optimizer.load_state_dict(torch.load("last.pt")["optimizer"])
+
+{once}main({model}, torch.nn.MSELoss(), [])
+"""
+    new, model = 'scaler = torch.amp.GradScaler("cuda")\n', "torch.nn.Linear(2, 2)"
+    codes = {f.code for f in check_source(source.format(new=f"    {new}", once="", model=model), "train.py")}
+    assert codes == {"AMP208"}
+    codes = {f.code for f in check_source(source.format(new="", once=new, model=model), "train.py")}
+    assert codes == {"AMP401"}
+
+
+def test_an_object_of_a_library_that_runs_backward_is_no_scaler() -> None:
+    source = """
+import torch
+
+def train(accel, model, optimizer, loader):
+    for x in loader:
+        with accel.autocast():
+            loss = model(x).mean()
+        optimizer.zero_grad()
+        {backward}
+        accel.step(optimizer)
+        accel.update()
+        torch.save({{"optimizer": optimizer.state_dict()}}, "last.pt")
+"""
+    assert check_source(source.format(backward="accel.backward(loss)"), "train.py") == []
+    found = check_source(source.format(backward="accel.scale(loss).backward()"), "train.py")
+    assert {f.code for f in found} == {"AMP401"}

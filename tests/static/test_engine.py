@@ -354,8 +354,20 @@ MASK = "import torch\n\ndef scores(q, k, m):\n    return torch.matmul(q, k).mask
         ({"net/use": "import mask\n", "net/main": "import use, amp\n", "net/amp": "dtype = 'float16'\n"}, True),
         # Who is not: another program beside it.
         ({"net/use": "import mask\n", "other/amp": "dtype = 'float16'\n"}, False),
-        # Nobody is known to use it: so anybody may.
-        ({"other/amp": "dtype = 'float16'\n"}, True),
+        # Nobody is known to use it: then what lies beside it may, and another program is not near.
+        ({"net/amp": "dtype = 'float16'\n"}, True),
+        ({"other/amp": "dtype = 'float16'\n"}, False),
+        # What is only told, allowed or asked for is no float16; nor is bfloat16, which has the range of float32.
+        ({"net/use": "import mask\nx = 1\n'''dtype: one of float16 and float32'''\n"}, False),
+        ({"net/use": "import mask\ndef f(dtype):\n    assert dtype in ['float16', 'float32']\n"}, False),
+        ({"net/use": "import mask, torch\ndef f(x):\n    return x.dtype == torch.float16\n"}, False),
+        ({"net/use": "import mask, torch\ndtype = torch.bfloat16\n"}, False),
+        ({"net/use": "import mask, torch\nfrom torch import autocast\n"}, False),
+        ({"net/use": "import mask, torch\ndef f(g):\n    with torch.autocast('cuda', enabled=False): g()\n"}, False),
+        # These are.
+        ({"net/use": "import mask, torch\ndef f(x):\n    return x.to(torch.float16)\n"}, True),
+        ({"net/use": "import mask\ndef f(x):\n    return x.half()\n"}, True),
+        ({"net/use": "import mask, torch\ndef f(g):\n    with torch.autocast('cuda'): g()\n"}, True),
     ],
 )
 def test_float16_counts_where_it_may_come_into_a_file(tmp_path: Path, files: dict[str, str], found: bool) -> None:

@@ -2765,6 +2765,176 @@ case(
 )
 
 
+# A scaler of the project's own asks itself whether it is enabled, as torch's does.
+
+case(
+    "a scaler with a least scale, good",
+    """
+    class Floored(GradScaler):
+        def __init__(self, enabled, least):
+            super().__init__("cuda", enabled=enabled)
+            self.least = least
+
+        def update(self):
+            if not self._enabled:
+                return
+            super().update()
+            if self._scale < self.least:
+                super().update(self.least)
+
+    scaler = Floored(args.amp, 1.0)
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+
+# What wraps an optimizer may keep float32 copies of weights that are stored in low precision.
+
+WRAPS = """
+class Copying:
+    def __init__(self, inner):
+        self.inner = inner
+        self.copies = [p.detach().float().clone() for g in inner.param_groups for p in g["params"]]
+
+    def zero_grad(self):
+        self.inner.zero_grad()
+
+    def step(self):
+        self.inner.step()
+
+low = nn.Linear(8, 2).cuda()
+inner = torch.optim.Adam(low.parameters())
+low = low.to(torch.bfloat16){mark}
+steps = {wrapped}
+for x, y in loader:
+    steps.zero_grad()
+    criterion(low(x), y).backward()
+    steps.step()
+"""
+case("weights of which a wrapper keeps copies, good", WRAPS.format(wrapped="Copying(inner)", mark=""))
+case(
+    "weights of which a wrapper keeps copies, unless it is one already, good",
+    WRAPS.format(wrapped="inner if isinstance(inner, Copying) else Copying(inner)", mark=""),
+)
+case("weights that nobody keeps copies of, bad", WRAPS.format(wrapped="inner", mark="  # AMP501"))
+
+# What is true of a window of one micro-batch, and of numbers that exclude one another.
+
+#: Two optimizers of which one is stepped early where a window has one micro-batch, and else with the other.
+EARLY = """
+other = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = GradScaler("cuda")
+accum = args.accum
+for x, y in loader:
+    for i in range(accum):
+        with autocast("cuda"):
+            loss = criterion(model(x), y) / accum
+        scaler.scale(loss).backward()
+        if {one}:
+            scaler.step(other){early}
+        with autocast("cuda"):
+            loss = criterion(model(x), y) / accum
+        scaler.scale(loss).backward()
+        if {last}:
+            scaler.step(optimizer)
+            if {several}:
+                scaler.step(other)
+            scaler.update()
+            optimizer.zero_grad()
+            other.zero_grad()
+"""
+for _alone, _last, _several in (
+    ("accum == 1", "i == accum - 1", "accum > 1"),
+    ("accum <= 1", "(i + 1) % accum == 0", "accum > 1"),
+    ("1 == accum", "i + 1 == accum", "not accum < 2"),
+    ("not accum > 1", "i == accum - 1", "accum >= 2"),
+):
+    case(f"{_alone}, {_last}, {_several}, good", EARLY.format(one=_alone, last=_last, several=_several, early=""))
+case(
+    "accum == 2 says nothing of a window of one, bad",
+    EARLY.format(one="accum == 2", last="i == accum - 1", several="accum > 2", early="  # AMP206"),
+)
+
+# Several optimizers in one dict or list, and the test that tells them from a single one.
+
+#: A step for one optimizer, or for those in a dict; ``made`` puts some into ``made``.
+ONE_OR_SEVERAL = """
+def step(optimizer, scaler, x, y):
+    if isinstance(optimizer, dict):
+        for each in optimizer.values():
+            each.zero_grad()
+    else:
+        optimizer.zero_grad()
+    with autocast("cuda"):
+        loss = criterion(model(x), y)
+    if isinstance(optimizer, dict):
+        if scaler is not None:
+            scaler.scale(loss).backward(){clip}
+            for each in optimizer.values():
+                scaler.step(each)
+            scaler.update()
+        else:
+            loss.backward()
+            for each in optimizer.values():
+                each.step()
+    else:
+        if scaler is not None:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            loss.backward()
+            optimizer.step()
+
+def build():
+    made = {{}}
+    if args.frozen:
+        made["head"] = {new}(model.head.parameters())
+    elif args.data is None:
+        made = None
+    elif args.split:
+        made["text"] = {new}(model.text.parameters())
+        made["audio"] = {new}(model.audio.parameters())
+    else:
+        made["all"] = {new}(model.parameters())
+    return made
+
+scaler = GradScaler("cuda") if args.amp else None
+chosen = build()
+for x, y in loader:
+    step(chosen, scaler, x, y)
+"""
+CLIPPED = "\n            clip_grad_norm_(model.parameters(), 1.0)  # AMP201"
+for _new in ("torch.optim.SGD", "new_optimizer"):
+    case(f"one optimizer or several of {_new}, good", ONE_OR_SEVERAL.format(new=_new, clip=""))
+    case(f"one optimizer or several of {_new}, bad", ONE_OR_SEVERAL.format(new=_new, clip=CLIPPED))
+#: Heads with an optimizer each, of which a turn takes another two.
+HEADS = """
+heads = [nn.Linear(2, 2).cuda() for _ in range(8)]
+optimizers = [torch.optim.Adam(head.parameters()) for head in heads]
+scaler = GradScaler("cuda")
+first = int(args.first)
+for x, y in loader:
+    optimizer.zero_grad()
+    for i in range(2):
+        optimizers[{index}].zero_grad()
+        with autocast("cuda"):
+            loss = criterion(heads[{index}](model(x)), y)
+        scaler.scale(loss).backward(){clip}
+        scaler.step(optimizers[{index}])
+    scaler.step(optimizer)
+    scaler.update()
+"""
+CLIPPED = "\n        clip_grad_norm_(heads[{index}].parameters(), 1.0)  # AMP201"
+for _index in ("i", "first + i", "(first + i) % 8"):
+    case(f"heads {_index}, good", HEADS.format(index=_index, clip=""))
+    case(f"heads {_index}, bad", HEADS.format(index=_index, clip=CLIPPED.format(index=_index)))
+
 # Generators run from yield to yield, and what is after their call is reached.
 
 #: What goes over a generator that never ends, by what it does.
@@ -2875,6 +3045,34 @@ case(
     scaler = GradScaler("cuda")
     for stage, loss in steps(loader):
         print(stage, loss.item())
+    """,
+)
+case(
+    "a generator whose turns hand a loss on, good",
+    """
+    def steps(batches):
+        loss = None
+        while True:
+            if loss is not None:
+                scaler.scale(loss).backward()
+                yield loss
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+            with autocast("cuda"):
+                loss = model(next(batches)).sum()
+            yield None
+
+    scaler = GradScaler("cuda")
+    for step in range(2):
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = model(step).sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    for loss in steps(iter(loader)):
+        print(loss)
     """,
 )
 case(

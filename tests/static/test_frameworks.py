@@ -56,6 +56,27 @@ def main(model, loader, args):
         if step % 100 == 0:
             accelerator.save_state("last")
 """
+RIGHT["accelerate, a clip for one of two optimizers unscales what is left of the other, too"] = """\
+import torch
+from accelerate import Accelerator
+
+def train(gen, discr, loader, args):
+    accelerator = Accelerator(mixed_precision="fp16")
+    optim = torch.optim.Adam(gen.parameters())
+    discr_optim = torch.optim.Adam(discr.parameters())
+    gen, discr, optim, discr_optim = accelerator.prepare(gen, discr, optim, discr_optim)
+    for x in loader:
+        accelerator.backward(gen(x).mean())
+        if args.max_grad_norm:
+            accelerator.clip_grad_norm_(gen.parameters(), args.max_grad_norm)
+        optim.step()
+        optim.zero_grad()
+        discr_optim.zero_grad()
+        accelerator.backward(gen(x, discr).mean())
+        if args.max_grad_norm:
+            accelerator.clip_grad_norm_(discr.parameters(), args.max_grad_norm)
+        discr_optim.step()
+"""
 RIGHT["accelerate, its own window: the Accelerator divides by one, the program by k"] = """\
 import torch
 import torch.nn.functional as F

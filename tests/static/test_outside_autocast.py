@@ -278,3 +278,13 @@ class Trainer:
 """
     assert found(source) == []
     assert found(source.replace("self.one_step(x)", "self.criterion(x)")) == [("warning", True)]
+
+
+def test_apex_patches_torch_for_all_that_runs_after_it() -> None:
+    build = """
+def build(model, optimizer):
+    from apex import amp
+    return amp.initialize(model, optimizer, opt_level="O1")
+"""
+    assert found(program(OUTSIDE, after=EVALUATE))
+    assert found(program(OUTSIDE, after=EVALUATE + build)) == []

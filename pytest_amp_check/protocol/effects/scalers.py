@@ -98,6 +98,10 @@ def framework_step(judge: Judge, now: Moment, i: int) -> None:
     if now.event.facts["framework"] or own:
         move(judge, now, i, a.SCALER_STEP, by=now.subject)
         move(judge, now, i, a.UPDATE)
+        # The scaler forgets with it that it has unscaled the gradients of others.
+        for j, other in enumerate(now.opts):
+            if other.stage == a.STAGE_UNSCALED and other.by == now.subject:
+                now.opts[j] = other._replace(grads=a.UNKNOWN, stage=a.READY)
     else:
         move(judge, now, i, a.STEP if opt.grads == a.RAW else a.HANDOFF)
 

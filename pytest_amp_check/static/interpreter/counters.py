@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 
 from ...protocol.words import Words
+from .comparisons import ABOVE, BELOW, EQUAL, Ranges, compared, window
 from .conditions import Formula, both, either, literals, negate
 from .identity import structural
 from .interpreter import Interpreter
@@ -75,8 +76,10 @@ def _order(at: Interpreter, op: str, left: Value, right: Value, node: ast.Compar
     question = ("greater", large.identity(at.number), small.identity(at.number))
     loops = left.loops | right.loops
     asked = op in ("<", ">")
-    formula = at.ask(question, _words(node, asked=asked), loops, node)
-    return formula if asked else negate(formula)
+    test = at.test(question, _words(node, asked=asked), loops, node)
+    compared(at, large, small, test.key, ABOVE)
+    compared(at, small, large, test.key, BELOW)
+    return ("test", test.key) if asked else ("not", ("test", test.key))
 
 
 def _counts(at: Interpreter, op: str, formula: Formula, left: Value, right: Value) -> Formula:
@@ -131,13 +134,26 @@ def _asks_equal(at: Interpreter, left: Value, right: Value, node: ast.Compare) -
     pair = sorted((repr(left.identity(at.number)), repr(right.identity(at.number))))
     test = at.test(("equal", *pair), _as_equation(node), left.loops | right.loops, node)
     for value, other in ((left, right), (right, left)):
-        if other.value is not UNREAD:
+        if isinstance(other.value, (int, float)) and not isinstance(other.value, bool):
+            compared(at, value, other, test.key, EQUAL)
+        elif other.value is not UNREAD:
             _one_of(at, value.identity(at.number), test.key)
         elif isinstance(other, Named) and other.name.rpartition(".")[2].isupper():
             # Constants of one class or module that cannot be read, as those of an enumeration.
             _one_of(at, (value.identity(at.number), other.name.rpartition(".")[0]), test.key)
+        _note_last(at, value, other, test.key)
     test.counts = test.counts or _turns_here(at, left) or _turns_here(at, right)
     return _at_first(at, ("test", test.key), "==", left, right)
+
+
+def _note_last(at: Interpreter, value: Value, other: Value, key: int) -> None:
+    """Note that a test asks for the last turn of a loop over ``range(n)``: ``i == n - 1``, ``i + 1 == n``."""
+    base = value.base
+    number = at.of_file(Ranges).get(base.key) if isinstance(base, Opaque) and base.index else None
+    if number is not None:
+        last = number if value.offset == 1 else structural(at, "binary", (number, Const(1)), "", "-")
+        if value.offset in (0, 1) and other is last:
+            window(at, number, key)
 
 
 def _one_of(at: Interpreter, value: object, key: int) -> None:
@@ -175,6 +191,7 @@ def _remainder(
     test = at.test(question, words or _as_equation(node), count.loops | modulus.loops, node)
     counted = isinstance(count, Opaque) and (count.counter or bool(count.loops))
     test.counts = counted and bool(at.state.loops)
+    window(at, modulus, test.key)
     test.off_by_one = base.first is not None and base.first + offset - remainder == 0
     return ("test", test.key)
 

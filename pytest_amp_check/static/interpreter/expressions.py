@@ -10,6 +10,7 @@ from ...protocol import surface
 from ...protocol.events import Event
 from ...protocol.words import chain
 from ..project.syntax import walk
+from .comparisons import Ranges
 from .conditions import Formula, both, either, literals, negate
 from .counters import asked, compute, equal, ordered
 from .dtypes import NOTHING
@@ -299,8 +300,12 @@ def each_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
     """The one element that stands for all: the same in every loop over the same value."""
     if isinstance(value, Sequence) and len(value.items) == 1:
         return value.items[0]
-    if isinstance(value, (Generator, Params, Sequence)):
+    if isinstance(value, (Generator, Params)):
         return element_of(at, value, node)
+    if isinstance(value, Sequence):
+        known = value.element()
+        # Another list of the same may be made for each loop over them, as a dict does of what it holds.
+        return known if known is not None else structural(at, "each of", tuple(value.items), shortened(node))
     return structural(at, "each of", (value,), shortened(node))
 
 
@@ -327,6 +332,9 @@ def element_of(at: Interpreter, value: Value, node: ast.AST) -> Value:
 def _index(at: Interpreter, value: Value, node: ast.AST, name: str) -> Opaque:
     """The number that a loop over a range or an enumeration hands out."""
     made = at.fresh(node, name)
+    ends = at.of_file(Ranges)
+    if isinstance(value, Opaque) and value.key in ends:
+        ends[made.key] = ends[value.key]
     made.counter = made.index = True
     made.first = value.first
     return made
@@ -687,7 +695,9 @@ def _field_written(at: Interpreter, receiver: Instance, name: str, value: Value,
 
 
 def _contain(receiver: Instance, value: Value) -> None:
-    """A module that is an attribute of a module is part of it."""
+    """A module that is an attribute of a module is part of it; an optimizer may be wrapped in another one."""
+    if value.role == "optimizer" and value.thing is not None and receiver.cls.methods.keys() >= {"step", "zero_grad"}:
+        value.thing.facts["wrapped"] = True
     if receiver.thing is not None and value.thing is not None and value.thing.role == "module":
         receiver.thing.facts.setdefault("parts", set()).add(value.thing.key)
 

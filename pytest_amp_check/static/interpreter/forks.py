@@ -322,8 +322,9 @@ def _each(
         if len(options) > 1:
             results[1] = _each(at, options[1:], act, excluded=excluded)
         else:
-            # Calling None raises: this way ends here.
+            # Calling None raises: this way ends here, and the fork that leads to it is not left out of the graph.
             at.state.cur = None
+            at.draft.happened += 1
 
     yes, no = fork(at, formula, then, otherwise)
     if not no or isinstance(formula, bool):

@@ -108,13 +108,17 @@ def _suspended(
         return made
 
     def look() -> None:
+        draft = at.draft
+
+        def yielded(value: Value) -> None:
+            # Not where a loop is first tried.
+            if at.draft is draft:
+                made.gives.append(value)
+                made.pieces = made.pieces or at.state.frame.yields_pieces
+
         follow(at, func, args, keywords, node, yielded, always=always)
         if at.draft.happened:
             made.yields = [_waiting(at, made, number) for number in range(len(made.gives))]
-
-    def yielded(value: Value) -> None:
-        made.gives.append(value)
-        made.pieces = made.pieces or at.state.frame.yields_pieces
 
     at.previewed(look)
     params = [value for value in made.gives if isinstance(value, Params)]
@@ -154,11 +158,11 @@ def _resume(at: Interpreter, generator: Generator, node: ast.AST) -> Value:
     ways: list[int | None] = []
 
     def yielded(value: Value) -> None:
-        number = len(given)
-        given.append(value)
         if at.draft is not draft:
             # Where a turn of a loop is only tried, nothing waits.
             return
+        number = len(given)
+        given.append(value)
         _answer(at, [(test, at_it == number) for at_it, test in enumerate(tests)], forgotten=True)
         ways.append(at.state.cur)
         at.state.cur = start

@@ -377,13 +377,21 @@ def _chooses_object(at: Interpreter, node: ast.For | ast.AsyncFor) -> bool:
     if not OBJECTS.intersection(at.state.frame.module.uses.values()):
         return False
     names = names_in(node.target)
-    return any(
-        isinstance(inner, ast.Assign)
-        and isinstance(inner.value, ast.Subscript)
-        and any(_is_object(at, chain(target)) for target in inner.targets)
-        and not names.isdisjoint(names_in(inner.value.slice))
-        for inner in _own_nodes(node.body)
-    )
+    found = (_chosen_object(at, inner) for inner in _own_nodes(node.body))
+    return any(chosen is not None and not names.isdisjoint(names_in(chosen.slice)) for chosen in found)
+
+
+def _chosen_object(at: Interpreter, node: ast.AST) -> ast.Subscript | None:
+    """The item of a container that is used as an optimizer or a scaler, by the name it gets or where it stands."""
+    chosen: ast.expr | None = None
+    match node:
+        case ast.Assign(value=ast.Subscript() as value, targets=targets):
+            chosen = value if any(_is_object(at, chain(target)) for target in targets) else None
+        case ast.Call(func=ast.Attribute(attr="step" | "unscale_"), args=[ast.Subscript() as value, *_]):
+            chosen = value
+        case ast.Call(func=ast.Attribute(attr="zero_grad", value=ast.Subscript() as value)):
+            chosen = value
+    return chosen if isinstance(chosen, ast.Subscript) else None
 
 
 def _unrolled(at: Interpreter, node: ast.For | ast.AsyncFor, items: list[Value]) -> None:

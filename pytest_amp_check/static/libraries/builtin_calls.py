@@ -8,7 +8,10 @@ from functools import partial
 
 from ...protocol import surface
 from ...protocol.events import UNKNOWN
+from ...protocol.words import chain
 from ..interpreter.classes import BOUND, as_mapping
+from ..interpreter.comparisons import Ranges
+from ..interpreter.conditions import both, either
 from ..interpreter.expressions import EXTENTS, Enumerated, Zipped, attribute, element_of, measures, operate
 from ..interpreter.identity import structural
 from ..interpreter.imports import dotted_name
@@ -18,6 +21,8 @@ from ..interpreter.truth import truth
 from ..interpreter.values import (
     NONE,
     Args,
+    Choice,
+    ClassValue,
     Const,
     Generator,
     Instance,
@@ -42,6 +47,11 @@ from .gradients import grad_used
 from .losses import is_uneven
 from .written import first_argument
 
+#: Classes that are asked for: what is one of a kind for certain is of all that stand there.
+_DICTS = frozenset({"builtins.dict"})
+_LISTS = frozenset({"builtins.list", "builtins.tuple"})
+_CONTAINERS = _DICTS | _LISTS | {"builtins.set", "builtins.str"}
+
 
 def _super(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     frame = at.state.frame
@@ -52,6 +62,8 @@ def _super(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Va
 
 def _range(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     made = _counting(at, "range", args, args[0] if len(args) > 1 else Const(0))
+    if len(args) == 1:
+        at.of_file(Ranges)[made.key] = args[0]
     made.pieces = _takes_pieces(args)
     return made
 
@@ -179,13 +191,71 @@ def _shown(name: str, at: Interpreter, args: Args, keywords: Keywords, node: ast
 
 def _isinstance(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     value = args[0] if args else NONE
-    named = dotted_name(at, node.args[1]) if isinstance(node, ast.Call) and len(node.args) == 2 else None
+    if isinstance(value, Choice):
+        # Each of them has an answer of its own.
+        ways = [
+            both(formula, truth(at, _isinstance(at, [option, *args[1:]], {}, node), "", node))
+            for formula, option in value.options
+        ]
+        return Truth(either(*ways), value.loops)
+    classes = _classes_of(at, node)
+    known = False if _is_of_torch(value) and _are_of_project(args[1:]) else _is_of(value, classes)
+    if known is not None:
+        return Const(known)
+    named = classes[0] if len(classes) == 1 else None
+    asked = tuple(classes) if classes and None not in classes else id(node)
     role = surface.BASES.get(surface.canonical(named)) if named else None
     if isinstance(value, Ref) and value.source is None and role in ("scaler", "optimizer", "module"):
         return Const(value.role == role)
     if isinstance(value, Params) and not value.one and named in ("torch.Tensor", "torch.nn.Parameter"):
         return Const(False)
-    return Truth(at.ask(("isinstance", value.identity(at.number), named or id(node)), wording(node), value.loops, node))
+    return Truth(at.ask(("isinstance", value.identity(at.number), named or asked), wording(node), value.loops, node))
+
+
+def _is_of_torch(value: Value) -> bool:
+    """Whether a value is an optimizer of one of torch's own classes."""
+    return (
+        isinstance(value, Ref) and value.source is None and value.thing.facts.get("callable", "").startswith("torch.")
+    )
+
+
+def _are_of_project(given: Args) -> bool:
+    """Whether what ``isinstance`` is given are classes of the project."""
+    classes = [item for value in given for item in (value.items if isinstance(value, Sequence) else [value])]
+    return bool(classes) and all(isinstance(each, ClassValue) for each in classes)
+
+
+def _classes_of(at: Interpreter, node: ast.AST) -> list[str | None]:
+    """The names of the classes that ``isinstance`` is given."""
+    if not isinstance(node, ast.Call) or len(node.args) != 2:
+        return []
+    given = node.args[1]
+    return [_class_name(at, each) for each in (given.elts if isinstance(given, ast.Tuple) else [given])]
+
+
+def _class_name(at: Interpreter, node: ast.expr) -> str | None:
+    """The name of a class, in full where that is known."""
+    known = dotted_name(at, node)
+    if known is None and isinstance(node, ast.Name) and f"builtins.{node.id}" in _CONTAINERS:
+        return f"builtins.{node.id}"
+    return known or chain(node)
+
+
+def _is_of(value: Value, classes: list[str | None]) -> bool | None:
+    """Whether a value that is known to be a dict, a list or a tuple, an object of torch or None is of some classes."""
+    if value.value is None:
+        return False if classes else None
+    if isinstance(value, Mapping):
+        own = _DICTS
+    elif isinstance(value, Sequence):
+        own = _LISTS
+    elif isinstance(value, Ref) and value.source is None:
+        own = frozenset[str]()
+    else:
+        return None
+    if own and own <= set(classes):
+        return True
+    return False if classes and _CONTAINERS.difference(own).issuperset(classes) else None
 
 
 def _has(args: Args) -> bool:

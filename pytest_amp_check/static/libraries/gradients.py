@@ -33,6 +33,8 @@ HOOKS = frozenset(
     "register_full_backward_hook register_full_backward_pre_hook".split()
 )
 READS = frozenset("norm abs mean max min std pow sum square histc isnan isinf isfinite".split())
+#: What asks where gradients are not finite, which is the same at every scale.
+SCALE_FREE = frozenset("isnan isinf isfinite".split())
 
 
 def rate_divided(at: Interpreter, params: Params) -> None:
@@ -133,6 +135,8 @@ def read_grad(at: Interpreter, grad: Grad, node: ast.AST, name: str) -> Value:
     made = at.fresh(node, name)
     if reading is not None:
         made.readings = (reading,)
+        if name.rpartition(".")[2] in SCALE_FREE:
+            undo(made.readings)
     return made
 
 

@@ -245,7 +245,8 @@ def fill(at: Interpreter, value: Value | None, tensor: Tensor, words: object, no
     if not isinstance(number, (int, float)):
         return
     eligible = (tensor.matmul or bool(tensor.low)) and tensor.dtypes != {"bfloat16"}
-    at.emit(e.FILL, node, value=float(number), eligible=eligible, names={"call": wording(node), "tensor": words})
+    names = {"call": wording(node), "tensor": words}
+    at.emit(e.FILL, node, value=float(number), eligible=eligible, guessed=not tensor.low, names=names)
 
 
 def whole(at: Interpreter, keys: frozenset[int]) -> frozenset[int]:

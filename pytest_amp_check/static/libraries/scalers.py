@@ -52,7 +52,7 @@ def _scaler_method(at: Interpreter, scaler: Ref, name: str, args: Args, keywords
             return unknown(at, scaler, args, keywords, node)
         return structural(at, "call", (scaler, *args), name, name)
     if name == "is_enabled":
-        return Truth(scaler.enabled) if not isinstance(scaler.enabled, bool) else Const(scaler.enabled)
+        return _is_enabled(scaler)
     if name == "get_scale":
         at.of_graph(Costs).scale_reads[id(node)] = scaler.thing
         return ScaleValue(scaler.thing.key, at.turning())
@@ -69,6 +69,10 @@ def _scaler_method(at: Interpreter, scaler: Ref, name: str, args: Args, keywords
     results: list[Value] = []
     fork(at, scaler.enabled, lambda: results.append(enabled()), lambda: results.append(disabled()))
     return join_values(at, scaler.enabled, results[0], results[1], "scaled")
+
+
+def _is_enabled(scaler: Ref) -> Value:
+    return Truth(scaler.enabled) if not isinstance(scaler.enabled, bool) else Const(scaler.enabled)
 
 
 def load_scaler(at: Interpreter, scaler: Ref, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -200,6 +204,9 @@ def unsynchronised(at: Interpreter, scaler: Ref, optimizer: int) -> str:
 def scaler_attribute(at: Interpreter, receiver: Ref, name: str, node: ast.AST) -> Value | None:
     if name in surface.SCALER_METHODS:
         return BoundMethod(receiver, name)
+    if name == "_enabled":
+        # What a scaler of the project's own asks in its methods.
+        return _is_enabled(receiver)
     if name == "_per_optimizer_states":
         # Who asks the scaler itself what was done knows better.
         at.emit(e.HANDOFF, node, things=(receiver.thing.key, *all_optimizers(at)), trains=(), about=e.MATTERS)

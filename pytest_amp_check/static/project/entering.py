@@ -10,6 +10,9 @@ from .syntax import bound_by_import, tail, walk
 
 #: What makes a model cast by itself, as autocast does.
 POLICIES = frozenset({"MixedPrecision", "MixedPrecisionPolicy"})
+#: What computes in float16, or trains what does.
+_LOW = frozenset({"float16", "HalfTensor", "GradScaler", *POLICIES})
+_DTYPES = frozenset({"float16", "torch.float16"})
 #: How functions begin that only ask about autocast.
 _ASKING = ("is_", "get_")
 #: Methods by which an object is what its class is, and what runs it; their names say nothing.
@@ -33,6 +36,47 @@ class Entering(NamedTuple):
 def enters(node: ast.AST) -> bool:
     """Whether code mentions autocast other than to switch it off, to ask about it or to import it."""
     return next(_mentions([node]), None) is not None
+
+
+def is_low(tree: ast.Module) -> bool:
+    """Whether code may compute in float16: it enters autocast, scales losses, names the dtype or casts to it.
+
+    What it asserts, compares or only imports is not computed, and what its strings tell at length is not either.
+    """
+    aside: set[ast.AST] = set()
+    aliases: set[str] = set()
+    nodes = walk(tree)
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            given = (alias for alias in node.names if alias.asname and _says_low(alias.name))
+            aliases.update(alias.asname or "" for alias in given)
+    for node in nodes:
+        if node in aside:
+            continue
+        if isinstance(node, (ast.Assert, ast.Compare)):
+            aside.update(walk(node))
+        elif isinstance(node, ast.Call):
+            if _is_off(node):
+                aside.add(node.func)
+            if tail(node.func) == "half" and not node.args:
+                return True
+        elif _names_low(node) or tail(node) in aliases:
+            return True
+    return False
+
+
+def _names_low(node: ast.AST) -> bool:
+    """Whether a name, an attribute or a string is what float16 comes into code by."""
+    if isinstance(node, ast.Constant):
+        return node.value in _DTYPES
+    name = tail(node)
+    if name == "half":
+        return isinstance(node, ast.Attribute) and tail(node.value) == "torch"
+    return _says_low(name)
+
+
+def _says_low(name: str) -> bool:
+    return name in _LOW or ("autocast" in name and not name.startswith(_ASKING))
 
 
 def entering(tree: ast.Module) -> Entering:
@@ -88,9 +132,19 @@ def _is_function(node: ast.AST) -> bool:
 
 
 def _at_large(tree: ast.Module) -> bool:
-    """Whether a file calls autocast outside of functions and classes, and of a ``with``: it may stay entered."""
+    """Whether a file calls autocast outside of functions and classes, and of a ``with``: it may stay entered.
+
+    Apex patches the functions of torch, or casts the model, so that all runs in low precision that runs after it.
+    """
     loose = [node for node in tree.body if isinstance(node, ast.Expr)]
-    return next(_mentions(loose), None) is not None
+    return next(_mentions(loose), None) is not None or any(map(_is_apex, walk(tree)))
+
+
+def _is_apex(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(attr="initialize", value=owner)):
+            return tail(owner) == "amp"
+    return False
 
 
 def _mentions(nodes: Iterable[ast.AST]) -> Iterator[str]:

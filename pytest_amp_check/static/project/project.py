@@ -60,6 +60,7 @@ class Project:
         "files",
         "float16",
         "lightning16",
+        "low",
         "named",
         "touched",
         "whole",
@@ -91,9 +92,10 @@ class Project:
         #: Files whose own imports are among these already.
         self._handed: set[str] = set()
         self._given = 0
-        #: What :mod:`.reach` remembers: what enters autocast in a file, what a file imports, directly or not, and the
-        #: files that import something by its last name.
+        #: What :mod:`.reach` remembers: what enters autocast in a file, whether one computes in float16, what a file
+        #: imports, directly or not, and the files that import something by its last name.
         self.entered: dict[str, Entering] = {}
+        self.low: dict[str, bool] = {}
         self.below: dict[str, set[str]] = {}
         self.named: dict[str, list[str]] = {}
         #: Whether any file may have mattered.

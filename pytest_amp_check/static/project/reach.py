@@ -7,7 +7,7 @@ import os
 import warnings
 
 from ..sources import patterns, programs, source_files
-from .entering import Entering
+from .entering import Entering, is_low
 from .entering import entering as entering_in
 
 TYPE_CHECKING = False
@@ -49,14 +49,8 @@ def _entering_of(project: Project, path: str) -> Entering:
     """What enters autocast in a file: everything may, where it does not parse."""
     known = project.entered.get(path)
     if known is None:
-        known = Entering(everywhere=True)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                known = entering_in(ast.parse(programs.code(path, source_files.load(path))))
-        except (source_files.Unreadable, SyntaxError, ValueError, RecursionError):
-            pass
-        project.entered[path] = known
+        tree = _parsed(path)
+        known = project.entered[path] = Entering(everywhere=True) if tree is None else entering_in(tree)
     return known
 
 
@@ -92,25 +86,51 @@ def _reached_from(project: Project, path: str) -> set[str]:
     return known
 
 
-def is_near_float16(project: Project, path: str) -> bool:
-    """Whether a file, one that imports it, or what one of these imports speaks of float16.
+def is_near_float16(project: Project, path: str, tree: ast.Module) -> bool:
+    """Whether a file, whose syntax tree is given, one that imports it, or what one of these imports is in float16.
 
-    Who uses a file that nobody imports, or one that is alone, is not known: then whether any does.
+    Who uses a file that nobody imports is not known: then whether any beside it is. Of one that is looked at alone,
+    any may be.
     """
-    here, float16 = os.path.abspath(path), project.float16
-    if here in float16 or not float16 or not project.files or not project.knows_all():
-        return bool(float16)
+    here = os.path.abspath(path)
+    if here in project.float16:
+        project.low[here] = is_low(tree)
+    if project.low.get(here):
+        return True
+    others = project.float16 - {here}
+    if not others or not project.files or not project.knows_all():
+        return any(_is_low(project, other) for other in sorted(others))
     project.whole = True
     above, work = {here}, [here]
     while work:
         at = work.pop()
-        if not float16.isdisjoint(_reached_from(project, at)):
+        if any(_is_low(project, other) for other in sorted(others & _reached_from(project, at))):
             return True
         for other in _importers(project).get(_stem(at), ()):
             if other not in above and at in project.imported_by(other):
                 above.add(other)
                 work.append(other)
-    return len(above) == 1
+    beside = {other for other in others if os.path.dirname(other) == os.path.dirname(here)}
+    return len(above) == 1 and any(_is_low(project, other) for other in sorted(beside))
+
+
+def _is_low(project: Project, path: str) -> bool:
+    """Whether a file, which mentions float16, may compute in it: any may that does not parse."""
+    known = project.low.get(path)
+    if known is None:
+        tree = _parsed(path)
+        known = project.low[path] = tree is None or is_low(tree)
+    return known
+
+
+def _parsed(path: str) -> ast.Module | None:
+    """The syntax tree of a file; None where it cannot be read."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(programs.code(path, source_files.load(path)))
+    except (source_files.Unreadable, SyntaxError, ValueError, RecursionError):
+        return None
 
 
 def _importers(project: Project) -> dict[str, list[str]]:

@@ -72,7 +72,9 @@ class Roles:
         for text, names in self._asked.items():
             targets = self._targets.get(text, set())
             scales = "scale" in names or "scaler" in text.rpartition(".")[2].lower()
-            steps = bool(targets) and (scales or ("update" in names and self._are_cleared(targets)))
+            # A scaler of torch runs nothing backward: what does is some library's object, with a scaler in it perhaps.
+            updates = "update" in names and "backward" not in names
+            steps = bool(targets) and (scales or (updates and self._are_cleared(targets)))
             if "unscale_" in names or text in self._scaled or steps:
                 roles[text] = "scaler"
             elif "backward" in names:

@@ -18,7 +18,11 @@ def _without_scaler(program: Program) -> Verdicts:
         facts = event.facts
         if event.kind != SAVE or facts.get("open") or facts.get("scalers") or facts.get("whole_scalers"):
             continue
-        optimizers, scalers = facts.get("optimizers", ()), facts.get("scope_scalers", ())
+        remade = program.facts.get("remade", ())
+        optimizers, scalers = (
+            facts.get("optimizers", ()),
+            [x for x in facts.get("scope_scalers", ()) if x not in remade],
+        )
         if optimizers and scalers:
             names = {"optimizer": program.called(optimizers[0]), "scaler": program.called(scalers[0])}
             label = "save:no-scaler-object" if facts.get("objects") else "save:no-scaler"

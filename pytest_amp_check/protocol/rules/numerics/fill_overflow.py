@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import FILL, Event, Program
 from ...fix import SAFE
-from ...rule import ERROR, STATIC, Fault, Labels, Rule
+from ...rule import ERROR, STATIC, WARNING, Fault, Labels, Rule
 from ...surface import FLOAT16_MAX
 
 
@@ -12,7 +12,9 @@ def _fill(event: Event, program: Program) -> Labels:
     value = event.facts.get("value")
     # Infinities are values of float16, and NaN compares false.
     if event.facts.get("eligible") and value is not None and FLOAT16_MAX < abs(value) < float("inf"):
-        yield "fill:overflow", {"value": f"{value:g}", "limit": "min" if value < 0 else "max"}
+        # Under which conditions other code enters autocast, and that it does, is not known here.
+        severity = WARNING if event.facts.get("guessed") else ERROR
+        yield "fill:overflow", {"value": f"{value:g}", "limit": "min" if value < 0 else "max", "severity": severity}
 
 
 RULE = Rule(
