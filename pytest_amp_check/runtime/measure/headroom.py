@@ -34,6 +34,7 @@ class Headroom:
         self._open: list[str] = []
         self._hooks: list[Any] = []
         self._mode = _Products(self._multiplied)
+        self._compiled = 0
         #: Whether this step is looked at.
         self.looks = True
 
@@ -50,8 +51,15 @@ class Headroom:
             module.register_module_forward_pre_hook(self._enters),
             module.register_module_forward_hook(self._leaves, always_call=True),
         ]
-        if not compiled():
-            lift(self._mode)
+        self._compiled = compiled()
+        lift(self._mode)
+
+    def stepped(self, *, looks_next: bool) -> None:
+        """A step was made; whether the next one is looked at. Code that is compiled is to see no mode from then on."""
+        self.looks = looks_next
+        if compiled() != self._compiled:
+            self._compiled = compiled()
+            lower(self._mode)
 
     def stop(self) -> None:
         for hook in self._hooks:

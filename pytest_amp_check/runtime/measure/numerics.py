@@ -164,7 +164,7 @@ class Numerics(Collector):
         """The next gradients are those of another step."""
         self._stepping.discard(optimizer)
         # Outputs are looked at in the steps in which gradients are.
-        self.headroom.looks = (self._steps.get(optimizer, -1) + 1) % self._every == 0
+        self.headroom.stepped(looks_next=(self._steps.get(optimizer, -1) + 1) % self._every == 0)
 
     def _look(
         self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, scale: float, held: float

@@ -73,7 +73,7 @@ class Call:
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
         self.random: tuple[torch.Tensor, torch.Tensor | None] | None = None
-        self.attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self.attributes: list[tuple[weakref.ref[nn.Module], dict[str, Any]]] = []
         self.made: list[weakref.ref[torch.Tensor]] = []
         self.uses: set[int] = set()
 
@@ -92,9 +92,9 @@ class Tape:
         #: Backward passes so far.
         self.passes = 0
         self._known: _PATHS = {}
-        self._counting: weakref.WeakKeyDictionary[nn.Module, list[tuple[dict[str, Any], tuple[str, ...], int]]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._counting: weakref.WeakKeyDictionary[
+            nn.Module, list[tuple[weakref.ref[nn.Module], tuple[str, ...], int]]
+        ] = weakref.WeakKeyDictionary()
         self._full = MANY
 
     def begin(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: FrameType | None) -> Call:
@@ -168,18 +168,24 @@ class Tape:
                 return {key: self._coded(item, uses, deep - 1) for key, item in value.items()}
         return value
 
-    def _numbers(self, module: nn.Module) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    def _numbers(self, module: nn.Module) -> list[tuple[weakref.ref[nn.Module], dict[str, Any]]]:
         """The plain values among the attributes of modules whose classes are not torch's."""
         kept = self._counting.get(module)
-        if kept is None or any(len(space) != size for space, _, size in kept):
+        if kept is None or any((each := reference()) is None or len(vars(each)) != n for reference, _, n in kept):
             kept = []
             for each in module.modules():
                 space = vars(each)
                 names = tuple(n for n, v in space.items() if type(v) in _PLAIN and n != "training")
                 if names and not type(each).__module__.startswith("torch."):
-                    kept.append((space, names, len(space)))
+                    kept.append((weakref.ref(each), names, len(space)))
             self._counting[module] = kept
-        return [(space, {name: space[name] for name in names}) for space, names, _ in kept]
+        found = []
+        for reference, names, _ in kept:
+            counted = reference()
+            if counted is not None:
+                space = vars(counted)
+                found.append((reference, {name: space[name] for name in names if name in space}))
+        return found
 
 
 def _random_of_device() -> torch.Tensor | None:

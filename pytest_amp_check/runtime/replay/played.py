@@ -29,8 +29,10 @@ class Played:
         """Run them all, oldest first."""
         for serial, call in self._calls.items():
             self._watch.begins(call.place)
-            for space, numbers in call.attributes:
-                space.update(numbers)
+            for reference, values in call.attributes:
+                counted = reference()
+                if counted is not None:
+                    vars(counted).update(values)
             if call.random is not None:
                 torch.set_rng_state(call.random[0])
                 if call.random[1] is not None:
