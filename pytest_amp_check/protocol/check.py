@@ -164,9 +164,17 @@ class _Judge(Judge):
         self.scalers = sorted({x.subject for x in events if x.kind == e.SCALER_NEW and x.subject is not None})
         self.scaler_bit = {key: 1 << i for i, key in enumerate(self.scalers)}
         self.updated = {x.subject for x in events if x.kind == e.UPDATE}
-        self.zeroed = {o for x in events if x.kind == e.ZERO_GRAD for o in self.owners(x)}
+        changing = self._changing()
+        for event in events:
+            if event.kind == e.ZERO_GRAD:
+                lasting = frozenset((key, truth) for key, truth in event.guards if not changing >> key & 1)
+                for key in self.owners(event):
+                    self.clearing.setdefault(key, []).append((event.facts.get("loops", ()), lasting))
+        self.zeroed = set(self.clearing)
         self.stepped = {x.object for x in events if x.kind in (e.SCALER_STEP, e.STEP) and x.object is not None}
         for event in events:
+            if event.kind in (e.SCALER_STEP, e.UNSCALE) and event.object in self.index:
+                self.serves.setdefault(event.subject, set()).add(self.index[event.object])
             if event.kind == e.HANDOFF:
                 things = event.facts.get("things", ())
                 self.handed.update(things)
@@ -197,9 +205,7 @@ class _Judge(Judge):
 
     def _sole(self, events: list[Event]) -> frozenset[int]:
         """The optimizer that is stepped, or those of which a test that keeps its truth lets only one be stepped."""
-        changing = 0
-        for node in self.graph.nodes:
-            changing |= node.forgets
+        changing = self._changing()
         steps: dict[int, list[set[tuple[int, bool]]]] = {}
         for event in events:
             if event.kind in (e.SCALER_STEP, e.STEP) and event.object in self.index:
@@ -210,6 +216,13 @@ class _Judge(Judge):
                 if other > one and not all(_exclude(here, there) for here in mine for there in theirs):
                     return frozenset()
         return frozenset(steps)
+
+    def _changing(self) -> int:
+        """The tests (as a bit set) that may come out else when they are asked again."""
+        changing = 0
+        for node in self.graph.nodes:
+            changing |= node.forgets
+        return changing
 
     def _may_fault(self) -> bool:
         """Whether the events of the graph can commit any fault of the automaton; most graphs need not be explored."""
@@ -323,9 +336,10 @@ class _Judge(Judge):
 
     def findings(self) -> Iterator[Finding]:
         if self._may_fault():
-            for least in (e.UNTESTED, e.SELDOM):
+            # What tests tell of what seldom matters is worth less work.
+            for least, limit in ((e.UNTESTED, LIMIT // 2), (e.SELDOM, LIMIT)):
                 self.live = self._live_tests(least)
-                self._explore()
+                self._explore(limit)
                 if not self.gave_up:
                     break
             if self.gave_up:
@@ -354,7 +368,7 @@ class _Judge(Judge):
         tests = self._most_telling()
         for size in WIDER:
             self.live = self._live_tests(e.SELDOM, sum(1 << key for key in tests[:size]))
-            self._explore(joining=True, bounded=size > 0)
+            self._explore(LIMIT if size else None, joining=True)
             if not self.gave_up:
                 break
         self.faults = {key: found for key, found in self.faults.items() if self._always(found[1])}
@@ -408,7 +422,7 @@ class _Judge(Judge):
             or (fault.needs_update and event is not None and event.subject not in self.updated)
         )
 
-    def _explore(self, *, joining: bool = False, bounded: bool = True) -> None:
+    def _explore(self, limit: int | None, *, joining: bool = False) -> None:
         self.gave_up = False
         self.trail, self.faults, self.committed, self.doubtful = {}, {}, {}, set()
         self.accumulates.clear()
@@ -423,7 +437,7 @@ class _Judge(Judge):
         trail, visits = self.trail, [0] * len(nodes)
         self.visits = visits
         while work:
-            if bounded and len(trail) > LIMIT:
+            if limit is not None and len(trail) > limit:
                 self.gave_up = True
                 return
             here = work.popleft()
@@ -561,7 +575,12 @@ class _Judge(Judge):
             involved.append(settled)
         path = self.witness(label, here, blame.blamed, blame.settled)
         partner = settled if settled is not blamed else next((x for x in reversed(path) if x is not blamed), blamed)
-        site = place(blamed.site, partner.site if partner is not None else blamed.site, reads=fault.reads)
+        beside = partner.site if partner is not None else blamed.site
+        made = blamed.facts.get("forward") if fault.of_loss else None
+        if made is not None:
+            beside = made.site
+        lent = made is not None and beside.path != blamed.site.path
+        site = place(blamed.site, beside, reads=fault.reads or lent)
         certain = self.committed[label, blame.blamed, blame.settled] >= max(1, self.visits[blame.settled])
         if fault.next_turn:
             # The first turn of a loop cannot commit these; what else may spare them is a test around the two events.

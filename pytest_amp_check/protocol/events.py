@@ -112,13 +112,14 @@ SCALE = Kind("scale", "autocast bare callees dtypes float32 forward forward_read
 # Scaler or nothing. feeds: the optimizers whose gradients it adds to, leaves: the identities of its leaves in a run;
 # divided: the loss, vague: whether it was is not sure; inside: a loop without a step, apart: under no_sync, averaged:
 # the tests under which it averages the gradients over processes, None where it does not, as far as is known; dtypes of
-# its forward, alone: no scaler is in view; custom: its autograd Functions care for autocast themselves; uneven: parts
-# of the loss are scaled by different scales; scaled: a scaler has scaled it; given: who gave it may have;
-# opaque: gradients that are given may be; beside: the scaler of the same object, by which no method of it does this.
+# its forward, forward: the event of that; alone: no scaler is in view; custom: its autograd Functions care for autocast
+# themselves; uneven: parts of the loss are scaled by different scales; scaled: a scaler has scaled it; given: who gave
+# it may have; opaque: gradients that are given may be; beside: the scaler of the same object, by which no method of it
+# does this.
 BACKWARD = Kind(
     "backward",
-    "alone apart averaged beside custom divided dtypes feeds given inside leaves opaque outside scaled several twice "
-    "uneven vague",
+    "alone apart averaged beside custom divided dtypes feeds forward given inside leaves opaque outside scaled several "
+    "twice uneven vague",
     worth=MOVES,
     says="gradients of an unscaled loss are added",
     says_scaled="the gradients become multiplied by the loss scale",
@@ -244,15 +245,16 @@ HANDOFF = Kind("handoff", "about things trains", worth=SELDOM)
 # A loop that counts accumulation windows is left: what it leaves over is no window. complete: the loop leaves the step
 # to what follows, so that its end completes the window; within: a loop around it does so too.
 LOOP_EXIT = Kind("loop-exit", "complete within", worth=SELDOM)
-# The function that was read is called once more, by code that is not read.
-AGAIN = Kind("again", worth=SELDOM, says="the function is called again")
+# The function that was read is called once more, by code that is not read; uncleared: no code of the file clears what
+# it leaves.
+AGAIN = Kind("again", "uncleared", worth=SELDOM, says="the function is called again")
 END = Kind("end", worth=SELDOM, says="the program ends")  # the end of the program that was read
 
 #: Role of a thing -> the facts that it may have.
 THINGS = {
     "scaler": ("arguments callable cls constructed device doubt enabled framework sharded shared"),
     "optimizer": "callable constructed divided engine frozen fused hooked owns shared shares wrapped",
-    "module": "casts class compiled copies deepspeed frozen kind low parameter parts read shared wide wrapped",
+    "module": "casts class compiled copied copies deepspeed frozen kind low parameter parts read shared wide wrapped",
     "autocast": "cache device dtype shared stored",
     "device": "shared",
     "loss": "kind promotes reduction shared",
@@ -260,7 +262,7 @@ THINGS = {
 #: What may be known of a program as a whole.
 PROGRAM = (
     "averaged enters_autocast fragment handed left_scalers lightning16 live_scalers remade resumes scaled_modules "
-    "scaler_dtypes scales_apart trained_modules uncleared unread"
+    "scaler_dtypes scales_apart trained_modules unread"
 )
 
 # What code that cannot be read may do to gradients, as far as its name tells.

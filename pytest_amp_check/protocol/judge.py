@@ -88,6 +88,9 @@ class Judge:
         self.scaler_bit: dict[int, int] = {}
         self.updated: set[int | None] = set()
         self.zeroed: set[int] = set()
+        #: Of these, where the source tells: of each place that clears their gradients, the loops in which it stands,
+        #: and the tests, of those that keep their truth.
+        self.clearing: dict[int, list[tuple[tuple[int, ...], frozenset[tuple[int, bool]]]]] = {}
         #: Things that code which cannot be read was given, and what it may have done to them: matter -> things.
         self.handed: set[int] = set()
         self.spoken: dict[str, set[int]] = {matter: set() for matter in e.MATTERS}
@@ -97,6 +100,8 @@ class Judge:
         self.clears_some = False
         #: Optimizers (by number) that a backward reaches of which nothing else is known: no path steps another one.
         self.sole: frozenset[int] = frozenset()
+        #: Scaler -> the optimizers (by number) that it unscales or steps in whatever place.
+        self.serves: dict[int | None, set[int]] = {}
         #: Optimizers of which a step is in view.
         self.stepped: set[int] = set()
         #: Whether an event has come near a fault, committed or excused.

@@ -139,17 +139,22 @@ def describe(event: Event) -> str:
 def place(blamed: Site, partner: Site, *, reads: bool = False) -> Site:
     """Where to put a finding: at the blamed event, unless that lies in a helper which is right in itself.
 
-    That is a helper in another file than the event that makes it wrong, or one that only ``reads``.
+    That is a helper in another file than what makes it wrong, or one that only ``reads``.
     """
     mine, theirs = blamed.frames(), partner.frames()
     if not reads:
-        together = blamed.path != partner.path and mine[0] is theirs[0]
+        together = blamed.path != partner.path and _same(mine[0], theirs[0])
     else:
         together = (mine[0].path, mine[0].function) == (theirs[0].path, theirs[0].function)
     if not together:
         # Of a chain of calls that is too long, the outermost ones are not known.
         return blamed
     depth = 0
-    while depth < len(mine) - 1 and depth < len(theirs) - 1 and mine[depth] is theirs[depth]:
+    while depth < len(mine) - 1 and depth < len(theirs) - 1 and _same(mine[depth], theirs[depth]):
         depth += 1
     return mine[depth]
+
+
+def _same(call: Site, other: Site) -> bool:
+    """Whether two calls, of which one may be that of another turn of a loop, are of one place."""
+    return call is other or (call.path, call.line, call.column) == (other.path, other.line, other.column)

@@ -42,6 +42,8 @@ class Fault:
     supposed    code that cannot be read may keep it from being one: it is never certain.
     reads       what is blamed only reads: where it stands in a helper, whoever calls that is blamed.
     follows     the beginning of codes: where one of them is found, this is what comes of it, and not told.
+    of_loss     it is a matter of how the loss was made: where a helper of another file is given the loss, whoever gives
+                it is blamed.
     owned       the method of a scaler, or of an optimizer, that nobody calls, which is certain only of one that nobody
                 else has.
     """
@@ -55,6 +57,7 @@ class Fault:
         "message",
         "needs_update",
         "next_turn",
+        "of_loss",
         "otherwise",
         "owned",
         "possible",
@@ -89,6 +92,7 @@ class Fault:
         reads: bool = False,
         supposed: bool = False,
         follows: str = "",
+        of_loss: bool = False,
         owned: str = "",
     ) -> None:
         self.message = message
@@ -109,6 +113,7 @@ class Fault:
         self.reads = reads
         self.supposed = supposed
         self.follows = follows
+        self.of_loss = of_loss
         self.owned = owned
 
 

@@ -482,8 +482,6 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False, spots:
         passed = Passed() if spots else None
         listed = census(module) if spots else []
         reached = read_module(module, program, tree, passed)
-        clears = (name for name in module.identifiers if "grad" in name and ("zero" in name or "clear" in name))
-        program.facts["uncleared"] = not any(clears)
         survey(program, lambda: reach.is_near_float16(tree, path, parsed))
         if not around:
             survey_scaled(program, lambda: reach.entering(tree, path, parsed))

@@ -6,6 +6,7 @@ import ast
 
 from ..protocol import events as e
 from ..protocol.events import Node, Program, Site
+from .clearing import cleared_around
 from .interpreter import calls, classes, contexts, expressions, functions, statements, unknown
 from .interpreter.classes import bases_of, decorations, inherited, instance_of, method_of
 from .interpreter.functions import bind_unknown, run
@@ -157,7 +158,8 @@ def _read_function(at: Interpreter, function: Function, cls: Class | None) -> No
     parameters = function.parameters()
     if receiver is not None and parameters and not static:
         frame.vars[parameters[0].arg] = receiver
-    turn = Loop(-len(at.program.graphs) - 2, 0)
+    # Below the numbers that loops can have.
+    turn = Loop(at.call_keys.setdefault(function.node, -len(at.call_keys) - 2), 0)
     at.state.loops.append(turn)
     bind_unknown(at, frame, function)
     wrappers = defined.wrappers if defined is not None else decorations(at, function)
@@ -173,7 +175,7 @@ def _read_function(at: Interpreter, function: Function, cls: Class | None) -> No
         left(at, function, value)
     returned = at.state.cur
     # Whoever calls it may call it again: what it leaves in an open accumulation window is still there then.
-    at.emit(e.AGAIN, function.node)
+    at.emit(e.AGAIN, function.node, uncleared=not cleared_around(at, function))
     at.draft.link(at.state.cur, head)
     at.state.cur = returned
     if function.name != "__init__" or cls is None:

@@ -28,12 +28,20 @@ def mark_left_out(program: Program) -> None:
     for graph in program.graphs:
         events = [node.event for node in graph.nodes if node.event is not None]
         here = {event.subject for event in events if event.kind != e.UPDATE} - {None}
-        for event in events:
+        for number, event in enumerate(events):
+            # What another method has scaled comes to a method that clips and steps as if from nowhere.
+            used = here - _only_stepped(events, number) if event.kind == e.CLIP else here
             if event.kind in INSTEAD and event.subject is None and not any(map(event.facts.get, EXCUSES)):
                 instead, shown = INSTEAD[event.kind]
                 for scaler, done in held.get(_class_of(event), {}).items():
-                    if scaler not in here and instead not in done and _agree(event, done, shown):
+                    if scaler not in used and instead not in done and _agree(event, done, shown):
                         event.facts["beside"] = program.things[scaler].name
+
+
+def _only_stepped(events: list[Event], number: int) -> set[int | None]:
+    """The scalers that step gradients after an event, and do nothing else to them in the same function."""
+    stepping = {event.subject for event in events[number:] if event.kind == e.SCALER_STEP}
+    return stepping - {event.subject for event in events if event.kind in (e.SCALE, e.BACKWARD, e.UNSCALE)}
 
 
 def _held(program: Program) -> dict[str, dict[int, dict[Kind, list[Event]]]]:

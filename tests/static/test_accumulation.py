@@ -35,6 +35,31 @@ def case(name: str, source: str) -> None:
     CASES.append((name, HEAD + dedent(source)))
 
 
+# A loop around that one is read twice, since a variable of it may become a thing.
+for _name, _divided in (("bad", ""), ("good", " / k")):
+    case(
+        f"an epoch that may leave the best model so far {_name}",
+        f"""
+def train(model, loader, optimizer, criterion, scaler, k):
+    for i, (x, y) in enumerate(loader):
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        last = (i + 1) % k == 0
+        scaler.scale(loss{_divided}).backward(){"  # AMP301" if not _divided else ""}
+        if last:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+def main(model, loader, k):
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), GradScaler("cuda")
+    best = None
+    for epoch in range(9):
+        train(model, loader, optimizer, nn.CrossEntropyLoss(), scaler, k)
+        best = best or model.best
+""",
+    )
+
 # Where a window ends: remainders, counters, loops over micro-batches, flags.
 case(
     "divmod good",
@@ -1674,6 +1699,7 @@ def train(model, loader, optimizer, loss_fn, accum_freq):
     for i, batch in enumerate(loader):
         images, texts = batch
         i_accum = i // accum_freq
+        optimizer.zero_grad()
         if accum_freq == 1:
             with autocast("cuda"):
                 out = model(images, texts)

@@ -312,7 +312,7 @@ TREES = {
                 self._scaler = torch.amp.GradScaler("cuda")
 
             def __call__(self, loss, optimizer, update_grad=True):
-                self._scaler.scale(loss).backward()  # AMP301
+                self._scaler.scale(loss).backward()
                 if update_grad:
                     self._scaler.step(optimizer)
                     self._scaler.update()
@@ -327,7 +327,7 @@ TREES = {
                 with torch.autocast("cuda"):
                     loss = torch.nn.functional.mse_loss(model(x), y)
                 last = (i + 1) % args.accum == 0
-                loss_scaler(loss, optimizer, update_grad=last)
+                loss_scaler(loss, optimizer, update_grad=last)  # AMP301
                 if last:
                     optimizer.zero_grad()
         """,
@@ -512,6 +512,29 @@ TREES = {
         def finish(optimizer, scaler):
             scaler.step(optimizer)
             scaler.update(  # AMP903
+        """,
+    "a loss that a helper in another file makes, and runs backward": """
+        === train.py
+        import torch
+        from one import run
+
+        def main(model, loader, k):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cuda")
+            optimizer.zero_grad()
+            for i, (x, y) in enumerate(loader):
+                run(model, x, y, scaler)
+                if (i + 1) % k == 0:
+                    scaler.step(optimizer)
+                    scaler.update()
+                    optimizer.zero_grad()
+        === one.py
+        import torch
+
+        def run(model, x, y, scaler):
+            with torch.autocast("cuda"):
+                loss = torch.nn.functional.mse_loss(model(x), y)
+            scaler.scale(loss).backward()  # AMP301
         """,
 }
 

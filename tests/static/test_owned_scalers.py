@@ -192,6 +192,32 @@ WRONG = {
                 self.scaler.step(self.optimizer)
                 self.scaler.update()
         """,
+    "a method that clips and steps what another method has scaled": """
+        === amp.py
+        import torch
+
+        class Mixed:
+            def __init__(self, activated):
+                self.activated = activated
+                if activated:
+                    self.scaler = torch.amp.GradScaler("cuda")
+
+            def backward(self, loss):
+                if self.activated:
+                    self.scaler.scale(loss).backward()
+                else:
+                    loss.backward()
+
+            def step(self, model, optimizer):
+                if self.activated:
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)  # AMP201
+                    self.scaler.step(optimizer)
+                    self.scaler.update()
+                else:
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
+                    optimizer.step()
+                optimizer.zero_grad()
+        """,
 }
 RIGHT = {
     "a class whose methods each do their part": """
@@ -418,6 +444,27 @@ RIGHT = {
         class Trainer(Base):
             def after_step(self):
                 self.scaler.update()
+        """,
+    "a method that unscales before it clips and steps what another method has scaled": """
+        === amp.py
+        import torch
+
+        class Mixed:
+            def __init__(self):
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def backward(self, loss):
+                self.scaler.scale(loss).backward()
+
+            def finish(self, optimizer):
+                self.scaler.unscale_(optimizer)
+
+            def step(self, model, optimizer):
+                self.finish(optimizer)
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
+                self.scaler.step(optimizer)
+                self.scaler.update()
+                optimizer.zero_grad()
         """,
 }
 

@@ -65,6 +65,103 @@ def train(model, loader, optimizer):
     for loss in steps(model, loader, optimizer, scaler):
         print(loss)
 """
+RIGHT["a loss that is an attribute of what a model gives is divided there"] = """\
+import math
+import torch
+
+def train(task, loader, optimizer, config, n):
+    accumulated = 0
+    for batch in loader:
+        result = task.train_step(**batch)
+        result.loss /= config.Trainer.gradient_accumulate_steps
+        result.loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(task.parameters(), 1.0)
+        if math.isnan(norm):
+            optimizer.zero_grad()
+            accumulated = 0
+        else:
+            accumulated += 1
+            if accumulated == config.Trainer.gradient_accumulate_steps:
+                optimizer.step()
+                optimizer.zero_grad()
+                accumulated = 0
+            print(result)
+"""
+WRONG["a loss that is an attribute of what a model gives is divided nowhere"] = """\
+import math
+import torch
+
+def train(task, loader, optimizer, config, n):
+    accumulated = 0
+    for batch in loader:
+        result = task.train_step(**batch)
+        result.loss.backward()  # AMP301
+        norm = torch.nn.utils.clip_grad_norm_(task.parameters(), 1.0)
+        if math.isnan(norm):
+            optimizer.zero_grad()
+            accumulated = 0
+        else:
+            accumulated += 1
+            if accumulated == config.Trainer.gradient_accumulate_steps:
+                optimizer.step()
+                optimizer.zero_grad()
+                accumulated = 0
+            print(result)
+"""
+RIGHT["a loss of a copy of the model feeds no optimizer that was there before"] = """\
+from copy import deepcopy
+import torch
+
+def attack(model, image):
+    model = deepcopy(model)
+    model.eval()
+    image.requires_grad = True
+    out = model(image)
+    target = -out.detach()
+    loss2 = torch.nn.MSELoss()(out, target)
+    loss2.backward()
+    return image.grad.sign()
+
+def train(model, loader, optimizer, criterion, opt):
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        if opt.adv > 0:
+            adversarial = attack(model, x)
+            with torch.autocast("cuda"):
+                loss = loss + criterion(model(adversarial), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WRONG["a loss of the model itself feeds its optimizer"] = """\
+import torch
+
+def attack(model, image):
+    model.eval()
+    image.requires_grad = True
+    out = model(image)
+    target = -out.detach()
+    loss2 = torch.nn.MSELoss()(out, target)
+    loss2.backward()  # AMP203
+    return image.grad.sign()
+
+def train(model, loader, optimizer, criterion, opt):
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        if opt.adv > 0:
+            adversarial = attack(model, x)
+            with torch.autocast("cuda"):
+                loss = loss + criterion(model(adversarial), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
 WRONG["a parameter that is cleared nowhere"] = """\
 import torch
 

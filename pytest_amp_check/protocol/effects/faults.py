@@ -70,7 +70,25 @@ def cleared_elsewhere(judge: Judge, now: Moment, i: int) -> bool:
     hooked = bool(facts.get("hooked"))
     if judge.program.facts.get("fragment") and not facts.get("constructed"):
         return True  # What is shown is a part of something.
-    return hooked or judge.clears_some or key in judge.zeroed or key in judge.spoken[e.CLEARS]
+    zeroed = key in judge.zeroed and not _never_cleared_between(judge, now, i)
+    return hooked or judge.clears_some or zeroed or key in judge.spoken[e.CLEARS]
+
+
+def _never_cleared_between(judge: Judge, now: Moment, i: int) -> bool:
+    """Whether no place that clears gradients comes between the step and the backward of a turn of their loop.
+
+    It stands outside of that loop, or under a test that comes out otherwise wherever this backward runs.
+    """
+    places = judge.clearing.get(judge.opts[i])
+    stepping = judge.event(judge.last(now.here, (e.SCALER_STEP, e.STEP), i))
+    if places is None or stepping is None:
+        return False
+    loops = stepping.facts.get("loops", ())
+    inner = [loop for loop in now.event.facts.get("loops", ()) if loop in loops][-1:]
+    return not any(
+        set(inner) <= set(around) and not any((key, not truth) in now.event.guards for key, truth in tests)
+        for around, tests in places
+    )
 
 
 def out_of_view(judge: Judge, now: Moment, i: int) -> bool:

@@ -35,22 +35,22 @@ def feed(judge: Judge, now: Moment) -> None:
     sole = judge.sole if feeds is None else frozenset()
     certain = len(now.opts) == 1 or feeds is not None or bool(sole)
     averaged = certain and _averages(now.event, now.state)
-    if now.subject >= 0:
-        name = a.BACKWARD_SCALED if certain else a.MAYBE_SCALED
-    else:
-        name = a.BACKWARD_RAW if certain else a.MAYBE_RAW
+    served = judge.serves.get(now.subject, ())
+    kinds = (a.BACKWARD_SCALED, a.MAYBE_SCALED) if now.subject >= 0 else (a.BACKWARD_RAW, a.MAYBE_RAW)
     if facts.get("opaque") or (facts.get("given") and judge.program.facts.get("scales_apart")):
-        name = a.HANDOFF
+        kinds = (a.HANDOFF, a.HANDOFF)
     for i, key in enumerate(judge.opts):
         if (feeds is not None and key not in feeds) or (sole and i not in sole):
             continue
         if averaged:
             averaged_early(judge, now, i)
+        # A scaler that serves one optimizer alone is used for the losses that feed it.
+        sure = certain or (now.subject >= 0 and len(served) == 1 and i in served)
         move(
             judge,
             now,
             i,
-            name,
+            kinds[not sure],
             by=now.subject,
             divided=bool(facts.get("divided")),
             held=i in held,
@@ -189,7 +189,7 @@ def loop_exit(judge: Judge, now: Moment) -> State:
 
 def again(judge: Judge, now: Moment) -> State:
     # Other code has run in between; only an open accumulation window is meant to last, and what nobody clears.
-    kept = judge.program.facts.get("uncleared", False)
+    kept = now.event.facts.get("uncleared", False)
     opts = []
     for opt in now.opts:
         if (opt.held or opt.inside == e.LOOSE) and opt.grads in a.PENDING:

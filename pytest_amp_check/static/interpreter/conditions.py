@@ -84,7 +84,6 @@ class Tests:
     def __init__(self) -> None:
         self.asked: list[Test] = []
         self.keys: dict[object, int] = {}
-        self.loops: list[frozenset[int]] = []
         self._by_loop: dict[int, int] = {}
 
     def test(self, question: object, text: object, site: Site | None, loops: frozenset[int]) -> Test:
@@ -95,7 +94,6 @@ class Tests:
         made = Test(len(self.asked), text, site)
         self.keys[question] = made.key
         self.asked.append(made)
-        self.loops.append(loops)
         for loop in loops:
             self._by_loop[loop] = self._by_loop.get(loop, 0) | (1 << made.key)
         return made
@@ -107,3 +105,8 @@ class Tests:
     def forgotten_by(self, loop: int) -> int:
         """The tests (as a bit set) whose answers a new turn of a loop makes unknown."""
         return self._by_loop.get(loop, 0)
+
+    def counts_turns(self, loop: int) -> bool:
+        """Whether a test asks how many turns a loop has had."""
+        asked = self.forgotten_by(loop)
+        return any(test.counts for test in self.asked if asked >> test.key & 1)

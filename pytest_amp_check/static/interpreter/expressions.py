@@ -156,10 +156,11 @@ def attribute(at: Interpreter, receiver: Value, name: str, node: ast.AST) -> Val
     """What an attribute of a value is."""
     handler = at.handlers.attributes.get(receiver.kind)
     found = handler(at, receiver, name, node) if handler is not None else None
-    if found is not None:
-        return found
-    key = receiver.identity(at.number)
+    key = receiver.identity(at.number) if found is None or isinstance(receiver, Tensor) else None
     stored = at.state.heap.get((key, name)) if isinstance(key, int) else None
+    if found is not None:
+        # What a model gives may be an object with a loss in it, which was written to.
+        return stored if isinstance(stored, Tensor) else found
     if stored is not None:
         return stored
     text = wording(node) if isinstance(node, ast.expr) else name

@@ -139,6 +139,10 @@ class Interpreter:
         self.looked_up: set[int] = set()
         self.instances: dict[object, Instance] = {}
         self.opaques: dict[object, Opaque] = {}
+        #: The numbers of loops, by their places: one that was read on trial is the same loop when it is read again.
+        self.loop_keys: dict[object, int] = {}
+        #: Those of the calls of functions that are read by themselves, each of which is like a turn of a loop.
+        self.call_keys: dict[ast.AST, int] = {}
         self.serial = 0
         self.numbered: dict[int, Value] = {}
         self.total = self.spent = self.abroad = self.all_abroad = 0

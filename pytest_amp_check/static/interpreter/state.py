@@ -19,9 +19,10 @@ class Loop:
     """A loop that is being read. ``key`` names its turns in :attr:`Value.loops`.
 
     ``node`` and ``frame`` are where it stands; ``pieces`` says that it runs over the micro-batches of a window.
+    ``item`` is the number of the turn of a loop of which each turn is read by itself.
     """
 
-    __slots__ = ("breaks", "continues", "frame", "key", "node", "pieces", "unwind_base")
+    __slots__ = ("breaks", "continues", "frame", "item", "key", "node", "pieces", "unwind_base")
 
     def __init__(self, key: int, unwind_base: int) -> None:
         self.key = key
@@ -29,6 +30,7 @@ class Loop:
         self.node: ast.For | ast.AsyncFor | ast.While | None = None
         self.frame: Frame | None = None
         self.pieces = False
+        self.item = 0
         self.breaks: list[Jump] = []
         self.continues: list[Jump] = []
 

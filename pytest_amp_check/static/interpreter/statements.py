@@ -397,10 +397,11 @@ def _chosen_object(at: Interpreter, node: ast.AST) -> ast.Subscript | None:
 def _unrolled(at: Interpreter, node: ast.For | ast.AsyncFor, items: list[Value]) -> None:
     """A loop over a few known items: its body once for each."""
     breaks: list[tuple[int, dict[str, Value], dict[tuple[int, str], Value]]] = []
-    for item in items:
+    for number, item in enumerate(items):
         if at.state.cur is None:
             break
         loop = Loop(-1, len(at.state.unwind))
+        loop.item = number
         at.state.loops.append(loop)
         base = len(at.state.path)
         assign(at, node.target, item)
@@ -450,11 +451,9 @@ def _loop(
     if at.state.cur is None:
         return
     body, orelse = node.body, node.orelse
-    at.serial += 1
-    loop = Loop(at.serial, len(at.state.unwind))
+    loop = Loop(_loop_key(at, node), len(at.state.unwind))
     loop.node, loop.frame = node, at.state.frame
     loop.pieces = pieces and not keeps_gradients(body)
-    asked = len(at.tests.asked)
     mark = at.draft.mark(at.state.cur)
     _carry(at, body, loop, bind)
     head = at.draft.node()
@@ -478,8 +477,7 @@ def _loop(
     after = (at.state.cur, at.state.frame.vars, at.state.heap)
     at.state.loops.pop()
     at.state.cur = past
-    counted = any(t.counts and loop.key in at.tests.loops[t.key] for t in at.tests.asked[asked:])
-    if counted and not open_ended and at.draft.happened != mark.happened:
+    if not open_ended and at.draft.happened != mark.happened and at.tests.counts_turns(loop.key):
         at.emit(e.LOOP_EXIT, body[0])
     if after[0] is not None:
         at.state.frame.vars, at.state.heap = {**before_vars, **after[1]}, {**before_heap, **after[2]}
@@ -492,6 +490,16 @@ def _loop(
     if open_ended:
         at.emit(e.LOOP_EXIT, body[0], complete=True)
     at.state.cur = at.draft.forget(mark, at.state.cur)
+
+
+def _loop_key(at: Interpreter, node: ast.AST) -> int:
+    """The number of the loop at a place, in the turns of the loops around it that are read one by one."""
+    place = (at.place_key(node), tuple((loop.key, loop.item) for loop in at.state.loops))
+    key = at.loop_keys.get(place)
+    if key is None:
+        at.serial += 1
+        key = at.loop_keys[place] = at.serial
+    return key
 
 
 def _over_data(at: Interpreter, head: int, first: int) -> tuple[int, int]:

@@ -205,6 +205,7 @@ def backward(
         "outside": tensor.opaque,
         "dtypes": tensor.dtypes,
         "custom": tensor.custom,
+        "forward": tensor.forward,
         "names": names,
     }
 
@@ -269,14 +270,18 @@ def updated_by(at: Interpreter, modules: frozenset[int] | None) -> tuple[int, ..
     """The optimizers that update modules; None where that is not known."""
     if modules is None:
         return None
+    copies = bool(modules) and all(at.program.things[key].facts.get("copied") for key in modules)
     owners = []
     for key in all_optimizers(at):
         owns = at.program.things[key].facts.get("owns")
         if owns is None:
+            if copies and key < min(modules):
+                # What was there before a copy was made does not update it.
+                continue
             return None
         if whole(at, owns) & whole(at, modules):
             owners.append(key)
-    return tuple(owners) or None
+    return tuple(owners) if owners or copies else None
 
 
 def all_optimizers(at: Interpreter) -> tuple[int, ...]:

@@ -285,7 +285,9 @@ def wrap_module(at: Interpreter, entry: surface.Entry, args: Args, keywords: Key
         thing.facts["compiled"] = True
     if entry.facts.get("copies") and isinstance(inner, (Ref, Instance)):
         # A copy has parameters of its own.
-        return Ref(at.thing(("copy", at.place_key(node)), "module", "", at.site(node)))
+        copy = at.thing(("copy", at.place_key(node)), "module", "", at.site(node))
+        copy.facts["copied"] = True
+        return Ref(copy)
     return inner if inner is not None else at.fresh(node, "wrapped")
 
 

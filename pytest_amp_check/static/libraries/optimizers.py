@@ -12,6 +12,7 @@ from ..interpreter.classes import BOUND, method_of
 from ..interpreter.forks import on_each
 from ..interpreter.identity import structural
 from ..interpreter.interpreter import Handlers, Interpreter
+from ..interpreter.matters import spoken_of
 from ..interpreter.values import (
     NONE,
     Args,
@@ -28,7 +29,8 @@ from ..interpreter.values import (
     modules_of,
 )
 from ..interpreter.wording import receiver_words, wording
-from ..project.module import Class
+from ..project.module import Class, Function, stored_names
+from ..project.syntax import tail, walk
 from .arguments import bind, first_of, items_of, literal, ref_of, thing_of
 from .checkpoints import entry_in, state_of
 from .gradients import HOOKS
@@ -155,9 +157,17 @@ def _is_shared(rate: Value | None) -> bool:
 def _subclass_optimizer(at: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """An optimizer of the project's own, whose methods may do more than torch's."""
     made = new_optimizer(at, first_of(args, keywords, "params"), node, cls.name)
-    if cls.methods.keys() & {"step", "zero_grad"}:
+    if any(_may_clear(method) for name, method in cls.methods.items() if name != "zero_grad"):
         made.thing.facts["hooked"] = True
     return made
+
+
+def _may_clear(method: Function) -> bool:
+    """Whether a method speaks of clearing, or sets the gradients of something."""
+    body = method.node.body
+    return any(e.CLEARS in spoken_of(tail(node)) for node in walk(method.node)) or (
+        isinstance(body, list) and "grad" in stored_names(body)[1]
+    )
 
 
 def _optimizer_attribute(at: Interpreter, receiver: Ref, name: str, node: ast.AST) -> Value | None:

@@ -21,6 +21,7 @@ RULE = Rule(
             blame=(BACKWARD,),
             witness=(BACKWARD,),
             next_turn=True,
+            of_loss=True,
             unless="divided-elsewhere",
             otherwise=(("vague", "step@undivided-vague"),),
             any_precision=True,
@@ -32,6 +33,7 @@ RULE = Rule(
             blame=(BACKWARD,),
             witness=(BACKWARD,),
             next_turn=True,
+            of_loss=True,
         ),
     },
     why="""\

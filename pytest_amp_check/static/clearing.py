@@ -1,0 +1,83 @@
+"""Whether other code of a file clears the gradients that a function leaves, which somebody calls again and again."""
+
+from __future__ import annotations
+
+import ast
+
+from .interpreter.interpreter import Interpreter
+from .project.module import Class, Function, Module
+from .project.syntax import tail, walk
+
+
+class _Clearing:
+    """The functions of a file that speak of clearing gradients, once they have been looked for."""
+
+    def __init__(self) -> None:
+        self.functions: list[Function] | None = None
+
+
+def cleared_around(at: Interpreter, function: Function) -> bool:
+    """Whether what a function has stepped may be cleared before it is called again, by code of this file.
+
+    Methods of a class that has nothing to do with the function's clear what their own objects hold, and a method that
+    overrides another one runs in its place.
+    """
+    module = at.module
+    spoken = set(filter(_is_clearing, module.identifiers))
+    if not spoken:
+        return False
+    known = at.of_file(_Clearing)
+    if known.functions is None:
+        known.functions = [each for each in module.functions.values() if _clears(each)]
+    loose = not spoken.isdisjoint(module.words) or not known.functions
+    return loose or any(_may_be_around(module, each, function) for each in known.functions)
+
+
+def _clears(function: Function) -> bool:
+    return any(_is_clearing(tail(node)) for node in walk(function.node))
+
+
+def _is_clearing(name: str) -> bool:
+    return "grad" in name and ("zero" in name or "clear" in name)
+
+
+def _may_be_around(module: Module, clearing: Function, function: Function) -> bool:
+    one, other = clearing.cls, function.cls
+    if one is None or other is None or one is other or not _on_what_it_holds(clearing):
+        return True
+    if clearing.name == function.name:
+        return any(_calls_super(each) for each in (clearing, function))
+    lines = [_line(module, cls) for cls in (one, other, *module.classes.values())]
+    return any({one.name, other.name} <= line for line in lines)
+
+
+def _calls_super(method: Function) -> bool:
+    return any(tail(node) == "super" for node in walk(method.node))
+
+
+def _on_what_it_holds(method: Function) -> bool:
+    """Whether all that a method clears is what an attribute of its own object holds."""
+    receivers = method.parameters()[:1]
+    cleared = [node for node in walk(method.node) if _is_clearing(tail(node))]
+    return all(
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Attribute)
+        and isinstance(node.value.value, ast.Name)
+        and any(node.value.value.id == receiver.arg for receiver in receivers)
+        for node in cleared
+    )
+
+
+def _line(module: Module, cls: Class) -> set[str]:
+    """The names of a class and of those that it derives from, as far as this file shows them."""
+    known = {each.name: each for each in module.classes.values()}
+    found: set[str] = set()
+    open_classes = [cls]
+    while open_classes:
+        one = open_classes.pop()
+        if one.name not in found:
+            found.add(one.name)
+            names = {tail(base) for base in one.bases}
+            found |= names - known.keys()
+            open_classes += [known[name] for name in names & known.keys()]
+    return found

@@ -1,0 +1,317 @@
+"""Gradients that nobody clears between a step and the next backward, and code elsewhere that does not either."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trees import found, marks, write
+
+TREES = {
+    "cleared once in each epoch": """
+        === train.py
+        import torch
+
+        class Trainer:
+            def __init__(self, model, loader):
+                self.model, self.loader = model, loader
+                self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def fit(self):
+                for epoch in range(10):
+                    self.optimizer.zero_grad()
+                    for x, y in self.loader:
+                        with torch.autocast("cuda"):
+                            loss = self.model(x, y)
+                        self.scaler.scale(loss).backward()  # AMP215
+                        self.finish()
+
+            def finish(self):
+                self.scaler.unscale_(self.optimizer)
+                torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+        """,
+    "cleared in each turn of a loop around the micro-batches": """
+        === train.py
+        import torch
+
+        def fit(model, loader, loss_of):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cuda")
+            for batch in loader:
+                optimizer.zero_grad()
+                for part in batch.chunk(4):
+                    with torch.autocast("cuda"):
+                        loss = loss_of(model(part)) / 4
+                    scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        """,
+    "cleared in the first turn of an epoch, and where a window ends": """
+        === train.py
+        import torch
+
+        def fit(model, loader, loss_of, k):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cuda")
+            for i, batch in enumerate(loader):
+                if i % k == 0:
+                    optimizer.zero_grad()
+                with torch.autocast("cuda"):
+                    loss = loss_of(model(batch)) / k
+                scaler.scale(loss).backward()
+                if (i + 1) % k == 0:
+                    scaler.step(optimizer)
+                    scaler.update()
+        """,
+    "cleared only where there is no scaler": """
+        === train.py
+        import torch
+
+        def fit(model, loader, loss_of, half):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cuda") if half else None
+            for batch in loader:
+                with torch.autocast("cuda", enabled=half):
+                    loss = loss_of(model(batch))
+                if scaler is not None:
+                    scaler.scale(loss).backward()  # AMP215
+                    scaler.step(optimizer)
+                    scaler.update()
+                else:
+                    loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+        """,
+    "two trainings, one after the other": """
+        === train.py
+        import torch
+
+        def fit(model, loader, optimizer, scaler):
+            for batch in loader:
+                with torch.autocast("cuda"):
+                    loss = model(batch)
+                scaler.scale(loss).backward()  # AMP215
+                scaler.step(optimizer)
+                scaler.update()
+
+        def main(config):
+            for stage in ("first", "second"):
+                model, loader, optimizer, scaler = prepare(config, stage)
+                fit(model, loader, optimizer, scaler)
+            model, loader, optimizer, scaler = prepare(config, "third")
+            fit(model, loader, optimizer, scaler)
+
+        def prepare(config, stage):
+            from setup import setup
+            return setup(config, stage)
+        === setup.py
+        import torch
+        from anything import build
+
+        def setup(config, stage):
+            model, loader = build(config, stage)
+            return model, loader, torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+        """,
+    "two scalers, each of which serves an optimizer of its own": """
+        === train.py
+        import torch
+
+        def fit(nets, loader, optimizer_g, optimizer_d):
+            scaler_g, scaler_d = torch.amp.GradScaler("cuda"), torch.amp.GradScaler("cuda")
+            for batch in loader:
+                optimizer_d.zero_grad()
+                with torch.autocast("cuda"):
+                    loss_d = nets.discriminate(batch)
+                scaler_d.scale(loss_d).backward()
+                scaler_d.step(optimizer_d)
+                scaler_d.update()
+                optimizer_g.zero_grad()
+                with torch.autocast("cuda"):
+                    loss_g = nets.generate(batch)
+                scaler_g.scale(loss_g).backward()
+                scaler_g.step(optimizer_g)
+                scaler_g.update()
+        """,
+    "an optimizer of the project's own that only steps": """
+        === train.py
+        import torch
+
+        class Slow(torch.optim.Optimizer):
+            def __init__(self, params, lr):
+                super().__init__(params, {"lr": lr})
+
+            @torch.no_grad()
+            def step(self):
+                for group in self.param_groups:
+                    for p in group["params"]:
+                        if p.grad is not None:
+                            p.add_(p.grad, alpha=-group["lr"])
+
+        def fit(model, loader):
+            optimizer = Slow(model.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cuda")
+            for batch in loader:
+                with torch.autocast("cuda"):
+                    loss = model(batch)
+                scaler.scale(loss).backward()  # AMP215
+                scaler.step(optimizer)
+                scaler.update()
+        """,
+    "an optimizer of the project's own that clears as it steps": """
+        === train.py
+        import torch
+
+        class Slow(torch.optim.Optimizer):
+            def __init__(self, params, lr):
+                super().__init__(params, {"lr": lr})
+
+            @torch.no_grad()
+            def step(self):
+                for group in self.param_groups:
+                    for p in group["params"]:
+                        if p.grad is not None:
+                            p.add_(p.grad, alpha=-group["lr"])
+                            p.grad = None
+
+        def fit(model, loader):
+            optimizer = Slow(model.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cuda")
+            for batch in loader:
+                with torch.autocast("cuda"):
+                    loss = model(batch)
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        """,
+    "an optimizer of the project's own that sets the gradients to zero": """
+        === train.py
+        import torch
+
+        class Slow(torch.optim.Optimizer):
+            def __init__(self, params, lr):
+                super().__init__(params, {"lr": lr})
+
+            @torch.no_grad()
+            def step(self):
+                for group in self.param_groups:
+                    for p in group["params"]:
+                        if p.grad is not None:
+                            p.add_(p.grad, alpha=-group["lr"])
+                            p.grad.zero_()
+
+        def fit(model, loader):
+            optimizer = Slow(model.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cuda")
+            for batch in loader:
+                with torch.autocast("cuda"):
+                    loss = model(batch)
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        """,
+    "a method that calls the one that it overrides": """
+        === engine.py
+        import torch
+
+        class Simple:
+            def __init__(self, model, data, optimizer):
+                self.model, self.data, self.optimizer = model, data, optimizer
+
+            def run_step(self):
+                self.optimizer.zero_grad()
+
+        class Mixed(Simple):
+            def __init__(self, model, data, optimizer):
+                super().__init__(model, data, optimizer)
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def run_step(self):
+                super().run_step()
+                with torch.autocast("cuda"):
+                    loss = self.model(next(self.data))
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+        """,
+    "a method that overrides the one that clears": """
+        === engine.py
+        import torch
+
+        class Simple:
+            def __init__(self, model, data, optimizer):
+                self.model, self.data, self.optimizer = model, data, optimizer
+
+            def run_step(self):
+                loss = self.model(next(self.data))
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+
+        class Mixed(Simple):
+            def __init__(self, model, data, optimizer):
+                super().__init__(model, data, optimizer)
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def run_step(self):
+                with torch.autocast("cuda"):
+                    loss = self.model(next(self.data))
+                self.scaler.scale(loss).backward()  # AMP215
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+        """,
+    "a method of a base class that clears before each step": """
+        === engine.py
+        import torch
+
+        class Simple:
+            def __init__(self, model, data, optimizer):
+                self.model, self.data, self.optimizer = model, data, optimizer
+
+            def before_step(self):
+                self.optimizer.zero_grad()
+
+        class Mixed(Simple):
+            def __init__(self, model, data, optimizer):
+                super().__init__(model, data, optimizer)
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def run_step(self):
+                with torch.autocast("cuda"):
+                    loss = self.model(next(self.data))
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+        """,
+    "a hook that clears what its trainer has": """
+        === engine.py
+        import torch
+
+        class Clearing:
+            def __init__(self, trainer):
+                self.trainer = trainer
+
+            def before_step(self):
+                self.trainer.optimizer.zero_grad()
+
+        class Mixed:
+            def __init__(self, model, data, optimizer):
+                self.model, self.data, self.optimizer = model, data, optimizer
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def run_step(self):
+                with torch.autocast("cuda"):
+                    loss = self.model(next(self.data))
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+        """,
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_tree_has_exactly_its_marks(name: str, tmp_path: Path) -> None:
+    write(tmp_path, TREES[name])
+    assert found(tmp_path) == marks(tmp_path)
