@@ -473,8 +473,10 @@ def _not_finite(some: Sequence[torch.Tensor | None]) -> bool:
         return False
     with _unseen():
         if all(tensor.layout is torch.strided for tensor in given):
-            norms = torch._foreach_norm([tensor.detach() for tensor in given])
-            if math.isfinite(float(torch.stack([norm.float() for norm in norms]).sum())):
+            norms = torch._foreach_norm([tensor.detach() if tensor.requires_grad else tensor for tensor in given])
+            if len({norm.dtype for norm in norms}) > 1:
+                norms = tuple(norm.float() for norm in norms)
+            if math.isfinite(float(torch.stack(norms).sum(dtype=torch.float32))):
                 return False
         # The square of a large number may not be finite where the number is.
         return not all(_is_finite(tensor) for tensor in given)
