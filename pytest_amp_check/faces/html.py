@@ -26,6 +26,8 @@ MOST_POINTS, FEWEST_POINTS, ALL_POINTS = 3_000, 200, 150_000
 ROWS, FINDINGS = 300, 200
 #: Module rows that are open at the start.
 OPEN_ROWS = 80
+#: Modules that are shown with the greatest magnitudes.
+NEAREST = 12
 #: What stands in a table where nothing is known.
 ABSENT = '<span class="muted">\u2013</span>'
 GLYPHS = {"error": "✕", "warning": "!", "info": "i", "": "✓"}
@@ -322,7 +324,7 @@ def _run(number: int, run: Run, limit: int) -> str:
         f'<h2 tabindex="-1">{_title(number, run)}</h2><p class="muted">{where}</p>{_tiles(tiles)}'
         f"<h3>Findings</h3>{_findings(run['findings'])}"
         f"<h3>Loss scale</h3>{_steps(ident, run, limit)}"
-        f"<h3>Gradient magnitudes</h3>{_gradients(ident, run['numerics'])}"
+        f"<h3>Gradient magnitudes</h3>{_gradients(ident, run['numerics'])}{_headroom(run)}"
         f"<h3>Memory</h3>{_memory(ident, run['memory'], limit)}"
         f"<h3>Dtypes</h3>{_dtypes(run['dtypes'])}"
         "</section>"
@@ -475,6 +477,34 @@ def _gradients(ident: str, numerics: Mapping[str, Any] | None) -> str:
     ]
     table = _table("Gradient values by what they are in float16", ("In float16", ">Before", ">After"), rows)
     return f"<p>{words}</p>{chart}{button}{table}{_parameters(numerics['parameters'], numerics)}"
+
+
+def _headroom(run: Mapping[str, Any]) -> str:
+    """How large outputs and products were beside the most that float16 holds, and gradients beside its least."""
+    found = run.get("headroom")
+    if found is None:
+        return ""
+    parts = [("output", found["outputs"]), ("product", found["products"])]
+    rows = [
+        f'<tr><th scope="row">{_text(name)}</th><td>{what}</td><td class="number">{greatest:.4g}</td>'
+        f'<td class="number">{_of_most(greatest)}</td></tr>'
+        for what, magnitudes in parts
+        for name, greatest in list(magnitudes.items())[:NEAREST]
+    ]
+    smallest = min((int(exponent) for exponent in run["numerics"]["before"]["histogram"]), default=None)
+    words = (
+        ""
+        if smallest is None
+        else f"<p>The smallest gradient without scaling is about {2.0**smallest:.2g}; float16 holds 6e-8 at least.</p>"
+    )
+    if not rows:
+        return words
+    columns = ("Module", "What", ">Greatest", ">Of 65,504")
+    return words + _table("Greatest magnitudes beside the most that float16 holds", columns, rows)
+
+
+def _of_most(greatest: float) -> str:
+    return charts.percent(greatest / 65504.0) if math.isfinite(greatest) else "not finite"
 
 
 def _share(counts: Mapping[str, Any], key: str) -> str:

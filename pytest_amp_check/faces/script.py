@@ -137,6 +137,10 @@ class Recorded:
             )
         trained = f"{steps} training step{'s' if steps > 1 else ''}"
         if not sum(counts.values()):
+            bad = 0 if self._run is None else self._run.bad_losses
+            if self._run is not None and bad:
+                first = self._run.first_bad_loss
+                return self._ended(f"The loss was not finite in {bad} of {trained}, first in step {first}.")
             return self._ended(f"No mistakes found in {trained}.")
         return self._ended(f"{text.tally(counts, 1).partition(' in ')[0]} in {trained}.")
 

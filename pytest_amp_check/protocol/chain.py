@@ -139,7 +139,9 @@ class Chain(Judge):
                 continue
             found.setdefault(_place_of(finding), finding)
         for finding in (*self.judged.values(), *self._whole()):
-            found.setdefault(_place_of(finding), finding)
+            follows = LABELS[finding.label][1].follows
+            if not follows or not any(code.startswith(follows) for code, *_ in found):
+                found.setdefault(_place_of(finding), finding)
         chosen = [f for f in found.values() if select is None or shows(select, f)]
         return sorted(chosen, key=Finding.order)
 
@@ -148,9 +150,8 @@ class Chain(Judge):
         for label, values in alone(event, self.program):
             key = (label, _identity(event))
             if key not in self.judged:
-                self.judged[key] = make_finding(
-                    label, self.own(event.site), [event], values, event.facts.get("path", ())
-                )
+                witness = tuple(Step(site, text) for site, text in event.facts.get("witness", ()))
+                self.judged[key] = make_finding(label, self.own(event.site), [event], values, witness)
 
     # One event after the other.
 

@@ -185,10 +185,11 @@ SCALER_STEP = Kind(
 STEP = Kind(
     "step", "beside checked", worth=MOVES, says="the optimizer is stepped directly", optimizer=True, tells="checked"
 )
-# A scaler; new_scale: one is given. Of a run, the scale and what it has done so far.
+# A scaler; new_scale: one is given. Of a run, the scale and what it has done so far; cause: of the skips, in words,
+# witness: (place, words) of what led to it.
 UPDATE = Kind(
     "update",
-    "growth_interval new_scale scale skips skips_in_a_row steps",
+    "cause growth_interval new_scale scale skips skips_in_a_row steps witness",
     worth=MOVES,
     says="the loss scale is updated",
     faults=True,
@@ -236,6 +237,9 @@ SCHEDULER_STEP = Kind("scheduler-step", "idle skipped", says="the learning rate 
 # What a program does beside the steps of an optimizer; skipped: the step before was.
 STEP_FOLLOWED = Kind("step-followed", "skipped")
 GRAD_INVALID = Kind("grad-invalid")  # an optimizer: values that are not finite came into its gradients after unscale_
+# A loss, a gradient, a parameter or a statistic of a run that is not finite; how: what it comes from,
+# witness: (place, words) of what led to it.
+NOT_FINITE = Kind("not-finite", "how witness")
 # Scaled gradients from autograd.grad enter a new loss; outdated: divided by a scale that update() has changed since.
 PENALTY = Kind("penalty", "outdated")
 DEPRECATED = Kind("deprecated", "new old")
@@ -253,8 +257,8 @@ OVERHEAD = Kind("overhead", "how", turns=True)  # what is cast or copied more of
 # Things are given to code that cannot be read; trains: those that it is known to train, about: the MATTERS that it
 # speaks of, which it may have done to them.
 HANDOFF = Kind("handoff", "about things trains", worth=SELDOM)
-# torch has ended the run: label is the fault that explains it, path how it came about, values are for its message.
-RAISED = Kind("raised", "label path values")
+# torch has ended the run: label is the fault that explains it, witness how it came about, values are for its message.
+RAISED = Kind("raised", "label values witness")
 # A loop that counts accumulation windows is left: what it leaves over is no window. complete: the loop leaves the step
 # to what follows, so that its end completes the window; within: a loop around it does so too.
 LOOP_EXIT = Kind("loop-exit", "complete within", worth=SELDOM)

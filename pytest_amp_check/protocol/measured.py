@@ -121,6 +121,7 @@ MEASURED = {
     "AMP801": (
         "steps taken are 0 and skipped 20, where they would be 18 and 2; the loss scale ends at 0.0625, not 16384"
     ),
+    "AMP802": "parameters end as values that are not finite",
     "AMP810": "it ends with `AssertionError: No inf checks were recorded for this optimizer.`",
     "AMP901": "warnings: 4, where the good example gives none",
 }

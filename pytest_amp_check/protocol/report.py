@@ -46,6 +46,13 @@ def judge_event(event: Event, program: Program) -> Iterator[Finding]:
         )
 
 
+def words(event: Event, program: Program) -> str:
+    """What the first rule that judges one event by itself says of it, without what to do; nothing where none does."""
+    for label, values in alone(event, program):
+        return make_finding(label, event.site, [event], values, ()).message.rpartition(": ")[0]
+    return ""
+
+
 def make_finding(
     label: str,
     site: Site,

@@ -41,6 +41,7 @@ class Fault:
                 it is as wrong without mixed precision.
     supposed    code that cannot be read may keep it from being one: it is never certain.
     reads       what is blamed only reads: where it stands in a helper, whoever calls that is blamed.
+    follows     the beginning of codes: where one of them is found, this is what comes of it, and not told.
     of_loss     it is a matter of how the loss was made: where a helper of another file is given the loss, whoever gives
                 it is blamed.
     owned       the method of a scaler, or of an optimizer, that nobody calls, which is certain only of one that nobody
@@ -53,6 +54,7 @@ class Fault:
         "blame",
         "each",
         "every_path",
+        "follows",
         "message",
         "needs_update",
         "next_turn",
@@ -91,6 +93,7 @@ class Fault:
         any_precision: bool = False,
         reads: bool = False,
         supposed: bool = False,
+        follows: str = "",
         of_loss: bool = False,
         owned: str = "",
         proven: bool = False,
@@ -112,6 +115,7 @@ class Fault:
         self.any_precision = any_precision
         self.reads = reads
         self.supposed = supposed
+        self.follows = follows
         self.of_loss = of_loss
         self.owned = owned
         self.proven = proven

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .measure.dtypes import Dtypes
     from .measure.memory import Memory
     from .measure.numerics import Numerics
+    from .record.listeners.finite import Alarm, Cause
     from .replay.replay import Replay
 
 #: Findings that an assertion's message shows in full.
@@ -97,7 +98,9 @@ class Run:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything that is known, as plain data."""
+        headroom = {} if self.numerics is None else {"headroom": self.numerics.headroom.as_dict()}
         return {
+            **headroom,
             "title": self.title,
             "torch": torch.__version__,
             "device": _device(),
@@ -144,6 +147,39 @@ class Run:
             raise AssertionError(
                 f"The recorder failed ({error}), so this run was not recorded to its end: please report it"
             )
+
+    def assert_finite(self) -> None:
+        """Fail if a loss, a gradient, a parameter or a statistic was not finite; tells where that came from.
+
+        A step that a scaler has skipped because its loss scale was too large is no such case; a loss that is not finite
+        at any scale is. ValueError for a recording that does not watch for it, as one with ``memory=True``.
+        """
+        __tracebackhide__ = True
+        self._assert_recorded()
+        if not self._recorder.finite.watches:
+            raise ValueError(
+                "This run was recorded with memory=True, which leaves out the watch for what is not finite"
+            )
+        found = self._recorder.findings(frozenset({"AMP801", "AMP802"}))
+        bad = self.bad_losses
+        if not (found or bad):
+            return
+        lines = [line for finding in found[:SHOWN] for line in _lines_of(finding)]
+        if bad:
+            lines.insert(
+                0, f"the loss was not finite in {bad} of {self.steps_total} steps, first in step {self.first_bad_loss}"
+            )
+        raise AssertionError("\n".join(["The training did not stay finite:", *lines]))
+
+    @property
+    def bad_losses(self) -> int:
+        """How many backward passes ran from a loss that was not finite, skipped by a scaler or not."""
+        return self._recorder.finite.bad_losses
+
+    @property
+    def first_bad_loss(self) -> int | None:
+        """The step, counted from 0, of the first of them; None without any."""
+        return self._recorder.finite.first_bad_loss
 
     def assert_scale(
         self,
@@ -316,6 +352,13 @@ def _device() -> str:
     return "CPU"
 
 
+def _explained(alarm: Alarm) -> Cause | None:
+    """Plays a step again that was not finite; loaded where that happens."""
+    from .replay.first_bad import explain
+
+    return explain(alarm)
+
+
 def _lines_of(finding: Finding) -> list[str]:
     lines = [
         f"{finding.filename}:{finding.line}: {finding.code} [{finding.severity}] {finding.name}: {finding.message}"
@@ -356,6 +399,8 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
             raise TypeError(f"record() takes a torch.nn.Module, not {type(model).__name__}: pass the model, or nothing")
         frame = sys._getframe(1)
         self._recorder = Recorder(automatic=automatic, outermost=frame)
+        # What is recorded of memory is what the program holds, and nothing is kept to be played again.
+        self._recorder.finite.explain = None if memory else _explained
         self.run = Run(self._recorder, title=title)
         self._broken = False
         collectors = self._recorder.recording.collectors

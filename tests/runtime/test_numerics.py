@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from pytest_amp_check import record  # noqa: E402
 from pytest_amp_check.runtime.measure.numerics import Counts, Numerics, assert_underflow  # noqa: E402
 
 #: A machine that is busy is no fault.
@@ -500,3 +501,28 @@ def test_as_dict_is_json_of_the_agreed_shape() -> None:
         "lost_without_scaling": 0.5,
         "samples": 1,
     }
+
+
+def test_headroom_shows_the_greatest_outputs_and_products_by_module() -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query = nn.Linear(4, 4, bias=False)
+
+        def forward(self, x: Any) -> Any:
+            q = self.query(x)
+            return (q @ x.transpose(-2, -1)).softmax(-1) @ x
+
+    model = Attention()
+    nn.init.eye_(model.query.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with record(model, numerics=2) as run:
+        for size in (10.0, 50.0, 20.0):
+            optimizer.zero_grad()
+            torch.autograd.backward(model(torch.full((1, 2, 4), size)).sum())
+            optimizer.step()
+    assert run.failure is None
+    found = run.as_dict()["headroom"]
+    # Of three steps the second is not looked at, and eyes hand on what they are given.
+    assert found["outputs"]["query"] == 20.0
+    assert found["products"] == {"Attention": 1600.0}

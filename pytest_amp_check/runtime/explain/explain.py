@@ -126,8 +126,10 @@ def _known(raised: Raised) -> Explanation:
 def _tell(recorder: Recorder, explanation: Explanation) -> None:
     values = {name: text for name, value in explanation.names.items() if (text := str(value))}
     path = explanation.path if _leads(explanation.path, explanation.site) else ()
+    witness = [(step.site, step.text) for step in path]
+    names = dict(explanation.names)
     recorder.recording.emit(
-        e.RAISED, explanation.site, label=explanation.label, values=values, path=path, names=dict(explanation.names)
+        e.RAISED, explanation.site, label=explanation.label, values=values, witness=witness, names=names
     )
 
 

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..record.collector import Collector
 from .dtypes import ParameterNames
+from .headroom import Headroom
 
 #: The exponents that have a bin: those of float32's normal numbers. What is smaller or larger counts at the ends.
 _LEAST, _MOST = -126, 127
@@ -108,6 +109,7 @@ class Numerics(Collector):
         if every < 1:
             raise ValueError(f"every={every} looks at no step: give 1 for each step, 10 for every tenth.")
         self._names = ParameterNames(model)
+        self.headroom = Headroom(model)
         self._every = every
         self._steps: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
         # Optimizers whose gradients were looked at since their last step, and those that step at this moment.
@@ -126,6 +128,13 @@ class Numerics(Collector):
     def adopt(self, model: nn.Module) -> None:
         """Parameters are called as in the model from now on."""
         self._names = ParameterNames(model)
+        self.headroom.adopt(model)
+
+    def start(self) -> None:
+        self.headroom.start()
+
+    def stop(self) -> None:
+        self.headroom.stop()
 
     def after_backward(
         self, scaler: torch.amp.GradScaler | None, scale: float, fed: Sequence[torch.optim.Optimizer]
@@ -154,6 +163,8 @@ class Numerics(Collector):
     ) -> None:
         """The next gradients are those of another step."""
         self._stepping.discard(optimizer)
+        # Outputs are looked at in the steps in which gradients are.
+        self.headroom.stepped(looks_next=(self._steps.get(optimizer, -1) + 1) % self._every == 0)
 
     def _look(
         self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, scale: float, held: float

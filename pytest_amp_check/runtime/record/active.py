@@ -42,6 +42,8 @@ class _Thread(threading.local):
     tasks: bool = False
     #: Whether torch is clearing gradients.
     clearing: bool = False
+    #: Whether a module runs.
+    in_module: bool = False
 
     @property
     def active(self) -> tuple[Any, ...]:

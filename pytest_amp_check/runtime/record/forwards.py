@@ -59,7 +59,7 @@ class Calls:
     """Calls of modules by code that is no module's, while it watches for them."""
 
     def __init__(self) -> None:
-        self._compiled = _compiled()
+        self._compiled = compiled()
         self._hook: Any = None
         self._seen: deque[tuple[int, Site]] = deque(maxlen=CALLS)
 
@@ -69,7 +69,7 @@ class Calls:
     def watch(self, forward: Any) -> None:
         """Have a function told of the calls from now on, unless code is compiled: it would have to be once more."""
         self._seen.clear()
-        if self._hook is None and _compiled() == self._compiled:
+        if self._hook is None and compiled() == self._compiled:
             self._hook = torch.nn.modules.module.register_module_forward_pre_hook(forward)
 
     def unwatch(self) -> None:
@@ -87,7 +87,7 @@ class Calls:
         return next((site for start, site in reversed(self._seen) if start <= at), None)
 
 
-def _compiled() -> int:
+def compiled() -> int:
     """How many pieces of code this process has compiled."""
     counters: Any = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
     return sum(counters.get("frames", {}).values())

@@ -10,6 +10,7 @@ from .listeners.backward import Backward
 from .listeners.checkpoints import Checkpoints
 from .listeners.clearing import Clearing
 from .listeners.clipping import Clipping
+from .listeners.finite import Finite
 from .listeners.followers import Followers
 from .listeners.forwards import Forwards
 from .listeners.gradients import Gradients
@@ -39,22 +40,23 @@ class Recorder:
         recording = self.recording = Recording(outermost)
         scaled = ScaledLosses(recording.registry)
         self._forwards = Forwards(recording)
+        self.finite = Finite(recording)
         self.weights = Weights(recording)
         self.threads = Threads(recording)
-        self.autocast = Autocast(recording, self.weights, self.threads)
+        self.autocast = Autocast(recording, self.weights, self.threads, self.finite)
         self.traces = Traces(recording)
         self.losses = Losses(recording)
         self.gradients = Gradients(recording, self.weights)
         self.clearing = Clearing(recording, self.gradients)
         self.clipping = Clipping(recording, self.gradients)
         self.penalties = Penalties(recording, scaled)
-        self.backward = Backward(recording, self.gradients, scaled, self.penalties)
+        self.backward = Backward(recording, self.gradients, scaled, self.penalties, self.finite)
         self.construction = ScalerConstruction(recording)
-        self.optimizers = Optimizers(recording, self.gradients, self.weights, self.construction)
+        self.optimizers = Optimizers(recording, self.gradients, self.weights, self.construction, self.finite)
         self.schedulers = Schedulers(recording)
         self.scaling = Scaling(recording, scaled, self._forwards, self.construction)
         self.followers = Followers(recording)
-        self.scalers = Scalers(recording, self.gradients, self.weights, self.optimizers, self.followers)
+        self.scalers = Scalers(recording, self.gradients, self.weights, self.optimizers, self.followers, self.finite)
         self.checkpoints = Checkpoints(recording)
 
     @property
@@ -84,6 +86,7 @@ class Recorder:
         recording.busy = True
         recording.registry.ran = None
         try:
+            self.finite.conclude()
             recording.registry.bury()
             recording.chain.close(broken=broken)
         except Exception as error:  # noqa: BLE001 - as while it lasted: the program goes on, and it is reported

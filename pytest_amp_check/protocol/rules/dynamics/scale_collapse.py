@@ -38,13 +38,15 @@ def _collapsed(event: Event, program: Program) -> Labels:
         return
     in_a_row, skips, interval = facts["skips_in_a_row"], facts["skips"], facts["growth_interval"]
     warm_up = _warm_up(event, program)
+    cause = facts.get("cause", "")
+    found = f" ({cause[0].lower()}{cause[1:]})" if cause else ""
     grown = max(1.0, steps / interval) if interval > 0 else 1.0
     if scale < 1.0 and in_a_row:
-        yield "scale:below-one", {"scale": f"{scale:g}", "skips": str(in_a_row)}
+        yield "scale:below-one", {"scale": f"{scale:g}", "skips": str(in_a_row), "cause": found}
     elif steps > warm_up and in_a_row >= _IN_A_ROW:
-        yield "scale:skips-in-a-row", {"scale": f"{scale:g}", "skips": str(in_a_row)}
+        yield "scale:skips-in-a-row", {"scale": f"{scale:g}", "skips": str(in_a_row), "cause": found}
     elif steps >= _ENOUGH and skips - warm_up > _PER_INTERVAL * grown:
-        yield "scale:skip-rate", {"skips": str(skips), "steps": str(steps)}
+        yield "scale:skip-rate", {"skips": str(skips), "steps": str(steps), "cause": found}
 
 
 RULE = Rule(
@@ -57,15 +59,16 @@ RULE = Rule(
     faults={
         "scale:below-one": Fault(
             "The loss scale of `{scaler}` has fallen to {scale} after {skips} skipped steps in a row, so a smaller "
-            "scale does not help: find the NaN or infinity in the loss, the inputs or gradients that are never cleared"
+            "scale does not help{cause}: find the NaN or infinity in the loss, the inputs or gradients that are never "
+            "cleared"
         ),
         "scale:skips-in-a-row": Fault(
-            "`{scaler}` has skipped {skips} steps in a row long after it had found its scale, which is {scale} now: "
-            "find the NaN or infinity in the loss, the inputs or gradients that are never cleared"
+            "`{scaler}` has skipped {skips} steps in a row long after it had found its scale, which is {scale} "
+            "now{cause}: find the NaN or infinity in the loss, the inputs or gradients that are never cleared"
         ),
         "scale:skip-rate": Fault(
-            "`{scaler}` has skipped {skips} of {steps} steps, many more than the growth of its scale costs: look for "
-            "batches whose loss is not finite, and for code that raises the scale"
+            "`{scaler}` has skipped {skips} of {steps} steps, many more than the growth of its scale costs{cause}: "
+            "look for batches whose loss is not finite, and for code that raises the scale"
         ),
     },
     why="""\

@@ -11,6 +11,7 @@ from ..recording import Recording, plain
 from ..regions import Left, dtype_of
 from ..sites import calling_frame
 from ..source import ContextText, SourceText, chooses_autocast
+from .finite import Finite
 from .listener import Listener, listens
 from .threads import Threads
 from .weights import KEEPS_DETACHED, Weights
@@ -19,10 +20,11 @@ from .weights import KEEPS_DETACHED, Weights
 class Autocast(Listener):
     """Listens to autocast contexts."""
 
-    def __init__(self, recording: Recording, weights: Weights, threads: Threads) -> None:
+    def __init__(self, recording: Recording, weights: Weights, threads: Threads, finite: Finite) -> None:
         super().__init__(recording)
         self._weights = weights
         self._threads = threads
+        self._finite = finite
         #: Places where an autocast was constructed.
         self._constructed: set[int] = set()
 
@@ -56,6 +58,7 @@ class Autocast(Listener):
         decorated = frame.f_code.co_name == "decorate_autocast"
         site = self.sites.definition(frame.f_locals["func"].__code__) if decorated else self.sites.here()
         self.regions.enter(site, region.device, dtype, enabled=enabled)
+        self._finite.region_entered()
         if enabled:
             self.recording.program.facts["enters_autocast"] = True
         cache = bool(region._cache_enabled)

@@ -16,6 +16,7 @@ from ..recording import Recording
 from ..scaled_losses import ScaledLosses
 from ..source import SourceText
 from ..tracked import BackwardPass, TrackedOptimizer, TrackedScaler
+from .finite import Finite
 from .gradients import Gradients
 from .listener import Listener, listens
 from .penalties import Penalties
@@ -24,8 +25,16 @@ from .penalties import Penalties
 class Backward(Listener):
     """Listens to backward passes."""
 
-    def __init__(self, recording: Recording, gradients: Gradients, scaled: ScaledLosses, penalties: Penalties) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        gradients: Gradients,
+        scaled: ScaledLosses,
+        penalties: Penalties,
+        finite: Finite,
+    ) -> None:
         super().__init__(recording)
+        self._finite = finite
         self._gradients = gradients
         self._scaled = scaled
         self._penalties = penalties
@@ -71,6 +80,7 @@ class Backward(Listener):
         loss = bare(roots[0]) if roots else None
         # A scaled loss has the scale's dtype, whatever its own was.
         dtype = scaled.dtype if scaled is not None else None if loss is None else loss.dtype
+        self._finite.backward_begins(outputs, site)
         return BackwardPass(event, before, scale, reached, loss, dtype, roots)
 
     def _look_for_detection(self, site: Site, scaler: TrackedScaler) -> None:
@@ -121,6 +131,7 @@ class Backward(Listener):
         self._gradients.backward_ended()
         if running.loss is not None:
             self.registry.ran = (event, ScaledValue(running.loss, running.scale))
+        self._finite.backward_ended(running, fed)
         self._gradients.forget_storages()
         self.recording.choose_watching()
         if self.recording.collectors:

@@ -12,6 +12,7 @@ from ..readings import ONE, FoundInf
 from ..recording import Recording
 from ..source import SourceText, asks, conditional
 from ..tracked import TrackedOptimizer, TrackedScaler
+from .finite import Finite
 from .gradients import Gradients
 from .listener import Listener, listens
 from .scaler_construction import ScalerConstruction
@@ -22,9 +23,15 @@ class Optimizers(Listener):
     """Listens to optimizers."""
 
     def __init__(
-        self, recording: Recording, gradients: Gradients, weights: Weights, construction: ScalerConstruction
+        self,
+        recording: Recording,
+        gradients: Gradients,
+        weights: Weights,
+        construction: ScalerConstruction,
+        finite: Finite,
     ) -> None:
         super().__init__(recording)
+        self._finite = finite
         self._gradients = gradients
         self._weights = weights
         self._construction = construction
@@ -49,6 +56,7 @@ class Optimizers(Listener):
 
     @listens
     def before_step(self, optimizer: Any) -> None:
+        self._finite.step_begins(optimizer)
         tracked = self.registry.optimizer(optimizer)
         site = self.sites.here()
         if not self.recording.backwards:

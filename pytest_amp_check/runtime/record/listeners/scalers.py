@@ -9,12 +9,14 @@ import torch
 
 from ....protocol import events as e
 from ....protocol.events import Event, Site
+from ....protocol.report import words
 from ..graph import values
 from ..readings import ONE, FoundInf, Number
 from ..recording import Recording
 from ..sharding import unsynchronised
 from ..source import SourceText, expected
 from ..tracked import TrackedOptimizer, TrackedScaler
+from .finite import Finite
 from .followers import Followers
 from .gradients import Gradients
 from .listener import Listener, listens
@@ -35,9 +37,11 @@ class Scalers(Listener):
         weights: Weights,
         optimizers: Optimizers,
         followers: Followers,
+        finite: Finite,
     ) -> None:
         super().__init__(recording)
         self._followers = followers
+        self._finite = finite
         self._gradients = gradients
         self._weights = weights
         self._optimizers = optimizers
@@ -71,6 +75,7 @@ class Scalers(Listener):
         if not scaler.is_enabled():
             self._optimizers.stepped_by_disabled_scaler = SourceText(self.sites.here(), "argument", "optimizer")
             return
+        self._finite.step_begins(optimizer)
         tracked, holder = self.registry.optimizer(optimizer), self.registry.scaler(scaler)
         self._gradients.look(tracked)
         site = self.sites.here()
@@ -138,6 +143,7 @@ class Scalers(Listener):
         tracked.scaler = holder
         self._optimizers.stepped(tracked, skipped)
         self._followers.hooks_called(tracked, optimizer, skipped)
+        self._finite.skipped(tracked, holder, optimizer)
         for collector in self.recording.collectors:
             collector.after_step(optimizer, scaler, skipped=bool(skipped))
 
@@ -176,6 +182,9 @@ class Scalers(Listener):
         holder.waiting.clear()
         facts = self._asked.facts
         facts.update(steps=holder.steps, growth_interval=scaler.get_growth_interval())
+        cause = self._finite.waiting
+        if cause is not None:
+            facts.update(cause=words(cause, self.recording.program), witness=cause.facts["witness"])
         readings.then(functools.partial(_tell_skips, facts, holder, scale))
 
 

@@ -20,6 +20,9 @@ def patches() -> list[Patch]:
         Patch(torch.autograd, "_engine_run_backward", around=_run_backward),
         Patch(anomaly_mode.set_detect_anomaly, "__init__", before=_set_detection),
         Patch(anomaly_mode.detect_anomaly, "__init__", before=_detection),
+        # A mode that watches ops has to leave torch's stack before torch asks it about these.
+        Patch(torch.Tensor, "backward", before=_called),
+        Patch(torch.autograd, "backward", before=_called),
     ]
 
 
@@ -31,6 +34,10 @@ def _set_detection(recorder: Recorder, context: Any, mode: bool, check_nan: bool
 def _detection(recorder: Recorder, context: Any, check_nan: bool = True) -> None:
     if check_nan:
         recorder.backward.detection_asked()
+
+
+def _called(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
+    recorder.finite.backward_called()
 
 
 def _run_backward(original: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..active import THREAD
 from ..regions import LOW
 from .table import After, Patch
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 def patches() -> list[Patch]:
     module = torch.nn.Module
     return [
+        Patch(module, "__call__", around=_call),
         Patch(module, "zero_grad", after=_zero_grad, compiled=True),
         Patch(module, "load_state_dict", after=_loaded),
         Patch(module, "half", after=_cast(torch.float16), of_users=True),
@@ -24,6 +26,26 @@ def patches() -> list[Patch]:
         Patch(module, "register_parameter", after=_registered, compiled=True),
         Patch(torch, "set_default_dtype", after=_default_set),
     ]
+
+
+def _call(original: Any) -> Any:
+    """Recorders are told of modules that no other module calls. All others are handed on as fast as can be."""
+
+    def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in that place
+        if torch.compiler.is_compiling() or THREAD.in_module or not THREAD.active:
+            return original(module, *args, **kwargs)
+        recorders: tuple[Recorder, ...] = THREAD.active
+        THREAD.in_module = True
+        try:
+            calls = [recorder.finite.module_begins(module, args, kwargs) for recorder in recorders]
+            result = original(module, *args, **kwargs)
+        finally:
+            THREAD.in_module = False
+        for recorder, call in zip(recorders, calls, strict=True):
+            recorder.finite.module_ended(call, result)
+        return result
+
+    return __call__
 
 
 def _zero_grad(recorder: Recorder, result: object, module: Any, *args: Any, **kwargs: Any) -> None:

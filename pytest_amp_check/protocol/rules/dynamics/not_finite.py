@@ -1,0 +1,121 @@
+"""AMP802 not-finite."""
+
+from __future__ import annotations
+
+from ...events import NOT_FINITE, Event, Program
+from ...rule import ERROR, RUNTIME, Fault, Labels, Rule
+
+
+def _not_finite(event: Event, program: Program) -> Labels:
+    yield f"not-finite:{event.facts['how']}", {}
+
+
+RULE = Rule(
+    "AMP802",
+    "not-finite",
+    ERROR,
+    "A loss, a gradient, a parameter or a statistic becomes NaN or infinite.",
+    readers=RUNTIME,
+    on={NOT_FINITE: _not_finite},
+    faults={
+        "not-finite:overflow": Fault(
+            "In step {step}, `{op}` in {where} is the first to give what is not finite, from finite operands "
+            "({values}), because {reason}: compute it in float32, or make its operands smaller before it"
+        ),
+        "not-finite:domain": Fault(
+            "In step {step}, `{op}` in {where} is the first to give what is not finite, from finite operands "
+            "({values}), because it is {reason}: keep its operand away from there, by a bound or an epsilon that its "
+            "dtype can hold"
+        ),
+        "not-finite:mask": Fault(
+            "In step {step}, `{op}` in {where} gives NaN ({values}), because {reason}: leave at least one entry of "
+            "each row unmasked, or fill with the least finite number of the dtype"
+        ),
+        "not-finite:input": Fault(
+            "In step {step}, the input of {where} is not finite already ({what}): look at this batch and at how it "
+            "is prepared"
+        ),
+        "not-finite:parameter": Fault(
+            "In step {step}, `{name}` of {where} is not finite, since step {since}, before anything else is: {reason}",
+            follows="AMP2",
+        ),
+        "not-finite:state": Fault(
+            "The optimizer's step {since} spoils `{name}` of {where}, because {reason}: keep parameters and the "
+            "optimizer's state in float32, and look at what was loaded into that",
+            follows="AMP2",
+        ),
+        "not-finite:rate": Fault(
+            "In step {step}, `{op}` in {where} is the first to give what is not finite, because {reason} after step "
+            "{since}: lower the learning rate, warm it up, or clip the gradients",
+            follows="AMP2",
+        ),
+        "not-finite:statistic": Fault(
+            "In step {step}, `{name}` of {where} becomes NaN or infinite, and evaluation will use it ({reason}): keep "
+            "the inputs of this module finite, and its batches larger than one"
+        ),
+        "not-finite:gradient": Fault(
+            "In step {step} the loss is finite, and the gradient of `{op}` in {where} is the first that is not "
+            "({values}): {reason}"
+        ),
+        "not-finite:unexplained": Fault(
+            "In step {step} the {what} is not finite, and where that comes from is not known ({reason}): find the "
+            "first NaN or infinity before it"
+        ),
+    },
+    why="""\
+Nothing is raised where a number stops being finite. The loss is NaN some ops later, the gradients of every parameter
+with it, and an optimizer without a scaler then writes NaN into all of them, so that each step after it is lost and no
+trace is left of the one that began it. A scaler skips such steps, and halves its scale for nothing. The recorder looks
+at the loss and at the gradients of each step, plays the first bad one again with every op watched, and tells which op
+came first, of what operands. An overflow that the loss scale causes is skipped by the scaler and is no mistake; nor is
+an infinity that a program fills in, as masks do.
+""",
+    harm="""\
+A division by zero in one step of eight made the loss NaN, and with it all parameters after that step: the loss of each
+step after it was NaN.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(16, 4, bias=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+batches = [torch.randn(8, 16) for _ in range(4)]
+batches[2][0] = 0.0  # a row of padding
+
+for x in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = model(x).float()
+    unit = out / out.square().sum(dim=1, keepdim=True).sqrt()  # AMP802
+    loss = (unit[:, 0] - 1.0).square().mean()
+    loss.backward()
+    optimizer.step()
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(16, 4, bias=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+batches = [torch.randn(8, 16) for _ in range(4)]
+batches[2][0] = 0.0  # a row of padding
+
+for x in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = model(x).float()
+    unit = nn.functional.normalize(out, dim=1, eps=1e-6)
+    loss = (unit[:, 0] - 1.0).square().mean()
+    loss.backward()
+    optimizer.step()
+""",
+    fix="Read the op, its operands and its line in the message, and keep that op's operands or its result in range.",
+    sources=(
+        "PyTorch docs, torch.amp: gradients that are not finite are skipped by a GradScaler, and by nothing else",
+        "torch/amp/grad_scaler.py: unscale_() looks at gradients alone, not at the loss, statistics or parameters",
+        "measured: losses and parameters after one division by zero",
+    ),
+)

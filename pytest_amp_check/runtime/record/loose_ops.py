@@ -1,0 +1,71 @@
+"""Ops that a program calls outside of modules, as for its loss, seen by a mode of torch's functions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from .function_modes import lift, lower
+from .tape import user_frame
+
+#: Ops that are seen between two calls of modules or backward passes, which bounds what seeing them costs.
+MOST = 64
+#: Attributes of a tensor that are ops.
+VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+
+Seen = Callable[[Any, tuple[Any, ...], dict[str, Any], FrameType | None], Callable[[Any], None] | None]
+
+
+class LooseOps(TorchFunctionMode):
+    """Tells of the ops while it stands on torch's stack of modes.
+
+    Nothing is seen while a module runs, or a backward pass.
+    """
+
+    def __init__(self, seen: Seen) -> None:
+        super().__init__()
+        self._seen = seen
+        self._left = 0
+        #: How many ops it is telling of: torch has taken it off the stack meanwhile, and will put it back.
+        self._inside = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if self._left <= 0 or name == "__set__":
+            return self._call(func, args, kwargs)
+        reads = name == "__get__"
+        if reads and getattr(func.__self__, "__name__", "") not in VIEWS:
+            return self._call(func, args, kwargs)
+        self._left -= 1
+        ended = self._seen(func, args, kwargs, user_frame(sys._getframe(1)))
+        result = self._call(func, args, kwargs)
+        if ended is not None:
+            made = args[0] if name == "__setitem__" else result
+            if isinstance(made, (torch.Tensor, tuple, list)):
+                ended(made)
+        return result
+
+    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        self._inside += 1
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._inside -= 1
+
+    def begin(self) -> None:
+        """Tell of ops from now on, in this thread."""
+        self._left = MOST
+        if not self._inside:
+            lift(self)
+
+    def end(self) -> None:
+        """Tell of no more. From within an op, it stays on the stack until it is told to end once more."""
+        self._left = 0
+        if not self._inside:
+            lower(self)

@@ -1,0 +1,113 @@
+"""The calls of a tape, made again with what they were given, and the backward pass that ran from them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..record.listeners.finite import Pass
+from ..record.tape import Call, Precision, Slot, at
+from .watched import Watch
+
+
+class Played:
+    """Runs the calls of a tape. What it gives is kept until the end, so that identities stay what they are."""
+
+    def __init__(self, calls: dict[int, Call], watch: Watch) -> None:
+        self._calls = calls
+        self._watch = watch
+        self._results: dict[int, Any] = {}
+        self._taken: dict[int, torch.Tensor] = {}
+
+    def forward(self) -> None:
+        """Run them all, oldest first."""
+        for serial, call in self._calls.items():
+            self._watch.begins(call.place)
+            for reference, values in call.attributes:
+                counted = reference()
+                if counted is not None:
+                    vars(counted).update(values)
+            if call.random is not None:
+                torch.set_rng_state(call.random[0])
+                if call.random[1] is not None:
+                    torch.cuda.set_rng_state(call.random[1])
+            args, kwargs = self._decoded(call.args), self._decoded(call.kwargs)
+            if _changes_input(call, args):
+                # The tensor was changed for good when the program ran this.
+                self._results[serial] = args[0]
+                continue
+            with _precision(call.precision):
+                result = call.function(*args, **kwargs)
+            self._results[serial] = args[0] if getattr(call.function, "__name__", "") == "__setitem__" else result
+
+    def roots(self, backward: Pass) -> list[torch.Tensor]:
+        """What the backward pass ran from, as far as it came from these calls."""
+        found = [self._slot(slot) for slot in backward.roots if slot is not None and slot.call in self._results]
+        return [root for root in found if isinstance(root, torch.Tensor)]
+
+    def gradients(
+        self, roots: Sequence[torch.Tensor], scale: float, params: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor | None]:
+        """The gradients of parameters, without the loss scale. No hook of a parameter is run, and nothing is kept."""
+        roots = [root for root in roots if root.requires_grad]
+        inputs = [p for p in params if p.requires_grad]
+        if not roots or not inputs:
+            return []
+        self._watch.backward = True
+        weights = [torch.full_like(root, 1.0 / scale) for root in roots]
+        return list(torch.autograd.grad(roots, inputs, weights, allow_unused=True))
+
+    def _slot(self, slot: Slot) -> Any:
+        return at(self._results[slot.call], slot.path)
+
+    def _decoded(self, value: Any) -> Any:
+        if isinstance(value, Slot):
+            return self._slot(value)
+        kind = type(value)
+        if kind is tuple or kind is list:
+            return kind([self._decoded(item) for item in value])
+        if kind is dict:
+            return {key: self._decoded(item) for key, item in value.items()}
+        return value
+
+
+def _changes_input(call: Call, args: tuple[Any, ...]) -> bool:
+    """Whether a call writes to a tensor that the program gave, and that stays changed."""
+    name = getattr(call.function, "__name__", "")
+    if isinstance(call.function, nn.Module) or not call.args or isinstance(call.args[0], Slot):
+        return False
+    in_place = name.endswith("_") and not name.endswith("__")
+    return (in_place or name in _WRITES) and isinstance(args[0], torch.Tensor)
+
+
+_WRITES = frozenset(
+    {"__setitem__", *(f"__i{op}__" for op in "add sub mul truediv floordiv mod pow and or xor".split())}
+)
+
+
+@contextlib.contextmanager
+def _precision(wanted: Precision) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.set_grad_enabled(wanted.grad))
+        for device, enabled, dtype in wanted.autocast:
+            if device == "cpu" or torch.cuda.is_available():
+                stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=wanted.cache))
+        yield
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """What is printed in the region was printed already."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield
+
+
+def outermost() -> Any:
+    """The code of the function that calls this: the program's own frames lie above it."""
+    return sys._getframe(1).f_code

@@ -1,0 +1,331 @@
+"""AMP802: of a step that is not finite op, module, line, step and cause are named, and right trainings stay silent."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pytest_amp_check import emulate_cuda, record
+from pytest_amp_check.protocol.finding import Finding
+from pytest_amp_check.runtime.run import Run
+
+
+def line_of(mark: str) -> int:
+    lines = inspect.getsource(sys.modules[__name__]).splitlines()
+    (number,) = [number for number, line in enumerate(lines, 1) if line.endswith(f"  # {mark}")]
+    return number
+
+
+class Middle(nn.Module):
+    """Hands on what it is given, but in one call."""
+
+    def __init__(self, how: str, call: int) -> None:
+        super().__init__()
+        self.how, self.call, self.calls = how, call, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls != self.call + 1:
+            return x
+        if self.how == "divides":
+            return x / (x * 0.0)  # divides
+        if self.how == "logarithm":
+            return x + (x.float() * 0.0).log()  # logarithm
+        if self.how == "above":
+            return (x.float() * 0.0 + 7e4).half()  # above
+        if self.how == "root":
+            return x + (x.float() * 0.0).sqrt()  # root
+        if self.how == "masked":
+            return x * torch.full_like(x, float("-inf")).softmax(-1)  # masked
+        sys.stdout.write("not twice\n")
+        return x + torch.rand_like(x).log() * 0.0
+
+
+class Net(nn.Module):
+    def __init__(self, how: str = "", call: int = -1) -> None:
+        super().__init__()
+        self.first, self.middle, self.norm = nn.Linear(8, 16), Middle(how, call), nn.BatchNorm1d(16)
+        self.dropout, self.head = nn.Dropout(0.2), nn.Linear(16, 1)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.dropout(self.norm(self.middle(self.first(x)))))
+
+
+def train(
+    model: nn.Module,
+    *,
+    steps: int = 6,
+    scaler: bool = False,
+    before: Callable[[int, torch.optim.Optimizer], object] = lambda step, optimizer: None,
+    batch: Callable[[int], Tensor] = lambda step: torch.randn(4, 8),
+    **parts: Any,
+) -> Run:
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    scales = torch.amp.GradScaler("cpu", init_scale=2.0**8, enabled=scaler)
+    with record(model, **parts) as run:
+        for step in range(steps):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16 if scaler else torch.bfloat16):
+                loss = model(batch(step)).float().square().mean()
+            torch.autograd.backward(scales.scale(loss))
+            before(step, optimizer)
+            scales.step(optimizer)
+            scales.update()
+    assert run.failure is None, run.failure
+    return run
+
+
+def only(run: Run) -> Finding:
+    (finding,) = [finding for finding in run.findings if finding.code == "AMP802"]
+    return finding
+
+
+@pytest.mark.parametrize("scaler", [False, True], ids=["bfloat16", "float16 with a scaler"])
+@pytest.mark.parametrize(
+    ("how", "op", "why"),
+    [
+        ("divides", "div", "a division by zero"),
+        ("logarithm", "log", "the logarithm of zero"),
+        ("above", "_to_copy", "above 65504"),
+        ("masked", "_softmax", "a row of its input is -inf as a whole"),
+    ],
+)
+def test_the_op_that_made_it_is_named(how: str, op: str, why: str, scaler: bool) -> None:
+    torch.manual_seed(0)
+    finding = only(train(Net(how, call=3), scaler=scaler))
+    assert finding.line == line_of(how)
+    assert finding.message.startswith(f"In step 3, `{op}` in `middle` (Middle)")
+    assert why in finding.message
+    # The modules before it, and that its output was the first.
+    assert [step.text.partition(" gives")[0] for step in finding.witness][:1] == ["`first` (Linear)"]
+    assert finding.witness[-1].text.endswith("went bad first")
+
+
+def test_a_gradient_that_goes_bad_alone_is_told_where_the_forward_made_it() -> None:
+    torch.manual_seed(0)
+    finding = only(train(Net("root", call=2)))
+    assert finding.line == line_of("root")
+    assert "In step 2 the loss is finite, and the gradient of `SqrtBackward0` in `middle` (Middle)" in finding.message
+    assert "infinite at zero" in finding.message
+
+
+def test_a_loss_outside_of_modules() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with record() as run:
+        for step in range(3):
+            optimizer.zero_grad()
+            loss = model(torch.randn(4, 8)).square().mean()
+            if step == 1:
+                loss = (loss * 0.0).log()  # loss
+            torch.autograd.backward(loss)
+            optimizer.step()
+    finding = only(run)
+    assert finding.line == line_of("loss")
+    assert "In step 1, `log` in code outside of modules" in finding.message
+
+
+def test_a_batch_that_is_not_finite() -> None:
+    def batch(step: int) -> Tensor:
+        return torch.full((4, 8), float("nan")) if step == 2 else torch.randn(4, 8)
+
+    finding = only(train(Net(), batch=batch))
+    assert "In step 2, the input of `first` (Linear) is not finite already" in finding.message
+
+
+def test_a_parameter_that_other_code_has_spoilt() -> None:
+    model = Net()
+
+    def batch(step: int) -> Tensor:
+        if step == 3:
+            model.head.weight.data.fill_(float("inf"))
+        return torch.randn(4, 8)
+
+    finding = only(train(model, batch=batch))
+    assert finding.message.startswith("In step 3, `head.weight` of `head` (Linear) is not finite, since step 3")
+
+
+def test_the_state_of_an_optimizer() -> None:
+    model = Net()
+
+    def spoil(step: int, optimizer: torch.optim.Optimizer) -> None:
+        if step == 2:
+            optimizer.state[model.first.weight]["exp_avg"].fill_(float("nan"))
+
+    finding = only(train(model, before=spoil))
+    assert finding.message.startswith("The optimizer's step 2 spoils `first.weight` of `first` (Linear)")
+    assert "`exp_avg` in the state of Adam is not finite" in finding.message
+
+
+def test_a_learning_rate() -> None:
+    def raise_it(step: int, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.param_groups[0]["lr"] = 1e30 if step == 2 else 1e-3
+
+    finding = only(train(Net(), before=raise_it))
+    assert finding.names["since"] == "2"
+    assert "weights have grown up to" in finding.message
+    assert "lower the learning rate" in finding.message
+
+
+def test_the_last_step_is_looked_at_too() -> None:
+    model = Net()
+
+    def spoil(step: int, optimizer: torch.optim.Optimizer) -> None:
+        if step == 5:
+            optimizer.state[model.first.weight]["exp_avg"].fill_(float("nan"))
+
+    assert "step 5 spoils `first.weight`" in only(train(model, before=spoil)).message
+
+
+def test_statistics_of_batch_norm_without_any_step() -> None:
+    norm, linear = nn.BatchNorm1d(4), nn.Linear(4, 4)
+    with emulate_cuda(), record() as run, torch.autocast("cuda"):
+        x = linear(torch.rand(2, 4) * 131070.0)  # statistics
+        norm(x)
+    finding = only(run)
+    assert finding.line == line_of("statistics")
+    assert "`running_mean` of `BatchNorm1d` becomes NaN or infinite" in finding.message
+    assert "above 65504" in finding.message
+
+
+def test_what_is_played_again_changes_nothing() -> None:
+    def outcome(*, recorded: bool) -> tuple[list[Tensor], Tensor, int, str]:
+        torch.manual_seed(0)
+        model = Net("random", call=2)
+        model.middle.register_forward_hook(lambda module, args, output: output * float("nan") if seen() else output)
+        calls = iter(range(100))
+
+        def seen() -> bool:
+            return next(calls) == 3
+
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        printed = io.StringIO()
+
+        def steps() -> None:
+            for _ in range(5):
+                optimizer.zero_grad()
+                loss = model(torch.randn(4, 8)).square().mean()
+                if torch.isfinite(loss):
+                    torch.autograd.backward(loss)
+                    optimizer.step()
+                else:
+                    torch.autograd.backward(loss)
+
+        with redirect_stdout(printed):
+            if recorded:
+                with record() as run:
+                    steps()
+                assert run.failure is None
+                assert [finding.code for finding in run.findings] == ["AMP802"]
+            else:
+                steps()
+        tensors = [value.clone() for value in model.state_dict().values()]
+        return tensors, torch.rand(3), model.middle.calls, printed.getvalue()
+
+    plain, watched = outcome(recorded=False), outcome(recorded=True)
+    assert all(torch.equal(a, b) or bool(a.isnan().any()) for a, b in zip(plain[0], watched[0], strict=True))
+    assert torch.equal(plain[1], watched[1])
+    assert plain[2:] == watched[2:]
+
+
+def test_masks_and_skips_are_no_alarms() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 24)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)
+    later = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    with record() as run:
+        for _ in range(20):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                q, k, v = model(torch.randn(2, 5, 8)).chunk(3, -1)
+                scores = (q @ k.transpose(-2, -1)).masked_fill(later, float("-inf"))
+                loss = (scores.softmax(-1) @ v).float().square().mean()
+            torch.autograd.backward(scaler.scale(loss))
+            scaler.step(optimizer)
+            scaler.update()
+    assert run.skipped_total > 3
+    assert run.findings == []
+    run.assert_finite()
+
+
+def test_a_scale_that_sinks_names_the_cause() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu")
+    with record() as run:
+        for _ in range(20):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = functional.mse_loss(model(torch.randn(4, 8)).log(), torch.zeros(4, 1))  # sinks
+            torch.autograd.backward(scaler.scale(loss))
+            scaler.step(optimizer)
+            scaler.update()
+    (finding,) = run.findings
+    assert finding.code == "AMP801"
+    assert "`log` in code outside of modules" in finding.message
+    assert finding.witness[-1].site.line == line_of("sinks")
+
+
+def test_assert_finite_tells_what_was_found() -> None:
+    torch.manual_seed(0)
+    train(Net(), scaler=True).assert_finite()
+    with pytest.raises(AssertionError, match="the loss was not finite in 1 of 6 steps, first in step 3") as caught:
+        train(Net("divides", call=3), scaler=True).assert_finite()
+    assert "`div` in `middle`" in str(caught.value)
+    with pytest.raises(ValueError, match="memory=True"):
+        train(Net(), memory=True).assert_finite()
+
+
+def test_a_loss_that_only_a_scaler_skips_is_counted_without_a_finding() -> None:
+    def batch(step: int) -> Tensor:
+        return torch.randn(4, 8) * (float("inf") if step == 2 else 1.0)
+
+    model = nn.Linear(8, 1)
+    nn.init.ones_(model.weight)
+    run = train(model, scaler=True, batch=lambda step: batch(step).abs())
+    assert run.findings == []
+    assert (run.bad_losses, run.first_bad_loss) == (1, 2)
+    with pytest.raises(AssertionError, match="first in step 2"):
+        run.assert_finite()
+
+
+@pytest.mark.parametrize(
+    ("how", "op", "scaler"),
+    [("divides", "`div`", False), ("divides", "`div`", True), ("root", "`SqrtBackward0`", False)],
+)
+def test_what_a_device_says_one_step_late_is_played_with_the_weights_of_then(
+    how: str, op: str, scaler: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As on a GPU, whose numbers are there when the next step asks for them.
+    listener = "pytest_amp_check.runtime.record.listeners.finite"
+    monkeypatch.setattr(f"{listener}._is_here", lambda tensor: False)
+    monkeypatch.setattr(f"{listener}._is_on_gpu", lambda tensor: True)
+    torch.manual_seed(0)
+    run = train(Net(how, call=3), scaler=scaler)
+    finding = only(run)
+    assert finding.line == line_of(how)
+    assert finding.names["step"] == "3"
+    assert f"{op} in `middle` (Middle)" in finding.message
+    assert run.first_bad_loss == (3 if how == "divides" else 4)
+
+
+def test_a_last_step_of_a_device_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = "pytest_amp_check.runtime.record.listeners.finite"
+    monkeypatch.setattr(f"{listener}._is_here", lambda tensor: False)
+    monkeypatch.setattr(f"{listener}._is_on_gpu", lambda tensor: True)
+    monkeypatch.setattr("pytest_amp_check.runtime.record.late.Reading.is_there", False)
+    torch.manual_seed(0)
+    finding = only(train(Net("divides", call=5)))
+    assert "In step 5, `div` in `middle` (Middle)" in finding.message
