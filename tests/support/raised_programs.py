@@ -661,7 +661,7 @@ with torch.autocast("cuda", dtype=torch.float16):
         "anomaly-nan",
         "anomaly mode with a live scaler",
         """
-torch.autograd.set_detect_anomaly(True)  # AMP810
+torch.autograd.set_detect_anomaly(True)  # AMP213
 try:
     with torch.autocast("cpu", dtype=torch.float16):
         loss = (model(x) * 0).sqrt().sum()
@@ -669,7 +669,7 @@ try:
 finally:
     torch.autograd.set_detect_anomaly(False)
 """,
-        ("NaN that MulBackward0 gave at the loss scale 1024",),
+        ("lets backward raise on the NaN that an overflow makes",),
     ),
     Program(
         "anomaly-nan",

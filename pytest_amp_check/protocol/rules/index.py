@@ -531,7 +531,6 @@ INDEX: tuple[Listing, ...] = (
             "raised:half-sharded",
             "raised:no-graph",
             "raised:recomputed",
-            "raised:anomaly",
             "raised:sharded-dtypes",
             "raised:nan-in-backward",
             "raised:other-device",

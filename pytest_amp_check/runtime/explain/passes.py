@@ -20,30 +20,21 @@ from .explanation import Explanation, Raised
 from .frames import Scope, scopes
 from .values import resolve
 
-#: What turns anomaly mode on.
-ANOMALY = (
-    torch.autograd.set_detect_anomaly,
-    torch.autograd.detect_anomaly,
-    torch.autograd.anomaly_mode.set_detect_anomaly,
-)
 _FILE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 def anomaly(raised: Raised, recorder: Recorder) -> list[Explanation] | None:
-    """Explain NaN in a backward pass by the op that gave it, and by the scale that its gradients had."""
+    """Explain NaN in a backward pass by the op that gave it; where gradients are scaled, AMP213 says what is wrong."""
     named = re.search(r"Function '(\w+)' returned nan", str(raised.error))
     if named is None:
         return None
     made = _made_by(named[1], raised)
     path = [Step(made, f"the op is computed of which {named[1]} is the backward")] if made is not None else []
     path.append(Step(raised.site, f"{named[1]} gives NaN in the backward pass"))
-    scaler = next((s for s in recorder.recording.registry.scalers.values() if s.scale.value != 1.0), None)
+    if _was_scaled(recorder):
+        return []
     names: dict[str, object] = {"function": named[1], "call": SourceText(raised.site)}
-    if scaler is None or not _was_scaled(recorder):
-        return [Explanation("raised:nan-in-backward", made or raised.site, names, tuple(path))]
-    names["scale"] = f"{scaler.scale.value:.0f}"
-    turned_on = next(_calls(raised, ANOMALY), None)
-    return [Explanation("raised:anomaly", turned_on or raised.site, names, tuple(path))]
+    return [Explanation("raised:nan-in-backward", made or raised.site, names, tuple(path))]
 
 
 def _was_scaled(recorder: Recorder) -> bool:

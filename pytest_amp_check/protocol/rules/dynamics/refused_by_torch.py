@@ -124,10 +124,6 @@ RULE = Rule(
             "The checkpointed part gave {first} in the forward and {second} when it was computed again in backward: "
             "decide about precision inside of it, in the same way each time"
         ),
-        "raised:anomaly": Fault(
-            "Anomaly mode stops at the NaN that {function} gave at the loss scale {scale}, though the scaler would "
-            "have skipped such a step: take `set_detect_anomaly` away while a scaler is live"
-        ),
         "raised:sharded-dtypes": Fault(
             "`{call}` shards parameters in {first} and {second} together{because}: bring them to one dtype, or wrap "
             "the parts separately"

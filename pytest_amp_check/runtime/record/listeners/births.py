@@ -124,8 +124,9 @@ def keeps_precision(optimizer: torch.optim.Optimizer, low: list[torch.Tensor]) -
 
     It says so by an option, as torchao's and optimi's do, or it has a copy of them in float32.
     """
-    options: dict[str, Any] = {**vars(optimizer), **optimizer.defaults}
-    if any(value is True and any(word in name for word in KEEPS) for name, value in options.items()):
+    options = [vars(optimizer), optimizer.defaults, *optimizer.param_groups]
+    said = (name for each in options for name, value in each.items() if value is True)
+    if any(word in str(name) for name in said for word in KEEPS):
         return True
     for p in low[:LOOKED_AT]:
         state = optimizer.state.get(p)
