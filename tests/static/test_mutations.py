@@ -38,6 +38,8 @@ ENOUGH = {
 }
 #: Variants that print more, or other names.
 TOLD_APART = {"renamed", "misnamed", "tried"}
+#: Trials of one kind, drawn from all, of which a single one would weigh more than the share of each kind allows.
+FEW = 8
 
 
 def tallied(made: Iterable[Trial], folder: Path) -> Tally:
@@ -69,7 +71,7 @@ def test_mutants_are_found_in_every_variant(tmp_path: Path) -> None:
     """A share of the mutants in a share of the variants, always the same ones; the benchmark tries all."""
     tally = tallied(trials(PROGRAMS, VARIANTS, share=0.03), tmp_path)
     assert tally.rate >= ALL, f"\n{tally}"
-    assert min(tally.lowest(0), tally.lowest(1)) >= EACH, f"\n{tally}"
+    assert min(tally.lowest(0, least=FEW), tally.lowest(1, least=FEW)) >= EACH, f"\n{tally}"
 
 
 def test_variants_without_a_mistake_are_silent(tmp_path: Path) -> None:

@@ -182,8 +182,11 @@ def run_of(
     if needs.stored & declared:
         return None
     moved = set(map(id, ast.walk(ast.Module(body=list(statements), type_ignores=[]))))
+    inner = of_comprehensions(scope)
     elsewhere = {
-        node.id for node in ast.walk(scope) if isinstance(node, ast.Name) and is_load(node) and id(node) not in moved
+        node.id
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Name) and is_load(node) and id(node) not in moved | inner
     }
     # In a loop, the next turn finds what this one has left.
     carried = needs.read & needs.stored
@@ -191,7 +194,7 @@ def run_of(
     before = {
         node.id
         for node in ast.walk(scope)
-        if isinstance(node, ast.Name) and not is_load(node) and early(node, statements)
+        if isinstance(node, ast.Name) and not is_load(node) and early(node, statements) and id(node) not in inner
     }
     if isinstance(scope, FUNCTIONS):
         before |= {arg.arg for arg in ast.walk(scope.args) if isinstance(arg, ast.arg)}
@@ -200,6 +203,17 @@ def run_of(
         return None
     given = (needs.read & names) | unsure
     return Run(scope, block, start, end, sorted(given), sorted(returned))
+
+
+def of_comprehensions(scope: ast.AST) -> set[int]:
+    """Identities of the names in comprehensions that are their own variables."""
+    found: set[int] = set()
+    for node in ast.walk(scope):
+        if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
+            targets = [part for generator in node.generators for part in ast.walk(generator.target)]
+            own = {part.id for part in targets if isinstance(part, ast.Name)}
+            found |= {id(part) for part in ast.walk(node) if isinstance(part, ast.Name) and part.id in own}
+    return found
 
 
 def early(node: ast.Name, statements: Sequence[ast.stmt]) -> bool:

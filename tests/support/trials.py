@@ -121,8 +121,9 @@ class Tally:
     def rate(self) -> float:
         return self.right.total() / max(1, self.made.total())
 
-    def lowest(self, by: int) -> float:
-        return min((right / made for right, made in self.rates(by).values()), default=0.0)
+    def lowest(self, by: int, least: int = 1) -> float:
+        """The lowest share that came out right, of those of which there were so many at least."""
+        return min((right / made for right, made in self.rates(by).values() if made >= least), default=0.0)
 
     def __str__(self) -> str:
         """The table of what was made and what came out right."""
