@@ -162,6 +162,42 @@ def train(model, loader, optimizer, criterion, opt):
         scaler.step(optimizer)
         scaler.update()
 """
+WRONG["a batch that is cast by hand is no model that is"] = """\
+import torch
+from mine import make_model
+
+def train(model, loader, optimizer, criterion, half):
+    scaler = torch.amp.GradScaler("cuda")
+    for image, target in loader:
+        image = image.cuda()
+        image = image.half() if half else image.float()
+        image /= 255.0
+        count, _, height, width = image.shape
+        optimizer.zero_grad()
+        loss = criterion(model(image), target)
+        scaler.scale(loss).backward()  # AMP110
+        scaler.step(optimizer)
+        scaler.update()
+"""
+RIGHT["what may be a model is cast by hand"] = """\
+import torch
+from mine import make_model
+
+def train(model, loader, optimizer, criterion, half):
+    net = make_model(model)
+    net = net.half()
+    scaler = torch.amp.GradScaler("cuda")
+    for image, target in loader:
+        image = image.cuda()
+        image = image.half() if half else image.float()
+        image /= 255.0
+        count, _, height, width = image.shape
+        optimizer.zero_grad()
+        loss = criterion(model(image), target)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
 WRONG["a parameter that is cleared nowhere"] = """\
 import torch
 

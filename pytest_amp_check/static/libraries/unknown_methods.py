@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ...protocol import events as e
 from ...protocol.optable import IN_PLACE, OPS
+from ...protocol.words import chain
 from ..interpreter.dtypes import is_low_method
 from ..interpreter.expressions import EXTENTS, entry_of, operate
 from ..interpreter.identity import structural
@@ -20,7 +21,7 @@ from ..interpreter.wording import receiver_words, wording
 from .arguments import first_of
 from .checkpoints import loads_unknown, state_of
 from .losses import FILLS, all_optimizers, backward, fill, first_given, reduced
-from .written import called, last_name
+from .written import all_of, called, last_name, receiver
 
 #: Methods that tensors have, none of which runs a model.
 OF_TENSORS = (
@@ -30,6 +31,11 @@ OF_TENSORS = (
     )
     .union(name.removesuffix("_") for name in IN_PLACE)
     .union(*OPS.values())
+)
+
+#: What tensors have, and no module has.
+_OF_TENSORS_ALONE = frozenset(
+    "shape size dim ndim numel view reshape permute transpose unsqueeze squeeze numpy detach item".split()
 )
 
 Method = Callable[[Interpreter, Value, Args, Keywords, ast.AST], Value | None]
@@ -111,9 +117,26 @@ def _load(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node
     return None
 
 
+def _is_used_as_tensor(at: Interpreter, node: ast.AST) -> bool:
+    """Whether the function being read asks of what a method is called on what only a tensor has, or computes with it.
+
+    No module has that, and a tensor is not called.
+    """
+    here = at.state.frame
+    root = here.module.tree if here.function is None else here.function.node
+    owner = receiver(node)
+    text = chain(owner) if owner is not None else None
+    if text is None or any(chain(call.func) == text for call in all_of(root, ast.Call)):
+        return False
+    asked = any(x.attr in _OF_TENSORS_ALONE and chain(x.value) == text for x in all_of(root, ast.Attribute))
+    changed = (x.target for x in all_of(root, ast.AugAssign))
+    computed = (side for x in all_of(root, ast.BinOp) for side in (x.left, x.right))
+    return asked or any(chain(each) == text for each in (*changed, *computed))
+
+
 def _casting(dtype: str) -> Method:
     def act(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> None:
-        if not args:
+        if not args and not _is_used_as_tensor(at, node):
             at.emit(e.MODULE_CAST, node, dtype=dtype, names={"module": receiver_words(node)})
 
     return act
