@@ -162,7 +162,7 @@ def train(model, loader, optimizer, criterion, opt):
         scaler.step(optimizer)
         scaler.update()
 """
-WRONG["a batch that is cast by hand is no model that is"] = """\
+CAST_BATCH = """\
 import torch
 from mine import make_model
 
@@ -179,7 +179,7 @@ def train(model, loader, optimizer, criterion, half):
         scaler.step(optimizer)
         scaler.update()
 """
-RIGHT["what may be a model is cast by hand"] = """\
+CAST_MODEL = """\
 import torch
 from mine import make_model
 
@@ -519,6 +519,11 @@ class Trainer:
 def test_a_mistake_beside_what_cannot_be_read_is_found(source: str) -> None:
     findings = [f for f in check_source(source) if f.code not in ("AMP110", "AMP502")]
     assert places(findings) == marks(source), shown(findings)
+
+
+def test_a_batch_that_is_cast_by_hand_excuses_no_forward_outside_of_autocast() -> None:
+    assert places(check_source(CAST_BATCH)) == marks(CAST_BATCH)
+    assert not check_source(CAST_MODEL)
 
 
 @pytest.mark.parametrize("source", RIGHT.values(), ids=RIGHT)
