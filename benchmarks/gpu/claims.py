@@ -96,7 +96,8 @@ CLAIMS = (
     Claim(
         "training-findings",
         "training",
-        "Thirteen small models trained for 200 steps on CUDA and under emulation have the same findings.",
+        "Thirteen small models trained for 200 steps on CUDA and under emulation have the same findings: of the step "
+        "in which an overflow was planted, and no other.",
         _every("findings", more="seen"),
     ),
     Claim("training-dtypes", "training", "They have the same dtypes.", _every("dtypes", more="seen")),

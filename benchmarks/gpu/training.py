@@ -19,6 +19,8 @@ STEPS, FEW = 200, 8
 #: The step in which the loss is multiplied by OVERFLOW, so that no float16 gradient stays finite.
 PLANTED = 3
 OVERFLOW = 1e30
+#: What is found of it; what code that is compiled does is not played again.
+FOUND, UNSEEN = ["AMP802"], list[str]()
 #: Relative difference of the first losses, and of the means over the last tenth, within which they are alike.
 FIRST, LAST = 0.01, 0.1
 
@@ -131,8 +133,9 @@ def rows(*, dry: bool) -> Iterator[Row]:
 
 def _compared(name: str, real: Trained, emulated: Trained, *, compiled: bool) -> Iterator[Row]:
     both = f"{', '.join(real.findings) or 'none'}; emulated {', '.join(emulated.findings) or 'none'}"
-    # The training is right, so that there is nothing to be found.
-    yield {"kind": "findings", "what": name, "agrees": not real.findings and not emulated.findings, "seen": both}
+    # The training is right but for the loss that was planted, which is too large at any scale.
+    agrees = real.findings == emulated.findings == (UNSEEN if compiled else FOUND)
+    yield {"kind": "findings", "what": name, "agrees": agrees, "seen": both}
     differ = _differences(real.dtypes, emulated.dtypes, compiled=compiled)
     yield {"kind": "dtypes", "what": name, "agrees": not differ, "seen": "; ".join(differ) or "the same"}
     planted = real.skipped == emulated.skipped == [PLANTED]

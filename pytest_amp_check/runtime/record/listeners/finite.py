@@ -485,7 +485,9 @@ def _not_finite(some: Sequence[torch.Tensor | None]) -> bool:
 def _total(roots: Sequence[torch.Tensor]) -> float:
     """The sum of what a backward pass runs from, which is finite if all of it is."""
     with _unseen():
-        return float(sum(float(root.detach().sum(dtype=torch.float64)) for root in roots))
+        # Of a list no number has to be fetched from a device, as of a tensor with one number.
+        sums: list[float] = torch.stack([root.detach().sum(dtype=torch.float64) for root in roots]).tolist()
+    return sum(sums)
 
 
 def _unseen() -> AbstractContextManager[None]:
