@@ -214,8 +214,9 @@ FORWARD = Kind("forward", "cached poisoned", says="the model runs forward")
 LOSS = Kind("loss", "ambient function low_precision", faults=True)
 PARAM_WRITE = Kind("param-write", worth=SELDOM, says="parameters are written")
 # A module; trained: as it leaves the cast, by the same code; born: it is made, or loaded, so; how: "cast", "made" so,
-# or made so by the "default" dtype.
-MODULE_CAST = Kind("module-cast", "born dtype how trained", says="the model's parameters are cast")
+# or made so by the "default" dtype. Where it is not known what is cast: called, the names of what it is and comes from,
+# given: who calls the code gave it.
+MODULE_CAST = Kind("module-cast", "born called dtype given how trained", says="the model's parameters are cast")
 # eligible: the tensor that is filled with the value may be float16; bound: it is bounded by it; guessed: it is where
 # other code enters autocast.
 FILL = Kind("fill", "bound eligible guessed value")

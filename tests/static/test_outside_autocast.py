@@ -24,6 +24,7 @@ def train(model, criterion, optimizer, loader, args):
         scaler.update()
 {after}
 """
+OPTIMIZER = "optimizer = torch.optim.SGD(model.parameters(), 0.1)"
 OUTSIDE = "loss = criterion(model(x), y)"
 EVALUATE = """
 def evaluate(model, loader):
@@ -104,6 +105,59 @@ def test_a_model_of_a_class_that_enters_autocast() -> None:
     assert found(program(OUTSIDE, off)) == [("info", False)]
     asks = ENTERS.replace('with torch.autocast("cuda"):', "if torch.is_autocast_enabled():")
     assert found(program(OUTSIDE, asks)) == [("info", False)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "finds"),
+    [
+        # Of what runs without gradients comes no loss.
+        ("    def forward", "    @torch.no_grad()\n    def forward", True),
+        ("    def forward", "    @smart_inference_mode()\n    def forward", True),
+        ('        with torch.autocast("cuda"):', '        with torch.no_grad(), torch.autocast("cuda"):', True),
+        # What a Function enters is left before anything else of the model runs.
+        ("    def forward(self", "    @staticmethod\n    def forward(self", True),
+        ("    def forward", "    @tools.timed\n    def forward", False),
+        ('        with torch.autocast("cuda"):', "        with autocast(enabled=False):", True),
+        ('        with torch.autocast("cuda"):', "        with autocast(enabled=self.on):", False),
+        ('        with torch.autocast("cuda"):', "        with region(enabled=self.on):", False),
+    ],
+)
+def test_which_forwards_enter_autocast_for_a_loss(before: str, after: str, finds: bool) -> None:
+    net = "from torch.cuda.amp import autocast\nfrom torch.cuda.amp import autocast as region\n" + ENTERS
+    assert found(program(OUTSIDE, net.replace(before, after))) == ([("info", False)] if finds else [])
+
+
+@pytest.mark.parametrize(
+    ("cast", "finds"),
+    [
+        ("tools.test(tools.load(args.best).half())", True),
+        ("state = {k: v.half() for k, v in args.state.items()}", True),
+        ("batch.images = batch.images.half()", True),
+        ("torch.save(copy.deepcopy(model.module if args.ddp else model).half(), 'm.pt')", True),
+        ("model.half().float()", True),
+        ("model.half()", False),
+        ("args.model.half()", False),
+        ("tools.wrap(args).model.half()", False),
+    ],
+)
+def test_what_is_cast_by_hand_is_the_model_or_another_object(cast: str, finds: bool) -> None:
+    source = program(OUTSIDE, imports="import copy\nfrom tools import batch")
+    source = source.replace("    scaler = ", f"    {OPTIMIZER}\n    {cast}\n    scaler = ")
+    assert bool(found(source)) == finds
+
+
+def test_what_is_cast_back_at_once_is_not_trained_in_float16() -> None:
+    source = program(OUTSIDE).replace("    scaler = ", f"    {OPTIMIZER}\n    model.half()\n    scaler = ")
+    assert "AMP501" in {f.code for f in check_source(source)}
+    assert "AMP501" not in {f.code for f in check_source(source.replace("half()", "half().float()"))}
+
+
+@pytest.mark.parametrize(("parameter", "finds"), [("net", False), ("loader", True)])
+def test_what_other_code_casts_that_was_given_it_may_be_the_model(parameter: str, finds: bool) -> None:
+    casts = {"net": "    net.half()", "loader": "    for batch in loader:\n        batch.images.half()"}[parameter]
+    source = program(OUTSIDE, after=f"def prepare({parameter}):\n{casts}\n    scaler = torch.amp.GradScaler()\n")
+    source = source.replace("    scaler = ", f"    {OPTIMIZER}\n    scaler = ", 1)
+    assert bool(found(source)) == finds
 
 
 def test_a_function_that_enters_autocast_under_the_name_that_is_called() -> None:

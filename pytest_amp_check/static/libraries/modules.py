@@ -61,6 +61,8 @@ ELEMENTWISE = frozenset(
 )
 #: Methods that give back the module, which is as before as far as the protocol is concerned.
 SAME = frozenset("train eval cuda cpu float double apply to_empty share_memory".split())
+#: Those of them that make parameters wide.
+_WIDENS = frozenset({"float", "double"})
 #: Methods that go over what a module holds.
 PARTS = frozenset("modules named_modules children named_children buffers".split())
 
@@ -152,6 +154,8 @@ def module_method(
     assert thing is not None
     if name in SAME or (name in ELEMENTWISE and thing.facts.get("wide")):
         # The module itself, or what is as wide as the parameter, and as exact.
+        if name in _WIDENS:
+            _widen(at, thing)
         return receiver
     if name in PARTS:
         return at.fresh(node, name)
@@ -271,6 +275,14 @@ def _cast(at: Interpreter, thing: Thing, dtype: str, node: ast.AST) -> None:
     at.emit(e.MODULE_CAST, node, thing.key, dtype=dtype, names=names)
 
 
+def _widen(at: Interpreter, thing: Thing) -> None:
+    """A module that is cast to float32 right after it was cast to a low dtype: only its values are rounded."""
+    event = at.draft.nodes[at.state.cur].event if at.state.cur is not None else None
+    if event is not None and event.kind == e.MODULE_CAST and event.subject == thing.key:
+        event.facts["dtype"] = "float32"
+        thing.facts["low"] = False
+
+
 def torch_module(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     held = args[0].items if len(args) == 1 and isinstance(args[0], Sequence) else args
     parts = [v for v in held if isinstance(v, (Ref, Instance))]
@@ -301,7 +313,7 @@ def wrap_module(at: Interpreter, entry: surface.Entry, args: Args, keywords: Key
         mark_wrapped(at, thing, entry, args, keywords)
     if thing is not None and entry.role == surface.COMPILE:
         thing.facts["compiled"] = True
-    if entry.facts.get("copies") and isinstance(inner, (Ref, Instance)):
+    if entry.facts.get("copies") and inner is not None and any(map(thing_of, inner.alternatives())):
         # A copy has parameters of its own.
         copy = at.thing(("copy", at.place_key(node)), "module", "", at.site(node))
         copy.facts["copied"] = True

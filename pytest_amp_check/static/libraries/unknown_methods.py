@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 
 from ...protocol import events as e
@@ -37,6 +38,8 @@ OF_TENSORS = (
 _OF_TENSORS_ALONE = frozenset(
     "shape size dim ndim numel view reshape permute transpose unsqueeze squeeze numpy detach item".split()
 )
+
+_NAME = re.compile(r"[^\W\d]\w*")
 
 Method = Callable[[Interpreter, Value, Args, Keywords, ast.AST], Value | None]
 
@@ -137,7 +140,10 @@ def _is_used_as_tensor(at: Interpreter, node: ast.AST) -> bool:
 def _casting(dtype: str) -> Method:
     def act(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> None:
         if not args and not _is_used_as_tensor(at, node):
-            at.emit(e.MODULE_CAST, node, dtype=dtype, names={"module": receiver_words(node)})
+            words = receiver_words(node)
+            called = frozenset(_NAME.findall(f"{words} {receiver.text if isinstance(receiver, Opaque) else ''}"))
+            given = isinstance(receiver, Opaque) and receiver.argument
+            at.emit(e.MODULE_CAST, node, dtype=dtype, called=called, given=given, names={"module": words})
 
     return act
 

@@ -6,7 +6,11 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from ...protocol.named import NamedTuple
-from .syntax import bound_by_import, tail, walk
+from .syntax import bound_by_import, children, tail, walk
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 #: What makes a model cast by itself, as autocast does.
 POLICIES = frozenset({"MixedPrecision", "MixedPrecisionPolicy"})
@@ -17,6 +21,8 @@ _DTYPES = frozenset({"float16", "torch.float16"})
 _ASKING = ("is_", "get_")
 #: Methods by which an object is what its class is, and what runs it; their names say nothing.
 _OWN = frozenset({"__init__", "__call__", "__enter__", "__exit__", "__new__", "__post_init__", "forward"})
+#: Parts of the names of what switches gradients off: the wrappers of projects are called after it.
+_NO_GRADIENTS = ("no_grad", "inference_mode")
 
 
 class Entering(NamedTuple):
@@ -87,8 +93,8 @@ def entering(tree: ast.Module) -> Entering:
     within: set[str] = set()
     others = _other_names(tree)
     for node in walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            if node.name not in _OWN:
+        if _is_function(node):
+            if node.name not in _OWN and not _without_gradients(node):
                 named = words.setdefault(node.name, set())
                 named |= _names([node])
                 if enters(node) or named & others:
@@ -97,10 +103,10 @@ def entering(tree: ast.Module) -> Entering:
             named = words.setdefault(node.name, set())
             own = [part for part in node.body if getattr(part, "name", "") in _OWN or not _is_function(part)]
             named |= _names([*own, *node.decorator_list, *node.bases])
-            if any(getattr(part, "name", "") == "forward" for part in node.body):
+            if any(map(_is_forward, node.body)):
                 modules[node.name] = named
                 named |= _names([node])
-            if enters(node) if node.name in modules else any(map(enters, own)):
+            if named & others or (enters(node) if node.name in modules else any(map(enters, own))):
                 direct.add(node.name)
         elif isinstance(node, (ast.With, ast.AsyncWith)) and any(
             enters(item.context_expr) or _names([item.context_expr]) & others for item in node.items
@@ -124,11 +130,31 @@ def _other_names(tree: ast.Module) -> set[str]:
             found.update(target.id for target in node.targets if isinstance(target, ast.Name))
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             found.update(name for name, meant in bound_by_import(node) if "autocast" in meant)
-    return found
+    # What is called after it is recognised wherever it stands, and is none where it is switched off.
+    return {name for name in found if "autocast" not in name}
 
 
-def _is_function(node: ast.AST) -> bool:
+def _is_function(node: ast.AST) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
     return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+
+
+def _is_forward(node: ast.AST) -> bool:
+    """Whether a part of a class is the forward of a module that may train: that of an autograd.Function is static."""
+    if not _is_function(node) or node.name != "forward" or _without_gradients(node):
+        return False
+    return all(tail(decorator) != "staticmethod" for decorator in node.decorator_list)
+
+
+def _without_gradients(node: ast.AST) -> bool:
+    """Whether code runs without gradients, so that no loss comes of it: it is decorated so, or is such a ``with``."""
+    if _is_function(node):
+        marks = node.decorator_list
+    elif isinstance(node, (ast.With, ast.AsyncWith)):
+        marks = [item.context_expr for item in node.items]
+    else:
+        return False
+    named = (tail(mark.func if isinstance(mark, ast.Call) else mark) for mark in marks)
+    return any(part in name for name in named for part in _NO_GRADIENTS)
 
 
 def _at_large(tree: ast.Module) -> bool:
@@ -148,10 +174,10 @@ def _is_apex(node: ast.AST) -> bool:
 
 
 def _mentions(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """The names by which autocast is mentioned where it may be entered."""
+    """The names by which autocast is mentioned where it may be entered and a loss may come of it."""
     off: set[ast.AST] = set()
     for root in nodes:
-        for node in walk(root):
+        for node in _with_gradients(root):
             if isinstance(node, ast.Call) and _is_off(node):
                 off.add(node.func)
             name = tail(node)
@@ -159,6 +185,14 @@ def _mentions(nodes: Iterable[ast.AST]) -> Iterator[str]:
                 continue
             if "autocast" in name or name in POLICIES:
                 yield name
+
+
+def _with_gradients(root: ast.AST) -> list[ast.AST]:
+    """A node and all below it, but for what runs without gradients."""
+    found = [] if _without_gradients(root) else [root]
+    for node in found:
+        found.extend(below for below in children(node) if not _without_gradients(below))
+    return found
 
 
 def _is_off(call: ast.Call) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import MODULE_CAST, SCALE, Event, Program
+from ...events import MODULE_CAST, SCALE, Event, Graph, Program, Thing
 from ...rule import BOTH, INFO, WARNING, Fault, Rule, Verdicts
 
 
@@ -10,7 +10,7 @@ def _outside(program: Program) -> Verdicts:
     """Losses that a live scaler scales and whose forward ran outside autocast; the forward is blamed, where known."""
     live = {thing.key for thing in program.facts.get("live_scalers", ())}
     never = not program.facts.get("enters_autocast", True)
-    halved = {x.subject for x in program.events() if x.kind == MODULE_CAST and x.facts.get("dtype") == "float16"}
+    halved = [(number, x) for number, graph in enumerate(program.graphs) for x in _halved(graph)]
     blamed: dict[tuple[int, int], Event] = {}
     for number, graph in enumerate(program.graphs):
         for node in graph.nodes:
@@ -18,8 +18,8 @@ def _outside(program: Program) -> Verdicts:
             if event is None or event.kind != SCALE or event.subject is None or event.subject not in live:
                 continue
             forward = event.facts.get("forward")
-            model = forward.subject if forward is not None else None
-            if halved and (model is None or not halved.isdisjoint((model, None))):
+            model = program.things[forward.subject] if forward is not None and forward.subject is not None else None
+            if any(_may_be(cast, model, elsewhere=at != number) for at, cast in halved):
                 continue  # float16 by hand needs the scaler too
             if event.facts.get("autocast") == "out" and event.facts.get("loss_in_region"):
                 yield "scale@forward-outside", forward or event, {}, (event,)
@@ -34,6 +34,19 @@ def _outside(program: Program) -> Verdicts:
         if not event.facts.get("forward_read"):
             label += "-unknown"
         yield label, event.facts.get("forward") or event, {}, (event,)
+
+
+def _halved(graph: Graph) -> list[Event]:
+    events = (node.event for node in graph.nodes)
+    return [x for x in events if x is not None and x.kind == MODULE_CAST and x.facts.get("dtype") == "float16"]
+
+
+def _may_be(cast: Event, model: Thing | None, *, elsewhere: bool) -> bool:
+    """Whether what is cast may be the model whose forward is scaled; ``elsewhere`` in code that is read by itself."""
+    if model is None or cast.subject is not None:
+        return model is None or cast.subject == model.key
+    name = model.name.rpartition(".")[2]
+    return not name or name in cast.facts.get("called", (name,)) or (elsewhere and cast.facts.get("given", False))
 
 
 def _tells(event: Event) -> int:
