@@ -337,7 +337,7 @@ class _Judge(Judge):
     def findings(self) -> Iterator[Finding]:
         if self._may_fault():
             # What tests tell of what seldom matters is worth less work.
-            for least, limit in ((e.UNTESTED, LIMIT // 2), (e.SELDOM, LIMIT)):
+            for least, limit in ((e.UNTESTED, LIMIT // 4), (e.SELDOM, LIMIT)):
                 self.live = self._live_tests(least)
                 self._explore(limit)
                 if not self.gave_up:
@@ -368,7 +368,7 @@ class _Judge(Judge):
         tests = self._most_telling()
         for size in WIDER:
             self.live = self._live_tests(e.SELDOM, sum(1 << key for key in tests[:size]))
-            self._explore(LIMIT if size else None, joining=True)
+            self._explore(LIMIT // 2 if size else None, joining=True)
             if not self.gave_up:
                 break
         self.faults = {

@@ -211,8 +211,8 @@ class Suppressions:
 
 def _may_suppress(text: str) -> bool:
     """Whether anything in a text looks like a comment that suppresses: most that say noqa speak to other tools."""
-    if "amp:" in text:
-        return True
+    if "amp:" in text and any("amp:" in line.partition("#")[2] for line in text.split("\n")):
+        return True  # and not just the head of an ``if args.amp:``
     return any(next(_parse(found, 0, 0), None) is not None for found in re.findall(_MENTION, text))
 
 

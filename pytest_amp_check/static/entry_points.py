@@ -42,6 +42,7 @@ from .libraries import (
 )
 from .project.module import Class, Function, Module
 from .project.project import Project
+from .project.syntax import walk
 
 #: Statements read in one file before the functions that are left are left out, which is said.
 FILE_BUDGET = 100_000
@@ -220,7 +221,7 @@ def _open_what_is_set_later(at: Interpreter, made: Instance, init: Function) -> 
 
 def _attributes_filled(method: Function) -> set[str]:
     """The attributes that a method sets, and those of which it uses an attribute: None has none."""
-    attributes = [node for node in ast.walk(method.node) if isinstance(node, ast.Attribute)]
+    attributes = [node for node in walk(method.node) if isinstance(node, ast.Attribute)]
     stored = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
     return stored | {node.value.attr for node in attributes if isinstance(node.value, ast.Attribute)}
 

@@ -390,7 +390,7 @@ def _if_expression(at: Interpreter, node: ast.IfExp) -> Value:
     def otherwise() -> None:
         values[1] = at.evaluate(node.orelse)
 
-    shim = is_version_guard(node.test)
+    shim = at.module.versioned and is_version_guard(node.test)
     at.state.shims += shim
     fork(at, formula, then, otherwise)
     at.state.shims -= shim

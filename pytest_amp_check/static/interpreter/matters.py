@@ -19,11 +19,21 @@ _TRAINS = frozenset("train trainer training fit optimize optimise optimization e
 #: Words of what has a step, an update or a scale of its own that is none of gradients.
 _OTHERS = frozenset("lr learning rate schedule scheduler sched ema log logger print save load".split())
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+#: What names speak of that were asked about: programs call few names, and those often.
+_asked: dict[str, frozenset[str]] = {}
 
 
 def spoken_of(name: str) -> frozenset[str]:
     """The matters that a dotted name speaks of, by its last part."""
-    words = {word.lower() for word in _WORD.findall(name.rpartition(".")[2])}
+    last = name.rpartition(".")[2]
+    known = _asked.get(last)
+    if known is None:
+        known = _asked[last] = _spoken_of(last)
+    return known
+
+
+def _spoken_of(name: str) -> frozenset[str]:
+    words = {word.lower() for word in _WORD.findall(name)}
     if words & _OTHERS:
         return frozenset()
     if words & _TRAINS:

@@ -224,7 +224,7 @@ def _if(at: Interpreter, node: ast.If) -> None:
     formula = condition(at, node.test)
     if any(_gives_up(part) for part in (*node.body, *node.orelse)):
         _demanded(at, node.test)
-    shim = is_version_guard(node.test) or _asks_for_a_version(at, node.test)
+    shim = at.module.versioned and (is_version_guard(node.test) or _asks_for_a_version(at, node.test))
     at.state.shims += shim
     yes, no = fork(at, formula, lambda: at.read(node.body), lambda: at.read(node.orelse))
     at.state.shims -= shim
@@ -394,7 +394,8 @@ def _chooses_object(at: Interpreter, node: ast.For | ast.AsyncFor) -> bool:
     if not OBJECTS.intersection(at.state.frame.module.uses.values()):
         return False
     names = names_in(node.target)
-    found = (_chosen_object(at, inner) for inner in _own_nodes(node.body))
+    told = (inner for inner in _own_nodes(node.body) if isinstance(inner, (ast.Assign, ast.Call)))
+    found = (_chosen_object(at, inner) for inner in told)
     return any(chosen is not None and not names.isdisjoint(names_in(chosen.slice)) for chosen in found)
 
 

@@ -40,7 +40,7 @@ def _saves(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.AST
 
 def _handed(at: Interpreter, func: Value, given: list[Value], node: ast.AST) -> bool:
     """A handler is called with the objects that it saves, or is given to something together with them."""
-    if all(value.kind != Saver.kind for value in (func, *given)):
+    if func.kind != Saver.kind and Saver.kind not in [value.kind for value in given]:
         return False
     for value in given:
         if value.kind == "mapping":

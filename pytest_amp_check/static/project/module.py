@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _NUMBERS = frozenset((int, float))
 #: The largest number that float16 holds.
 HIGHEST = 65504
+#: Words without which no code gives an object attributes by names that only a run knows.
+_SETTING = frozenset({"setattr", "__dict__", "vars"})
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 #: Stand in for what is no identifier: a remainder or a counter, a number that float16 cannot hold, one that is assigned
@@ -169,6 +171,8 @@ class Class:
 
     @property
     def open(self) -> bool:
+        if self.module.identifiers.isdisjoint(_SETTING):
+            return False
         self._look()
         return self._open
 
@@ -184,8 +188,9 @@ class Class:
         if not parameters:
             return
         me = parameters[0].arg
+        sets = not self.module.identifiers.isdisjoint(_SETTING)
         for node in walk(method.node):
-            self._open = self._open or _sets_any(node, me)
+            self._open = self._open or (sets and _sets_any(node, me))
             if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
                 self._changed.add(node.target.attr)
                 if isinstance(node.op, ast.Add):
@@ -264,6 +269,7 @@ class Module:
         "tree",
         "used",
         "uses",
+        "versioned",
         "words",
     )
 
@@ -272,6 +278,8 @@ class Module:
         self.text = text
         self.tree = tree
         self.ascii = text.isascii()
+        #: Whether it may ask which version of a library is installed, or what that has.
+        self.versioned = "hasattr" in text or "version" in text.lower()
         self.lines: list[str] | None = None
         self.functions: dict[ast.AST, Function] = {}
         self.classes: dict[ast.AST, Class] = {}

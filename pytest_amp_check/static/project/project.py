@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from ...protocol import frameworks, surface
 from ..sources import patterns, programs, source_files
 from .exports import Answer, Exports
+from .importers import Importers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,9 +60,9 @@ class Project:
         "entered",
         "files",
         "float16",
+        "importers",
         "lightning16",
         "low",
-        "named",
         "touched",
         "whole",
     )
@@ -97,7 +98,7 @@ class Project:
         self.entered: dict[str, Entering] = {}
         self.low: dict[str, bool] = {}
         self.below: dict[str, set[str]] = {}
-        self.named: dict[str, list[str]] = {}
+        self.importers = Importers()
         #: Whether any file may have mattered.
         self.whole = False
 

@@ -6,7 +6,7 @@ import ast
 import os
 import warnings
 
-from ..sources import patterns, programs, source_files
+from ..sources import programs, source_files
 from .entering import Entering, is_low
 from .entering import entering as entering_in
 
@@ -106,7 +106,7 @@ def is_near_float16(project: Project, path: str, tree: ast.Module) -> bool:
         at = work.pop()
         if any(_is_low(project, other) for other in sorted(others & _reached_from(project, at))):
             return True
-        for other in _importers(project).get(_stem(at), ()):
+        for other in project.importers.of(_stem(at), project.files):
             if other not in above and at in project.imported_by(other):
                 above.add(other)
                 work.append(other)
@@ -131,20 +131,6 @@ def _parsed(path: str) -> ast.Module | None:
             return ast.parse(programs.code(path, source_files.load(path)))
     except (source_files.Unreadable, SyntaxError, ValueError, RecursionError):
         return None
-
-
-def _importers(project: Project) -> dict[str, list[str]]:
-    """The files that import something under a name, by that name; those that do so by names that a run knows, too.
-
-    Every file of the tree is looked at for this, once.
-    """
-    if not project.named:
-        for file in project.files:
-            data = source_files.load_or_nothing(file)
-            for module, name, _ in patterns.imported(data):
-                for last in {module.rpartition(b".")[2], name} - {b""}:
-                    project.named.setdefault(last.decode("utf-8", "replace"), []).append(file)
-    return project.named
 
 
 def _stem(path: str) -> str:
