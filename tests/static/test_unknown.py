@@ -513,6 +513,58 @@ class Trainer:
                 self.scaler.update()
                 self.optimizer.zero_grad()
 """
+RIGHT["an optimizer whose class has a step of its own and a base that nobody knows"] = """\
+import torch
+
+def make(base):
+    class Clipping(base):
+        def step(self, closure=None):
+            super().step(closure=closure)
+
+    return Clipping
+
+def train(model, loader, criterion):
+    optimizer = make(torch.optim.SGD)(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+RIGHT["a step that is given the scaler"] = """\
+import torch
+from parts import compute
+
+class Trainer:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+
+    def train_epoch(self, loader):
+        scaler = torch.amp.GradScaler("cuda")
+        for x, y in loader:
+            self.optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = compute(self.model, x, y)
+            scaler.scale(loss).backward()
+            self.optimizer.step("discriminator", scaler=scaler)
+"""
+RIGHT["a backward of something that is given the loss by name"] = """\
+import torch
+from plugins import make_booster
+
+def train(cfg, model, loader, optimizer, accumulation_steps):
+    booster = make_booster(cfg)
+    for step, (x, y) in enumerate(loader):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(x, y)
+        booster.backward(loss=(loss / accumulation_steps), optimizer=optimizer)
+        if (step + 1) % accumulation_steps == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
 
 
 @pytest.mark.parametrize("source", WRONG.values(), ids=WRONG)

@@ -13,6 +13,7 @@ from ..interpreter.forks import on_each
 from ..interpreter.identity import structural
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.matters import spoken_of
+from ..interpreter.unknown import holds_scaler, unknown
 from ..interpreter.values import (
     NONE,
     Args,
@@ -91,6 +92,10 @@ def _optimizer_method(
     key = optimizer.thing.key
     names: dict[str, object] = {"optimizer": receiver_words(node), "call": wording(node)}
     if name == "step":
+        if holds_scaler(at, [value for given in (*args, *keywords.values()) for value in given.alternatives()]):
+            # No step of torch's own: what is given the scaler has it step.
+            func = structural(at, "method", (optimizer,), wording(node), name)
+            return unknown(at, func, [optimizer, *args], keywords, node)
         closure = first_of(args, keywords, "closure")
         if isinstance(closure, FunctionValue):
             at.call_value(closure, [], {}, node)
@@ -116,6 +121,22 @@ def _optimizer_method(
         at.emit(e.BACKWARD, node, opaque=True, feeds=None)
         return NONE
     return structural(at, "call", (optimizer, *args), name, name)
+
+
+def _cleared_as_inherited(
+    at: Interpreter, receiver: Instance, name: str, args: Args, keywords: Keywords, node: ast.AST
+) -> Value | None:
+    """An object of a class that steps and is not seen to clear has that from a base which nobody knows."""
+    if name != "zero_grad" or receiver.thing is not None or method_of(at, receiver.cls, "step") is None:
+        return None
+    names = {"optimizer": receiver_words(node), "call": wording(node)}
+    kept = keeps_zeros(at, args, keywords)
+
+    def act(key: int, _: dict[str, object]) -> None:
+        at.emit(e.ZERO_GRAD, node, owners=(key,), names=names, **kept)
+
+    each_optimizer(at, receiver, node, act)
+    return NONE
 
 
 def step_optimizer(at: Interpreter, optimizer: Ref, node: ast.AST, names: dict[str, object]) -> None:
@@ -179,6 +200,7 @@ def _optimizer_attribute(at: Interpreter, receiver: Ref, name: str, node: ast.AS
 
 
 def register(handlers: Handlers) -> None:
+    handlers.inherited_methods.append(_cleared_as_inherited)
     handlers.roles[surface.OPTIMIZER] = _entry_optimizer
     handlers.constructors[surface.OPTIMIZER] = _subclass_optimizer
     handlers.methods["optimizer"] = _optimizer_method

@@ -80,8 +80,12 @@ def _follow_loss(at: Interpreter, result: Opaque, receiver: Opaque, name: str, a
     reduced(result, receiver, part)
 
 
+#: The parameters of a tensor's backward.
+_OF_BACKWARD = frozenset({"gradient", "retain_graph", "create_graph", "inputs"})
+
+
 def _backward(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    if isinstance(receiver, Opaque) and not args:
+    if isinstance(receiver, Opaque) and not args and keywords.keys() <= _OF_BACKWARD:
         backward(at, foreign_tensor(receiver), node, first_given(args, keywords))
     else:
         # A framework's own backward: it may scale, divide, step.
