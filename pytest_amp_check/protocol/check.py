@@ -350,6 +350,9 @@ class _Judge(Judge):
         for test in self._boundaries():
             if test.site is not None:
                 yield make_finding("window:off-by-one", test.site, [], {"window": str(test.text)}, ())
+        for test in _left_over(self):
+            if test.site is not None:
+                yield make_finding("window:left-over", test.site, [], _counted(test), ())
         yield from self._found()
 
     def _found(self) -> Iterator[Finding]:
@@ -616,6 +619,30 @@ class _Judge(Judge):
             if text:
                 words.append(f"`{inner if denied else text}` is {'true' if truth is not denied else 'false'}")
         return "when " + " and ".join(words[-2:]) if words else ""
+
+
+def _left_over(judge: _Judge) -> Iterator[Test]:
+    """Window tests by which alone their optimizers are stepped, and after which micro-batches are known to be left."""
+    tests = [judge.graph.tests[key] for key in judge.windows if judge.windows[key] and key in judge.accumulates]
+    tests = [test for test in tests if test.left_over is not None and not test.off_by_one]
+    if not tests or judge.program.facts.get("fragment"):
+        return
+    events = [node.event for node in judge.graph.nodes if node.event is not None]
+    fed = [frozenset(event.guards) for event in events if event.kind == e.BACKWARD]
+    for test in tests:
+        ended = {judge.opts[i] for i in judge.ended.get(test.key, ())}
+        steps = [event for event in events if event.kind in (e.SCALER_STEP, e.STEP) and event.object in ended]
+        # What else a step stands under, its backward does, too: no test of its own ends the last window.
+        alone = all(frozenset(event.guards) - {(test.key, True)} in fed for event in steps)
+        windowed = all((test.key, True) in event.guards for event in steps)
+        if alone and windowed and not ended & judge.spoken[e.STEPS]:
+            yield test
+
+
+def _counted(test: Test) -> dict[str, str]:
+    left, turns = test.left_over or (0, 0)
+    number = f"the last {left} of" if left > 1 else "the last of"
+    return {"window": str(test.text), "left": f"{number} {turns} micro-batches"}
 
 
 def _can_be_gone(judge: _Judge, here: Here, blame: Blame) -> bool:

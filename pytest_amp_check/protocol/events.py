@@ -408,8 +408,9 @@ class Test:
     """A condition whose truth decides which way a program goes; a path assumes it once and keeps to it.
 
     ``counts`` says that the test compares a loop's counter (``(i + 1) % k == 0``, ``count == k``), ``off_by_one`` that
-    such a test is already true for the first micro-batch. ``reached`` is the truth that it has once the counter is
-    large, if that is what it asks. ``later`` is the truth that it cannot have then, if that is
+    such a test is already true for the first micro-batch. ``left_over`` is how many micro-batches come after the last
+    one for which it is true, and of how many, where both are known. ``reached`` is the truth that it has once the
+    counter is large, if that is what it asks. ``later`` is the truth that it cannot have then, if that is
     known. ``of_gradients`` are the optimizers of whose gradients it asks whether they are finite, None for any,
     ``turn`` that it asks whether a loop is in its first turn, ``flag`` that it asks for the truth of an argument,
     ``of_scale`` that it compares loss scales. ``implies`` lists (truth of this test, key of another, its truth).
@@ -421,6 +422,7 @@ class Test:
         "implies",
         "key",
         "later",
+        "left_over",
         "of_gradients",
         "of_scale",
         "off_by_one",
@@ -436,6 +438,7 @@ class Test:
         self.site = site
         self.counts = False
         self.off_by_one = False
+        self.left_over: tuple[int, int] | None = None
         self.reached: bool | None = None
         self.later: bool | None = None
         self.flag = False

@@ -297,7 +297,7 @@ INDEX: tuple[Listing, ...] = (
         (".step( backward(",),
         (),
         (),
-        ("zero@window", "window:off-by-one"),
+        ("zero@window", "window:off-by-one", "window:left-over"),
     ),
     (
         ("AMP305", "unsynced-last-backward", "accumulation", "error", "static", True, ""),

@@ -35,6 +35,11 @@ def selects(body: list[ast.stmt], target: ast.expr) -> bool:
     return any(not names.isdisjoint(names_in(node.slice)) for node in subscripts)
 
 
+def leaves_early(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
+    """Whether a loop may be left before its end."""
+    return any(isinstance(node, (ast.Break, ast.Return)) for top in loop.body for node in walk(top))
+
+
 def loaded(body: list[ast.stmt]) -> set[str]:
     """The names that a block reads and does not assign."""
     assigned, _ = stored_names(body)

@@ -10,7 +10,7 @@ from ...protocol import surface
 from ...protocol.events import UNKNOWN
 from ...protocol.words import chain
 from ..interpreter.classes import BOUND, as_mapping
-from ..interpreter.comparisons import Ranges
+from ..interpreter.comparisons import Lengths, Ranges
 from ..interpreter.conditions import both, either
 from ..interpreter.expressions import EXTENTS, Enumerated, Zipped, attribute, element_of, measures, operate
 from ..interpreter.identity import structural
@@ -63,7 +63,7 @@ def _super(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Va
 def _range(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     made = _counting(at, "range", args, args[0] if len(args) > 1 else Const(0))
     if len(args) == 1:
-        at.of_file(Ranges)[made.key] = args[0]
+        at.of_file(Ranges)[made.key] = at.of_file(Lengths)[made.key] = args[0]
     made.pieces = _takes_pieces(args)
     return made
 
@@ -73,6 +73,9 @@ def _enumerate(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -
     made = _counting(at, "enumerate", args, first_of(args[1:], keywords, "start") or Const(0))
     made.pieces = first.pieces
     at.of_file(Enumerated)[made.key] = first
+    length = at.of_file(Lengths).of(first)
+    if length is not None:
+        at.of_file(Lengths)[made.key] = length
     return made
 
 
