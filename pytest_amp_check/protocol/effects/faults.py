@@ -143,7 +143,11 @@ def unscaled_where_live(judge: Judge, now: Moment, i: int) -> bool:
 
 def divided_elsewhere(judge: Judge, now: Moment, i: int) -> bool:
     facts = judge.program.things[judge.opts[i]].facts
-    return bool(facts.get("divided") or judge.program.facts.get("averaged"))
+    if facts.get("divided") or judge.program.facts.get("averaged"):
+        return True
+    # What is shown is a part of something, and how the loss was made is in another.
+    fed = judge.event(judge.last(now.here, (e.BACKWARD,), i)) if judge.program.facts.get("fragment") else None
+    return fed is not None and bool(fed.facts.get("vague"))
 
 
 def earlier_loop(judge: Judge, now: Moment, i: int) -> bool:
