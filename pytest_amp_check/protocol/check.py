@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from . import automaton as a
 from . import events as e
 from .effects import apply
-from .events import Event, Graph, Kind, Node, Program, Test
+from .events import Event, Graph, Kind, Node, Program, Site, Test
 from .finding import Finding, Step, merge
 from .judge import Blame, Here, Judge, Region, State
 from .report import describe, judge_event, make_finding, of_framework, place, whole
@@ -508,7 +508,8 @@ class _Judge(Judge):
         nodes = self.graph.nodes
         past = list(range(len(nodes)))
         for i, node in enumerate(nodes):
-            if node.event is None and not node.forgets and len(node.ways) == 1 and node.ways[0][1] < 0:
+            alone = len(node.ways) == 1 and node.ways[0][1] < 0
+            if alone and node.event is None and not node.forgets and node.skips is None:
                 past[i] = node.ways[0][0]
 
         def end(target: int) -> int:
@@ -598,27 +599,59 @@ class _Judge(Judge):
         if fault.next_turn:
             # The first turn of a loop cannot commit these; what else may spare them is a test around the two events.
             certain = not any(key not in self.windows for x in involved for key, _ in x.guards)
-        condition = "" if certain else self._condition(blamed)
+        condition = "" if certain else self._condition(here, blamed, involved, fault.spared_by)
         guessed = (
             self.widened
             or (label, blame.blamed, blame.settled) in self.doubtful
             or any(x.facts.get("guessed") for x in involved)
         )
         certain = certain and not guessed and (self.owned(blamed.subject) or not fault.owned)
-        steps = tuple(Step(event.site, describe(event)) for event in path)
+        steps = [Step(event.site, describe(event)) for event in path]
         names = [*involved, *reversed(path)]
         label, values = of_framework(label, names, self.program)
-        return make_finding(label, site, names, values, steps, certain=certain, condition=condition)
+        skip = self._skip(here, blame.blamed) if fault.skipped else None
+        if skip is not None:
+            values = {**values, "skip": skip[0]}
+            steps.insert(-1, Step(skip[1], "the step is skipped"))
+        return make_finding(label, site, names, values, tuple(steps), certain=certain, condition=condition)
 
-    def _condition(self, event: Event) -> str:
+    def _skip(self, here: Here, since: int) -> tuple[str, Site] | None:
+        """The latest statement on a path that skips what is left of an iteration, if one does since an event."""
+        for index in self.path(here):
+            skips = self.graph.nodes[index].skips
+            if skips is not None or index == since:
+                return skips
+        return None
+
+    def _condition(self, here: Here, blamed: Event, involved: list[Event], sparing: tuple[Kind, ...]) -> str:
+        """The answers to tests on the path that lead to what is blamed, or past what would have spared it."""
+        answers = self._answers(here)
+        about = {event.object for event in involved if event.object is not None}
+        about.update(key for event in involved for key in event.facts.get("owners") or ())
+        led = [(key, truth) for key, truth in blamed.guards if answers.get(key) is truth]
+        for node in self.graph.nodes:
+            event = node.event
+            if event is not None and event.kind in sparing and (not about or event.object in {None, *about}):
+                led += [(key, not truth) for key, truth in event.guards if answers.get(key) is (not truth)]
         words = []
-        for key, truth in event.guards:
+        for key, truth in dict.fromkeys(led):
             text = str(self.graph.tests[key].text)
             inner = text.removeprefix("not (").removesuffix(")")
             denied = f"not ({inner})" == text
             if text:
                 words.append(f"`{inner if denied else text}` is {'true' if truth is not denied else 'false'}")
         return "when " + " and ".join(words[-2:]) if words else ""
+
+    def _answers(self, here: Here) -> dict[int, bool]:
+        """How the tests on a path came out when they were asked last."""
+        answers: dict[int, bool] = {}
+        ways, place = self.short_ways(), here
+        while (before := self.trail[place]) is not None:
+            gone = [(key, truth) for target, key, truth in ways[before[0]] if target == place[0]]
+            if len(gone) == 1 and gone[0][0] >= 0:
+                answers.setdefault(*gone[0])
+            place = before
+        return answers
 
 
 def _left_over(judge: _Judge) -> Iterator[Test]:

@@ -451,14 +451,16 @@ class Test:
 class Node:
     """A point of the graph: at most one event, the tests that become unknown here, and the ways on.
 
-    ``ways`` are (target node, key of a test or -1, the truth it takes to go that way).
+    ``ways`` are (target node, key of a test or -1, the truth it takes to go that way). ``skips`` is the statement that
+    leads on from here past what is left of an iteration, in words, and where it stands.
     """
 
-    __slots__ = ("event", "forgets", "ways")
+    __slots__ = ("event", "forgets", "skips", "ways")
 
     def __init__(self, event: Event | None = None) -> None:
         self.event = event
         self.forgets = 0  # bit set of test keys
+        self.skips: tuple[str, Site] | None = None
         self.ways: list[tuple[int, int, bool]] = []
 
 

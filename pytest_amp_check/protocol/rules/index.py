@@ -183,6 +183,7 @@ INDEX: tuple[Listing, ...] = (
         (),
         (
             "backward@unscaled",
+            "backward@unscaled-early",
             "backward@unscaled-framework",
             "unscale@unscaled",
             "unscale@stepped",
