@@ -587,6 +587,8 @@ class _Judge(Judge):
         involved = [blamed]
         if settled is not None and settled is not blamed:
             involved.append(settled)
+            if _are_tries(blamed.site, settled.site):
+                return None
         path = self.witness(label, here, blame.blamed, blame.settled)
         partner = settled if settled is not blamed else next((x for x in reversed(path) if x is not blamed), blamed)
         beside = partner.site if partner is not None else blamed.site
@@ -652,6 +654,15 @@ class _Judge(Judge):
                 answers.setdefault(*gone[0])
             place = before
         return answers
+
+
+def _are_tries(site: Site, other: Site) -> bool:
+    """Whether two places lie in two calls of one function by a test, which tries it out: no training goes on there."""
+    mine, theirs = site.frames(), other.frames()
+    if len(mine) < 2 or len(theirs) < 2 or not mine[0].in_test():
+        return False
+    of_one = (mine[1].path, mine[1].function) == (theirs[1].path, theirs[1].function)
+    return of_one and (mine[0].line, mine[0].column) != (theirs[0].line, theirs[0].column)
 
 
 def _left_over(judge: _Judge) -> Iterator[Test]:

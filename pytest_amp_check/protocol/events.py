@@ -344,6 +344,13 @@ class Site:
         chain.reverse()
         return chain
 
+    def in_test(self) -> bool:
+        """Whether a place lies in test code, or is run by a test."""
+        file = self.path.replace("\\", "/").rpartition("/")[2]
+        if file.startswith("test_") or file.endswith("_test.py") or file == "conftest.py":
+            return True
+        return any(part.startswith("test_") for frame in self.frames() for part in frame.function.split("."))
+
     @property
     def place(self) -> str:
         """Path, cell and line, as they are shown."""
