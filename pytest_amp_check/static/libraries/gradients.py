@@ -181,11 +181,11 @@ def _of_some(at: Interpreter, params: Params, node: ast.AST) -> bool:
     function = at.state.frame.function
     if chooses(function.node if function is not None else at.state.frame.module.tree, node):
         return True
-    owners = owners_of(at, params)
-    if params.modules is None or owners is None:
+    if params.modules is None:
         # Of whom is not known: `model.head` may be anything of a model.
-        return owners is None
+        return not params.optimizers
     cleared = whole(at, params.modules)
+    owners = owners_of(at, params) or ()
     return any(not cleared >= (at.program.things[key].facts.get("owns") or frozenset()) for key in owners)
 
 
