@@ -182,10 +182,10 @@ def _of_some(at: Interpreter, params: Params, node: ast.AST) -> bool:
     if chooses(function.node if function is not None else at.state.frame.module.tree, node):
         return True
     if params.modules is None:
-        # Of whom is not known: `model.head` may be anything of a model.
         return not params.optimizers
     cleared = whole(at, params.modules)
-    owners = owners_of(at, params) or ()
+    # `model.head` is no part of `model` in sight, where the class of that is not.
+    owners = owners_of(at, params) or all_optimizers(at)
     return any(not cleared >= (at.program.things[key].facts.get("owns") or frozenset()) for key in owners)
 
 
