@@ -15,7 +15,7 @@ from .interpreter.interpreter import Handlers, Interpreter
 from .interpreter.microbatches import counted_elsewhere
 from .interpreter.passed import Passed
 from .interpreter.state import Loop
-from .interpreter.values import EMPTY, ClassValue, Frame, Instance
+from .interpreter.values import EMPTY, ClassValue, Frame, Instance, Opaque
 from .libraries import (
     apex,
     autograd_functions,
@@ -199,6 +199,8 @@ def _read_function(at: Interpreter, function: Function, cls: Class | None) -> No
     at.draft.heads.append((head, turn.key))
     at.state.cur = head
     heap = dict(at.state.heap)
+    if receiver is not None:
+        _count_calls(at, receiver)
     for listener in at.handlers.root_entered:
         listener(at, function)
     value = run(at, frame, function, wrappers, function.node)
@@ -212,6 +214,16 @@ def _read_function(at: Interpreter, function: Function, cls: Class | None) -> No
     if function.name != "__init__" or cls is None:
         # What it leaves in the objects that it makes or is given is its own.
         at.state.heap = heap
+
+
+def _count_calls(at: Interpreter, receiver: Instance) -> None:
+    """What the methods of a class count is another number in each call."""
+    for name in sorted(receiver.cls.counted):
+        value = at.state.heap.get((receiver.key, name))
+        if isinstance(value, Opaque) and value.counter:
+            count = at.opaque(("count of", receiver.key, name, at.state.loops[-1].key), value.text, at.turning())
+            count.counter = True
+            at.store(receiver.key, name, count)
 
 
 def _instance(at: Interpreter, function: Function, cls: Class) -> Instance:

@@ -6,9 +6,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from marks import marks
+from marks import marks, places
 
-from pytest_amp_check.static.engine import check_paths
+from pytest_amp_check.static.engine import check_paths, check_source
 
 #: Blocks of a document; what is wrong in them is marked.
 BAD = {
@@ -118,3 +118,41 @@ def test_a_mistake_within_a_window(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", GOOD)
 def test_a_right_block_is_silent(name: str, tmp_path: Path) -> None:
     assert found_in(GOOD[name], tmp_path / "guide.md")[0] == set()
+
+
+METHOD = """
+import torch
+
+class Learner:
+    def __init__(self, model, k):
+        self.model, self.k = model, k
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        self.scaler = torch.amp.GradScaler("cuda")
+        self.count = 0
+
+    def learn(self, x, y):
+        with torch.autocast("cuda"):
+            loss = torch.nn.functional.cross_entropy(self.model(x), y)DIVISION
+        self.scaler.scale(loss).backward()MARK
+        if (self.count + 1) % self.k == 0:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            self.optimizer.zero_grad()
+            RESET
+        ELSE
+"""
+#: How a method counts the batches for which it is called.
+COUNTS = {
+    "on and on": ("pass", "self.count += 1"),
+    "to the end of the window": ("self.count = 0", "else:\n            self.count += 1"),
+    "to the end of the window, and anew": ("self.count = -1", "self.count += 1"),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize(("division", "mark"), [("", "  # AMP301"), (" / self.k", "")])
+def test_a_method_that_counts_after_it_has_asked(name: str, division: str, mark: str) -> None:
+    reset, otherwise = COUNTS[name]
+    source = METHOD.replace("DIVISION", division).replace("MARK", mark).replace("RESET", reset)
+    source = source.replace("ELSE", otherwise)
+    assert places(check_source(source, "learn.py")) == marks(source)
