@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from . import automaton as a
 from . import events as e
 from .effects import apply
-from .events import Event, Graph, Kind, Node, Program, Test
+from .events import Event, Graph, Kind, Node, Program, Site, Test
 from .finding import Finding, Step, merge
 from .judge import Blame, Here, Judge, Region, State
 from .report import describe, judge_event, make_finding, of_framework, place, whole
@@ -350,6 +350,9 @@ class _Judge(Judge):
         for test in self._boundaries():
             if test.site is not None:
                 yield make_finding("window:off-by-one", test.site, [], {"window": str(test.text)}, ())
+        for test in _left_over(self):
+            if test.site is not None:
+                yield make_finding("window:left-over", test.site, [], _counted(test), ())
         yield from self._found()
 
     def _found(self) -> Iterator[Finding]:
@@ -505,7 +508,8 @@ class _Judge(Judge):
         nodes = self.graph.nodes
         past = list(range(len(nodes)))
         for i, node in enumerate(nodes):
-            if node.event is None and not node.forgets and len(node.ways) == 1 and node.ways[0][1] < 0:
+            alone = len(node.ways) == 1 and node.ways[0][1] < 0
+            if alone and node.event is None and not node.forgets and node.skips is None:
                 past[i] = node.ways[0][0]
 
         def end(target: int) -> int:
@@ -583,6 +587,8 @@ class _Judge(Judge):
         involved = [blamed]
         if settled is not None and settled is not blamed:
             involved.append(settled)
+            if _are_tries(blamed.site, settled.site):
+                return None
         path = self.witness(label, here, blame.blamed, blame.settled)
         partner = settled if settled is not blamed else next((x for x in reversed(path) if x is not blamed), blamed)
         beside = partner.site if partner is not None else blamed.site
@@ -595,27 +601,92 @@ class _Judge(Judge):
         if fault.next_turn:
             # The first turn of a loop cannot commit these; what else may spare them is a test around the two events.
             certain = not any(key not in self.windows for x in involved for key, _ in x.guards)
-        condition = "" if certain else self._condition(blamed)
+        condition = "" if certain else self._condition(here, blamed, involved, fault.spared_by)
         guessed = (
             self.widened
             or (label, blame.blamed, blame.settled) in self.doubtful
             or any(x.facts.get("guessed") for x in involved)
         )
         certain = certain and not guessed and (self.owned(blamed.subject) or not fault.owned)
-        steps = tuple(Step(event.site, describe(event)) for event in path)
+        steps = [Step(event.site, describe(event)) for event in path]
         names = [*involved, *reversed(path)]
         label, values = of_framework(label, names, self.program)
-        return make_finding(label, site, names, values, steps, certain=certain, condition=condition)
+        skip = self._skip(here, blame.blamed) if fault.skipped else None
+        if skip is not None:
+            values = {**values, "skip": skip[0]}
+            steps.insert(-1, Step(skip[1], "the step is skipped"))
+        return make_finding(label, site, names, values, tuple(steps), certain=certain, condition=condition)
 
-    def _condition(self, event: Event) -> str:
+    def _skip(self, here: Here, since: int) -> tuple[str, Site] | None:
+        """The latest statement on a path that skips what is left of an iteration, if one does since an event."""
+        for index in self.path(here):
+            skips = self.graph.nodes[index].skips
+            if skips is not None or index == since:
+                return skips
+        return None
+
+    def _condition(self, here: Here, blamed: Event, involved: list[Event], sparing: tuple[Kind, ...]) -> str:
+        """The answers to tests on the path that lead to what is blamed, or past what would have spared it."""
+        answers = self._answers(here)
+        about = {event.object for event in involved if event.object is not None}
+        about.update(key for event in involved for key in event.facts.get("owners") or ())
+        led = [(key, truth) for key, truth in blamed.guards if answers.get(key) is truth]
+        for node in self.graph.nodes:
+            event = node.event
+            if event is not None and event.kind in sparing and (not about or event.object in {None, *about}):
+                led += [(key, not truth) for key, truth in event.guards if answers.get(key) is (not truth)]
         words = []
-        for key, truth in event.guards:
+        for key, truth in dict.fromkeys(led):
             text = str(self.graph.tests[key].text)
             inner = text.removeprefix("not (").removesuffix(")")
             denied = f"not ({inner})" == text
             if text:
                 words.append(f"`{inner if denied else text}` is {'true' if truth is not denied else 'false'}")
         return "when " + " and ".join(words[-2:]) if words else ""
+
+    def _answers(self, here: Here) -> dict[int, bool]:
+        """How the tests on a path came out when they were asked last."""
+        answers: dict[int, bool] = {}
+        ways, place = self.short_ways(), here
+        while (before := self.trail[place]) is not None:
+            gone = [(key, truth) for target, key, truth in ways[before[0]] if target == place[0]]
+            if len(gone) == 1 and gone[0][0] >= 0:
+                answers.setdefault(*gone[0])
+            place = before
+        return answers
+
+
+def _are_tries(site: Site, other: Site) -> bool:
+    """Whether two places lie in two calls of one function by a test, which tries it out: no training goes on there."""
+    mine, theirs = site.frames(), other.frames()
+    if len(mine) < 2 or len(theirs) < 2 or not mine[0].in_test():
+        return False
+    of_one = (mine[1].path, mine[1].function) == (theirs[1].path, theirs[1].function)
+    return of_one and (mine[0].line, mine[0].column) != (theirs[0].line, theirs[0].column)
+
+
+def _left_over(judge: _Judge) -> Iterator[Test]:
+    """Window tests by which alone their optimizers are stepped, and after which micro-batches are known to be left."""
+    tests = [judge.graph.tests[key] for key in judge.windows if judge.windows[key] and key in judge.accumulates]
+    tests = [test for test in tests if test.left_over is not None and not test.off_by_one]
+    if not tests or judge.program.facts.get("fragment"):
+        return
+    events = [node.event for node in judge.graph.nodes if node.event is not None]
+    fed = [frozenset(event.guards) for event in events if event.kind == e.BACKWARD]
+    for test in tests:
+        ended = {judge.opts[i] for i in judge.ended.get(test.key, ())}
+        steps = [event for event in events if event.kind in (e.SCALER_STEP, e.STEP) and event.object in ended]
+        # What else a step stands under, its backward does, too: no test of its own ends the last window.
+        alone = all(frozenset(event.guards) - {(test.key, True)} in fed for event in steps)
+        windowed = all((test.key, True) in event.guards for event in steps)
+        if alone and windowed and not ended & judge.spoken[e.STEPS]:
+            yield test
+
+
+def _counted(test: Test) -> dict[str, str]:
+    left, turns = test.left_over or (0, 0)
+    number = f"the last {left} of" if left > 1 else "the last of"
+    return {"window": str(test.text), "left": f"{number} {turns} micro-batches"}
 
 
 def _can_be_gone(judge: _Judge, here: Here, blame: Blame) -> bool:

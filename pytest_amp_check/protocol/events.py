@@ -344,6 +344,13 @@ class Site:
         chain.reverse()
         return chain
 
+    def in_test(self) -> bool:
+        """Whether a place lies in test code, or is run by a test."""
+        file = self.path.replace("\\", "/").rpartition("/")[2]
+        if file.startswith("test_") or file.endswith("_test.py") or file == "conftest.py":
+            return True
+        return any(part.startswith("test_") for frame in self.frames() for part in frame.function.split("."))
+
     @property
     def place(self) -> str:
         """Path, cell and line, as they are shown."""
@@ -408,8 +415,9 @@ class Test:
     """A condition whose truth decides which way a program goes; a path assumes it once and keeps to it.
 
     ``counts`` says that the test compares a loop's counter (``(i + 1) % k == 0``, ``count == k``), ``off_by_one`` that
-    such a test is already true for the first micro-batch. ``reached`` is the truth that it has once the counter is
-    large, if that is what it asks. ``later`` is the truth that it cannot have then, if that is
+    such a test is already true for the first micro-batch. ``left_over`` is how many micro-batches come after the last
+    one for which it is true, and of how many, where both are known. ``reached`` is the truth that it has once the
+    counter is large, if that is what it asks. ``later`` is the truth that it cannot have then, if that is
     known. ``of_gradients`` are the optimizers of whose gradients it asks whether they are finite, None for any,
     ``turn`` that it asks whether a loop is in its first turn, ``flag`` that it asks for the truth of an argument,
     ``of_scale`` that it compares loss scales. ``implies`` lists (truth of this test, key of another, its truth).
@@ -421,6 +429,7 @@ class Test:
         "implies",
         "key",
         "later",
+        "left_over",
         "of_gradients",
         "of_scale",
         "off_by_one",
@@ -436,6 +445,7 @@ class Test:
         self.site = site
         self.counts = False
         self.off_by_one = False
+        self.left_over: tuple[int, int] | None = None
         self.reached: bool | None = None
         self.later: bool | None = None
         self.flag = False
@@ -448,14 +458,16 @@ class Test:
 class Node:
     """A point of the graph: at most one event, the tests that become unknown here, and the ways on.
 
-    ``ways`` are (target node, key of a test or -1, the truth it takes to go that way).
+    ``ways`` are (target node, key of a test or -1, the truth it takes to go that way). ``skips`` is the statement that
+    leads on from here past what is left of an iteration, in words, and where it stands.
     """
 
-    __slots__ = ("event", "forgets", "ways")
+    __slots__ = ("event", "forgets", "skips", "ways")
 
     def __init__(self, event: Event | None = None) -> None:
         self.event = event
         self.forgets = 0  # bit set of test keys
+        self.skips: tuple[str, Site] | None = None
         self.ways: list[tuple[int, int, bool]] = []
 
 

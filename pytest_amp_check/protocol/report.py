@@ -21,6 +21,7 @@ DEFAULT_NAMES = {
     "tensor": "x",
     "window": "the step condition",
     "function": "this code",
+    "skip": "the program",
 }
 
 

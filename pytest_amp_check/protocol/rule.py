@@ -47,6 +47,9 @@ class Fault:
     owned       the method of a scaler, or of an optimizer, that nobody calls, which is certain only of one that nobody
                 else has.
     proven      a run that finds it has seen it happen, and shows it though its rule is off by default.
+    spared_by   kinds of events one of which would have kept it from being one: the tests that led past them are the
+                condition under which it happens.
+    skipped     something skips what is left of an iteration, which its message names.
     """
 
     __slots__ = (
@@ -65,6 +68,8 @@ class Fault:
         "proven",
         "reads",
         "severity",
+        "skipped",
+        "spared_by",
         "supposed",
         "unless",
         "unscaled",
@@ -97,6 +102,8 @@ class Fault:
         of_loss: bool = False,
         owned: str = "",
         proven: bool = False,
+        spared_by: tuple[Kind, ...] = (),
+        skipped: bool = False,
     ) -> None:
         self.message = message
         self.severity = severity
@@ -119,6 +126,8 @@ class Fault:
         self.of_loss = of_loss
         self.owned = owned
         self.proven = proven
+        self.spared_by = spared_by
+        self.skipped = skipped
 
 
 #: What is known of a rule before its module is loaded: code, name, family, severity, readers, default, applicability;

@@ -12,9 +12,10 @@ from .interpreter.classes import bases_of, decorations, inherited, instance_of, 
 from .interpreter.functions import bind_unknown, run
 from .interpreter.imports import globals_of
 from .interpreter.interpreter import Handlers, Interpreter
+from .interpreter.microbatches import counted_elsewhere
 from .interpreter.passed import Passed
 from .interpreter.state import Loop
-from .interpreter.values import EMPTY, ClassValue, Frame, Instance
+from .interpreter.values import EMPTY, ClassValue, Frame, Instance, Opaque
 from .libraries import (
     apex,
     autograd_functions,
@@ -102,7 +103,11 @@ def read_module(module: Module, program: Program, project: Project, passed: Pass
 def _read_all(at: Interpreter) -> Reached:
     module, program = at.module, at.program
     reached: Reached = {}
-    at.read(module.tree.body)
+    counted = counted_elsewhere(module.tree.body) if program.facts.get("fragment") else []
+    if counted:
+        _read_again(at, module.tree, counted)
+    else:
+        at.read(module.tree.body)
     at.bound = True
     for listener in at.handlers.file_read:
         listener(at)
@@ -120,6 +125,26 @@ def _read_all(at: Interpreter) -> Reached:
         reached.setdefault(entry, set())
         _close(at, entry, reached)
     return reached
+
+
+def _read_again(at: Interpreter, body: ast.Module, counted: list[ast.Name | ast.Attribute]) -> None:
+    """Read what is shown of the body of a loop, or of a function, which is done once for each batch that is counted."""
+    turn = Loop(at.call_keys.setdefault(body, -len(at.call_keys) - 2), 0)
+    at.state.loops.append(turn)
+    head = at.draft.node()
+    at.draft.link(at.state.cur, head)
+    at.draft.heads.append((head, turn.key))
+    at.state.cur = head
+    for number in counted:
+        if isinstance(number, ast.Name):
+            count = at.state.frame.vars[number.id] = at.fresh(number, number.id)
+            count.counter = True
+    at.read(body.body)
+    last = at.state.cur
+    at.emit(e.AGAIN, body.body[-1])
+    at.draft.link(at.state.cur, head)
+    at.state.cur = last
+    at.state.loops.pop()
 
 
 def _alone(at: Interpreter) -> list[tuple[Function, Class | None]]:
@@ -175,6 +200,8 @@ def _read_function(at: Interpreter, function: Function, cls: Class | None) -> No
     at.draft.heads.append((head, turn.key))
     at.state.cur = head
     heap = dict(at.state.heap)
+    if receiver is not None:
+        _count_calls(at, receiver)
     for listener in at.handlers.root_entered:
         listener(at, function)
     value = run(at, frame, function, wrappers, function.node)
@@ -188,6 +215,16 @@ def _read_function(at: Interpreter, function: Function, cls: Class | None) -> No
     if function.name != "__init__" or cls is None:
         # What it leaves in the objects that it makes or is given is its own.
         at.state.heap = heap
+
+
+def _count_calls(at: Interpreter, receiver: Instance) -> None:
+    """What the methods of a class count is another number in each call."""
+    for name in sorted(receiver.cls.counted):
+        value = at.state.heap.get((receiver.key, name))
+        if isinstance(value, Opaque) and value.counter:
+            count = at.opaque(("count of", receiver.key, name, at.state.loops[-1].key), value.text, at.turning())
+            count.counter = True
+            at.store(receiver.key, name, count)
 
 
 def _instance(at: Interpreter, function: Function, cls: Class) -> Instance:

@@ -30,6 +30,7 @@ INSIDE = ("", e.LOOSE, e.MICRO)
 #: Labels with an ``@`` that the judge of graphs settles itself, or a rule's own judge gives.
 OF_OTHERS = {
     "backward@stale-again",
+    "backward@unscaled-early",
     "update@new-scale",
     "update@pending-framework",
     "scale@outside-autocast",

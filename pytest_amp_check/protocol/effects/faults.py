@@ -41,6 +41,8 @@ def move(
             if now.event.facts.get("outside"):
                 continue  # Whoever makes the loss clears before.
             label = "backward@stale-again"
+        if label == "backward@unscaled" and _unscaled_ahead(judge, now, i):
+            label = "backward@unscaled-early"
         excuse = EXCUSES.get(LABELS[label][1].unless)
         if excuse is None or not excuse(judge, now, i):
             doubt = DOUBTS.get(LABELS[label][1].unless)
@@ -60,6 +62,22 @@ def called_again(judge: Judge, now: Moment, i: int) -> bool:
             return True
         if event is not None and event.kind in (e.SCALER_STEP, e.STEP) and event.object == judge.opts[i]:
             return False
+    return False
+
+
+def _unscaled_ahead(judge: Judge, now: Moment, i: int) -> bool:
+    """Whether gradients were unscaled when the last ones were cleared or used, and no backward had run since."""
+    unscaled = False
+    for index in list(judge.path(now.here))[1:]:
+        event = judge.event(index)
+        if event is None:
+            continue
+        if not unscaled:
+            unscaled = event.kind == e.UNSCALE and event.object == judge.opts[i]
+        elif event.kind == e.BACKWARD:
+            return False
+        elif event.kind in (e.SCALER_STEP, e.STEP, e.ZERO_GRAD, e.OPTIMIZER_NEW):
+            return True
     return False
 
 
@@ -143,7 +161,11 @@ def unscaled_where_live(judge: Judge, now: Moment, i: int) -> bool:
 
 def divided_elsewhere(judge: Judge, now: Moment, i: int) -> bool:
     facts = judge.program.things[judge.opts[i]].facts
-    return bool(facts.get("divided") or judge.program.facts.get("averaged"))
+    if facts.get("divided") or judge.program.facts.get("averaged"):
+        return True
+    # What is shown is a part of something, and how the loss was made is in another.
+    fed = judge.event(judge.last(now.here, (e.BACKWARD,), i)) if judge.program.facts.get("fragment") else None
+    return fed is not None and bool(fed.facts.get("vague"))
 
 
 def earlier_loop(judge: Judge, now: Moment, i: int) -> bool:

@@ -183,6 +183,7 @@ INDEX: tuple[Listing, ...] = (
         (),
         (
             "backward@unscaled",
+            "backward@unscaled-early",
             "backward@unscaled-framework",
             "unscale@unscaled",
             "unscale@stepped",
@@ -297,7 +298,7 @@ INDEX: tuple[Listing, ...] = (
         (".step( backward(",),
         (),
         (),
-        ("zero@window", "window:off-by-one"),
+        ("zero@window", "window:off-by-one", "window:left-over"),
     ),
     (
         ("AMP305", "unsynced-last-backward", "accumulation", "error", "static", True, ""),

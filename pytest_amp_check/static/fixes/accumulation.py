@@ -93,6 +93,7 @@ def end_window(layout: Layout, finding: Finding) -> Mended:
     """Clears gradients where the step is, or lets the test of the step count from one."""
     if finding.label == "zero@window":
         return _clear_after_step(layout, finding, layout.at(finding.site, ast.Call))
+    require(finding.label == "window:off-by-one")
     # The number of the micro-batch modulo their number.
     test = layout.at(finding.site, ast.expr)
     count = only(remainders(layout.within(test)))

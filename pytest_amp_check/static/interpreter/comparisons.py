@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .interpreter import Interpreter
-from .values import UNREAD, Value
+from .values import UNREAD, Opaque, Sequence, Value
 
 #: How a test compares a value with a constant.
 EQUAL, ABOVE, BELOW = "equal", "above", "below"
@@ -22,6 +22,19 @@ class Windows(dict[object, list[int]]):
 
 class Ranges(dict[int, Value]):
     """Where each ``range(...)`` from zero on ends, and each number that a loop over one hands out, by its key."""
+
+
+class Lengths(dict[int, Value]):
+    """How many items there are in what a loop goes over, and of the turns whose number it hands out.
+
+    By the key of what is counted; by the identity of a list.
+    """
+
+    def of(self, value: Value) -> Value | None:
+        """The length of what a loop goes over. A list to which something was added since has another one."""
+        if isinstance(value, Opaque):
+            return self.get(value.key)
+        return self.get(id(value)) if isinstance(value, Sequence) and len(value.items) == 1 else None
 
 
 def compared(at: Interpreter, value: Value, other: Value, key: int, how: str) -> None:

@@ -6,10 +6,11 @@ import ast
 from collections.abc import Callable
 
 from ...protocol.words import Words
-from .comparisons import ABOVE, BELOW, EQUAL, Ranges, compared, window
+from .comparisons import ABOVE, BELOW, EQUAL, Lengths, Ranges, compared, window
 from .conditions import Formula, both, either, literals, negate
 from .identity import structural
 from .interpreter import Interpreter
+from .microbatches import leaves_early
 from .truth import truth
 from .values import UNREAD, Choice, Const, Named, Opaque, Truth, Value
 from .wording import shortened
@@ -193,7 +194,21 @@ def _remainder(
     test.counts = counted and bool(at.state.loops)
     window(at, modulus, test.key)
     test.off_by_one = base.first is not None and base.first + offset - remainder == 0
+    if known and isinstance(base, Opaque) and base.index and base.first is not None:
+        test.left_over = _left_over(at, base, base.first + offset - remainder, known)
     return ("test", test.key)
+
+
+def _left_over(at: Interpreter, index: Opaque, at_first: int, modulus: int) -> tuple[int, int] | None:
+    """How many turns of a loop follow the last one whose count can be divided, and how many turns there are."""
+    loop, length = at.state.loops[-1] if at.state.loops else None, at.of_file(Lengths).get(index.key)
+    turns = length.value if length is not None else None
+    if loop is None or loop.key not in index.loops or loop.node is None or not isinstance(turns, int) or turns < 1:
+        return None
+    if leaves_early(loop.node):
+        return None
+    left = min((at_first + turns - 1) % modulus, turns)
+    return (left, turns) if left else None
 
 
 def _as_equation(node: ast.AST) -> Words:

@@ -10,7 +10,7 @@ from ...protocol import surface
 from ...protocol.events import Event
 from ...protocol.words import chain
 from ..project.syntax import walk
-from .comparisons import Ranges
+from .comparisons import Lengths, Ranges
 from .conditions import Formula, both, either, literals, negate
 from .counters import asked, compute, equal, ordered
 from .dtypes import NOTHING
@@ -260,7 +260,16 @@ def _turn(at: Interpreter, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, 
         return element
     made = Sequence([element], open=True)
     made.pieces = pieces
+    if len(node.generators) == 1 and not node.generators[0].ifs:
+        _note_length(at, made, iterable)
     return made
+
+
+def _note_length(at: Interpreter, made: Sequence, iterable: Value) -> None:
+    """Note that a list has as many items as what is gone over, where that is known."""
+    length = at.of_file(Lengths).of(iterable)
+    if length is not None:
+        at.of_file(Lengths)[at.number(made)] = length
 
 
 def _dict_comprehension(at: Interpreter, node: ast.DictComp) -> Value:
@@ -333,9 +342,9 @@ def element_of(at: Interpreter, value: Value, node: ast.AST) -> Value:
 def _index(at: Interpreter, value: Value, node: ast.AST, name: str) -> Opaque:
     """The number that a loop over a range or an enumeration hands out."""
     made = at.fresh(node, name)
-    ends = at.of_file(Ranges)
-    if isinstance(value, Opaque) and value.key in ends:
-        ends[made.key] = ends[value.key]
+    for notes in (at.of_file(Ranges), at.of_file(Lengths)):
+        if isinstance(value, Opaque) and value.key in notes:
+            notes[made.key] = notes[value.key]
     made.counter = made.index = True
     made.first = value.first
     return made

@@ -38,8 +38,9 @@ from .values import (
     merge_params,
 )
 
-#: Calls within calls that are followed; deeper ones are taken as unknown.
-DEPTH = 8
+#: Calls within calls that are followed; deeper ones are taken to do what their names say. Functions that do something
+#: to the protocol, or call one that does, are followed further: as far as anybody nests calls.
+DEPTH, DEEPEST = 8, 40
 #: Statements read in one graph before calls are no longer followed.
 BUDGET = 12_000
 #: Those of them in other files, in one graph and in all, before calls into these are no longer followed.
@@ -202,7 +203,7 @@ def _unread(at: Interpreter, func: FunctionValue, node: ast.AST, *, always: bool
     spoilt = function.fragile and in_region(at)
     if not (matters or spoilt or always or func.wrappers or _worthwhile(at, function)):
         _reach(at, function)
-    elif len(at.active) < DEPTH and at.spent <= BUDGET and not _too_far(at, function):
+    elif len(at.active) < (DEEPEST if matters else DEPTH) and at.spent <= BUDGET and not _too_far(at, function):
         return None
     return at.opaque(("function", id(function.node)), function.name)
 

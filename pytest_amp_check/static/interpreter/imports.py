@@ -13,9 +13,9 @@ from .values import Frame, ImportedValue, ModuleValue, Named, Value
 from .wording import names_in
 
 BUILTINS = frozenset(
-    "abs all any bool callable chain dict divmod enumerate exit filter float format getattr hasattr id int isinstance "
-    "issubclass iter len list map max min next open print quit range repr reversed round set setattr sorted str sum "
-    "super tuple type vars zip".split()
+    "abs all any bool callable chain dict divmod enumerate exec exit filter float format getattr hasattr id int "
+    "isinstance issubclass iter len list map max min next open print quit range repr reversed round set setattr sorted "
+    "str sum super tuple type vars zip".split()
 )
 #: Imported names in the value of a global, above which it is a table of them, and not read.
 LISTED = 8

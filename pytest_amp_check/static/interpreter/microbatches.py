@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
+from ...protocol.words import chain
 from ..project.module import stored_names
 from ..project.syntax import children, walk
 from .wording import names_in
 
+#: What is no part of a block but defined in it.
+_APART = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 #: Calls that cut a batch into pieces.
 PIECES = frozenset({"chunk", "split", "tensor_split", "array_split", "islice", "batched"})
 
@@ -33,6 +36,37 @@ def selects(body: list[ast.stmt], target: ast.expr) -> bool:
     names = names_in(target)
     subscripts = [node for top in body for node in walk(top) if isinstance(node, ast.Subscript)]
     return any(not names.isdisjoint(names_in(node.slice)) for node in subscripts)
+
+
+def leaves_early(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
+    """Whether a loop may be left before its end."""
+    return any(isinstance(node, (ast.Break, ast.Return)) for top in loop.body for node in walk(top))
+
+
+def counted_elsewhere(body: list[ast.stmt]) -> list[ast.Name | ast.Attribute]:
+    """The names and attributes of which a block takes a remainder, where it does not set them: it is a turn of a loop.
+
+    It goes on counting what something else has set to zero, or is told the number of the turn.
+    """
+    own = [node for top in body if not isinstance(top, _APART) for node in walk(top)]
+    if any(isinstance(node, (ast.For, ast.AsyncFor, ast.While)) for node in own):
+        return []
+    begun = {chain(target) for node in own if isinstance(node, ast.Assign) for target in node.targets}
+    left = [node.left for node in own if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)]
+    return [count for each in left for count in _counts(each) if chain(count) not in begun]
+
+
+def _counts(expression: ast.expr) -> list[ast.Name | ast.Attribute]:
+    """The names and attributes that an expression is made of."""
+    found: list[ast.Name | ast.Attribute] = []
+    stack: list[ast.AST] = [expression]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            found.append(node)
+        else:
+            stack.extend(children(node))
+    return found
 
 
 def loaded(body: list[ast.stmt]) -> set[str]:

@@ -114,10 +114,20 @@ def _jump(at: Interpreter, node: ast.Break | ast.Continue) -> None:
         loop = at.state.loops[-1]
         leave(at, loop.unwind_base)
         if at.state.cur is not None:
+            if isinstance(node, ast.Continue):
+                _skips(at, "continue", node)
             exits = loop.breaks if isinstance(node, ast.Break) else loop.continues
             at.draft.leave(exits, (at.state.cur, at.state.frame.vars, at.state.heap))
     at.draft.jumped += 1
     at.state.cur = None
+
+
+def _skips(at: Interpreter, words: str, node: ast.AST) -> None:
+    """Note that a statement leads past what is left of an iteration, where it may."""
+    here = at.draft.node()
+    at.draft.link(at.state.cur, here)
+    at.draft.nodes[here].skips = words, at.site(node)
+    at.state.cur = here
 
 
 def leave(at: Interpreter, base: int) -> None:
@@ -322,6 +332,9 @@ def _try(at: Interpreter, node: ast.Try) -> None:
 
 
 def _rescue(at: Interpreter, handler: ast.ExceptHandler) -> None:
+    if at.state.cur is not None:
+        caught = f" {Words(handler.type)}" if handler.type is not None else ""
+        _skips(at, f"except{caught}", handler)
     if handler.name:
         at.state.frame.vars[handler.name] = at.fresh(handler, handler.name)
     at.state.rescuing += 1

@@ -66,6 +66,14 @@ def unknown(at: Interpreter, func: Value, args: Args, keywords: Keywords, node: 
     return made.made(ran_here(at, made.past, last, FORWARD)) if runs else made
 
 
+def _called(at: Interpreter, func: Opaque, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """A call of an unknown value; what was found to be a module by its use elsewhere, as an item of a list, is one."""
+    used = at.things.get(("used", func.key))
+    if used is not None and used.role == "module":
+        return at.call_value(Ref(used, True, func), args, keywords, node)
+    return unknown(at, func, args, keywords, node)
+
+
 def _unknown_tensor(at: Interpreter, name: str, given: list[Value], tensors: list[Tensor]) -> Tensor:
     """What code that cannot be read, and is called by a name, makes of tensors among others."""
     made = computed(at, tensors)
@@ -161,3 +169,4 @@ def _has_gradients(value: Value) -> bool:
 
 def register(handlers: Handlers) -> None:
     handlers.calls[""] = unknown
+    handlers.calls["unknown"] = _called

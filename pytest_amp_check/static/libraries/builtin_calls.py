@@ -10,11 +10,11 @@ from ...protocol import surface
 from ...protocol.events import UNKNOWN
 from ...protocol.words import chain
 from ..interpreter.classes import BOUND, as_mapping
-from ..interpreter.comparisons import Ranges
+from ..interpreter.comparisons import Lengths, Ranges
 from ..interpreter.conditions import both, either
 from ..interpreter.expressions import EXTENTS, Enumerated, Zipped, attribute, element_of, measures, operate
 from ..interpreter.identity import structural
-from ..interpreter.imports import dotted_name
+from ..interpreter.imports import dotted_name, globals_of
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.tensors import computed
 from ..interpreter.truth import truth
@@ -63,7 +63,7 @@ def _super(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Va
 def _range(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     made = _counting(at, "range", args, args[0] if len(args) > 1 else Const(0))
     if len(args) == 1:
-        at.of_file(Ranges)[made.key] = args[0]
+        at.of_file(Ranges)[made.key] = at.of_file(Lengths)[made.key] = args[0]
     made.pieces = _takes_pieces(args)
     return made
 
@@ -73,6 +73,9 @@ def _enumerate(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -
     made = _counting(at, "enumerate", args, first_of(args[1:], keywords, "start") or Const(0))
     made.pieces = first.pieces
     at.of_file(Enumerated)[made.key] = first
+    length = at.of_file(Lengths).of(first)
+    if length is not None:
+        at.of_file(Lengths)[made.key] = length
     return made
 
 
@@ -122,6 +125,16 @@ def _setattr(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> 
             at.store(receiver.key, name, args[2])
         elif isinstance(node, ast.Call) and names_any(node.args[1]):
             receiver.open = True
+    return NONE
+
+
+def _exec(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    """Code that only a run knows may set every global anew, as those are for whom the command line sets options."""
+    if len(args) == 1 and not keywords:
+        globals_ = globals_of(at, at.state.frame.module).vars
+        for name, value in globals_.items():
+            if isinstance(value, Const) and value.value is not None:
+                globals_[name] = at.opaque(("executed", at.place_key(node), name), name)
     return NONE
 
 
@@ -287,6 +300,7 @@ def register(handlers: Handlers) -> None:
         "isinstance": _isinstance,
         "getattr": _getattr,
         "setattr": _setattr,
+        "exec": _exec,
         "hasattr": lambda at, args, keywords, node: Const(True) if _has(args) else None,
         "dict": _dict,
         "vars": fields,

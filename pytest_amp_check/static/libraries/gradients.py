@@ -24,8 +24,8 @@ from ..interpreter.values import (
 )
 from ..interpreter.wording import receiver_words, wording
 from .arguments import items_of, literal, name_of
-from .losses import all_optimizers, owners_of
-from .written import all_of, called, first_argument, first_words, keywords_of, last_name, receiver
+from .losses import all_optimizers, owners_of, whole
+from .written import all_of, called, chooses, first_argument, first_words, keywords_of, last_name, receiver
 
 #: Methods of tensors, modules and optimizers that let other code have the gradients before the step.
 HOOKS = frozenset(
@@ -34,6 +34,8 @@ HOOKS = frozenset(
 )
 #: Methods and functions that ask whether something is finite, which a loss scale changes nothing about.
 FINITE = frozenset(("isnan", "isinf", "isfinite"))
+#: What fills gradients, and what uses them up.
+_USED = (e.BACKWARD, e.SCALER_STEP, e.STEP)
 READS = frozenset("norm abs mean max min std pow sum square histc".split())
 
 
@@ -93,7 +95,7 @@ def grad_changed(at: Interpreter, grad: Grad, effect: str, args: Args, words: ob
     if effect == "fill":
         effect = _effect_of_filling(args)
     if effect == "zero":
-        at.emit(e.ZERO_GRAD, node, owners=owners if owners is not None else (), names=names)
+        _cleared(at, grad.params, node, owners if owners is not None else (), names)
     elif effect in ("divide", "multiply"):
         grad_written(at, grad, operate(at, "/" if effect == "divide" else "*", grad, first, node), node)
     elif effect == "replace" and not _is_edited_copy(node):
@@ -155,11 +157,36 @@ def grad_written(at: Interpreter, target: Grad, value: Value, node: ast.AST) -> 
     elif kind is not None:
         at.emit(kind, node, owners=owners, names=names)
     elif literal(value) is None:
-        at.emit(e.ZERO_GRAD, node, owners=all_optimizers(at) if owners is None else owners, names=names)
+        _cleared(at, target.params, node, all_optimizers(at) if owners is None else owners, names)
     else:
         # Gradients that come from elsewhere (averaged over ranks, restored): whatever they are.
         undo(value.readings)
         at.emit(e.HANDOFF, node, things=all_optimizers(at) if owners is None else owners, about=e.MATTERS)
+
+
+def _cleared(at: Interpreter, params: Params, node: ast.AST, owners: tuple[int, ...], names: dict[str, object]) -> None:
+    """Gradients are set to zero, or to None.
+
+    Those of some parameters are between a backward and its step so that these are not trained for now: what the others
+    have is left, to that step and to the next backward.
+    """
+    used = (event for made in reversed(at.draft.nodes) if (event := made.event) is not None and event.kind in _USED)
+    last = next(used, None)
+    if last is None or last.kind != e.BACKWARD or not _of_some(at, params, node):
+        at.emit(e.ZERO_GRAD, node, owners=owners, names=names)
+
+
+def _of_some(at: Interpreter, params: Params, node: ast.AST) -> bool:
+    """Whether parameters may be some of those that an optimizer has: chosen by name, or of a part of its model."""
+    function = at.state.frame.function
+    if chooses(function.node if function is not None else at.state.frame.module.tree, node):
+        return True
+    if params.modules is None:
+        return not params.optimizers
+    cleared = whole(at, params.modules)
+    # `model.head` is no part of `model` in sight, where the class of that is not.
+    owners = owners_of(at, params) or all_optimizers(at)
+    return any(not cleared >= (at.program.things[key].facts.get("owns") or frozenset()) for key in owners)
 
 
 def _effect_of_writing(value: Value, node: ast.AST) -> e.Kind | None:

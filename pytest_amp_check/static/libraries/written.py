@@ -20,6 +20,21 @@ def all_of(node: ast.AST, kind: type[Kind]) -> list[Kind]:
     return [part for part in walk(node) if isinstance(part, kind)]
 
 
+def chooses(tree: ast.AST, node: ast.AST) -> bool:
+    """Whether a loop does something in some of its turns only, by what it goes over: not by its gradient alone."""
+    around = [loop for loop in all_of(tree, ast.For) if any(part is node for part in walk(loop))]
+    if not around:
+        return False
+    names = {name.id for name in all_of(around[-1].target, ast.Name)}
+    for choice in all_of(around[-1], ast.If):
+        if any(part is node for part in walk(choice)) or any(isinstance(last, ast.Continue) for last in choice.body):
+            asked = all_of(choice.test, ast.Attribute)
+            plain = {id(each.value) for each in asked if each.attr in ("grad", "requires_grad")}
+            if any(name.id in names and id(name) not in plain for name in all_of(choice.test, ast.Name)):
+                return True
+    return False
+
+
 def constant(node: ast.AST | None) -> object:
     """What a literal stands for; ``UNKNOWN`` for any other expression."""
     return node.value if isinstance(node, ast.Constant) else UNKNOWN

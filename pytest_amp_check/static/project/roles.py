@@ -87,6 +87,11 @@ class Roles:
             roles = dict.fromkeys(self._targets.get(scaler, ()), "optimizer") | roles
         told = {text: _told_by(names) for text, names in self._asked.items()}
         roles = {text: role for text, role in told.items() if role} | roles
+        stepped = {text.rpartition(".")[2] for text, role in roles.items() if role == "optimizer"}
+        for text, names in self._asked.items():
+            # Modules and optimizers have it: what else is called the same tells which this is.
+            if names == {"zero_grad"} and text.rpartition(".")[2] in stepped:
+                roles[text] = "optimizer"
         for text, given in self._called.items():
             for target in given:
                 if roles.get(target) == "optimizer" or "optim" in target.rpartition(".")[2].lower():

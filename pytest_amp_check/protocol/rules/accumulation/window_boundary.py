@@ -28,12 +28,19 @@ RULE = Rule(
             "count from one, as in `(i + 1) % k == 0`",
             WARNING,
         ),
+        "window:left-over": Fault(
+            "`{window}` leaves {left} without a step, so what is gathered there is lost, or weighs in the first window "
+            "of the next epoch: end a window with the last micro-batch, too",
+            WARNING,
+            any_precision=True,
+        ),
     },
     why="""\
 `zero_grad()` in every iteration throws away what the window has gathered, all but the last micro-batch, which is still
 divided by `k`: the run costs `k` passes per step and learns from one, at a `k`-th of its weight. A test like
 `i % k == 0` with `i` counted from zero is true at once: the first step sees one micro-batch, and all later windows are
-shifted, with a remainder at the end.
+shifted, with a remainder at the end. Where the number of micro-batches is no multiple of `k`, that is so for the right
+test as well: what comes after the last whole window is never stepped, or mixes with the next epoch's.
 """,
     harm="""\
 Cleared in every micro-batch, the gradient norm of the window was 0.0212 instead of 0.0409, with no error. With

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, CLIP, SCALER_STEP, Event, Program
+from ...events import BACKWARD, CLIP, SCALER_STEP, UNSCALE, Event, Program
 from ...fix import SAFE
 from ...rule import ERROR, Fault, Labels, Rule
 
@@ -31,6 +31,7 @@ RULE = Rule(
             witness=(BACKWARD,),
             unless="unscaled-where-live",
             otherwise=(("by_hand", "clip@scaled-by-hand"),),
+            spared_by=(UNSCALE,),
         ),
         "clip@scaled-by-hand": Fault(
             "`{call}` clips gradients by a norm that is still multiplied by the loss scale: "

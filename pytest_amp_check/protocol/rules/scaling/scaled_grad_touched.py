@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD
+from ...events import BACKWARD, UNSCALE
 from ...rule import ERROR, INFO, Fault, Rule
 
 RULE = Rule(
@@ -16,6 +16,7 @@ RULE = Rule(
             "Gradients of `{optimizer}` are edited while they are still multiplied by the loss scale: "
             "call `{scaler}.unscale_({optimizer})` before the edit",
             witness=(BACKWARD,),
+            spared_by=(UNSCALE,),
         ),
         "read@scaled": Fault(
             "Gradients of `{optimizer}` are read while they are still multiplied by the loss scale: "
@@ -23,6 +24,7 @@ RULE = Rule(
             INFO,
             witness=(BACKWARD,),
             reads=True,
+            spared_by=(UNSCALE,),
         ),
     },
     why="""\

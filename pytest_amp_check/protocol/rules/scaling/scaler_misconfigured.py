@@ -26,14 +26,6 @@ _SCALED_DEVICES = frozenset(("cuda", "mps", "xpu"))
 _DEVICES = 16
 
 
-def _in_test(site: Site) -> bool:
-    """Whether a place lies in test code, where odd scales are chosen on purpose."""
-    file = site.path.replace("\\", "/").rpartition("/")[2]
-    if file.startswith("test_") or file.endswith("_test.py") or file == "conftest.py":
-        return True
-    return any(part.startswith("test_") for frame in site.frames() for part in frame.function.split("."))
-
-
 def _number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
@@ -57,7 +49,8 @@ def _misconfigured(event: Event, program: Program) -> Labels:
     yield from _scale(arguments.get("init_scale"), event.site)
     yield from _factors(arguments.get("growth_factor"), arguments.get("backoff_factor"))
     interval = arguments.get("growth_interval")
-    if _number(interval) and not _in_test(event.site):
+    # Tests choose odd scales on purpose.
+    if _number(interval) and not event.site.in_test():
         if interval <= 0:
             yield "scaler:no-growth", {"value": _text(interval)}
         elif interval < _SHORT_INTERVAL:
@@ -80,7 +73,7 @@ def _misplaced(device: Any, scale: Any) -> Labels:
 def _scale(scale: Any, site: Site) -> Labels:
     if _number(scale) and scale <= 0:
         yield "scaler:zero-scale", {"value": _text(scale)}
-    elif _number(scale) and scale > _LARGE_SCALE and not _in_test(site):
+    elif _number(scale) and scale > _LARGE_SCALE and not site.in_test():
         yield "scaler:init-scale", {"value": _text(scale)}
 
 

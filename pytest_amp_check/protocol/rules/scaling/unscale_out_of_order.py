@@ -14,7 +14,16 @@ RULE = Rule(
     faults={
         "backward@unscaled": Fault(
             "`{scaler}.unscale_({optimizer})` is still open when the next backward runs, so that the scaler takes "
-            "scaled gradients for unscaled ones: call `{scaler}.update()` also on the way that skips the step",
+            "scaled gradients for unscaled ones: call `{scaler}.update()` also where `{skip}` skips the step",
+            blame=(UNSCALE,),
+            witness=(UNSCALE,),
+            yields_to=("unscale@window",),
+            spared_by=(SCALER_STEP, UPDATE),
+            skipped=True,
+        ),
+        "backward@unscaled-early": Fault(
+            "`{scaler}.unscale_({optimizer})` comes before the backward pass, so that the scaler takes the scaled "
+            "gradients of that for unscaled ones: call it between backward and `{scaler}.step({optimizer})`",
             blame=(UNSCALE,),
             witness=(UNSCALE,),
             yields_to=("unscale@window",),
@@ -27,7 +36,7 @@ RULE = Rule(
             "`{scaler}.unscale_({optimizer})` is called twice for one update, so torch raises: "
             "call it once, before the gradients are first used",
             witness=(UNSCALE,),
-            yields_to=("unscale@window", "backward@unscaled"),
+            yields_to=("unscale@window", "backward@unscaled", "backward@unscaled-early"),
         ),
         "unscale@stepped": Fault(
             "`{scaler}.unscale_({optimizer})` comes after the step, so torch raises: "

@@ -1,0 +1,108 @@
+"""Gradients that another method divides by the number of micro-batches, or of samples, of their window (AMP301)."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+from marks import marks, places
+
+from pytest_amp_check.static.engine import check_source
+
+#: Programs with the line that divides, which is marked, and the mark of what is wrong without it.
+PROGRAMS = {
+    "a method that multiplies what the step uses": """
+        import torch
+        class Trainer:
+            def __init__(self, model, k):
+                self.model = model
+                self.k = k
+                self.opt = torch.optim.SGD(model.parameters(), 0.1)
+                self.scaler = torch.amp.GradScaler("cuda")
+            def backward(self, x, y):
+                with torch.autocast("cuda"):
+                    loss = torch.nn.functional.cross_entropy(self.model(x), y, reduction="mean")
+                self.scaler.scale(loss).backward()  # AMP301
+            def multiply_grads(self, c):
+                for p in self.model.parameters():
+                    if p.grad is not None:
+                        p.grad.data.mul_(c)
+            def step(self):
+                self.scaler.unscale_(self.opt)
+                self.multiply_grads(1 / self.k)  # divides
+                self.scaler.step(self.opt)
+                self.scaler.update()
+                self.opt.zero_grad()
+            def train(self, loader):
+                for i, (x, y) in enumerate(loader):
+                    self.backward(x, y)
+                    if (i + 1) % self.k == 0:
+                        self.step()
+    """,
+    "samples that are counted meanwhile": """
+        import torch
+        class Trainer:
+            def __init__(self, model, k):
+                self.model = model
+                self.k = k
+                self.opt = torch.optim.SGD(model.parameters(), 0.1)
+                self.scaler = torch.amp.GradScaler("cuda")
+                self.sample_size = 0
+            def backward(self, x, y):
+                with torch.autocast("cuda"):
+                    loss = torch.nn.functional.cross_entropy(self.model(x), y)
+                self.scaler.scale(loss).backward()  # AMP301
+                self.sample_size += len(x)
+                self.seen += 1
+                if self.seen % self.k == 0:
+                    self.step()
+            def normalise(self):
+                for group in self.opt.param_groups:
+                    for p in group["params"]:
+                        p.grad /= self.sample_size
+            def step(self):
+                self.scaler.unscale_(self.opt)
+                self.normalise()  # divides
+                self.scaler.step(self.opt)
+                self.scaler.update()
+                self.opt.zero_grad()
+                self.sample_size = 0
+    """,
+    "a list of gradients": """
+        import torch
+        class Trainer:
+            def __init__(self, model, k, optimizer):
+                self.model = model
+                self.k = k
+                self.opt = optimizer
+                self.scaler = torch.amp.GradScaler("cuda")
+            def train(self, loader):
+                for i, (x, y) in enumerate(loader):
+                    with torch.autocast("cuda"):
+                        loss = torch.nn.functional.cross_entropy(self.model(x), y)
+                    self.scaler.scale(loss).backward()  # AMP301
+                    if (i + 1) % self.k == 0:
+                        self.before_step()
+                        self.scaler.step(self.opt)
+                        self.scaler.update()
+                        self.opt.zero_grad()
+            def before_step(self):
+                self.scaler.unscale_(self.opt)
+                n = self.k
+                grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+                torch._foreach_div_(grads, n)  # divides
+    """,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_is_divided_in_another_method_is_divided(name: str) -> None:
+    source = dedent(PROGRAMS[name]).replace("  # AMP301", "").replace("  # divides", "")
+    assert check_source(source, "train.py") == []
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_nobody_divides_is_not(name: str) -> None:
+    lines = dedent(PROGRAMS[name]).split("\n")
+    source = "\n".join(line for line in lines if "# divides" not in line)
+    assert places(check_source(source, "train.py")) == marks(source) != set()

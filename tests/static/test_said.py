@@ -1,0 +1,140 @@
+"""What findings say: the way on which the mistake happens, and what to do that is not done already."""
+
+from __future__ import annotations
+
+from textwrap import dedent, indent
+
+import pytest
+
+from pytest_amp_check.protocol.finding import Finding
+from pytest_amp_check.static.engine import check_source
+
+HEAD = """\
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+
+def train(model, loader, criterion, clip, force, k, decay):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+"""
+FED = """\
+optimizer.zero_grad()
+with torch.autocast("cuda"):
+    loss = criterion(model(x), y)
+scaler.scale(loss).backward()
+"""
+STEP = """\
+scaler.step(optimizer)
+scaler.update()
+"""
+
+
+def only(*parts: str) -> Finding:
+    """The one finding in a loop of these parts."""
+    (found,) = check_source(HEAD + "".join(indent(dedent(part), "        ") for part in parts))
+    return found
+
+
+#: What comes between backward and the end of the turn, what is said to skip the step, and the line that does.
+SKIPS = {
+    "a continue": (
+        """\
+        scaler.unscale_(optimizer)
+        norm = clip_grad_norm_(model.parameters(), 1.0)
+        if norm > 100:
+            continue
+        scaler.step(optimizer)
+        scaler.update()
+        """,
+        "`continue` skips the step",
+        "continue",
+    ),
+    "an error that is caught, and the step behind it": (
+        """\
+        try:
+            scaler.unscale_(optimizer)
+            norm = clip_grad_norm_(model.parameters(), 1.0)
+            if not norm.isfinite():
+                raise ValueError(norm)
+            scaler.step(optimizer)
+            scaler.update()
+        except ValueError as error:
+            print(error)
+        """,
+        "`except ValueError` skips the step",
+        "except ValueError as error:",
+    ),
+    "a continue in a handler": (
+        """\
+        scaler.unscale_(optimizer)
+        try:
+            clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+        except RuntimeError:
+            continue
+        scaler.step(optimizer)
+        scaler.update()
+        """,
+        "`continue` skips the step",
+        "continue",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SKIPS)
+def test_what_skips_the_step_is_named(name: str) -> None:
+    parts, said, line = SKIPS[name]
+    source = HEAD + "".join(indent(dedent(part), "        ") for part in (FED, parts))
+    found = next(f for f in check_source(source) if f.code == "AMP209")
+    assert found.message.endswith(f"call `scaler.update()` also where {said}")
+    (step,) = [step for step in found.witness if step.text == "the step is skipped"]
+    assert source.split("\n")[step.site.line - 1].strip() == line
+
+
+def test_a_step_under_a_test_is_skipped_by_the_program() -> None:
+    unscaled = "scaler.unscale_(optimizer)\nnorm = clip_grad_norm_(model.parameters(), 1.0)\n"
+    found = only(FED, unscaled, "if norm < 100:\n" + indent(STEP, "    "))
+    assert found.message.endswith("call `scaler.update()` also where the program skips the step")
+    assert found.condition == "when `norm < 100` is false"
+
+
+def test_unscale_ahead_of_backward_is_told_to_come_after_it() -> None:
+    found = only(
+        "scaler.unscale_(optimizer)\n", FED.replace("optimizer.zero_grad()\n", ""), STEP, "optimizer.zero_grad()"
+    )
+    assert found.code == "AMP209"
+    assert found.message.startswith("`scaler.unscale_(optimizer)` comes before the backward pass")
+    assert found.message.endswith("call it between backward and `scaler.step(optimizer)`")
+
+
+EDIT = "for p in model.parameters():\n    p.grad.add_(p, alpha=decay)\n"
+
+
+@pytest.mark.parametrize(
+    ("test", "condition"),
+    [
+        ("clip > 0", "when `clip > 0` is false"),
+        ("not force", "when `force` is true"),
+        ("(i + 1) % k == 0", "when `(i + 1) % k == 0` is false"),
+        ("clip is not None", "when `clip is None` is true"),
+        ("force and clip > 0", "when `force` is false"),
+    ],
+)
+def test_an_edit_beside_an_unscale_under_a_test_says_when_that_is_left_out(test: str, condition: str) -> None:
+    found = only(FED, f"if {test}:\n    scaler.unscale_(optimizer)\n", EDIT, STEP)
+    assert (found.code, found.condition) == ("AMP202", condition)
+
+
+@pytest.mark.parametrize(
+    ("test", "conditions"),
+    [
+        ("clip > 0 or force", {"when `clip > 0` is true", "when `force` is true"}),
+        ("clip > 0 and force", {"when `clip > 0` is true and `force` is true"}),
+        ("not (clip > 0 or force)", {"when `clip > 0` is false and `force` is false"}),
+    ],
+)
+def test_of_two_tests_only_what_leads_there_is_said(test: str, conditions: set[str]) -> None:
+    found = only(FED, f"if {test}:\n    clip_grad_norm_(model.parameters(), 1.0)\n", STEP)
+    assert found.code == "AMP201"
+    assert found.condition in conditions
