@@ -58,6 +58,7 @@ def found(body: str, wrapped: str = DDP) -> list[int]:
         "if not math.isfinite(loss.item()):\n    continue",
         "if np.isnan(loss.detach().cpu().item()):\n    continue",
         "if skip or torch.isnan(loss):\n    continue",
+        "if torch.isnan(loss) and skip:\n    continue",
         "if torch.isnan(loss):\n    return",
         "if torch.isnan(loss):\n    break",
         "if torch.isfinite(loss):\n    pass\nelse:\n    continue",
@@ -74,6 +75,7 @@ def test_one_rank_goes_on_without_backward(skip: str) -> None:
         (f"bad = torch.isnan(loss)\nif bad:\n    continue\n{BACKWARD}", 1),
         (f"with torch.no_grad():\n    if torch.isnan(loss):\n        continue\n{BACKWARD}", 2),
         (f"if torch.isfinite(loss):\n    {BACKWARD}", 1),
+        (f"if skip and torch.isfinite(loss):\n    {BACKWARD}", 1),
         (f"if not torch.isnan(loss) and not torch.isinf(loss):\n    {BACKWARD}\nelse:\n    continue", 1),
         (f"loss = loss / 2\nif torch.isnan(loss):\n    continue\n{BACKWARD}", 2),
     ],
@@ -95,7 +97,8 @@ def test_where_it_is_asked_is_told(body: str, line: int) -> None:
         f"if torch.isfinite(loss):\n    {BACKWARD}\nelse:\n    (out * 0).sum().backward()",
         f"{BACKWARD}\nif torch.isnan(loss):\n    continue",
         f"if torch.isnan(x).any():\n    x = x.nan_to_num()\n{BACKWARD}",
-        f"if torch.isnan(loss) and skip:\n    continue\n{BACKWARD}",
+        f"if torch.isnan(loss) and not args.distributed:\n    continue\n{BACKWARD}",
+        f"if world_size == 1 and torch.isnan(loss):\n    continue\n{BACKWARD}",
         f"for part in out:\n    if torch.isnan(part).any():\n        continue\n    print(part)\n{BACKWARD}",
         f"if skip:\n    if torch.isnan(loss):\n        continue\n    print(1)\nelse:\n    {BACKWARD}",
         f"with model.join():\n    if torch.isnan(loss):\n        continue\n    {BACKWARD}",
@@ -103,6 +106,33 @@ def test_where_it_is_asked_is_told(body: str, line: int) -> None:
 )
 def test_what_keeps_the_ranks_together_is_silent(body: str) -> None:
     assert found(body) == []
+
+
+def test_a_helper_that_is_given_the_loss() -> None:
+    helper = """\
+def step(loss, optimizer, scaler, skip):
+    bad = torch.isnan(loss).any()
+    if bad and skip:
+        return
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def main(net, loader, skip):
+    model = DistributedDataParallel(net)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.mse_loss(model(x), y)
+        step(loss, optimizer, scaler, skip)
+"""
+    head = PROGRAM[: PROGRAM.index("def all_ranks")]
+    for text, expected in ((helper, [2]), (helper.replace("DistributedDataParallel(net)", "net"), [])):
+        findings = [f.line - head.count("\n") for f in check_source(head + text) if f.code == "AMP607"]
+        assert findings == expected
 
 
 @pytest.mark.parametrize(

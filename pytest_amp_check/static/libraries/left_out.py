@@ -19,6 +19,8 @@ from .written import all_of, called, constant, first_argument, last_name, receiv
 _COLLECTIVE = frozenset(("ddp", "fsdp1", "fsdp2"))
 #: What the name of a call speaks of by which processes tell each other: ``all_reduce``, ``reduce_dict``, ``gather``.
 _TELLS = ("reduce", "gather", "broadcast")
+#: What names speak of by which a program asks whether it trains in several processes.
+_PROCESSES = ("world", "rank", "dist", "ddp", "fsdp", "gpu", "process", "parallel", "device")
 #: Contexts in which the other processes go on without one that has come to its end.
 _JOINS = frozenset(("join", "Join"))
 #: What makes one answer of several, or of a tensor.
@@ -76,15 +78,17 @@ def _leaves_out(at: Interpreter, root: ast.AST, test: ast.If, backward: ast.AST)
 def _question(at: Interpreter, test: ast.expr) -> tuple[ast.Call, bool] | None:
     """By which call a test asks whether something is finite, and what it comes to where that is so.
 
-    It does not ask where another part of the test can keep it from deciding.
+    What else it asks may keep a batch in, but not see to it that all processes do the same, unless it asks for those.
     """
     if isinstance(test, ast.UnaryOp) and type(test.op) is ast.Not:
         inner = _question(at, test.operand)
         return None if inner is None else (inner[0], not inner[1])
     if isinstance(test, ast.BoolOp):
-        decides = type(test.op) is ast.And  # one no is enough for that; for Or, one yes
         parts = [_question(at, part) for part in test.values]
-        return next((part for part in parts if part is not None and part[1] is decides), None)
+        if type(test.op) is not ast.And:
+            return next((part for part in parts if part is not None and not part[1]), None)
+        rest = [part for part, asked in zip(test.values, parts, strict=True) if asked is None]
+        return None if any(map(_counts_processes, rest)) else next(filter(None, parts), None)
     if isinstance(test, ast.Name):
         made = assigned(at, test.id)
         return None if made is None or isinstance(made, ast.Name) else _question(at, made)
@@ -96,6 +100,12 @@ def _question(at: Interpreter, test: ast.expr) -> tuple[ast.Call, bool] | None:
         return test, name == "isfinite"
     inside = (first_argument(test) or receiver(test)) if name in _ONE_ANSWER else None
     return None if inside is None else _question(at, inside)
+
+
+def _counts_processes(test: ast.expr) -> bool:
+    """Whether a test speaks of processes: their number, or which of them this is."""
+    names = (last_name(part).lower() for part in (*all_of(test, ast.Name), *all_of(test, ast.Attribute)))
+    return any(word in name for name in names for word in _PROCESSES)
 
 
 def _leads_past(root: ast.AST, test: ast.If, leaves: ast.stmt, backward: ast.AST) -> bool:
