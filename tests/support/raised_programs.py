@@ -571,6 +571,29 @@ out.sum().backward()
     ),
     Program(
         "matrix-dtypes",
+        "the forward of a function of the program's own, outside of the region",
+        """
+class Overlap(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, prediction, target):
+        return prediction.t().mm(target)  # AMP810
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None
+
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    prediction = model[0](x)
+Overlap.apply(prediction, torch.randn(len(x), 4))
+""",
+        (
+            "`prediction.t().mm` runs outside of autocast on `prediction.t()` in bfloat16 and `target` in float32",
+            "`prediction.t()` comes from `model[0](x)`",
+            "run it in the region",
+        ),
+    ),
+    Program(
+        "matrix-dtypes",
         "a comprehension",
         """
 heads = nn.ModuleList([nn.Linear(8, 2), nn.Linear(8, 2)])
