@@ -166,6 +166,19 @@ scaler.step(optimizer)  # AMP810
     ),
     Program(
         "no-inf-checks",
+        "gradients that are cleared before they are unscaled",
+        """
+optimizer.zero_grad()
+scaler.scale(loss_of(x, y)).backward()
+optimizer.zero_grad()  # AMP215
+scaler.unscale_(optimizer)
+nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+scaler.step(optimizer)
+""",
+        ("cleared between backward and `scaler.step(optimizer)`", "clear them before backward or after the step"),
+    ),
+    Program(
+        "no-inf-checks",
         "no backward pass",
         """
 for turn in range(2):
