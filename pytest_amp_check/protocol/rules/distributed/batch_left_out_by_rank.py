@@ -46,19 +46,24 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+
+def train(batches):
+    model = DistributedDataParallel(nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for x in batches:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = nn.functional.mse_loss(model(x), torch.zeros(8, 2))
+        if torch.isnan(loss):  # AMP607
+            continue
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
 dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
-model = DistributedDataParallel(nn.Linear(8, 2))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-for x in torch.randn(16, 8).split(8):
-    optimizer.zero_grad()
-    with torch.autocast("cpu", dtype=torch.float16):
-        loss = nn.functional.mse_loss(model(x), torch.zeros(8, 2))
-    if torch.isnan(loss):  # AMP607
-        continue
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
+train(torch.randn(16, 8).split(8))
 dist.destroy_process_group()
 """,
     good="""\
@@ -67,17 +72,22 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+
+def train(batches):
+    model = DistributedDataParallel(nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for x in batches:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = nn.functional.mse_loss(model(x), torch.zeros(8, 2))
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
 dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
-model = DistributedDataParallel(nn.Linear(8, 2))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-for x in torch.randn(16, 8).split(8):
-    optimizer.zero_grad()
-    with torch.autocast("cpu", dtype=torch.float16):
-        loss = nn.functional.mse_loss(model(x), torch.zeros(8, 2))
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
+train(torch.randn(16, 8).split(8))
 dist.destroy_process_group()
 """,
     fix="Leave the test out, as the scaler skips such a step on every rank; or `all_reduce` the answer, so that every"
