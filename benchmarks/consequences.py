@@ -364,6 +364,28 @@ def _compressed(rank: int, wrong: bool) -> torch.Tensor:
     return torch.tensor([skipped, scaler.get_scale()])
 
 
+@shows("AMP607", "two processes of gloo, 8 batches each, the loss of the third NaN on the second")
+def left_out(wrong: bool) -> Figures:
+    averages = _ranks("left-out", wrong)[0]
+    own = torch.arange(1.0, len(averages) + 1)
+    apart = (averages != own) & averages.isfinite()
+    return {"batches whose gradients were averaged with those of another batch": apart.sum().item()}
+
+
+def _left_out(rank: int, wrong: bool) -> torch.Tensor:
+    model = nn.parallel.DistributedDataParallel(nn.Linear(1, 1, bias=False))
+    averages = []
+    # The one that leaves a batch out has one backward less: in its last the other would wait for ever.
+    for number in range(1, 8 if wrong and rank == 0 else 9):
+        model.zero_grad()
+        loss = model(torch.full((1, 1), float(number))).sum() * (float("nan") if rank and number == 3 else 1.0)
+        if wrong and torch.isnan(loss):
+            continue
+        loss.backward()
+        averages += [p.grad.item() for p in model.parameters() if p.grad is not None]
+    return torch.tensor(averages)
+
+
 @shows("AMP701", "one step on 16 timesteps of two layers of 256 units")
 def region_of_each_step(wrong: bool) -> Figures:
     model = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 256))
@@ -389,6 +411,7 @@ _RANKS = {
     "infinity": _infinity,
     "clipped": _clipped,
     "compressed": _compressed,
+    "left-out": _left_out,
 }
 
 

@@ -141,6 +141,8 @@ class Recorded:
             if self._run is not None and bad:
                 first = self._run.first_bad_loss
                 return self._ended(f"The loss was not finite in {bad} of {trained}, first in step {first}.")
+            if self._run is not None and self._run.skipped_total == steps:
+                return self._ended(f"No mistakes found in {trained}, but a scaler skipped all of them.")
             return self._ended(f"No mistakes found in {trained}.")
         return self._ended(f"{text.tally(counts, 1).partition(' in ')[0]} in {trained}.")
 

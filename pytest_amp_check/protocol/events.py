@@ -91,6 +91,8 @@ CAPTURE = Kind("capture", "how", says="the model is captured")  # a module is tr
 # A module that another thread runs than the one that is in a region.
 THREAD = Kind("thread", "how", says="another thread runs the model")
 COMPILED = Kind("compiled")  # a compiled module with float32 islands: run in a region, and backward outside of it
+# A module whose gradients all processes average: the backward of a batch is left out by one of them alone.
+LEFT_OUT = Kind("left-out")
 COMM_HOOK = Kind("comm-hook")  # a module whose gradients are cast to float16 before they are averaged over ranks
 # A scaler; arguments as bound to the signature, excess: more of them, disabled_itself: it found no device.
 SCALER_NEW = Kind(

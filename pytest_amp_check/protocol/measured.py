@@ -171,6 +171,10 @@ SHOWN = {
         "two processes of gloo, 30 steps whose gradients, in float32, are about 10: steps skipped 5, not 0; "
         "loss scale at the end 2,048, not 65,536"
     ),
+    "AMP607": (
+        "two processes of gloo, 8 batches each, the loss of the third NaN on the second: batches whose "
+        "gradients were averaged with those of another batch 5, not 0"
+    ),
     "AMP701": "one step on 16 timesteps of two layers of 256 units: operations 524, not 404",
 }
 #: Code -> why nothing was measured.

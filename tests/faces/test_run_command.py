@@ -93,6 +93,26 @@ def test_a_suppressing_comment_counts(folder: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "trained\nNo mistakes found in 3 training steps.\n")
 
 
+SKIPS = """\
+import torch
+weight = torch.nn.Parameter(torch.ones(4))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+for _ in range(3):
+    optimizer.zero_grad()
+    scaler.scale((weight.half() * FACTOR).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(("factor", "more"), [("4", ", but a scaler skipped all of them"), ("1", ""), ("0.1", "")])
+def test_that_no_step_was_taken_is_said(folder: Path, factor: str, more: str) -> None:
+    (folder / "train.py").write_text(SKIPS.replace("FACTOR", factor), encoding="utf-8")
+    done = run("--ignore", "AMP110", "--output-format", "concise", "train.py", folder=folder)
+    assert (done.returncode, done.stdout) == (0, f"No mistakes found in 3 training steps{more}.\n")
+
+
 def test_the_scripts_own_exit_code_is_kept(folder: Path) -> None:
     (folder / "train.py").write_text(TRAINS + "sys.exit(7)\n", encoding="utf-8")
     done = run("--output-format", "concise", "train.py", folder=folder)

@@ -67,6 +67,7 @@ OF_OTHERS = {
     "step@undivided-vague",
     "clip@shards",
     "compiled@region",
+    "left-out@rank",
     "graph@cached-region",
     "graphed@cached-region",
     "hook@scaled",

@@ -321,6 +321,74 @@ def test_a_compiled_model_is_the_same_to_the_bit(backend: str) -> None:
     assert_silent(run)
 
 
+def compiled_parts_trainer(steps: int) -> Trace:
+    """Compiled code that switches autocast itself, is left in a region and runs outside of modules."""
+    seeded()
+    first, second = nn.Linear(8, 16), nn.Linear(16, 1)
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def island(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return x.float() @ second.weight.float().T
+
+    @torch.compile(backend="aot_eager")
+    def leaves(x: Tensor) -> Tensor:
+        with half():
+            x = first(x)
+            torch._dynamo.graph_break()
+            return x.relu() * 2
+
+    optimizer = torch.optim.AdamW([*first.parameters(), *second.parameters()], lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    trace = []
+    for _ in range(steps):
+        x, y = torch.randn(16, 8), torch.randn(16, 1)
+        optimizer.zero_grad()
+        with half():
+            loss = F.mse_loss(island(leaves(x)), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        trace.append(digest(loss, first, optimizer, scaler))
+    return trace
+
+
+def compiled_step_trainer(steps: int) -> Trace:
+    """One compiled function that is the whole step, with its region, its scaler and its optimizer."""
+    seeded()
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+
+    @torch.compile(backend="aot_eager")
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        with torch.amp.autocast("cpu", dtype=torch.float16):
+            loss = F.mse_loss(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        return loss
+
+    return [digest(step(torch.randn(16, 8), torch.randn(16, 1)), model, optimizer, scaler) for _ in range(steps)]
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler's own deprecations
+@pytest.mark.parametrize("trainer", [compiled_parts_trainer, compiled_step_trainer])
+def test_compiled_functions_are_the_same_to_the_bit(trainer: Trainer) -> None:
+    torch._dynamo.reset()
+    plain = trainer(6)
+    torch._dynamo.reset()
+    with record() as run:
+        recorded = trainer(6)
+    torch._dynamo.reset()
+    assert_same(plain, recorded)
+    assert [step.skipped for step in run.steps] == [False] * 6
+    assert_silent(run)
+
+
 def thread_trainer(steps: int, seed: int) -> Trace:
     """A trainer that leaves the generators of the process alone, since threads share those."""
     generator = torch.Generator().manual_seed(seed)

@@ -97,3 +97,51 @@ class Own(BASE):
 )
 def test_a_trainer_that_casts_what_it_is_given(base: str, what: str, expected: list[tuple[int, str]]) -> None:
     assert found(OWN.replace("BASE", base).replace("WHAT", what)) == expected
+
+
+NET = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+"""
+NET_LINES = NET.count("\n")
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        ("torch.set_default_dtype(torch.float16)\nmodel = nn.Linear(8, 8)", [1]),
+        ("torch.set_default_dtype(torch.bfloat16)\nmodel = Net()", [1]),
+        (
+            "dtype = torch.half\ntorch.set_default_dtype(d=dtype)\nmodel = nn.Sequential(nn.Conv2d(3, 3, 1))",
+            [2],
+        ),
+        ("torch.set_default_dtype(torch.bfloat16 if low else torch.float32)\nmodel = Net()", [1]),
+        ("if low:\n    torch.set_default_dtype(torch.float16)\nmodel = Net()", [2]),
+        ("torch.set_default_dtype(torch.float64)\nmodel = Net()", []),
+        ("model = Net()\ntorch.set_default_dtype(torch.float16)", []),
+        ("torch.set_default_dtype(torch.float16)\nmodel = nn.Linear(8, 8, dtype=torch.float32)", []),
+        ("torch.set_default_dtype(torch.float16)\nother = Net()\ntorch.set_default_dtype(old)\nmodel = Net()", []),
+        ("torch.set_default_dtype(torch.float16)\nmodel = Net().float()", []),
+        ("torch.set_default_dtype(torch.float16)\nmodel = Net()\nmodel.to(torch.float32)", []),
+    ],
+)
+def test_a_low_default_dtype_of_what_is_trained(made: str, expected: list[int]) -> None:
+    assert [line - NET_LINES for line, _ in in_a_loop(NET + made)] == expected
+
+
+def test_a_scaler_refuses_what_the_default_made_float16() -> None:
+    made = "torch.set_default_dtype(torch.float16)\nmodel = nn.Linear(8, 8)"
+    assert in_a_loop(made, scaled=True) == [(1, "error")]
+
+
+def test_what_is_made_low_and_cast_to_float32_is_trained_in_that() -> None:
+    low = NET.replace("nn.Linear(8, 8)", "nn.Linear(8, 8, dtype=torch.bfloat16)")
+    assert in_a_loop(low + "model = Net()") == [(4, "warning")]
+    assert in_a_loop(low + "model = Net().float()") == []

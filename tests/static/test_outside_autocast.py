@@ -136,6 +136,8 @@ def test_which_forwards_enter_autocast_for_a_loss(before: str, after: str, finds
         ("torch.save(copy.deepcopy(model.module if args.ddp else model).half(), 'm.pt')", True),
         ("model.half().float()", True),
         ("model.half()", False),
+        ("model = tools.load(args.best).half()", False),
+        ("other = tools.load(args.best).half()", True),
         ("args.model.half()", False),
         ("tools.wrap(args).model.half()", False),
     ],

@@ -243,3 +243,18 @@ def test_positions_that_are_counted() -> None:
     body = 'with torch.autocast("cuda", dtype=torch.bfloat16):\n    ids = torch.cumsum(mask.long(), -1).float()\n'
     assert said(body + '    y = torch.einsum("bi,j->bij", ids, w).sin()\n', "AMP509") == [(3, "warning")]
     assert said(body + "    y = (ids[..., None] * w).sin()\n", "AMP509") == []
+
+
+@pytest.mark.parametrize(
+    ("positions", "found"),
+    [
+        ("torch.arange(4096).type_as(w)", True),
+        ("torch.arange(x.shape[1]).to(w.dtype)", True),
+        ("torch.arange(4096, device=x.device)", False),
+        ("torch.arange(64).type_as(w)", False),
+        ("torch.ones(4096).type_as(w)", False),
+    ],
+)
+def test_positions_of_another_tensor_s_dtype(positions: str, found: bool) -> None:
+    body = 'with torch.autocast("cuda", dtype=torch.bfloat16):\n    y = torch.einsum("i,j->ij", POSITIONS, w).sin()\n'
+    assert said(body.replace("POSITIONS", positions), "AMP509") == ([(2, "warning")] if found else [])

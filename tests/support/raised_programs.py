@@ -166,6 +166,19 @@ scaler.step(optimizer)  # AMP810
     ),
     Program(
         "no-inf-checks",
+        "gradients that are cleared before they are unscaled",
+        """
+optimizer.zero_grad()
+scaler.scale(loss_of(x, y)).backward()
+optimizer.zero_grad()  # AMP215
+scaler.unscale_(optimizer)
+nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+scaler.step(optimizer)
+""",
+        ("cleared between backward and `scaler.step(optimizer)`", "clear them before backward or after the step"),
+    ),
+    Program(
+        "no-inf-checks",
         "no backward pass",
         """
 for turn in range(2):
@@ -568,6 +581,29 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
 out.sum().backward()
 """,
         ("`grad.mm` in the backward of an `autograd.Function` gets `grad` in bfloat16 and `weight.t()` in float32",),
+    ),
+    Program(
+        "matrix-dtypes",
+        "the forward of a function of the program's own, outside of the region",
+        """
+class Overlap(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, prediction, target):
+        return prediction.t().mm(target)  # AMP810
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None
+
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    prediction = model[0](x)
+Overlap.apply(prediction, torch.randn(len(x), 4))
+""",
+        (
+            "`prediction.t().mm` runs outside of autocast on `prediction.t()` in bfloat16 and `target` in float32",
+            "`prediction.t()` comes from `model[0](x)`",
+            "run it in the region",
+        ),
     ),
     Program(
         "matrix-dtypes",

@@ -469,6 +469,13 @@ INDEX: tuple[Listing, ...] = (
         ("thread@region", "replicas@region"),
     ),
     (
+        ("AMP607", "batch-left-out-by-rank", "distributed", "error", "static", True, ""),
+        ("isnan backward(", "isinf backward(", "isfinite backward("),
+        ("left-out",),
+        (),
+        ("left-out@rank",),
+    ),
+    (
         ("AMP701", "redundant-amp-overhead", "overhead", "info", "static", False, ""),
         ("autocast", "scaler"),
         ("overhead",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ def mixed(raised: Raised, recorder: Recorder) -> list[Explanation] | None:
     region = recorder.regions_left(raised.error)
     if len({operand.dtype for operand in done.operands}) < 2:
         return _one_dtype(raised, recorder, done, region)
-    if any(frame.path == _FUNCTION and frame.frame.f_code.co_name == "apply" for frame in raised.frames):
+    if any(frame.path == _FUNCTION and _runs_backward(frame.frame) for frame in raised.frames):
         names = {"call": done.text, "operands": _listed(done.operands)}
         return [Explanation("raised:mixed-in-function", raised.site, names)]
     because, path = history(raised, recorder, _telling(done.operands), region)
@@ -39,6 +40,11 @@ def mixed(raised: Raised, recorder: Recorder) -> list[Explanation] | None:
         label = "raised:mixed-outside"
     names = {"call": done.text, "operands": _listed(done.operands), "because": because}
     return [Explanation(label, raised.site, names, path)]
+
+
+def _runs_backward(frame: FrameType) -> bool:
+    """Whether a frame of torch runs the backward of a function: that of its forward is a method of the class."""
+    return frame.f_code.co_name == "apply" and frame.f_code.co_varnames[0] == "self"
 
 
 def _one_dtype(raised: Raised, recorder: Recorder, done: Operation, region: Left | None) -> list[Explanation] | None:

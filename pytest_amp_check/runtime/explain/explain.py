@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
 from ...protocol import events as e
 from ...protocol.events import Site
-from ...protocol.finding import Step
+from ...protocol.finding import Finding, Step
 from ...protocol.messages import Message, find
 from ..record.recorder import Recorder
 from ..record.sites import is_library, own
@@ -68,11 +68,14 @@ def explain(recorder: Recorder, error: BaseException) -> Message | None:
         return None
     before, recording.busy = recording.busy, True
     try:
-        if not _found_by_a_rule(recorder, raised):
+        findings = [finding for finding in recorder.findings() if finding.code in raised.message.rules]
+        if not _leads_there(findings, raised):
             explainer = EXPLAINERS.get(raised.message.name)
             found = explainer(raised, recorder) if explainer is not None else None
+            blamed = {(finding.site.path, finding.site.line) for finding in findings}
             for explanation in [_known(raised)] if found is None else found:
-                _tell(recorder, explanation)
+                if (explanation.site.path, explanation.site.line) not in blamed:
+                    _tell(recorder, explanation)
     except Exception as wrong:  # noqa: BLE001 - as of a listener: it is reported, and the user's own error is shown
         recording.failure = wrong
     finally:
@@ -107,14 +110,13 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
 
 
-def _found_by_a_rule(recorder: Recorder, raised: Raised) -> bool:
-    """Whether a rule that the message belongs to has found something that leads to the place where it was raised."""
+def _leads_there(findings: Iterable[Finding], raised: Raised) -> bool:
+    """Whether what rules have found that the message belongs to leads to the place where it was raised."""
     lines = {(frame.path, frame.line) for frame in raised.frames if frame.is_user}
-    for finding in recorder.findings():
-        if finding.code in raised.message.rules:
-            places = [finding.site, *(step.site for step in finding.witness)]
-            if any((site.path, site.line) in lines for site in places):
-                return True
+    for finding in findings:
+        places = [finding.site, *(step.site for step in finding.witness)]
+        if any((site.path, site.line) in lines for site in places):
+            return True
     return False
 
 

@@ -95,11 +95,16 @@ def parameter(scope: Scope, name: str) -> int | None:
         return None
     arguments = scope.body.args
     names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
-    if names[:1] in (["self"], ["cls"]):
+    if names and (names[0] in ("self", "cls") or _is_context(scope, names[0])):
         names = names[1:]
     if name in names:
         return names.index(name)
     return -1 if name in [argument.arg for argument in arguments.kwonlyargs] else None
+
+
+def _is_context(scope: Scope, name: str) -> bool:
+    """Whether a parameter is the context that torch gives the methods of an ``autograd.Function``."""
+    return scope.has(name) and isinstance(scope.value(name), torch.autograd.function.FunctionCtx)
 
 
 def given(origin: Origin, name: str) -> Origin | None:

@@ -6,13 +6,13 @@ import ast
 
 from ...protocol import events as e
 from ...protocol import frameworks
-from ...protocol.events import Thing
+from ...protocol.events import Site, Thing
 from ..interpreter.classes import bases_of
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import Handlers, Interpreter
-from ..interpreter.values import Named, Opaque, Value
+from ..interpreter.values import NONE, Args, Keywords, Named, Opaque, Value
 from ..interpreter.wording import receiver_words, wording
-from .arguments import thing_of
+from .arguments import first_of, thing_of
 from .written import all_of, called, constant, keywords_of, last_name, receiver
 
 #: Methods that cast, with the dtype, "" where it is among what they are given.
@@ -23,6 +23,8 @@ _DTYPES = ("torch_dtype", "dtype")
 _QUANTISES = frozenset(("quantization_config", "load_in_4bit", "load_in_8bit"))
 #: Methods of a Trainer that are given the model which it trains.
 _GIVEN_MODEL = frozenset(("compute_loss", "training_step"))
+#: What stands for torch itself among the objects, and its attribute that is the default dtype.
+_OF_TORCH, _DEFAULT = -1, "default dtype"
 _ARGUMENTS = frozenset(("TrainingArguments", "Seq2SeqTrainingArguments"))
 
 
@@ -34,8 +36,7 @@ def low_dtype(at: Interpreter, node: ast.expr | None) -> str:
         return str(node.value) if node.value in _LOW else ""
     found: list[Value] = []
     at.unrecorded(lambda: found.append(at.evaluate(node)))
-    dtypes = [dtype for value in found[0].alternatives() if isinstance(value, Named) for dtype in value.dtypes]
-    return next((dtype for dtype in dtypes if dtype in _LOW), "")
+    return next(iter(_low_among(found[0])), "")
 
 
 def born(at: Interpreter, thing: Thing, dtype: str, node: ast.AST) -> None:
@@ -43,6 +44,43 @@ def born(at: Interpreter, thing: Thing, dtype: str, node: ast.AST) -> None:
     thing.facts["low"] = True
     names = {"module": receiver_words(node) or thing.name, "call": wording(node)}
     at.emit(e.MODULE_CAST, node, thing.key, dtype=dtype, born=True, names=names)
+
+
+class _Defaults(dict[str, tuple[Site, object]]):
+    """Where a low dtype was made the default, with the words for that, by dtype."""
+
+
+def _default_set(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    """What is made from here on is of the dtype that is given."""
+    given = first_of(args, keywords, "d")
+    at.store(_OF_TORCH, _DEFAULT, given if given is not None else NONE)
+    for dtype in _low_among(given):
+        at.of_file(_Defaults)[dtype] = at.site(node), wording(node)
+    return NONE
+
+
+def born_by_default(at: Interpreter, thing: Thing) -> None:
+    """A module is made that is given no dtype."""
+    default = at.state.heap.get((_OF_TORCH, _DEFAULT))
+    for dtype in _low_among(default)[:1]:
+        thing.facts["low"] = True
+        site, words = at.of_file(_Defaults)[dtype]
+        at.emit_at(e.MODULE_CAST, site, thing.key, dtype=dtype, born=True, how="default", names={"call": words})
+
+
+def made_wide(at: Interpreter, keys: frozenset[int]) -> None:
+    """Modules are cast to float32 that were made in a low dtype."""
+    for node in at.draft.nodes:
+        event = node.event
+        if event is not None and event.kind == e.MODULE_CAST and event.facts.get("born") and event.subject in keys:
+            event.facts["dtype"] = "float32"
+            at.program.things[event.subject].facts["low"] = False
+
+
+def _low_among(value: Value | None) -> list[str]:
+    """The low dtypes that a value may stand for."""
+    named = [each for each in value.alternatives() if isinstance(each, Named)] if value is not None else []
+    return [dtype for each in named for dtype in each.dtypes if dtype in _LOW]
 
 
 def _loaded(at: Interpreter, value: Value, node: ast.Call) -> None:
@@ -129,6 +167,7 @@ def _is_given_what_it_trains(at: Interpreter, name: str) -> bool:
 
 
 def register(handlers: Handlers) -> None:
+    handlers.functions["torch.set_default_dtype"] = _default_set
     handlers.results["from_pretrained"] = _loaded
     handlers.results["requires_grad_"] = _frozen
     handlers.results.update(dict.fromkeys(_CASTS, _cast))

@@ -464,12 +464,18 @@ def _is_share(factor: object) -> bool:
     return abs(1 / factor - round(1 / factor)) < 1e-6
 
 
-def averaged_over(at: Interpreter, tensor: Tensor) -> Thing | None:
-    """The module of which a backward averages the gradients over processes, if nothing here may keep it from that.
+def may_go_apart(at: Interpreter) -> bool:
+    """Whether something here may keep a backward from waiting for the other processes.
 
     A context of which nothing is known may be ``no_sync()`` by another name.
     """
-    if at.state.maybe_open or not (_SPARES.isdisjoint(at.module.identifiers | at.state.frame.module.identifiers)):
+    names = at.module.identifiers | at.state.frame.module.identifiers
+    return at.state.maybe_open > 0 or not _SPARES.isdisjoint(names)
+
+
+def averaged_over(at: Interpreter, tensor: Tensor) -> Thing | None:
+    """The module of which a backward averages the gradients over processes, if nothing here may keep it from that."""
+    if may_go_apart(at):
         return None
     keys = tensor.deps if tensor.deps is not None else frozenset()
     if not keys and tensor.forward is not None and tensor.forward.subject is not None:

@@ -41,7 +41,7 @@ from ..interpreter.values import (
 from ..interpreter.wording import receiver_words, wording
 from ..project.module import Function
 from .arguments import bind, each_item, first_of, given_tensors, literal, name_of, ref_of, thing_of
-from .born_low import born
+from .born_low import born, born_by_default, made_wide
 from .checkpoints import state_of
 from .gradients import HOOKS, clip, rate_divided
 from .losses import owners_of, whole
@@ -63,6 +63,8 @@ ELEMENTWISE = frozenset(
 SAME = frozenset("train eval cuda cpu float double apply to_empty share_memory".split())
 #: Those of them that make parameters wide.
 _WIDENS = frozenset({"float", "double"})
+#: How the names of modules begin that make parameters of the default dtype.
+_WITH_WEIGHTS = ("Linear", "Bilinear", "Conv", "Embedding", "LSTM", "GRU", "RNN", "Transformer", "MultiheadAttention")
 #: Methods that go over what a module holds.
 PARTS = frozenset("modules named_modules children named_children buffers".split())
 
@@ -213,6 +215,8 @@ def _to(at: Interpreter, asked: _Asked) -> Value:
         dtype = surface.DTYPES.get(name_of(value))
         if dtype in ("float16", "bfloat16"):
             _cast(at, asked.thing, dtype, asked.node)
+        elif dtype in ("float32", "float64"):
+            _widen(at, asked.thing)
     return asked.receiver
 
 
@@ -276,11 +280,12 @@ def _cast(at: Interpreter, thing: Thing, dtype: str, node: ast.AST) -> None:
 
 
 def _widen(at: Interpreter, thing: Thing) -> None:
-    """A module that is cast to float32 right after it was cast to a low dtype: only its values are rounded."""
+    """A module is cast to float32: only its values were rounded, right before, or where its parts were made."""
     event = at.draft.nodes[at.state.cur].event if at.state.cur is not None else None
     if event is not None and event.kind == e.MODULE_CAST and event.subject == thing.key:
         event.facts["dtype"] = "float32"
         thing.facts["low"] = False
+    made_wide(at, whole(at, frozenset((thing.key,))))
 
 
 def torch_module(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -296,9 +301,12 @@ def torch_module(at: Interpreter, name: str, args: Args, keywords: Keywords, nod
         parameter=kind == "Parameter" and all(value.full for value in args),
         wide=kind == "Parameter" and _has_dimensions(node),
     )
-    dtype = surface.DTYPES.get(name_of(keywords.get("dtype")), "")
-    if dtype in ("float16", "bfloat16"):
-        born(at, thing, dtype, node)
+    if "dtype" in keywords:
+        dtype = surface.DTYPES.get(name_of(keywords["dtype"]), "")
+        if dtype in ("float16", "bfloat16"):
+            born(at, thing, dtype, node)
+    elif kind.startswith(_WITH_WEIGHTS):
+        born_by_default(at, thing)
     ordered = kind in ("Sequential", "ModuleList") and len(parts) == len(held)
     return Container(thing, held) if ordered else Ref(thing)
 

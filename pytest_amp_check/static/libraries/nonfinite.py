@@ -51,7 +51,7 @@ def _checks(at: Interpreter, test: ast.expr) -> Iterator[ast.Call]:
         if type(test.op) is ast.Or or all(map(_asks_for_a_gradient, rest)):
             yield from (check for checks in found for check in checks)
     elif isinstance(test, ast.Name):
-        made = _assigned(at, test.id)
+        made = assigned(at, test.id)
         yield from () if made is None else _finite_calls(made)
     else:
         yield from _finite_calls(test)
@@ -68,23 +68,33 @@ def _asks_for_a_gradient(test: ast.expr) -> bool:
     return last_name(test) in ("grad", "requires_grad")
 
 
-def _assigned(at: Interpreter, name: str) -> ast.expr | None:
-    """What the function being read gives a name, if it does so once and asks nothing of the name itself."""
+def code_read(at: Interpreter) -> ast.AST:
+    """The code of the function that is being read, or of the file."""
     here = at.state.frame
-    root = here.module.tree if here.function is None else here.function.node
+    return here.module.tree if here.function is None else here.function.node
+
+
+def assigned(at: Interpreter, name: str) -> ast.expr | None:
+    """What the function being read gives a name, if it does so once and asks nothing of the name itself."""
     given = [
         statement.value
-        for statement in all_of(root, ast.Assign)
+        for statement in all_of(code_read(at), ast.Assign)
         if any(isinstance(target, ast.Name) and target.id == name for target in statement.targets)
     ]
     return given[0] if len(given) == 1 else None
 
 
-def _readings(at: Interpreter, call: ast.Call) -> tuple[Event, ...]:
-    """The events that read the gradients from which the number was computed that is asked for."""
+def asked_number(call: ast.Call) -> ast.expr | None:
+    """What is asked of, the number that it holds as it was computed."""
     number = receiver(call) if not call.args else first_argument(call)
     while last_name(called(number)) in _AS_NUMBER:
         number = first_argument(number) or receiver(number)
+    return number
+
+
+def _readings(at: Interpreter, call: ast.Call) -> tuple[Event, ...]:
+    """The events that read the gradients from which the number was computed that is asked for."""
+    number = asked_number(call)
     if not isinstance(number, (ast.Name, ast.Attribute)):
         return ()
     found: list[Value] = []

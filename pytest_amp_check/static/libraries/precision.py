@@ -582,7 +582,8 @@ def _matmul(at: Interpreter, op: str, operands: list[Fact], node: ast.AST) -> Fa
     state = _state(at)
     if state.how == "on":
         outer = op == "einsum" and state.device == "cpu"
-        if not outer and any(POSITIONS in fact.traits and fact.dtype == "float32" for fact in operands):
+        # Cast to the dtype of another tensor, frequencies or activations, they are rounded here, if not before.
+        if not outer and any(POSITIONS in fact.traits and fact.dtype in ("float32", "") for fact in operands):
             return Fact(state.dtype, frozenset({REGION, ANGLES}), node)
         return Fact(state.dtype, frozenset({REGION}))
     dtypes = {fact.dtype for fact in operands}

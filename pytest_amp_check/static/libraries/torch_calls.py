@@ -153,7 +153,8 @@ def _of_gradients(at: Interpreter, name: str, args: Args, given: list[Value], no
             if effect is not None:
                 grad_changed(at, grad, effect, args[1:], "p.grad", node)
                 return NONE
-            if not name.startswith("torch.distributed.") and not name.endswith(".sign"):
+            # What is as large as gradients knows nothing of their values.
+            if not name.startswith("torch.distributed.") and not name.endswith((".sign", "_like")):
                 return read_grad(at, grad, node, name)
     return None
 

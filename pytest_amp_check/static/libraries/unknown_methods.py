@@ -19,9 +19,11 @@ from ..interpreter.tensors import foreign_tensor, low_result
 from ..interpreter.unknown import hand_off, refs, unknown
 from ..interpreter.values import NONE, Args, Const, Keywords, Named, NoSync, Opaque, Params, Value
 from ..interpreter.wording import receiver_words, wording
+from ..project.syntax import walk
 from .arguments import first_of
 from .checkpoints import loads_unknown, state_of
 from .losses import FILLS, all_optimizers, backward, fill, first_given, reduced
+from .nonfinite import code_read
 from .written import all_of, called, last_name, receiver
 
 #: Methods that tensors have, none of which runs a model.
@@ -141,11 +143,18 @@ def _is_used_as_tensor(at: Interpreter, node: ast.AST) -> bool:
     return asked or any(chain(each) == text for each in (*changed, *computed))
 
 
+def _names_given(at: Interpreter, node: ast.AST) -> list[str]:
+    """The names that the code being read gives to what comes of an expression."""
+    given = [each for each in all_of(code_read(at), ast.Assign) if any(part is node for part in walk(each.value))]
+    return [chain(target) or "" for each in given for target in each.targets]
+
+
 def _casting(dtype: str) -> Method:
     def act(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> None:
         if not args and not _is_used_as_tensor(at, node):
             words = receiver_words(node)
-            called = frozenset(_NAME.findall(f"{words} {receiver.text if isinstance(receiver, Opaque) else ''}"))
+            texts = [str(words), receiver.text if isinstance(receiver, Opaque) else "", *_names_given(at, node)]
+            called = frozenset(_NAME.findall(" ".join(texts)))
             given = isinstance(receiver, Opaque) and receiver.argument
             at.emit(e.MODULE_CAST, node, dtype=dtype, called=called, given=given, names={"module": words})
 

@@ -23,7 +23,7 @@ def patches() -> list[Patch]:
     return [
         *(Patch(cls, "__init__", before=_constructed(name, cls)) for name, cls in classes.items()),
         Patch(base, "__enter__", around=_enter),
-        Patch(base, "__exit__", before=_exited),
+        Patch(base, "__exit__", before=_exited, compiled=True),
         Patch(torch, "clear_autocast_cache", after=_cleared, of_users=True),
     ]
 
@@ -59,6 +59,9 @@ def _enter(original: Any) -> Any:
 
     def enter(region: Any) -> Any:
         result = original(region)
+        if torch.compiler.is_compiling():
+            # Dynamo enters it while it traces, and nothing runs in it.
+            return result
         recorders: tuple[Recorder, ...] = THREAD.active
         for recorder in recorders:
             recorder.autocast.entered(region)

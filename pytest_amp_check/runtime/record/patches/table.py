@@ -82,13 +82,18 @@ class Installed:
         self._exchanged.append((function, function.__code__))
         # It is what signatures are read from.
         function.__wrapped__ = twin  # type: ignore[attr-defined]
+        # Code that is being compiled calls it as it calls what torch.compiler.disable has marked: not as a part of it.
+        function._torchdynamo_disable = True  # type: ignore[attr-defined]
         consts = tuple(value if const == _VALUE else const for const in _hand_on.__code__.co_consts)
         function.__code__ = _hand_on.__code__.replace(co_consts=consts)
+        _never_compile(function)
+        _never_compile(value)
 
     def _put(self, owner: Any, name: str, value: Any) -> None:
         before = vars(owner).get(name, _MISSING)
         self._rows.append((owner, name, before, value))
         setattr(owner, name, value)
+        _never_compile(value)
         # TorchScript knows builtin functions by their identity: what stands there meanwhile is the same op.
         op = _script_ops().get(id(before))
         if op is not None:
@@ -99,7 +104,7 @@ class Installed:
         while self._exchanged:
             function, code = self._exchanged.pop()
             function.__code__ = code
-            del function.__wrapped__  # type: ignore[attr-defined]
+            del function.__wrapped__, function._torchdynamo_disable  # type: ignore[attr-defined]
         while self._rows:
             owner, name, before, value = self._rows.pop()
             _script_ops().pop(id(value), None)
@@ -116,6 +121,19 @@ def _script_ops() -> dict[int, str]:
     """The functions that TorchScript knows, by their identities, and the ops that they are."""
     table: dict[int, str] = torch.jit._builtins._get_builtin_table()  # type: ignore[no-untyped-call]
     return table
+
+
+def _never_compile(function: Any) -> None:
+    """Have a function, and what it calls, run as they are where compiled code hands back what it cannot trace."""
+    eval_frame: Any = torch._C._dynamo.eval_frame
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return
+    if hasattr(eval_frame, "set_code_exec_strategy"):
+        skip = eval_frame._FrameAction.SKIP
+        eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(skip, skip))
+    else:  # before torch 2.7
+        eval_frame.skip_code(code)
 
 
 #: A constant that no other piece of code has.
