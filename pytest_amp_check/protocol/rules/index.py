@@ -332,7 +332,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         ("scheduler-step", "step-followed"),
         (),
-        ("scheduler:skipped", "followed:skipped", "scheduler:micro-batch"),
+        ("scheduler:skipped", "followed:skipped", "averaged:skipped", "left-out:skipped", "scheduler:micro-batch"),
     ),
     (
         ("AMP501", "low-precision-master-weights", "numerics", "warning", "both", True, ""),

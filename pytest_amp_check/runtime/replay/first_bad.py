@@ -10,12 +10,15 @@ import torch
 from torch import nn
 
 from ..record.active import hidden
-from ..record.listeners.finite import LOSS, PARAMETERS, SKIPPED, STATISTICS, Alarm, Cause, Pass
+from ..record.listeners.finite import LOSS, OF_LARGE, ONLY_LOW, PARAMETERS, SKIPPED, STATISTICS, Alarm, Cause, Pass
 from .causes import OVERFLOW, Evidence, cause_of, is_low, is_of_the_scale, unexplained
 from .magnitudes import is_finite
 from .played import InFloat32, Played, quiet
 from .snapshot import Snapshot
 from .watched import BUFFER, PARAMETER, Origin, Watch, storage_of
+
+#: The most that float16 holds: an op of larger operands is not the first that is out of range.
+_MOST = torch.finfo(torch.float16).max
 
 
 def explain(alarm: Alarm) -> Cause | None:
@@ -42,7 +45,7 @@ def explain(alarm: Alarm) -> Cause | None:
                 if is_of_the_scale(origin, alarm.backward.scale):
                     return None
                 before.restore()
-                return cause._replace(low=cause.how == OVERFLOW and _only_low(alarm, alarm.backward, origin))
+                return cause._replace(excuse=_excuse(alarm, alarm.backward, origin) if cause.how == OVERFLOW else "")
     except Exception as error:  # noqa: BLE001 - what was called cannot be called so; the finding says what is known
         evidence.failure = f"{type(error).__name__}: {error}"
     finally:
@@ -56,12 +59,19 @@ def _put_weights(alarm: Alarm) -> None:
             parameter.data.copy_(kept)
 
 
-def _only_low(alarm: Alarm, backward: Pass, origin: Origin) -> bool:
+def _excuse(alarm: Alarm, backward: Pass, origin: Origin) -> str:
+    """Why a scaler may well skip an overflow: it is not there in float32, or it is one of numbers that are large."""
+    if _is_finite_in_float32(alarm, backward, origin):
+        return ONLY_LOW
+    return OF_LARGE if any((size.greatest or 0.0) > _MOST for _, size in origin.operands) else ""
+
+
+def _is_finite_in_float32(alarm: Alarm, backward: Pass, origin: Origin) -> bool:
     """Whether the loss is finite where all is computed in float32."""
     _put_weights(alarm)
     played = Played(alarm.calls)
     try:
-        with InFloat32():
+        with InFloat32():  # type: ignore[no-untyped-call]
             played.forward()
     except Exception:  # noqa: BLE001 - code that asks for dtypes may not go on in others; the op is known all the same
         return is_low(origin)

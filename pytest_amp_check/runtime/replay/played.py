@@ -110,7 +110,7 @@ def _precision(wanted: Precision, *, autocast: bool) -> Iterator[None]:
 
 
 class InFloat32(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A region in which ops compute in float32 what they would in float16 or bfloat16, also where a call asks for those.
+    """A region in which ops compute in float32 what they would in float16 or bfloat16, also where a call asks for it.
 
     What an op writes to stays what it is.
     """

@@ -42,6 +42,8 @@ LARGE = 1 << 14
 #: Skips in a row that no scaler needs once it has found its scale, and none before it has, see AMP801.
 IN_A_ROW, WARM_UP = 8, 18
 
+#: Overflows that the same step does not have in float32, and those of operands that are large already.
+ONLY_LOW, OF_LARGE = "only low", "of large"
 LOSS, GRADIENTS, STATISTICS, PARAMETERS, SKIPPED = "loss", "gradients", "statistics", "parameters", "skipped"
 
 
@@ -89,8 +91,8 @@ class Cause(NamedTuple):
     site: Site | None
     names: dict[str, str]
     witness: tuple[tuple[Site, str], ...]
-    #: Whether it is an overflow that the same step does not have in float32; known of a loss that is scaled.
-    low: bool = False
+    #: Of a loss that is scaled: why its overflow may be what a scaler is there for.
+    excuse: str = ""
 
 
 class Waiting(NamedTuple):
@@ -390,7 +392,7 @@ class Finite(Listener):
         if cause is None:
             return
         # The first scales may be too large for what is low, until one is found.
-        lasting = scaled and what == LOSS and cause.low and not self._stepped
+        lasting = scaled and what == LOSS and cause.excuse == ONLY_LOW and not self._stepped
         is_told = not scaled or what == SKIPPED or (self._is_told(cause) and not lasting)
         follows = self._found > 0
         # What a scaler is there for is looked into again and again only where it is told.
@@ -415,9 +417,11 @@ class Finite(Listener):
             self.recording.chain.add(event)
 
     def _is_told(self, cause: Cause) -> bool:
-        """Whether a loss that a scaler skips is more than a large number, where nobody knows what made it so."""
+        """Whether a loss that a scaler skips is more than a large number."""
         value = self._last.value if self._last is not None else None
-        return cause.how != "unexplained" or (value is not None and math.isnan(value))
+        if cause.how == "unexplained":
+            return value is not None and math.isnan(value)
+        return cause.excuse != OF_LARGE
 
 
 #: Causes that lie in what the steps leave behind, and spoil all that follow.
