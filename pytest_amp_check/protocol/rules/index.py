@@ -519,6 +519,7 @@ INDEX: tuple[Listing, ...] = (
             "raised:fft",
             "raised:mixed-in-region",
             "raised:wants-float32",
+            "raised:custom-bwd-alone",
             "raised:mixed-in-function",
             "raised:mixed-weights",
             "raised:mixed-outside",
