@@ -1,23 +1,28 @@
 """Plants a value that is not finite at forty places of six small trainings, and looks at what a run says of each.
 
-    python benchmarks/not_finite.py [--seed 0] [--only NAME] [--cost]
+    python benchmarks/not_finite.py [--seed 0] [--only NAME] [--cost] [--others]
 
 The trainings run in float16 under ``emulate_cuda()``. For each place it prints whether the run noticed it, and whether
 module, step and line are right; then what the same trainings say without it; then, with --cost, what watching costs a
-step of 20 ms while nothing is wrong: the median of paired ratios with and without it.
+step of 20 ms while nothing is wrong: the median of paired ratios with and without it. --others puts the same places to
+other tools, as far as they are installed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
+import io
 import random
 import statistics
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import other_tools
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -237,10 +242,8 @@ def places(seed: int) -> list[Place]:
         draw.shuffle(names)
         for number in range(count):
             what = KINDS[kind][number % len(KINDS[kind])]
-            scaler = kind in ("op", "loss", "dtype", "mask") and draw.random() < 0.5
-            # A large number in float32 and a broken batch are what a scaler is there for: it skips them, and all that
-            # is said of them is that the loss was not finite.
-            chosen.append(Place(names[turn % len(names)], kind, what, scaler and what not in ("exp", "inf")))
+            scaler = kind in ("op", "loss", "dtype", "input", "mask") and draw.random() < 0.5
+            chosen.append(Place(names[turn % len(names)], kind, what, scaler))
             turn += 1
     return chosen
 
@@ -271,7 +274,7 @@ class Training:
                 self.train(number)
         return run
 
-    def train(self, number: int) -> None:
+    def train(self, number: int) -> float:
         now = self.place if number == self.step else None
         x, y = self.batch().cuda(), torch.randint(0, 4, (ROWS,)).cuda()
         if now is not None:
@@ -294,6 +297,7 @@ class Training:
             group["lr"] = float(now.what) if now is not None and now.kind == "rate" else 1e-3
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        return float(loss.detach())
 
     def plant(self, place: Place, x: Tensor) -> Tensor:
         if place.kind in ("op", "backward", "dtype", "mask"):
@@ -302,7 +306,9 @@ class Training:
             self.module = None
         elif place.kind == "input":
             x[self.draw.randrange(ROWS)] = float(place.what)
-            self.module = ""
+            self.module = next(
+                str(name) for name, module in self.model.named_modules() if isinstance(module, (nn.Linear, nn.Conv2d))
+            )
         elif place.kind in ("weight", "embedding"):
             self.spoil_weight(place)
         elif place.kind == "statistic":
@@ -353,16 +359,68 @@ def judged(training: Training, run: Run) -> Verdict:
     if training.module is None:
         module = "outside" in told
     elif place.kind == "rate":
-        # All modules have their weights from the same step.
-        module = bool(told)
+        # All modules have their weights from the same step: one of them is told, and the rate that was planted.
+        rate = f"learning rate is {float(place.what):g}"
+        module = any(told.startswith(f"`{name}`") for name, _ in training.model.named_modules() if name)
+        module = module and rate in first.message
     elif place.kind == "input":
         # The batch is given to the model; the first that reads it is the one that is told.
-        module = names.get("first") == "input"
+        module = names.get("first") == "input" and told.startswith(f"`{training.module}`")
     else:
         module = told.startswith(f"`{training.module}`")
     step = int(names.get("since" if place.kind == "rate" else "step", "-1")) == training.step
     right = None if line is None else (first.site.path == __file__ and first.line == line)
     return Verdict(True, module, step, right, f"{first.line}: {first.message}")
+
+
+def others(seed: int, only: str) -> Iterator[str]:
+    """What other tools notice of the same places: by what they say themselves, and as strictly as ours."""
+    for name, (package, ask) in other_tools.TOOLS.items():
+        version = other_tools.installed(package)
+        if version is None:
+            yield f"{name}: not installed"
+            continue
+        noticed = module = step = line = lines = failed = count = 0
+        for number, place in enumerate(places(seed)):
+            if only not in str(place):
+                continue
+            count += 1
+            training, seen, error = asked(ask, place.architecture, place, seed + number, scaler=place.scaler)
+            failed += error is not None
+            due = line_of(place.what)
+            lines += due is not None
+            if seen is not None:
+                noticed += 1
+                module += seen.module is not None and seen.module == training.module
+                # Weights that a step has spoilt are seen by the next one.
+                step += seen.step == training.step + (place.kind in ("state", "rate"))
+                line += due is not None and seen.line == (__file__, due)
+        clean = [
+            asked(ask, architecture, None, seed, scaler=scaler)
+            for architecture in ARCHITECTURES
+            for scaler in (True, False)
+        ]
+        loud = sum(seen is not None for _, seen, _ in clean)
+        failures = sum(error is not None for _, _, error in clean) + failed
+        yield (
+            f"{name} ({package} {version}): noticed {noticed}, module right {module}, step right {step} of {count}; "
+            f"line right {line} of {lines}; alarms in {loud} of {len(clean)} clean trainings; {failures} ended in an "
+            "exception of the tool"
+        )
+
+
+def asked(
+    ask: other_tools.Tool, architecture: str, place: Place | None, seed: int, *, scaler: bool
+) -> tuple[Training, other_tools.Seen | None, Exception | None]:
+    """What a tool has seen of a training, or the exception that it has ended in."""
+    with emulate_cuda(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        training = Training(architecture, place, seed, scaler=scaler)
+        given = other_tools.Training(training.model, training.optimizer, STEPS, training.train)
+        try:
+            return training, ask(given), None
+        except Exception as error:  # noqa: BLE001 - a tool that cannot watch a training is counted as such
+            return training, None, error
 
 
 def cost(pairs: int = 24, milliseconds: float = 20.0) -> Iterator[str]:
@@ -421,6 +479,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the places, the steps and the weights")
     parser.add_argument("--only", default="", help="places whose line holds these words")
     parser.add_argument("--cost", action="store_true", help="also time a step of 20 ms")
+    parser.add_argument("--others", action="store_true", help="also put the places to other tools")
     options = parser.parse_args()
     torch.set_num_threads(1)
     verdicts = []
@@ -446,6 +505,9 @@ def main() -> None:
                 run = Training(name, None, options.seed, scaler=scaler).run()
             loud = [finding for finding in run.findings if finding.code.startswith("AMP8")]
             print(f"clean {name} {'with' if scaler else 'without'} a scaler: {loud or 'silent'}")
+    if options.others:
+        for line in others(options.seed, options.only):
+            print(line)
     if options.cost:
         for line in cost():
             print(f"cost of a step of 20 ms {line}")

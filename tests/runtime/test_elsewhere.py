@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -181,3 +182,58 @@ def test_a_trace_is_told_of_once_torch_refuses_it(*, cache: bool) -> None:
     with record() as run, torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=cache), refused:
         torch.jit.trace(LAYER, X)
     assert [finding.code for finding in run.findings] == (["AMP605"] if cache else [])
+
+
+def codes_of_local_sgd(*, own: bool, warm: int = 0, skip: int = 2) -> list[tuple[str, str]]:
+    """What is found where weights are averaged over processes, and the step of one turn is skipped."""
+    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # its other optimizers are scripted
+        from torch.distributed.optim import PostLocalSGDOptimizer
+
+    torch.manual_seed(0)
+    model = nn.Linear(8, 2)
+    averager = PeriodicModelAverager(period=2, warmup_steps=warm)
+    local = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = PostLocalSGDOptimizer(local, averager) if own else local
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    with record() as run:
+        for turn in range(4):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                target = torch.full((4, 2), 1e30 if turn == skip else 0.0)
+                loss = nn.functional.mse_loss(model(torch.randn(4, 8)), target)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            if not own:
+                averager.average_parameters(model.parameters())
+            scaler.update()
+    assert run.failure is None
+    assert run.skipped_total == (skip < 4)
+    return [(finding.code, finding.message) for finding in run.findings]
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_weights_that_are_averaged_over_processes_after_a_skipped_step() -> None:
+    ((code, message),) = codes_of_local_sgd(own=False)
+    assert code == "AMP403"
+    assert message.startswith("`averager.average_parameters` averages weights over processes")
+    # Until the averaging begins all processes have the same gradients, and skip together.
+    assert codes_of_local_sgd(own=False, warm=4) == []
+    assert codes_of_local_sgd(own=False, skip=4) == []
+
+
+@pytest.mark.usefixtures("two_ranks")
+@pytest.mark.parametrize("skip", [0, 2])
+def test_a_skipped_step_leaves_out_what_post_local_sgd_averages(skip: int) -> None:
+    ((code, message),) = codes_of_local_sgd(own=True, skip=skip)
+    assert code == "AMP403"
+    assert message.startswith("`scaler.step` was skipped, and left out that `optimizer` averages")
+    assert codes_of_local_sgd(own=True, warm=4, skip=skip) == []
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("own", [False, True])
+def test_weights_of_one_process_are_averaged_with_no_other(*, own: bool) -> None:
+    assert codes_of_local_sgd(own=own) == []

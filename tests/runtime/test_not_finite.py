@@ -42,6 +42,11 @@ class Middle(nn.Module):
             return x + (x.float() * 0.0).log()  # logarithm
         if self.how == "above":
             return (x.float() * 0.0 + 7e4).half()  # above
+        if self.how == "exponent":
+            return x + (x.float() * 0.0 + 200.0).exp()  # exponent
+        if self.how == "wide":
+            large = x.half() * 0.0 + 400.0
+            return x + large * large  # wide
         if self.how == "root":
             return x + (x.float() * 0.0).sqrt()  # root
         if self.how == "masked":
@@ -288,13 +293,54 @@ def test_assert_finite_tells_what_was_found() -> None:
         train(Net(), memory=True).assert_finite()
 
 
-def test_a_loss_that_only_a_scaler_skips_is_counted_without_a_finding() -> None:
-    def batch(step: int) -> Tensor:
-        return torch.randn(4, 8) * (float("inf") if step == 2 else 1.0)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_broken_batch_is_told_of_also_where_a_scaler_skips_it(value: float) -> None:
+    torch.manual_seed(0)
+    batches = torch.randn(6, 4, 8)
+    batches[2, 1] = value
+    run = train(Net(), scaler=True, batch=list(batches).__getitem__)
+    finding = only(run)
+    assert finding.message.startswith("In step 2, the input of `first` (Linear) is not finite already")
+    assert (run.bad_losses, run.first_bad_loss) == (1, 2)
+    with pytest.raises(AssertionError, match="first in step 2"):
+        run.assert_finite()
 
+
+@pytest.mark.parametrize("call", [0, 3])
+def test_an_overflow_of_float32_is_told_of_also_where_a_scaler_skips_it(call: int) -> None:
+    torch.manual_seed(0)
+    finding = only(train(Net("exponent", call=call), scaler=True))
+    assert finding.line == line_of("exponent")
+    assert finding.message.startswith(f"In step {call}, `exp` in `middle` (Middle)")
+
+
+@pytest.mark.parametrize("how", ["above", "wide"])
+def test_what_only_half_precision_makes_is_told_of_once_the_scale_is_found_or_where_it_never_is(how: str) -> None:
+    torch.manual_seed(0)
+    calibrating = train(Net(how, call=0), scaler=True)
+    assert calibrating.findings == []
+    assert (calibrating.bad_losses, calibrating.skipped_total) == (1, 1)
+    assert only(train(Net(how, call=3), scaler=True)).line == line_of(how)
+    # Not one step is taken.
+    finding = only(train(Net(how, call=0), steps=1, scaler=True))
+    assert finding.line == line_of(how)
+
+
+def test_a_loss_that_the_loss_scale_alone_makes_infinite_is_counted_without_a_finding() -> None:
+    torch.manual_seed(0)
+    weights = torch.ones(6)
+    weights[2] = 1e36
     model = nn.Linear(8, 1)
-    nn.init.ones_(model.weight)
-    run = train(model, scaler=True, batch=lambda step: batch(step).abs())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu")
+    with record() as run:
+        for weight in weights:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = functional.mse_loss(model(torch.randn(4, 8)), torch.zeros(4, 1)) * weight
+            torch.autograd.backward(scaler.scale(loss))
+            scaler.step(optimizer)
+            scaler.update()
     assert run.findings == []
     assert (run.bad_losses, run.first_bad_loss) == (1, 2)
     with pytest.raises(AssertionError, match="first in step 2"):

@@ -616,6 +616,24 @@ outputs = [head(hidden) for head in heads]  # AMP810
 """,
         ("`head` runs outside of autocast on `hidden` in bfloat16 and `head.weight` in float32", "`model[0](x)`"),
     ),
+    Program(
+        "custom-bwd-alone",
+        "a Function whose backward alone is decorated",
+        """
+class Twice(torch.autograd.Function):
+    @staticmethod  # AMP810
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx, grad):
+        return 2 * grad
+
+Twice.apply(model(x)).sum().backward()
+""",
+        ("`Twice` asks by `custom_bwd`", "decorate its `forward`"),
+    ),
     # What low precision cannot do.
     Program(
         "not-implemented-for-half",

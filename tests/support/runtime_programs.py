@@ -1582,6 +1582,8 @@ for p in model.parameters():
 HOOKED = (
     hooked("that clamps", "    return given.clamp(-1e-2, 1e-2)").marked("def change(given):", "AMP202"),
     hooked("that normalises", "    return given / given.norm()").marked("def change(given):", "AMP201"),
+    hooked("that clamps in place", "    given.clamp_(-1e-2, 1e-2)").marked("def change(given):", "AMP202"),
+    hooked("that normalises in place", "    given.div_(given.norm())").marked("def change(given):", "AMP201"),
     hooked(
         "that clamps in place once gradients are accumulated",
         "    given.grad.clamp_(-1e-2, 1e-2)",
@@ -1624,6 +1626,8 @@ NOT_CLIPPED = (
         p.grad.mul_(0.5)""",
     ),
     hooked("that halves", "    return given * 0.5"),
+    hooked("that halves in place", "    given.mul_(0.5)"),
+    hooked("that keeps some rows in place", "    given.mul_(torch.arange(given.numel()).view_as(given) % 2)"),
     hooked("that looks", "    losses.append(given.abs().max())"),
     hooked("that keeps some rows", "    return given * (torch.arange(given.numel()).view_as(given) % 2)"),
     hooked(

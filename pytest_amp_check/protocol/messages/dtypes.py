@@ -81,6 +81,29 @@ MESSAGES = (
         (_RAISED, _DOCS),
     ),
     Message(
+        "custom-bwd-alone",
+        "'...Backward' object has no attribute '_fwd_used_autocast'",
+        (r"'[\w.]+Backward\w*' object has no attribute '_(?:fwd_used_autocast|dtype)'",),
+        "`AttributeError`, raised by `backward()`",
+        "The backward of an `autograd.Function` is decorated with `custom_bwd`, which asks in what state of autocast "
+        "its forward ran, and nothing has taken note of that.",
+        (
+            (
+                "The forward has no `custom_fwd`, or another decorator stands in its place.",
+                (
+                    'Decorate it with `torch.amp.custom_fwd(device_type="cuda")`, of the device type that `custom_bwd` '
+                    "names, below `@staticmethod`."
+                ),
+            ),
+            (
+                "The Function has a `setup_context`, whose `ctx` its forward is not given.",
+                "Write forward and context in one method, or open the region in backward by hand.",
+            ),
+        ),
+        ("AMP107",),
+        (_RAISED, "torch/amp/autocast_mode.py: custom_fwd writes to ctx what custom_bwd reads"),
+    ),
+    Message(
         "found-dtype",
         "Found dtype Float but expected Half",
         (rf"found dtype {_TYPE} but expected {_TYPE}",),

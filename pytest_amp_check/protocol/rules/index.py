@@ -333,7 +333,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         ("scheduler-step", "step-followed"),
         (),
-        ("scheduler:skipped", "followed:skipped", "scheduler:micro-batch"),
+        ("scheduler:skipped", "followed:skipped", "averaged:skipped", "left-out:skipped", "scheduler:micro-batch"),
     ),
     (
         ("AMP501", "low-precision-master-weights", "numerics", "warning", "both", True, ""),
@@ -527,6 +527,7 @@ INDEX: tuple[Listing, ...] = (
             "raised:fft",
             "raised:mixed-in-region",
             "raised:wants-float32",
+            "raised:custom-bwd-alone",
             "raised:mixed-in-function",
             "raised:mixed-weights",
             "raised:mixed-outside",

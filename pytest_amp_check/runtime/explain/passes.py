@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -57,6 +58,18 @@ def _made_by(function: str, raised: Raised) -> Site | None:
 def _last_place(lines: Sequence[str]) -> Site | None:
     places = [match for line in lines for match in _FILE.finditer(line) if not is_inner(match[1])]
     return Site(places[-1][1], int(places[-1][2]), function=places[-1][3]) if places else None
+
+
+def half_decorated(raised: Raised, recorder: Recorder) -> list[Explanation] | None:
+    """Explain the backward of a Function that asks for what only a decorated forward notes, at that forward."""
+    context = getattr(raised.error, "obj", None)
+    function = getattr(type(context), "_forward_cls", None)
+    code = getattr(inspect.unwrap(function.forward), "__code__", None) if function is not None else None
+    if function is None or code is None:
+        return None
+    site = recorder.recording.sites.definition(code)
+    path = (Step(site, "the forward runs"), Step(raised.site, "torch refuses"))
+    return [Explanation("raised:custom-bwd-alone", site, {"function": function.__name__}, path)]
 
 
 def recomputed(raised: Raised, recorder: Recorder) -> list[Explanation] | None:

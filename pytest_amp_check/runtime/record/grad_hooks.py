@@ -11,16 +11,22 @@ if TYPE_CHECKING:
 
 
 class HookedGradient:
-    """The gradient of a parameter before and after the hooks that the program has registered on the parameter."""
+    """The gradient of a parameter before and after the hooks that the program has registered on the parameter.
 
-    __slots__ = ("_handles", "after", "before", "hook", "version")
+    ``writing`` are ids of parameters whose hooks write to the gradient that they get, which has to be copied for them.
+    """
 
-    def __init__(self, param: torch.Tensor) -> None:
+    __slots__ = ("_handles", "_id", "_writing", "after", "before", "hook", "kept", "version")
+
+    def __init__(self, param: torch.Tensor, writing: set[int]) -> None:
         hooks: Any = param._backward_hooks
         #: The first of them.
         self.hook: Callable[..., object] = next(iter(hooks.values()))
+        self._id, self._writing = id(param), writing
         self.before: torch.Tensor | None = None
         self.after: torch.Tensor | None = None
+        #: What the gradient was before them, where one of them writes to it.
+        self.kept: torch.Tensor | None = None
         self.version = 0
         register: Any = param.register_hook
         others = list(hooks.items())
@@ -31,17 +37,30 @@ class HookedGradient:
         self._handles = [first, register(functools.partial(_see, self, "after"))]
 
     def leave(self) -> bool:
-        """The pass has ended; gives whether a hook has put another gradient in the place of the one that it got."""
+        """The pass has ended; gives whether a hook has changed the gradient, or put another one in its place."""
         for handle in self._handles:
             handle.remove()
         before, after = self.before, self.after
-        return before is not None and after is not None and before is not after and before._version == self.version
+        if before is None or after is None:
+            return False
+        if before._version == self.version:
+            return before is not after
+        self._writing.add(self._id)
+        self.before = self.kept
+        return self.kept is not None
+
+    def see(self, grad: torch.Tensor) -> None:
+        """The gradient comes to the hooks."""
+        self.before, self.version = grad, grad._version
+        if self._id in self._writing:
+            self.kept = grad.detach().clone()
 
 
 def _see(hooked: HookedGradient, when: str, grad: torch.Tensor) -> None:
     if when == "before":
-        hooked.version = grad._version
-    setattr(hooked, when, grad)
+        hooked.see(grad)
+    else:
+        hooked.after = grad
 
 
 def hooked(params: Iterable[torch.Tensor]) -> list[torch.Tensor]:

@@ -50,9 +50,19 @@ def cause_of(evidence: Evidence, origin: Origin | None) -> Cause:
     if origin is None:
         name, parameter = _first_spoilt(evidence)
         return _of_parameter(evidence, name, parameter, None)
-    made = origin.kind == OP and origin.result is not None
-    low = made and origin.result is not None and origin.result.dtype in (torch.float16, torch.bfloat16)
-    return _of_origin(evidence, origin)._replace(low=low)
+    return _of_origin(evidence, origin)
+
+
+def is_low(origin: Origin) -> bool:
+    """Whether an op in float16 or bfloat16 made it."""
+    return origin.kind == OP and origin.result is not None and origin.result.dtype in (torch.float16, torch.bfloat16)
+
+
+def is_of_the_scale(origin: Origin, scale: float) -> bool:
+    """Whether an op has multiplied a loss that was finite by the loss scale."""
+    return origin.kind == OP and any(
+        size.shape in ((), (1,)) and size.greatest == scale for _, size in origin.operands[1:]
+    )
 
 
 def _of_origin(evidence: Evidence, origin: Origin) -> Cause:

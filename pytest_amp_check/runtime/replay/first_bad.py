@@ -10,12 +10,15 @@ import torch
 from torch import nn
 
 from ..record.active import hidden
-from ..record.listeners.finite import LOSS, PARAMETERS, SKIPPED, STATISTICS, Alarm, Cause
-from .causes import Evidence, cause_of, unexplained
+from ..record.listeners.finite import LOSS, OF_LARGE, ONLY_LOW, PARAMETERS, SKIPPED, STATISTICS, Alarm, Cause, Pass
+from .causes import OVERFLOW, Evidence, cause_of, is_low, is_of_the_scale, unexplained
 from .magnitudes import is_finite
-from .played import Played, quiet
+from .played import InFloat32, Played, quiet
 from .snapshot import Snapshot
 from .watched import BUFFER, PARAMETER, Origin, Watch, storage_of
+
+#: The most that float16 holds: an op of larger operands is not the first that is out of range.
+_MOST = torch.finfo(torch.float16).max
 
 
 def explain(alarm: Alarm) -> Cause | None:
@@ -33,17 +36,46 @@ def explain(alarm: Alarm) -> Cause | None:
     try:
         with hidden(), warnings.catch_warnings(), quiet(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")
-            with torch.no_grad():
-                for parameter, kept in alarm.weights:
-                    parameter.data.copy_(kept)
+            _put_weights(alarm)
             origin = _origin(alarm, modules, evidence)
             if origin is not None:
-                return cause_of(evidence, origin)
+                cause = cause_of(evidence, origin)
+                if alarm.what != LOSS or alarm.backward is None or not alarm.backward.scaled:
+                    return cause
+                if is_of_the_scale(origin, alarm.backward.scale):
+                    return None
+                before.restore()
+                return cause._replace(excuse=_excuse(alarm, alarm.backward, origin) if cause.how == OVERFLOW else "")
     except Exception as error:  # noqa: BLE001 - what was called cannot be called so; the finding says what is known
         evidence.failure = f"{type(error).__name__}: {error}"
     finally:
         before.restore()
     return None if alarm.what == SKIPPED else unexplained(evidence)
+
+
+def _put_weights(alarm: Alarm) -> None:
+    with torch.no_grad():
+        for parameter, kept in alarm.weights:
+            parameter.data.copy_(kept)
+
+
+def _excuse(alarm: Alarm, backward: Pass, origin: Origin) -> str:
+    """Why a scaler may well skip an overflow: it is not there in float32, or it is one of numbers that are large."""
+    if _is_finite_in_float32(alarm, backward, origin):
+        return ONLY_LOW
+    return OF_LARGE if any((size.greatest or 0.0) > _MOST for _, size in origin.operands) else ""
+
+
+def _is_finite_in_float32(alarm: Alarm, backward: Pass, origin: Origin) -> bool:
+    """Whether the loss is finite where all is computed in float32."""
+    _put_weights(alarm)
+    played = Played(alarm.calls)
+    try:
+        with InFloat32():  # type: ignore[no-untyped-call]
+            played.forward()
+    except Exception:  # noqa: BLE001 - code that asks for dtypes may not go on in others; the op is known all the same
+        return is_low(origin)
+    return all(is_finite(root) for root in played.roots(backward))
 
 
 def _origin(alarm: Alarm, modules: Sequence[nn.Module], evidence: Evidence) -> Origin | None:

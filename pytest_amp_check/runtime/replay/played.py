@@ -1,4 +1,4 @@
-"""The calls of a tape, made again with what they were given, and the backward pass that ran from them."""
+"""The calls of a tape, made again with what they were given, in their precision or in float32, and their backward."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from ..record.listeners.finite import Pass
 from ..record.tape import Call, Precision, Slot, at
@@ -17,9 +19,12 @@ from .watched import Watch
 
 
 class Played:
-    """Runs the calls of a tape. What it gives is kept until the end, so that identities stay what they are."""
+    """Runs the calls of a tape. What it gives is kept until the end, so that identities stay what they are.
 
-    def __init__(self, calls: dict[int, Call], watch: Watch) -> None:
+    ``watch`` sees them, and without one they run in float32: no region of autocast is entered.
+    """
+
+    def __init__(self, calls: dict[int, Call], watch: Watch | None = None) -> None:
         self._calls = calls
         self._watch = watch
         self._results: dict[int, Any] = {}
@@ -28,7 +33,8 @@ class Played:
     def forward(self) -> None:
         """Run them all, oldest first."""
         for serial, call in self._calls.items():
-            self._watch.begins(call.place)
+            if self._watch is not None:
+                self._watch.begins(call.place)
             for reference, values in call.attributes:
                 counted = reference()
                 if counted is not None:
@@ -42,7 +48,7 @@ class Played:
                 # The tensor was changed for good when the program ran this.
                 self._results[serial] = args[0]
                 continue
-            with _precision(call.precision):
+            with _precision(call.precision, autocast=self._watch is not None):
                 result = call.function(*args, **kwargs)
             self._results[serial] = args[0] if getattr(call.function, "__name__", "") == "__setitem__" else result
 
@@ -59,7 +65,8 @@ class Played:
         inputs = [p for p in params if p.requires_grad]
         if not roots or not inputs:
             return []
-        self._watch.backward = True
+        if self._watch is not None:
+            self._watch.backward = True
         weights = [torch.full_like(root, 1.0 / scale) for root in roots]
         return list(torch.autograd.grad(roots, inputs, weights, allow_unused=True))
 
@@ -92,13 +99,38 @@ _WRITES = frozenset(
 
 
 @contextlib.contextmanager
-def _precision(wanted: Precision) -> Iterator[None]:
+def _precision(wanted: Precision, *, autocast: bool) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.set_grad_enabled(wanted.grad))
-        for device, enabled, dtype in wanted.autocast:
+        for device, was_enabled, dtype in wanted.autocast:
+            enabled = was_enabled and autocast
             if device == "cpu" or torch.cuda.is_available():
                 stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=wanted.cache))
         yield
+
+
+class InFloat32(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A region in which ops compute in float32 what they would in float16 or bfloat16, also where a call asks for it.
+
+    What an op writes to stays what it is.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # What an op gives may be a view of what it was given, or that itself.
+        if not any(argument.alias_info is not None for argument in func._schema.arguments):
+            args, kwargs = tree_map(_wide, (args, kwargs))
+        elif kwargs and kwargs.get("dtype") in _LOW:
+            kwargs = {**kwargs, "dtype": torch.float32}
+        return func(*args, **(kwargs or {}))
+
+
+_LOW = frozenset({torch.float16, torch.bfloat16})
+
+
+def _wide(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.float() if value.dtype in _LOW else value
+    return torch.float32 if isinstance(value, torch.dtype) and value in _LOW else value
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ def _cadence(event: Event, program: Program) -> Labels:
 
 def _followed(event: Event, program: Program) -> Labels:
     if event.facts.get("skipped"):
-        yield "followed:skipped", {}
+        yield f"{event.facts['how']}:skipped", {}
 
 
 RULE = Rule(
@@ -40,6 +40,19 @@ RULE = Rule(
             "call it only where `{scaler}.get_scale()` did not fall in `{scaler}.update()`",
             proven=True,
         ),
+        "averaged:skipped": Fault(
+            "`{call}` averages weights over processes and counts a step, though that of `{optimizer}` was skipped "
+            "here, and may not have been elsewhere: let all processes skip it or none, by the greatest `found_inf` of "
+            "all",
+            proven=True,
+        ),
+        "left-out:skipped": Fault(
+            "`{call}` was skipped, and left out that `{optimizer}` averages weights over processes: those that do not "
+            "skip wait for this one, or average with another step of it; let all processes skip it or none, by the "
+            "greatest `found_inf` of all",
+            WARNING,
+            proven=True,
+        ),
         "scheduler:micro-batch": Fault(
             "`{call}` moves the learning rate on in every micro-batch, though the optimizer steps once in a window of "
             "several: step the scheduler where the optimizer steps",
@@ -56,8 +69,11 @@ window has micro-batches. torch warns only if the very first step is skipped, an
 return value of `scaler.step()` does not tell: compare the scale before and after `update()`.
 
 What else goes with a step goes on as well: an average of the weights counts them once more, and the hooks of a fused
-optimizer, whose `step` runs even when it is skipped, are called. A run in which a step was skipped shows these, and a
-schedule that has moved on, without the rule being selected.
+optimizer, whose `step` runs even when it is skipped, are called. Local SGD has processes step on gradients of their
+own and averages their weights now and then, so that each process skips by itself: an averager that is called beside
+`scaler.step` averages weights of different numbers of steps, and `PostLocalSGDOptimizer`, which averages in its own
+step, leaves it out on the process that skips, while the others wait. A run in which a step was skipped shows these,
+and a schedule that has moved on, without the rule being selected.
 """,
     harm="""\
 With 1 and 3 skipped steps the schedule had moved 10 times where the optimizer had stepped 9 and 7 times. Stepped in

@@ -68,7 +68,9 @@ with it, and an optimizer without a scaler then writes NaN into all of them, so 
 trace is left of the one that began it. A scaler skips such steps, and halves its scale for nothing. The recorder looks
 at the loss and at the gradients of each step, plays the first bad one again with every op watched, and tells which op
 came first, of what operands. An overflow that the loss scale causes is skipped by the scaler and is no mistake; nor is
-an infinity that a program fills in, as masks do.
+one of numbers that are too large already, nor one that float32 does not have, in a step before the scaler's first one:
+they are counted. Whatever else makes the loss itself NaN or infinite, as a batch does that holds such values, is told
+of also where a scaler skips the step. An infinity that a program fills in, as masks do, is right.
 """,
     harm="""\
 A division by zero in one step of eight made the loss NaN, and with it all parameters after that step: the loss of each

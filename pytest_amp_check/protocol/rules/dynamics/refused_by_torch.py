@@ -77,6 +77,10 @@ RULE = Rule(
             "`{call}` takes {wanted}, and gets {operands}{because}: call `.float()` on what it is given, or decorate "
             "the forward of its `autograd.Function` with `torch.amp.custom_fwd(cast_inputs=torch.float32)`"
         ),
+        "raised:custom-bwd-alone": Fault(
+            "The backward of `{function}` asks by `custom_bwd` in what state of autocast its forward ran, which no "
+            "`custom_fwd` has noted: decorate its `forward` with `torch.amp.custom_fwd` of the same device type"
+        ),
         "raised:mixed-in-function": Fault(
             "`{call}` in the backward of an `autograd.Function` gets {operands}, as its forward ran under autocast and "
             "it does not: decorate forward and backward with `torch.amp.custom_fwd` and `torch.amp.custom_bwd`"

@@ -42,6 +42,8 @@ LARGE = 1 << 14
 #: Skips in a row that no scaler needs once it has found its scale, and none before it has, see AMP801.
 IN_A_ROW, WARM_UP = 8, 18
 
+#: Overflows that the same step does not have in float32, and those of operands that are large already.
+ONLY_LOW, OF_LARGE = "only low", "of large"
 LOSS, GRADIENTS, STATISTICS, PARAMETERS, SKIPPED = "loss", "gradients", "statistics", "parameters", "skipped"
 
 
@@ -89,8 +91,16 @@ class Cause(NamedTuple):
     site: Site | None
     names: dict[str, str]
     witness: tuple[tuple[Site, str], ...]
-    #: Whether an op in float16 or bfloat16 made it.
-    low: bool = False
+    #: Of a loss that is scaled: why its overflow may be what a scaler is there for.
+    excuse: str = ""
+
+
+class Waiting(NamedTuple):
+    """A cause that is told unless the scale is found to sink: always, if the scaler never steps, or never."""
+
+    event: Event
+    told: bool
+    lasting: bool
 
 
 #: Finds out where something that is not finite came from; None where that is no mistake.
@@ -117,7 +127,7 @@ class Finite(Listener):
         self.bad_losses = 0
         self.first_bad_loss: int | None = None
         #: What a scaler may still show to be a scale that sinks, which says the same.
-        self._waiting: list[tuple[Event, bool]] = []
+        self._waiting: list[Waiting] = []
         #: Modules with statistics, by the outermost module that was called.
         self._statistics: weakref.WeakKeyDictionary[nn.Module, list[tuple[weakref.ref[nn.Module], str]]] = (
             weakref.WeakKeyDictionary()
@@ -307,12 +317,11 @@ class Finite(Listener):
 
     def skipped(self, tracked: TrackedOptimizer, holder: TrackedScaler, optimizer: torch.optim.Optimizer) -> None:
         """A scaler has made a step, or skipped it because of its loss scale, or because of a gradient that is bad."""
-        if self._waiting and not tracked.skipped:
+        if not tracked.skipped:
+            self._stepped = True
             self._tell()
         if self._last is None or self._last.value is None or not self._watches:
             return
-        if not tracked.skipped:
-            self._stepped = True
         scaler = holder.scaler()
         if scaler is not None and tracked.skipped and math.isfinite(self._last.value):
             tracker = scaler._growth_tracker
@@ -325,11 +334,11 @@ class Finite(Listener):
     @property
     def waiting(self) -> Event | None:
         """The latest cause of steps that a scaler has skipped since it last made one."""
-        return self._waiting[-1][0] if self._waiting else None
+        return self._waiting[-1].event if self._waiting else None
 
     def _tell(self) -> None:
-        for event, is_told in self._waiting:
-            if is_told:
+        for event, told, lasting in self._waiting:
+            if told or (lasting and not self._stepped):
                 self.recording.chain.add(event)
         self._waiting.clear()
 
@@ -382,7 +391,9 @@ class Finite(Listener):
         cause = self.explain(alarm)
         if cause is None:
             return
-        is_told = not scaled or what == SKIPPED or self._is_told(cause)
+        # The first scales may be too large for what is low, until one is found.
+        lasting = scaled and what == LOSS and cause.excuse == ONLY_LOW and not self._stepped
+        is_told = not scaled or what == SKIPPED or (self._is_told(cause) and not lasting)
         follows = self._found > 0
         # What a scaler is there for is looked into again and again only where it is told.
         self._found += is_told
@@ -400,19 +411,17 @@ class Finite(Listener):
         facts = {"how": cause.how, "witness": cause.witness}
         event = Event(e.NOT_FINITE, site, None, None, facts, dict(cause.names))
         if scaled:
-            self._waiting.append((event, is_told))
+            again = lasting and any(waiting.lasting for waiting in self._waiting)
+            self._waiting.append(Waiting(event, is_told, lasting and not again))
         else:
             self.recording.chain.add(event)
 
     def _is_told(self, cause: Cause) -> bool:
-        """Whether a loss that a scaler skips is more than a large number.
-
-        That is NaN, what an op has no value for, or an overflow of low precision. A broken batch is what it skips.
-        """
+        """Whether a loss that a scaler skips is more than a large number."""
         value = self._last.value if self._last is not None else None
-        if cause.how == "input":
-            return False
-        return cause.low or cause.how == "domain" or (value is not None and math.isnan(value))
+        if cause.how == "unexplained":
+            return value is not None and math.isnan(value)
+        return cause.excuse != OF_LARGE
 
 
 #: Causes that lie in what the steps leave behind, and spoil all that follow.

@@ -23,14 +23,24 @@ class Followers(Listener):
 
     @listens
     def averaged(self, averaging: Any, model: Any) -> None:
-        """The weights of a model, or of all models where none is given, are averaged."""
+        """The weights of a model are averaged over time."""
         tracked = self._trains(model)
-        if tracked is None:
-            return
+        if tracked is not None and self._is_next(averaging, tracked):
+            self._followed(tracked, tracked.skipped, str(SourceText(self.sites.here())) or "the average")
+
+    @listens
+    def averaged_over_processes(self, averager: Any) -> None:
+        """The program averages weights over processes, of all models."""
+        tracked = self._trains(None)
+        if tracked is not None and self._is_next(averager, tracked) and _averages(averager):
+            call = str(SourceText(self.sites.here())) or "the averager"
+            self._followed(tracked, tracked.skipped, call, "averaged")
+
+    def _is_next(self, averaging: object, tracked: TrackedOptimizer) -> bool:
+        """Whether the optimizer has made one step, or skipped it, since this averaged the last time."""
         since = tracked.steps - self._steps.get(averaging, tracked.steps - 1)
         self._steps[averaging] = tracked.steps
-        if since == 1:
-            self._followed(tracked, tracked.skipped, str(SourceText(self.sites.here())) or "the average")
+        return since == 1
 
     def _trains(self, model: Any) -> TrackedOptimizer | None:
         """The one optimizer that a scaler steps and that trains a model, if there is one."""
@@ -48,9 +58,19 @@ class Followers(Listener):
         if own and getattr(optimizer, "_step_supports_amp_scaling", False):
             hook = next(iter(own.values()))
             self._followed(tracked, skipped, getattr(hook, "__name__", "") or "the hook")
+        averager = getattr(optimizer, "averager", None)
+        if averager is not None and _averages(averager):
+            self._followed(tracked, skipped, str(SourceText(self.sites.here())) or "the step", "left-out")
 
-    def _followed(self, tracked: TrackedOptimizer, skipped: FoundInf, call: str) -> None:
+    def _followed(self, tracked: TrackedOptimizer, skipped: FoundInf, call: str, how: str = "followed") -> None:
         names: dict[str, object] = {"call": call, "optimizer": tracked.name or ""}
         if tracked.scaler is not None and tracked.scaler.name is not None:
             names["scaler"] = tracked.scaler.name
-        self.recording.emit(e.STEP_FOLLOWED, self.sites.here(), None, tracked.thing.key, skipped=skipped, names=names)
+        optimizer = tracked.thing.key
+        self.recording.emit(e.STEP_FOLLOWED, self.sites.here(), None, optimizer, skipped=skipped, how=how, names=names)
+
+
+def _averages(averager: Any) -> bool:
+    """Whether one of torch's averagers averages weights with other processes: before that, all have the same."""
+    group = getattr(averager, "process_group", None)
+    return group is not None and group.size() > 1 and averager.step >= getattr(averager, "warmup_steps", 0)

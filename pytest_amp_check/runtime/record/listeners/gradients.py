@@ -32,6 +32,8 @@ class Gradients(Listener):
         #: The gradients of a scaled backward that is running and hooks on them, and how often such were looked at.
         self._hooked: list[tuple[TrackedOptimizer, HookedGradient]] = []
         self._looked_at: dict[Site, int] = {}
+        #: ids of parameters whose hooks write to the gradients that they are given.
+        self._writing: set[int] = set()
         #: Whether a scaled backward is running after which hooks of parameters are called.
         self._hooks_follow = False
 
@@ -76,7 +78,7 @@ class Gradients(Listener):
         """A scaled backward begins: watch what hooks do to the gradients that it gives."""
         for tracked in self.registry.optimizers.values():
             for p in hooked(tracked.sentinels):
-                self._hooked.append((tracked, HookedGradient(p)))
+                self._hooked.append((tracked, HookedGradient(p, self._writing)))
             self._hooks_follow |= any(getattr(p, "_post_accumulate_grad_hooks", None) for p in tracked.sentinels)
         if self._hooks_follow:
             active.watch(self.recording, wanted=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,11 +32,16 @@ def patches() -> list[Patch]:
 
 
 def _averagers() -> list[Patch]:
-    """What averages weights over processes, where it is loaded."""
-    loaded = sys.modules.get("torch.distributed.algorithms.model_averaging.averagers")
-    if loaded is None:
+    """What averages weights over processes. A script that is run has yet to import it."""
+    if not torch.distributed.is_available():
         return []
-    return [Patch(loaded.PeriodicModelAverager, "average_parameters", before=_averaged_over_processes)]
+    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+    from torch.distributed.algorithms.model_averaging.hierarchical_model_averager import HierarchicalModelAverager
+
+    return [
+        Patch(cls, "average_parameters", before=_averaged_over_processes)
+        for cls in (PeriodicModelAverager, HierarchicalModelAverager)
+    ]
 
 
 def hooks() -> list[Any]:
@@ -118,4 +122,6 @@ def _averaged(recorder: Recorder, averaged: Any, model: Any) -> None:
 
 
 def _averaged_over_processes(recorder: Recorder, averager: Any, params: Any) -> None:
-    recorder.followers.averaged(averager, None)
+    # What averages in its own step has not skipped that.
+    if not recorder.optimizers.inside_scaler_step:
+        recorder.followers.averaged_over_processes(averager)
