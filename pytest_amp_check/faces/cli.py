@@ -180,8 +180,9 @@ def _check(given: Any) -> int:
         raise InputFailure("- reads standard input and cannot be given together with paths")
     if given.stdin_filename and not stdin:
         raise InputFailure("--stdin-filename names standard input: give - as the path")
-    start = (given.stdin_filename or os.curdir) if stdin else (given.paths or [os.curdir])[0]
-    options = table.resolve(table.flags(given, table.CLI) | {"paths": None}, start=start)
+    start = (given.stdin_filename or os.curdir) if stdin else _around(given.paths or [os.curdir])
+    flags = table.flags(given, table.CLI) | {"paths": None}
+    options = table.resolve(flags, start=start)
     form = FORMATS[options.output_format]
     if options.statistics and not form.counts:
         raise ConfigError(
@@ -189,6 +190,7 @@ def _check(given: Any) -> int:
         )
     settings = table.settings(options)
     data: dict[str, bytes] = {}
+    passed: dict[str, list[str]] = {}
     name = given.stdin_filename or "<stdin>"
     if stdin:
         data[name] = sys.stdin.buffer.read()
@@ -198,12 +200,14 @@ def _check(given: Any) -> int:
         sources = text.Sources({name: source})
     else:
         paths = given.paths or [text.below(path) for path in options.paths] or [os.curdir]
-        report = _checked(paths, settings, options)
-        findings, files, tree = report.findings, report.files, report.tree
+        nearer = table.nearer(options, settings, lambda folder: table.resolve(flags, start=folder))
+        report = _checked(paths, settings, options, nearer)
+        findings, files, tree, passed = report.findings, report.files, report.tree, report.passed_over
         sources = text.Sources()
         if not files:
             where = ", ".join(paths)
-            sys.stderr.write(f"amp-check: warning: no Python file, notebook or Markdown was found in {where}\n")
+            but = " that is not excluded" if engine.EXCLUDED in passed else ""
+            sys.stderr.write(f"amp-check: warning: no Python file, notebook or Markdown{but} was found in {where}\n")
     shown = sys.stdout
     wrong: list[str] = []
     counts = text.count(finding.severity for finding in findings)
@@ -225,7 +229,9 @@ def _check(given: Any) -> int:
                 findings = engine.check_again(source, name, settings, tree)
                 sources, data = text.Sources({name: source}), {name: outcomes[0].document.data()}
         elif outcomes:
-            wrong, findings = fixing.make(outcomes, findings, tree, lambda: _checked(paths, settings, options).findings)
+            wrong, findings = fixing.make(
+                outcomes, findings, tree, lambda: _checked(paths, settings, options, nearer).findings
+            )
         counts = text.count(finding.severity for finding in findings)
         if found > len(findings):
             summary = f"{summary.removesuffix('.')} ({found - len(findings):,} fixed, {len(findings):,} remaining)."
@@ -236,7 +242,9 @@ def _check(given: Any) -> int:
         fixing.offer(findings, data, tree, edits=form.edits)
         fixable = fixing.summary(findings, unsafe=options.unsafe_fixes)
     rules = _counted(findings) if options.statistics else None
-    form.write(Shown(findings, summary, sources, counts=rules, fixable=fixable, unsafe=options.unsafe_fixes), shown)
+    everything = Shown(findings, summary, sources, counts=rules, fixable=fixable, unsafe=options.unsafe_fixes)
+    everything.passed_over = passed
+    form.write(everything, shown)
     for sentence in wrong:
         _fail(sentence)
     if wrong:
@@ -244,14 +252,30 @@ def _check(given: Any) -> int:
     return FOUND if counts["error"] + counts["warning"] and not options.exit_zero else CLEAN
 
 
-def _checked(paths: list[str], settings: Settings, options: table.Options) -> Report:
+def _around(paths: list[str]) -> str:
+    """From where the configuration of the whole run is looked for: what all paths lie in, a single path itself."""
+    if len(paths) == 1:
+        return paths[0]
+    here = os.getcwd()
+    try:
+        around = os.path.commonpath([os.path.abspath(path) for path in paths])
+        return here if os.path.commonpath([here, around]) == around else around
+    except ValueError:
+        # They lie on several drives.
+        return here
+
+
+def _checked(
+    paths: list[str], settings: Settings, options: table.Options, nearer: Callable[[str], Settings | None]
+) -> Report:
     from ..static import engine, processes
 
     show, wipe = text.progress(sys.stderr)
     try:
         # A few files are read as soon as what is known of them.
         cache = table.cache(options) if any(map(os.path.isdir, paths)) else None
-        return engine.check_paths(paths, settings, show, jobs=options.jobs or processes.processors(), cache=cache)
+        jobs = options.jobs or processes.processors()
+        return engine.check_paths(paths, settings, show, jobs=jobs, cache=cache, nearer=nearer)
     except engine.InputError as error:
         raise InputFailure(str(error)) from None
     except processes.EndedEarly:

@@ -39,17 +39,34 @@ def options(config: pytest.Config) -> table.Options:
     """Every option, resolved when it is first asked for; UsageError where one cannot be used."""
     if _resolved not in config.stash:
         try:
-            config.stash[_resolved] = table.resolve(
-                table.flags(config.option, table.PYTEST),
-                start=str(config.rootpath),
-                ini={option.name: config.getini(option.ini) for option in table.OPTIONS if option.ini},
-                ini_base=str(config.inipath.parent if config.inipath else config.invocation_params.dir),
-                ini_file=str(config.inipath or ""),
-                face=table.PYTEST,
-            )
+            config.stash[_resolved] = _resolve(config, str(config.rootpath))
         except table.ConfigError as error:
             raise wrong(str(error)) from None
     return config.stash[_resolved]
+
+
+def _resolve(config: pytest.Config, start: str) -> table.Options:
+    return table.resolve(
+        table.flags(config.option, table.PYTEST),
+        start=start,
+        ini={option.name: config.getini(option.ini) for option in table.OPTIONS if option.ini},
+        ini_base=str(config.inipath.parent if config.inipath else config.invocation_params.dir),
+        ini_file=str(config.inipath or ""),
+        face=table.PYTEST,
+    )
+
+
+def nearer(config: pytest.Config) -> Callable[[str], Settings | None]:
+    """What finds the settings of a folder with a configuration of its own; UsageError where one cannot be used."""
+    found = table.nearer(options(config), settings(config), lambda folder: _resolve(config, folder))
+
+    def at(folder: str) -> Settings | None:
+        try:
+            return found(folder)
+        except table.ConfigError as error:
+            raise wrong(str(error)) from None
+
+    return at
 
 
 def settings(config: pytest.Config) -> Settings:

@@ -6,7 +6,7 @@ from ..protocol.named import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any, TextIO
 
     from ..protocol.finding import Finding
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 class Shown:
     """What there is to show of a check or a run.
 
-    ``counts`` are the records of each rule where it was asked for these instead of the findings, ``summary`` and
+    ``counts`` are the records of each rule where it was asked for these instead of the findings, ``passed_over`` then
+    holds paths by why nothing was read in them. ``summary`` and
     ``fixable`` the sentences below them, ``unsafe`` says that unsafe fixes may be made.
     """
 
-    __slots__ = ("counts", "findings", "fixable", "sources", "summary", "unsafe")
+    __slots__ = ("counts", "findings", "fixable", "passed_over", "sources", "summary", "unsafe")
 
     def __init__(
         self,
@@ -38,6 +39,7 @@ class Shown:
         self.counts = counts
         self.fixable = fixable
         self.unsafe = unsafe
+        self.passed_over: Mapping[str, list[str]] = {}
 
 
 class Format(NamedTuple):
@@ -73,6 +75,8 @@ def _lines(shown: Shown, findings: Callable[[], list[Line]], stream: TextIO) -> 
     from . import text
 
     lines = findings() if shown.counts is None else text.statistics_table(shown.counts)
+    if shown.counts is not None:
+        lines += text.passed_over(shown.passed_over)
     lines.append([(shown.summary, "" if shown.findings else "good")])
     if shown.fixable:
         lines.append([(shown.fixable, "")])
@@ -82,8 +86,10 @@ def _lines(shown: Shown, findings: Callable[[], list[Line]], stream: TextIO) -> 
 def _json(shown: Shown, stream: TextIO) -> None:
     from . import machine
 
-    counts = shown.counts
-    stream.write(machine.json_text(shown.findings) if counts is None else machine.dumps(counts))
+    if shown.counts is None:
+        stream.write(machine.json_text(shown.findings))
+    else:
+        stream.write(machine.dumps([*shown.counts, *machine.passed_over(shown.passed_over)]))
 
 
 def _github(shown: Shown, stream: TextIO) -> None:

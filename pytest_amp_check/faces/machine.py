@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..protocol.finding import ERROR, INFO, SEVERITIES, WARNING, Finding
 from .text import Sources, below, rule_markdown
@@ -29,6 +29,12 @@ def dumps(value: Any) -> str:
 
 def json_text(findings: Iterable[Finding]) -> str:
     return dumps([finding.as_dict() for finding in findings])
+
+
+def passed_over(paths: Mapping[str, list[str]]) -> list[dict[str, Any]]:
+    """What was passed over, in the shape of the counts of rules; no rule has to do with it."""
+    shape = {"code": None, "name": "passed-over", "severity": INFO}
+    return [{**shape, "count": len(found), "reason": reason, "paths": found} for reason, found in paths.items()]
 
 
 def github(findings: Iterable[Finding], summary: str, sources: Sources) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..static.engine import Settings
 
 TABLE = "[tool.amp-check]"
+CONFIGURATION = "pyproject.toml"
 CLI, RUN, PYTEST = "cli", "run", "pytest"
 #: Where what was found is kept.
 CACHE = ".amp_check_cache"
@@ -68,6 +69,8 @@ def _anchored(patterns: Iterable[str], base: str) -> tuple[str, ...]:
 
 
 def _anchor(pattern: str, base: str) -> str:
+    if pattern.startswith("!"):
+        return "!" + _anchor(pattern[1:], base)
     pattern = pattern.replace(os.sep, "/").removeprefix("./")
     bare = pattern.rstrip("/")
     if "/" not in bare or bare.startswith("**/") or os.path.isabs(bare):
@@ -267,6 +270,14 @@ OPTIONS = (
         ini="amp_exclude",
     ),
     Option(
+        "force-exclude",
+        FLAG,
+        False,
+        "leave out what exclude matches even where it is named, as pre-commit names files",
+        flag="--force-exclude",
+        run_flag="",
+    ),
+    Option(
         "severity",
         LEVELS,
         {},
@@ -394,6 +405,7 @@ class Options:
     ignore: tuple[str, ...]
     per_file_ignores: dict[str, tuple[str, ...]]
     exclude: tuple[str, ...]
+    force_exclude: bool
     severity: dict[str, str]
     output_format: str
     exit_zero: bool
@@ -481,7 +493,7 @@ def pyproject(start: str) -> tuple[str, dict[str, Any]]:
     if not os.path.isdir(folder):
         folder = os.path.dirname(folder)
     while True:
-        path = os.path.join(folder, "pyproject.toml")
+        path = os.path.join(folder, CONFIGURATION)
         try:
             with open(path, "rb") as file:
                 data = file.read()
@@ -566,7 +578,24 @@ def settings(options: Options) -> Settings:
                     severity[code], widths[code] = level, width
     except UnknownRule as error:
         raise ConfigError(f"{options.origin[setting]}: {error}") from None
-    return Settings(select=selected, per_file_ignores=ignores, severity=severity, exclude=options.exclude)
+    return Settings(selected, ignores, severity, options.exclude, force_exclude=options.force_exclude)
+
+
+def nearer(options: Options, own: Settings, resolved: Callable[[str], Options]) -> Callable[[str], Settings | None]:
+    """What finds the settings of a folder that has a configuration of its own: the nearest one to a file holds for it.
+
+    ``options`` and ``own`` are those that are known already, ``resolved`` resolves those that hold in a folder.
+    """
+    known = {os.path.realpath(options.project): own} if options.project else {}
+
+    def at(folder: str) -> Settings | None:
+        if folder not in known and os.path.isfile(os.path.join(folder, CONFIGURATION)):
+            found = resolved(folder)
+            if found.project and os.path.realpath(found.project) == folder:
+                known[folder] = settings(found)
+        return known.get(folder)
+
+    return at
 
 
 def cache(options: Options, base: str = os.curdir) -> str | None:

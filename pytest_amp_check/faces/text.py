@@ -367,6 +367,19 @@ def statistics_table(records: Sequence[Mapping[str, Any]]) -> list[Line]:
     ]
 
 
+def passed_over(paths: Mapping[str, list[str]]) -> list[Line]:
+    """How many paths were passed over, and which, where these are few: most files of a project train nothing."""
+    width = max((len(f"{len(found):,}") for found in paths.values()), default=0)
+    return [
+        [
+            (f"{len(found):>{width},}  ", "dim"),
+            (f"passed over, {reason}", ""),
+            (f": {_printable(', '.join(found))}" if len(found) <= PLACES else "", "dim"),
+        ]
+        for reason, found in paths.items()
+    ]
+
+
 def rules_table(rules: Iterable[Rule]) -> list[Line]:
     rows = list(rules)
     name = max((len(rule.name) for rule in rows), default=0)

@@ -41,6 +41,11 @@ __all__ = ["InputError", "Report", "Settings", "check_paths", "check_source"]
 CHUNK = 400
 #: Bytes of source from which on it pays to start processes.
 WORTH_PROCESSES = 1_000_000
+#: Why files are passed over, as it is said of a number of them.
+QUIET = "holding nothing of mixed precision"
+EXCLUDED = "left out by `exclude`"
+IGNORED = "ignored by git"
+LINKS = "symbolic links that lead in a circle"
 #: The rule that lists blind spots, which cost a look at every call.
 SPOTS = "AMP904"
 #: Python frames that reading deeply nested code may take.
@@ -48,9 +53,13 @@ RECURSION = 9_000
 
 
 class Settings:
-    """What to report. ``select`` holds codes, already resolved; see :mod:`pytest_amp_check.protocol.selection`."""
+    """What to report. ``select`` holds codes, already resolved; see :mod:`pytest_amp_check.protocol.selection`.
 
-    __slots__ = ("exclude", "per_file_ignores", "select", "severity")
+    ``force_exclude`` says that ``exclude`` holds for files that are named, too. ``nearer`` are the settings that hold
+    from a folder on, by its real path: :func:`check_paths` puts those there that it finds.
+    """
+
+    __slots__ = ("exclude", "force_exclude", "nearer", "per_file_ignores", "select", "severity")
 
     def __init__(
         self,
@@ -58,26 +67,50 @@ class Settings:
         per_file_ignores: tuple[tuple[str, frozenset[str]], ...] = (),
         severity: Mapping[str, str] | None = None,
         exclude: tuple[str, ...] = (),
+        *,
+        force_exclude: bool = False,
     ) -> None:
         self.select = frozenset(code for code, rule in RULES.items() if rule.default) if select is None else select
         self.per_file_ignores = per_file_ignores
         self.severity = dict(severity or {})
         self.exclude = exclude
+        self.force_exclude = force_exclude
+        self.nearer: dict[str, Settings] = {}
+
+    def of(self, path: str) -> Settings:
+        """What holds for a file: the settings of the nearest folder that has some."""
+        if not self.nearer:
+            return self
+        folders = source_files.upward(os.path.dirname(os.path.realpath(path)))
+        return next((self.nearer[folder] for folder in folders if folder in self.nearer), self)
 
     def __repr__(self) -> str:
+        # The settings of the nearest folder around all of it are these themselves.
+        nearer = [(folder, own.said()) for folder, own in sorted(self.nearer.items())]
+        return f"Settings{(*self.said(), *nearer)}"
+
+    def said(self) -> tuple[object, ...]:
         ignores = [(pattern, sorted(codes)) for pattern, codes in self.per_file_ignores]
-        return f"Settings({sorted(self.select)}, {ignores}, {sorted(self.severity.items())})"
+        return sorted(self.select), ignores, sorted(self.severity.items())
+
+
+#: From the real path of a folder to the settings that hold from there on, where it has any of its own.
+Nearer = Callable[[str], Settings | None]
 
 
 class Report:
-    """Findings in order of file and line, the number of files that were looked at, and what is known of them."""
+    """Findings in order of file and line, the number of files that were looked at, and what is known of them.
 
-    __slots__ = ("files", "findings", "tree")
+    ``passed_over`` holds paths by why nothing was read in them: in words, the paths as they are written.
+    """
 
-    def __init__(self, findings: list[Finding], files: int, tree: Project) -> None:
+    __slots__ = ("files", "findings", "passed_over", "tree")
+
+    def __init__(self, findings: list[Finding], files: int, tree: Project, passed_over: dict[str, list[str]]) -> None:
         self.findings = findings
         self.files = files
         self.tree = tree
+        self.passed_over = passed_over
 
 
 def check_source(text: str, filename: str = "<string>", settings: Settings | None = None) -> list[Finding]:
@@ -104,15 +137,17 @@ def check_paths(
     progress: Callable[[int, int], None] | None = None,
     jobs: int = 1,
     cache: str | None = None,
+    nearer: Nearer | None = None,
 ) -> Report:
     """Findings in files, and in the files below directories, read by as many processes as ``jobs`` allows.
 
-    A file that is named is parsed whatever it holds; one that was found below a directory, if it can hold a mistake.
+    A file that is named is read whatever it holds; one that was found below a directory, if it can hold a mistake.
     ``progress`` is told how many of how many files are done. ``cache`` is a directory that keeps what was found for the
-    next time. Raises :class:`InputError` for a path that is not there, and :class:`~.processes.EndedEarly` where one
+    next time. ``nearer`` gives the settings that hold from a folder on, by its real path, where it has any of its own.
+    Raises :class:`InputError` for a path that is not there, and :class:`~.processes.EndedEarly` where one
     of the processes is killed.
     """
-    return uncollected(lambda: _report(paths, settings or Settings(), progress, jobs, cache))
+    return uncollected(lambda: _report(paths, settings or Settings(), progress, jobs, cache, nearer))
 
 
 def uncollected(act: Callable[[], Result]) -> Result:
@@ -132,12 +167,14 @@ def _report(
     progress: Callable[[int, int], None] | None,
     jobs: int,
     cache: str | None,
+    nearer: Nearer | None,
 ) -> Report:
-    files = source_files.find(paths, settings.exclude)
+    left = source_files.Left()
+    files = found(paths, settings, nearer, left)
     named = frozenset(paths)
     store: Cache | None = None
     # What was come by is not kept from run to run: it is asked for seldom.
-    if cache is not None and SPOTS not in settings.select:
+    if cache is not None and all(SPOTS not in each.select for each in (settings, *settings.nearer.values())):
         from .cache import Cache
 
         store = Cache(cache, paths, repr(settings))
@@ -163,7 +200,47 @@ def _report(
         findings += _settle([_unreadable(path, line, reason)], path, settings)
     findings += _settled(readings, files, settings)
     findings.sort(key=Finding.order)
-    return Report(findings, len(files), tree)
+    read = {look.path for look in todo}
+    quiet = [look.path for look in looked.seen if look.path not in read]
+    passed = {QUIET: sorted(quiet), EXCLUDED: left.excluded, IGNORED: left.ignored, LINKS: left.links}
+    return Report(findings, len(files), tree, {reason: these for reason, these in passed.items() if these})
+
+
+def found(
+    paths: Sequence[str], settings: Settings, nearer: Nearer | None, left: source_files.Left | None = None
+) -> list[str]:
+    """The files to check; the settings learn of those that are nearer to some of them, ``left`` what is left out."""
+
+    def excluded(folder: str) -> source_files.Excluded | None:
+        own = _learnt(folder, settings, nearer)
+        return source_files.excluder(own.exclude) if own is not None else None
+
+    def forced(path: str) -> bool:
+        return is_excluded(path, settings, nearer, named=True)
+
+    return source_files.find(paths, settings.exclude, left, excluded if nearer is not None else None, forced)
+
+
+def is_excluded(path: str, settings: Settings, nearer: Nearer | None, *, named: bool, base: str = os.curdir) -> bool:
+    """Whether ``exclude`` leaves out a file, which the user may have named, as the settings nearest to it say it.
+
+    What these say does not speak of the folders around them, or around ``base`` where no folder has any.
+    """
+    real = os.path.realpath(path)
+    folders = source_files.upward(os.path.dirname(real))
+    top = next((folder for folder in folders if _learnt(folder, settings, nearer)), os.path.realpath(base))
+    own = settings.nearer.get(top, settings)
+    if named and not own.force_exclude:
+        return False
+    return source_files.left_out(real, top, source_files.excluder(own.exclude))
+
+
+def _learnt(folder: str, settings: Settings, nearer: Nearer | None) -> Settings | None:
+    """The settings that hold from a folder on, if it has any of its own."""
+    own = nearer(folder) if nearer is not None else None
+    if own is not None:
+        settings.nearer[folder] = own
+    return own
 
 
 def _look_at_all(files: list[str], named: frozenset[str], jobs: int, store: Cache | None) -> _Looked:
@@ -285,7 +362,7 @@ def _read(text: str, path: str, settings: Settings, tree: Project) -> Answer:
             reading = _unread(path, *block.broken, text=block.text)
         else:
             try:
-                reading = analyse(block.text, path, within, around=around, spots=SPOTS in settings.select)
+                reading = analyse(block.text, path, within, around=around, spots=SPOTS in settings.of(path).select)
             except (RecursionError, MemoryError):
                 reading = _unread(path, 1, "its code is nested too deeply to be analysed", text=block.text)
                 answer.lasting = False
@@ -395,6 +472,7 @@ def _replaceable(findings: list[Finding]) -> list[Finding]:
 
 def _settle(findings: list[Finding], path: str, settings: Settings) -> list[Finding]:
     """The findings in a file that the settings leave on, at the severity that they give them."""
+    settings = settings.of(path)
     active = settings.select - _ignored(path, settings)
     kept = [f for f in findings if f.code in active]
     for finding in kept:
@@ -418,6 +496,7 @@ def _suppressed(findings: list[Finding], text: str, path: str, settings: Setting
     """Findings in one text, suppressed ones removed and unused suppressions added."""
     # Without a finding to silence, only a comment of our own can be of no use.
     suppressions = Suppressions.of(text) if findings or Suppressions.ours_in(text) else Suppressions()
+    settings = settings.of(path)
     active = settings.select - _ignored(path, settings)
     kept = [f for f in findings if f.code in active and not suppressions.silences(f)]
     rule, fault = LABELS["suppression:unused"]
@@ -438,7 +517,8 @@ def _ignored(path: str, settings: Settings) -> frozenset[str]:
     if settings.per_file_ignores:
         real = os.path.realpath(path)
         for pattern, codes in settings.per_file_ignores:
-            if source_files.excluder((pattern,))(os.path.basename(real), real):
+            bare = pattern.removeprefix("!")
+            if source_files.excluder((bare,))(os.path.basename(real), real) == (bare == pattern):
                 ignored |= codes
     return ignored
 

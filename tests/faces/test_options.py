@@ -50,6 +50,7 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
         '["third_party", "./src/gen/*.py"]',
         lambda base: ("third_party", f"{base}/src/gen/*.py"),
     ),
+    "force-exclude": ([], [], "true", lambda base: True),
     "severity": (
         ["AMP201=warning,AMP901=info"],
         ["AMP201=warning", "AMP901: info"],

@@ -133,6 +133,7 @@ class _Mending:
         self.tree = tree
         self.unsafe = unsafe
         # A fix must bring nothing that any rule finds, whatever is selected.
+        settings = settings.of(document.path)
         self.settings = Settings(
             select=settings.select | frozenset(code for code, rule in RULES.items() if rule.default),
             per_file_ignores=settings.per_file_ignores,
