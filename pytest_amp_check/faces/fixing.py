@@ -39,7 +39,8 @@ def mend(
 
     by_path: dict[str, list[Finding]] = {}
     for finding in findings:
-        by_path.setdefault(finding.filename, []).append(finding)
+        if finding.elsewhere is None:
+            by_path.setdefault(finding.filename, []).append(finding)
     outcomes: list[Outcome] = []
     wanted = APPLICABILITIES if unsafe else (SAFE,)
     todo = {path: found for path, found in by_path.items() if any(_applicability(f) in wanted for f in found)}

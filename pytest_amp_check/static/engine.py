@@ -183,7 +183,10 @@ def _report(
     for look in looked.seen:
         tree.know(look.path, look)
     tree.grow(files, paths)
-    todo = _worth_reading(looked.seen, named, tree)
+    used = _users(looked.seen, named, tree)
+    for look in used:
+        tree.know(look.path, look)
+    todo = _worth_reading([*looked.seen, *used], named, tree)
     readings, work = _known(todo, tree, store)
     if progress is not None and len(work) < len(todo):
         progress(len(todo) - len(work), len(todo))
@@ -198,7 +201,7 @@ def _report(
     findings: list[Finding] = []
     for path, line, reason in looked.unreadable:
         findings += _settle([_unreadable(path, line, reason)], path, settings)
-    findings += _settled(readings, files, settings)
+    findings += _settled(readings, files, settings, beside=[look.path for look in used])
     findings.sort(key=Finding.order)
     read = {look.path for look in todo}
     quiet = [look.path for look in looked.seen if look.path not in read]
@@ -237,10 +240,11 @@ def is_excluded(path: str, settings: Settings, nearer: Nearer | None, *, named: 
 
 def _learnt(folder: str, settings: Settings, nearer: Nearer | None) -> Settings | None:
     """The settings that hold from a folder on, if it has any of its own."""
-    own = nearer(folder) if nearer is not None else None
-    if own is not None:
-        settings.nearer[folder] = own
-    return own
+    if nearer is not None and folder not in settings.nearer:
+        own = nearer(folder)
+        if own is not None:
+            settings.nearer[folder] = own
+    return settings.nearer.get(folder)
 
 
 def _look_at_all(files: list[str], named: frozenset[str], jobs: int, store: Cache | None) -> _Looked:
@@ -259,6 +263,16 @@ def _look_at_all(files: list[str], named: frozenset[str], jobs: int, store: Cach
             for look in found.seen:
                 store.saw(look)
     return looked
+
+
+def _users(seen: list[Prefiltered], named: frozenset[str], tree: Project) -> list[Prefiltered]:
+    """A first look at the files that were not named, and use one that was."""
+    asked = [look.path for look in seen if look.path in named and look.speaks and look.path.endswith(".py")]
+    if not asked:
+        return []
+    from .partners import partners
+
+    return _look_at_all(partners(asked, tree), frozenset(), 1, None).seen
 
 
 def _known(todo: list[Prefiltered], tree: Project, store: Cache | None) -> tuple[list[Reading], list[Prefiltered]]:
@@ -432,19 +446,48 @@ def _blind(readings: Sequence[Reading]) -> list[Finding]:
 
 
 def _settled(
-    readings: list[Reading], files: list[str], settings: Settings, texts: Mapping[str, str] | None = None
+    readings: list[Reading],
+    files: list[str],
+    settings: Settings,
+    texts: Mapping[str, str] | None = None,
+    beside: Sequence[str] | None = None,
 ) -> list[Finding]:
-    """The findings in each file, suppressed ones removed and unused suppressions added."""
-    by_path: dict[str, list[Finding]] = {reading.path: [] for reading in readings if reading.ours}
+    """The findings in each file, suppressed ones removed and unused suppressions added.
+
+    Where the files ``beside`` these were read, too, what is found in others is shown where these take part in it.
+    """
     asked = frozenset(files)
-    for finding in (*undone(_kept(readings), files, _text), *_blind(readings)):
-        if finding.site.path in asked:
-            by_path.setdefault(finding.site.path, []).append(finding)
-    settled = [finding for reading in readings for finding in reading.settled]
+    by_path: dict[str, list[Finding]] = {
+        reading.path: [] for reading in readings if reading.ours and reading.path in asked
+    }
+    away: dict[str, list[Finding]] = {}
+    for finding in (*undone(_kept(readings), [*files, *(beside or ())], _text), *_blind(readings)):
+        (by_path if finding.site.path in asked else away).setdefault(finding.site.path, []).append(finding)
+    settled = [finding for reading in readings if reading.path in asked for finding in reading.settled]
+    if beside is not None:
+        settled += _taking_part(away, asked, settings)
     for path, findings in by_path.items():
         text = texts[path] if texts and path in texts else _text(path)
         settled += _suppressed(findings, text, path, settings)
     return sorted(_replaceable(settled), key=Finding.order)
+
+
+def _taking_part(away: dict[str, list[Finding]], asked: frozenset[str], settings: Settings) -> Iterator[Finding]:
+    """The findings in other files in which one that was asked for takes part, each at its line there.
+
+    What is left out or silenced where a mistake is, is so wherever it is shown.
+    """
+    from .partners import shown_at
+
+    for path, findings in away.items():
+        shown = [(finding, there) for finding in findings if (there := shown_at(finding, asked)) is not None]
+        if shown and not is_excluded(path, settings, None, named=False):
+            suppressions = Suppressions.of(_text(path))
+            kept = {id(f) for f in _settle([f for f, _ in shown if not suppressions.silences(f)], path, settings)}
+            for finding, there in shown:
+                if id(finding) in kept:
+                    there.severity = finding.severity
+                    yield there
 
 
 def _text(path: str) -> str:

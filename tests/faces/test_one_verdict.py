@@ -237,3 +237,149 @@ def test_a_wrong_configuration_in_an_inner_folder_is_said() -> None:
             in done.stderr.replace(os.path.join(os.getcwd(), ""), "")
         )
         assert "did you mean 'select'?" in done.stderr
+
+
+# A mistake that two files make together.
+
+SCALER = """\
+import torch
+
+
+class Scaler:
+    def __init__(self):
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def backward(self, loss):
+        self.scaler.scale(loss).backward()
+
+    def finish(self, optimizer):
+        self.scaler.step(optimizer)
+        self.scaler.update()
+"""
+TRAIN = """\
+import torch
+from pkg.scaler import Scaler
+
+
+def train(model, loader, optimizer):
+    scaler = Scaler()
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+        scaler.backward(loss)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.finish(optimizer)
+"""
+CLIP = 1 + TRAIN.split("\n").index("        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)")
+SCALE = 1 + SCALER.split("\n").index("        self.scaler.scale(loss).backward()")
+TOGETHER = {"pkg/__init__.py": "", "pkg/scaler.py": SCALER, "train.py": TRAIN, "pyproject.toml": ""}
+
+
+def places(*argv: str, cwd: str = ".") -> list[tuple[str, int, str]]:
+    done = amp_check("--output-format", "json", "--no-cache", *argv, cwd=cwd)
+    assert done.returncode in (0, 1), done.stderr
+    rows = json.loads(done.stdout)
+    return [(Path(one["filename"]).as_posix(), one["location"]["row"], one["code"]) for one in rows]
+
+
+def test_a_mistake_is_shown_in_the_named_file_that_takes_part_in_it() -> None:
+    write(TOGETHER)
+    assert places() == [("train.py", CLIP, "AMP201")]
+    assert places("train.py") == [("train.py", CLIP, "AMP201")]
+    assert places("pkg/scaler.py") == [("pkg/scaler.py", SCALE, "AMP201")]
+    assert places("scaler.py", cwd="pkg") == [("scaler.py", SCALE, "AMP201")]
+    done = amp_check("pkg/scaler.py")
+    assert done.returncode == 1
+    assert done.stdout.startswith(f"pkg/scaler.py:{SCALE}:9: AMP201 [error] ")
+    assert f"(the mistake is at train.py:{CLIP}, and this line takes part in it)\n" in done.stdout
+    assert f"    2. train.py:{CLIP}: the gradients are clipped\n" in done.stdout
+    assert "Found 1 error in 1 file.\n" in done.stdout
+
+
+@pytest.mark.parametrize("names", [["train.py", "pkg/scaler.py"], ["pkg/scaler.py", "train.py"], ["pkg", "train.py"]])
+def test_a_mistake_is_shown_once_at_its_own_place_where_that_is_named(names: list[str]) -> None:
+    write(TOGETHER)
+    assert places(*names) == [("train.py", CLIP, "AMP201")]
+
+
+def test_a_mistake_in_a_file_that_is_used_is_shown_at_the_call() -> None:
+    bad = SCALER.replace("        self.scaler.step", "        clip(optimizer)\n        self.scaler.step")
+    clip = "\n\ndef clip(optimizer):\n    for group in optimizer.param_groups:\n"
+    clip += "        torch.nn.utils.clip_grad_norm_(group['params'], 1.0)\n"
+    good = TRAIN.replace("        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n", "")
+    write(TOGETHER | {"pkg/scaler.py": bad + clip, "train.py": good})
+    ((name, _, code),) = places()
+    assert (name, code) == ("pkg/scaler.py", "AMP201")
+    line = 1 + good.split("\n").index("        scaler.finish(optimizer)")
+    assert places("train.py") == [("train.py", line, "AMP201")]
+
+
+def test_what_takes_no_part_is_not_shown() -> None:
+    other = "import torch\n\n\ndef region():\n    return torch.autocast('cuda')\n"
+    user = "import train\nfrom pkg.other import region\n\nwith region():\n    print(train)\n"
+    write(TOGETHER | {"pkg/other.py": other, "main.py": user})
+    assert places("pkg/other.py") == []
+    assert places("main.py") == []
+
+
+def test_a_caller_that_was_not_named_puts_right_what_a_named_file_leaves_open() -> None:
+    write(
+        {
+            "pkg/__init__.py": "",
+            "setup.py": "",
+            "pkg/steps.py": "import torch\n\n\ndef clip(model):\n"
+            "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n\n\n"
+            "def step(scaler, optimizer, model, loss):\n    scaler.scale(loss).backward()\n"
+            "    clip(model)\n    scaler.step(optimizer)\n    scaler.update()\n",
+            "main.py": "from pkg.steps import step\n\n\ndef main(optimizer, model, loss):\n"
+            "    import torch\n    step(torch.amp.GradScaler(enabled=False), optimizer, model, loss)\n",
+        }
+    )
+    assert places("pkg/steps.py") == [one for one in places() if one[0] == "pkg/steps.py"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"train.py": TRAIN.replace("1.0)\n", "1.0)  # amp: ignore[AMP201] it is meant\n")},
+        {"pyproject.toml": "[tool.amp-check]\nper-file-ignores = { 'train.py' = ['AMP201'] }\n"},
+        {"pyproject.toml": "[tool.amp-check]\nexclude = ['train.py']\n"},
+        {"pyproject.toml": "[tool.amp-check]\nignore = ['AMP201']\n"},
+    ],
+)
+def test_what_is_silenced_where_the_mistake_is_is_silent_where_it_is_shown(change: dict[str, str]) -> None:
+    write(TOGETHER | change)
+    assert places() == []
+    assert places("pkg/scaler.py") == []
+
+
+def test_what_is_silenced_where_it_is_shown_is_as_loud_as_in_the_folder() -> None:
+    silenced = SCALER.replace("(loss).backward()", "(loss).backward()  # amp: ignore[AMP201]")
+    write(TOGETHER | {"pkg/scaler.py": silenced})
+    whole = {code for _, _, code in places()}
+    assert whole == {"AMP201", "AMP902"}
+    assert {code for _, _, code in places("pkg/scaler.py")} == whole
+
+
+def test_the_severity_is_that_of_the_place_of_the_mistake() -> None:
+    write(TOGETHER | {"pyproject.toml": "[tool.amp-check]\nseverity = { AMP201 = 'info' }\n"})
+    assert amp_check("pkg/scaler.py").returncode == 0
+    assert "AMP201 [info]" in amp_check("pkg/scaler.py").stdout
+
+
+def test_no_fix_is_made_where_a_mistake_is_only_shown() -> None:
+    write(TOGETHER)
+    for flags in (("--fix",), ("--fix", "--unsafe-fixes"), ("--diff", "--unsafe-fixes")):
+        amp_check(*flags, "pkg/scaler.py")
+        assert (Path("pkg/scaler.py").read_text(), Path("train.py").read_text()) == (SCALER, TRAIN)
+    assert "[*]" not in amp_check("pkg/scaler.py").stdout
+
+
+def test_a_file_beside_no_project_is_looked_for_in_its_package_alone() -> None:
+    write({"far/deep/other.py": TRAIN.replace("pkg.scaler", "scaler"), "far/scaler.py": SCALER})
+    assert places("far/scaler.py") == []
+    write({"far/train.py": TRAIN.replace("pkg.scaler", "scaler")})
+    assert places("far/scaler.py") == [("far/scaler.py", SCALE, "AMP201")]
+    write({"near/pkg/__init__.py": "", "near/pkg/scaler.py": SCALER, "near/pkg/sub/train.py": TRAIN})
+    assert places("near/pkg/scaler.py") == [("near/pkg/scaler.py", SCALE, "AMP201")]

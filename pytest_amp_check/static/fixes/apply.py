@@ -70,7 +70,7 @@ def offer(findings: Iterable[Finding], data: Mapping[str, bytes] | None = None, 
     """
     by_path: dict[str, list[Finding]] = {}
     for finding in findings:
-        if finding.code in FIXERS:
+        if finding.code in FIXERS and finding.elsewhere is None:
             by_path.setdefault(finding.filename, []).append(finding)
     around = Surroundings([path for path in by_path if path not in (data or ())], others)
     uncollected(lambda: _offer(by_path, data, around))

@@ -378,9 +378,14 @@ def package_top(directory: str) -> str:
 
 def _project_of(directory: str) -> str:
     """The directory of the project that a directory lies in; itself where no project is marked."""
+    return marked_project(directory) or directory
+
+
+def marked_project(directory: str) -> str | None:
+    """The directory of the project that a directory lies in, where one is marked."""
     marked = (
         above
         for above in source_files.upward(directory)
         if any(os.path.lexists(os.path.join(above, mark)) for mark in PROJECT_MARKS)
     )
-    return next(marked, directory)
+    return next(marked, None)
