@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from contextlib import suppress
 
 from . import options as table
 from . import text
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from ..static.engine import Report, Settings
 
 CLEAN, FOUND, FAILED = 0, 1, 2
+#: Why output cannot be written, though nobody has closed it: the disk is full, or the quota is, or it fails.
+UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 INTERRUPTED, PIPE_CLOSED = 130, 141
 #: Objects that may be made before the garbage collector looks for cycles among them.
 YOUNG = 100_000
@@ -65,10 +69,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output is gone; nothing may be written to it again, at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read the output is gone.
+        _close_output()
         return PIPE_CLOSED
     except Exception as error:
+        # What is about a file has its name.
+        if isinstance(error, OSError) and error.errno in UNWRITABLE and error.filename is None:
+            _close_output()
+            return _fail(f"what there is to say could not be written to its end: {str(error.strerror).lower()}")
         if os.environ.get("AMP_CHECK_DEBUG"):
             raise
         return _fail(
@@ -77,8 +85,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
 
 
+def _close_output() -> None:
+    """Has nothing written to standard output again, at exit either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _fail(message: str) -> int:
-    sys.stderr.write(f"amp-check: error: {' '.join(message.split())}\n")
+    # Where standard error cannot be written either, the exit code says it.
+    with suppress(OSError):
+        sys.stderr.write(f"amp-check: error: {' '.join(message.split())}\n")
+        sys.stderr.flush()
     return FAILED
 
 
@@ -96,7 +112,9 @@ def _run(argv: list[str]) -> int:
         return COMMANDS["check"](_Paths(argv[1:]))
     parser = _parser()
     try:
-        given = parser.parse_args(argv)
+        given, unknown = parser.parse_known_args(argv)
+        if unknown:
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(unknown[0], given.parser)}")
     except SystemExit as leave:
         # argparse leaves by itself after --help and --version and on a wrong flag.
         return leave.code if isinstance(leave.code, int) else CLEAN
@@ -134,11 +152,17 @@ def _parser() -> ArgumentParser:
             self.print_usage(sys.stderr)
             self.exit(FAILED, f"amp-check: error: {message}\n")
 
+        def _print_message(self, message: str, file: Any = None) -> None:
+            # That of argparse says nothing where it cannot be written.
+            (file or sys.stderr).write(message)
+
     parser = Parser(
         prog="amp-check",
         description="Finds the mistakes that PyTorch mixed-precision training code makes silently.",
         epilog=EPILOG,
     )
+    # Each command says by which parser it was read.
+    parser.set_defaults(parser=parser)
     parser.add_argument("--version", action="version", version=f"amp-check {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     check = commands.add_parser("check", help="check files and folders", epilog=EPILOG)
@@ -169,7 +193,16 @@ def _parser() -> ArgumentParser:
     rules = commands.add_parser("rules", help="list the rules")
     for command in (explain, rules):
         command.add_argument("--output-format", choices=("text", "json"), default="text", help="how it is shown")
+    for command in (check, recorded, explain, rules):
+        command.set_defaults(parser=command)
     return parser
+
+
+def _meant(word: str, parser: ArgumentParser) -> str:
+    """The flag that is nearest to a word, among those that a parser knows."""
+    import re
+
+    return table.nearest(word.partition("=")[0], tuple(re.findall(r"(?<![\w-])--\w[\w-]*", parser.format_help())))
 
 
 def _check(given: Any) -> int:

@@ -46,6 +46,7 @@ def options(config: pytest.Config) -> table.Options:
 
 
 def _resolve(config: pytest.Config, start: str) -> table.Options:
+    _refuse_unknown(config)
     return table.resolve(
         table.flags(config.option, table.PYTEST),
         start=start,
@@ -54,6 +55,19 @@ def _resolve(config: pytest.Config, start: str) -> table.Options:
         ini_file=str(config.inipath or ""),
         face=table.PYTEST,
     )
+
+
+def _refuse_unknown(config: pytest.Config) -> None:
+    """Raises where an option of pytest's configuration is called as ours are, and is nobody's."""
+    ours = tuple(option.ini for option in table.OPTIONS if option.ini)
+    overridden = [word.partition("=")[0] for word in config.getoption("override_ini") or ()]
+    for where, names in (("-o", overridden), (str(config.inipath), config.inicfg)):
+        for name in names:
+            if name.startswith("amp_") and name not in ours:
+                try:
+                    config.getini(name)
+                except ValueError:
+                    raise table.ConfigError(f"unknown option {name!r} of {where}{table.nearest(name, ours)}") from None
 
 
 def nearer(config: pytest.Config) -> Callable[[str], Settings | None]:

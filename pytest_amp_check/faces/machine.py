@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 
 from ..protocol.finding import ERROR, INFO, SEVERITIES, WARNING, Finding
 from .text import Sources, below, rule_markdown
@@ -83,8 +84,20 @@ def _property(text: str) -> str:
 
 
 def _relative(path: str) -> str:
-    """The path as hosts want it: relative where it can be, with forward slashes."""
+    """The path as hosts want it: with forward slashes, relative to the repository, or else to the working folder."""
+    root = _repository(os.getcwd())
+    absolute = os.path.abspath(path)
+    if root is not None and absolute.startswith(os.path.join(root, "")):
+        return os.path.relpath(absolute, root).replace(os.sep, "/")
     return below(os.path.normpath(path)).replace(os.sep, "/")
+
+
+@cache
+def _repository(folder: str) -> str | None:
+    """The folder of the repository that a folder lies in."""
+    from ..static.sources.source_files import work_tree
+
+    return work_tree(folder)
 
 
 def sarif(findings: Sequence[Finding], sources: Sources) -> str:

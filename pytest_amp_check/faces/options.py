@@ -536,12 +536,12 @@ def _table(path: str, data: bytes) -> dict[str, Any] | None:
     keys = tuple(option.key for option in OPTIONS)
     for key in table:
         if key not in keys:
-            hint = _nearest(key, keys) or f": it has {', '.join(keys)}"
+            hint = nearest(key, keys) or f": it has {', '.join(keys)}"
             raise ConfigError(f"unknown key {key!r} in {TABLE} of {path}{hint}")
     return table
 
 
-def _nearest(word: str, known: tuple[str, ...]) -> str:
+def nearest(word: str, known: tuple[str, ...]) -> str:
     import difflib
 
     close = difflib.get_close_matches(word.replace("_", "-").lower(), known, n=1)

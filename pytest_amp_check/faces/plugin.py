@@ -51,6 +51,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             parser.addini(option.ini, f"--amp-check: {option.help}", type=kind, default=None)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Generator[None, Any, Any]:
+    """Names the nearest of our flags where there is none of a name; pytest would only say that there is none."""
+    # Those of the project's own conftest.py are known by then.
+    loaded = yield
+    ours = tuple(option.pytest_flag for option in table.OPTIONS if option.pytest_flag)
+    for word in args[: args.index("--") if "--" in args else None]:
+        flag = word.partition("=")[0]
+        hint = table.nearest(flag, (*ours, "--amp-check")) if flag.startswith("--amp-") else ""
+        if hint and flag not in (*ours, "--amp-check") and not _is_known(parser, word):
+            raise fixtures.wrong(f"unrecognized argument {flag}{hint}")
+    return loaded
+
+
+def _is_known(parser: pytest.Parser, word: str) -> bool:
+    try:
+        return not parser.parse_known_and_unknown_args([word])[1]
+    except pytest.UsageError:
+        # It lacks the value that follows it.
+        return True
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{MARKER}: carried by the items of --amp-check, for -m; not set by hand.")
     config.pluginmanager.register(fixtures, "amp_check_fixtures")

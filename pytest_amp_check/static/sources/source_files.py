@@ -135,7 +135,7 @@ class _Walk:
 
     def files(self) -> list[tuple[str, str]]:
         """The files below the directory: (path as written, real path), sorted."""
-        tree = _work_tree(self._top)
+        tree = work_tree(self._top)
         ignored = git_ignored(tree, self._top) if tree is not None else frozenset()
         written = "" if os.path.normpath(self._root) == os.curdir else self._root
         self._waiting.append((written, self._top, ignored, self._excluded))
@@ -274,7 +274,7 @@ def _matcher(patterns: Iterable[str]) -> Excluded | None:
     return matches
 
 
-def _work_tree(directory: str) -> str | None:
+def work_tree(directory: str) -> str | None:
     """The git work tree around a directory, given by its real path."""
     return next((above for above in upward(directory) if os.path.lexists(os.path.join(above, ".git"))), None)
 
