@@ -24,7 +24,7 @@ def offer(findings: Sequence[Finding], data: Mapping[str, bytes], tree: Project,
         apply.offer(findings, data, tree.files)
         if edits:
             for sentence in apply.write(findings):
-                warn(sentence)
+                text.warn(sentence)
 
 
 def mend(
@@ -53,7 +53,7 @@ def mend(
             continue
         outcome = apply.mend(document, found, settings, tree, unsafe=unsafe)
         for sentence in outcome.refused:
-            warn(sentence)
+            text.warn(sentence)
         if outcome.changed:
             outcomes.append(outcome)
     return outcomes
@@ -73,7 +73,7 @@ def make(
     harmful = apply.harmful(before, after, outcomes, tree)
     if harmful:
         for outcome in harmful:
-            warn(f"{outcome.path}: its fixes were taken back: they would lead to findings in what goes with it")
+            text.warn(f"{outcome.path}: its fixes were taken back: they would lead to findings in what goes with it")
         wrong += _write(outcome.undone() for outcome in harmful)
         after = check()
     return wrong, after
@@ -102,7 +102,7 @@ def show_difference(outcomes: Sequence[Outcome], findings: Sequence[Finding]) ->
         )
     for finding in findings:
         if finding.code == "AMP903":
-            warn(f"{finding.filename}:{finding.line}: {finding.message}")
+            text.warn(f"{finding.filename}:{finding.line}: {finding.message}")
     number = sum(sum(outcome.fixed.values()) for outcome in outcomes)
     if outcomes:
         sys.stderr.write(f"Would fix {number} finding{'' if number == 1 else 's'} in {_files(len(outcomes))}.\n")
@@ -121,10 +121,6 @@ def summary(findings: Iterable[Finding], *, unsafe: bool) -> str:
     if fixable:
         return f"[*] {fixable} fixable with --fix{more}."
     return f"No fixes available{more}." if hidden else ""
-
-
-def warn(sentence: str) -> None:
-    sys.stderr.write(f"amp-check: warning: {sentence}\n")
 
 
 def _applicability(finding: Finding) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Sequence
 
@@ -91,25 +92,51 @@ def sarif(findings: Sequence[Finding], sources: Sources) -> str:
     results = [
         _result(finding, index[finding.code], prints[number], sources) for number, finding in enumerate(findings)
     ]
-    driver = {
+    driver: dict[str, Any] = {
         "name": "amp-check",
         "semanticVersion": __version__,
         "version": __version__,
         "rules": [_rule(code) for code in order],
     }
+    if home():
+        driver["informationUri"] = home()
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
     return dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
+
+
+@functools.cache
+def home() -> str:
+    """Where the documentation lies, as the metadata of this distribution says; nothing, where that says nothing."""
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    try:
+        urls = metadata("pytest-amp-check").get_all("Project-URL") or ()
+    except PackageNotFoundError:
+        return ""
+    for text in urls:
+        label, _, url = str(text).partition(",")
+        if label.strip().lower() == "documentation":
+            return url.strip().rstrip("/")
+    return ""
+
+
+def page(code: str) -> str:
+    """The address of the page of a rule, or nothing."""
+    return f"{home()}/rules/{code}" if home() else ""
 
 
 def _rule(code: str) -> dict[str, Any]:
     from ..protocol.rules import RULES
 
     rule = RULES[code]
+    url = page(code)
+    address = {"helpUri": url} if url else {}
     return {
         "id": code,
         "name": rule.name,
         "shortDescription": {"text": rule.summary},
         "fullDescription": {"text": rule.why.strip()},
+        **address,
         "help": {"text": f"{rule.why.strip()}\n\n{rule.fix.strip()}", "markdown": rule_markdown(rule)},
         "defaultConfiguration": {"level": _LEVELS[rule.severity]},
         "properties": {

@@ -65,6 +65,13 @@ def pytest_configure(config: pytest.Config) -> None:
     for path in options.paths:
         if not os.path.lexists(path):
             raise fixtures.wrong(f"{options.origin['paths']}: {path} does not exist")
+    if options.baseline is not None:
+        from .baseline import Baseline, Unusable
+
+        try:
+            Baseline(options.baseline)
+        except Unusable as error:
+            raise fixtures.wrong(f"{options.origin['baseline']}: {error}") from None
     if options.only != table.RUNTIME:
         config.pluginmanager.register(_Check(config, options, settings), CHECK)
     if options.only != table.STATIC:
@@ -114,7 +121,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     lines = text.plain(
         text.statistics_table(text.statistics((r["code"], r["name"], r["severity"]) for r in everything))
     )
-    lines += [record["headline"] for record in records if record["severity"] == "info"]
+    options = fixtures.options(config)
+    lines += [record["headline"] for record in records if not table.fails(options, record["severity"])]
     sentences: list[str] = []
     if recording is not None:
         lines += [*recording.told(), *(recording.charts() if verbosity > 0 else ())]
@@ -153,7 +161,7 @@ class CheckItem(pytest.Item):
         check = self.config.pluginmanager.get_plugin(CHECK)
         assert isinstance(check, _Check)
         self.records = check.records(self)
-        if any(record["severity"] != "info" for record in self.records):
+        if any(table.fails(check.options, record["severity"]) for record in self.records):
             raise MistakesFound
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
@@ -221,10 +229,10 @@ class _Check:
         return False
 
     def _excluded(self, path: Path) -> bool:
-        if self.options.exclude and self.excluder is None:
+        if self.settings.exclude and self.excluder is None:
             from ..static.sources.source_files import excluder
 
-            self.excluder = excluder(self.options.exclude)
+            self.excluder = excluder(self.settings.exclude)
         if self.excluder is None:
             return False
         root = os.path.realpath(self.config.rootpath)
@@ -248,7 +256,7 @@ class _Check:
         from ..static.sources.source_files import find
 
         known = {os.path.realpath(item.path) for item in once.values()}
-        for path in find(self.options.paths, self.options.exclude):
+        for path in find(self.options.paths, self.settings.exclude, gitignore=self.settings.gitignore):
             real = os.path.realpath(path)
             if real not in known:
                 known.add(real)
@@ -296,7 +304,12 @@ class _Check:
         report = engine.check_paths([text.below(str(path)) for path in paths.values()], self.settings, cache=cache)
         sources = text.Sources()
         results: dict[str, list[Record]] = {real: [] for real in paths}
-        for finding in report.findings:
+        findings = report.findings
+        if self.options.baseline is not None:
+            from .baseline import Baseline
+
+            findings = Baseline(self.options.baseline).apply(findings, sources, paths)
+        for finding in findings:
             results[os.path.realpath(finding.filename)].append(_recorded(finding, sources))
         return results
 

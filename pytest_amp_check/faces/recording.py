@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from . import fixtures
+from . import options as table
 from .fixtures import NAME
 
 if TYPE_CHECKING:
@@ -147,7 +148,8 @@ class Recording:
             run.select(*self.settings.select).findings, self.settings, fixtures.allowed(item), self.folder
         )
         records = [] if report.skipped else self._records(findings)
-        worse = [record for record in records if record["severity"] != "info"]
+        options = fixtures.options(item.config)
+        worse = [record for record in records if table.fails(options, record["severity"])]
         if worse:
             fixtures.fail(report, item, _sentence(worse))
         carried: dict[str, Any] = {
@@ -240,7 +242,7 @@ class Recording:
         for record in self.records():
             key = record["code"], record["place"]
             tests = sum(any((r["code"], r["place"]) == key for r in carried["records"]) for carried in self._counted())
-            if tests > 1 or record["severity"] == "info":
+            if tests > 1 or not table.fails(fixtures.options(self.config), record["severity"]):
                 yield f"{record['headline']} (in {_count(tests, 'test')})"
 
     def charts(self) -> Iterator[str]:

@@ -48,9 +48,12 @@ RECURSION = 9_000
 
 
 class Settings:
-    """What to report. ``select`` holds codes, already resolved; see :mod:`pytest_amp_check.protocol.selection`."""
+    """What to report. ``select`` holds codes, already resolved; see :mod:`pytest_amp_check.protocol.selection`.
 
-    __slots__ = ("exclude", "per_file_ignores", "select", "severity")
+    ``gitignore`` says whether what git ignores is left out of a folder, ``suppress`` whether comments silence findings.
+    """
+
+    __slots__ = ("exclude", "gitignore", "per_file_ignores", "select", "severity", "suppress")
 
     def __init__(
         self,
@@ -58,26 +61,35 @@ class Settings:
         per_file_ignores: tuple[tuple[str, frozenset[str]], ...] = (),
         severity: Mapping[str, str] | None = None,
         exclude: tuple[str, ...] = (),
+        *,
+        gitignore: bool = True,
+        suppress: bool = True,
     ) -> None:
         self.select = frozenset(code for code, rule in RULES.items() if rule.default) if select is None else select
         self.per_file_ignores = per_file_ignores
         self.severity = dict(severity or {})
         self.exclude = exclude
+        self.gitignore = gitignore
+        self.suppress = suppress
 
     def __repr__(self) -> str:
         ignores = [(pattern, sorted(codes)) for pattern, codes in self.per_file_ignores]
-        return f"Settings({sorted(self.select)}, {ignores}, {sorted(self.severity.items())})"
+        return f"Settings({sorted(self.select)}, {ignores}, {sorted(self.severity.items())}, {self.suppress})"
 
 
 class Report:
-    """Findings in order of file and line, the number of files that were looked at, and what is known of them."""
+    """Findings in order of file and line, the number of files that were looked at, and what is known of them.
 
-    __slots__ = ("files", "findings", "tree")
+    ``reached`` is what was read on its own, with the functions that this has led to.
+    """
 
-    def __init__(self, findings: list[Finding], files: int, tree: Project) -> None:
+    __slots__ = ("files", "findings", "reached", "tree")
+
+    def __init__(self, findings: list[Finding], files: int, tree: Project, reached: Reached | None = None) -> None:
         self.findings = findings
         self.files = files
         self.tree = tree
+        self.reached = reached or {}
 
 
 def check_source(text: str, filename: str = "<string>", settings: Settings | None = None) -> list[Finding]:
@@ -133,7 +145,7 @@ def _report(
     jobs: int,
     cache: str | None,
 ) -> Report:
-    files = source_files.find(paths, settings.exclude)
+    files = source_files.find(paths, settings.exclude, gitignore=settings.gitignore)
     named = frozenset(paths)
     store: Cache | None = None
     # What was come by is not kept from run to run: it is asked for seldom.
@@ -163,7 +175,7 @@ def _report(
         findings += _settle([_unreadable(path, line, reason)], path, settings)
     findings += _settled(readings, files, settings)
     findings.sort(key=Finding.order)
-    return Report(findings, len(files), tree)
+    return Report(findings, len(files), tree, _reached(readings))
 
 
 def _look_at_all(files: list[str], named: frozenset[str], jobs: int, store: Cache | None) -> _Looked:
@@ -316,15 +328,21 @@ def _settled_block(reading: Reading, block: Block, name: str, settings: Settings
     return made
 
 
+def _reached(readings: Sequence[Reading]) -> Reached:
+    """What all readings together have read on its own, with the functions that this has led to."""
+    reached: Reached = {}
+    for reading in readings:
+        for entry, functions in reading.reached.items():
+            reached.setdefault(entry, set()).update(functions)
+    return reached
+
+
 def _kept(readings: Sequence[Reading]) -> list[Finding]:
     """The findings of readings: of a function that another one calls, those that were made where it is called.
 
     Which of two that call each other is read for both, the order of paths and lines says.
     """
-    reached: Reached = {}
-    for reading in readings:
-        for entry, functions in reading.reached.items():
-            reached.setdefault(entry, set()).update(functions)
+    reached = _reached(readings)
     called = {function for entry, functions in reached.items() for function in functions if function != entry}
     covered: set[tuple[str, int]] = set()
     kept: set[tuple[str, int]] = set()
@@ -417,7 +435,8 @@ def _unreadable(path: str, line: int, reason: str) -> Finding:
 def _suppressed(findings: list[Finding], text: str, path: str, settings: Settings) -> list[Finding]:
     """Findings in one text, suppressed ones removed and unused suppressions added."""
     # Without a finding to silence, only a comment of our own can be of no use.
-    suppressions = Suppressions.of(text) if findings or Suppressions.ours_in(text) else Suppressions()
+    wanted = settings.suppress and (findings or Suppressions.ours_in(text))
+    suppressions = Suppressions.of(text) if wanted else Suppressions()
     active = settings.select - _ignored(path, settings)
     kept = [f for f in findings if f.code in active and not suppressions.silences(f)]
     rule, fault = LABELS["suppression:unused"]

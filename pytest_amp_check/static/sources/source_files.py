@@ -43,21 +43,21 @@ class Unreadable(Exception):
 # Finding files.
 
 
-def find(paths: Sequence[str], exclude: Sequence[str] = ()) -> list[str]:
+def find(paths: Sequence[str], exclude: Sequence[str] = (), *, gitignore: bool = True) -> list[str]:
     """The files to check, each once, in the user's own spelling; those of a directory are sorted.
 
     A file that is named is taken as it is, and a directory that is named is walked wherever it lies; ``exclude``, git
     and the lists above decide about what lies below it. A pattern of ``exclude`` without a slash matches a file or
     directory of that name, one with a slash matches the end of a path, an absolute one the whole path. Symbolic links
     are followed, except to a directory around the one that is walked. A directory that cannot be listed is given back
-    as if it were a file, so that reading it says why.
+    as if it were a file, so that reading it says why. Without ``gitignore`` git is not asked.
     """
     excluded = excluder(exclude)
     found: list[str] = []
     seen: set[str] = set()
     for path in paths:
         if os.path.isdir(path):
-            pairs = _Walk(path, excluded).files()
+            pairs = _Walk(path, excluded, gitignore=gitignore).files()
         elif os.path.exists(path):
             pairs = [(path, os.path.realpath(path))]
         else:
@@ -72,8 +72,9 @@ def find(paths: Sequence[str], exclude: Sequence[str] = ()) -> list[str]:
 class _Walk:
     """The way through a directory that the user named."""
 
-    def __init__(self, root: str, excluded: Callable[[str, str], bool]) -> None:
+    def __init__(self, root: str, excluded: Callable[[str, str], bool], *, gitignore: bool) -> None:
         self._root = root
+        self._gitignore = gitignore
         self._excluded = excluded
         self._top = os.path.realpath(root)
         self._inside = os.path.join(self._top, "")
@@ -85,7 +86,7 @@ class _Walk:
 
     def files(self) -> list[tuple[str, str]]:
         """The files below the directory: (path as written, real path), sorted."""
-        tree = _work_tree(self._top)
+        tree = _work_tree(self._top) if self._gitignore else None
         ignored = git_ignored(tree, self._top) if tree is not None else frozenset()
         self._waiting.append(("" if os.path.normpath(self._root) == os.curdir else self._root, self._top, ignored))
         while self._waiting or self._linked:
@@ -116,7 +117,7 @@ class _Walk:
         if real != self._top:
             if not ENVIRONMENT_MARKS.isdisjoint(names):
                 return
-            if ".git" in names:
+            if ".git" in names and self._gitignore:
                 ignored |= git_ignored(real, real)
         built = real == self._top or not PROJECT_FILES.isdisjoint(names)
         skipped = SKIPPED | BUILT if built else SKIPPED
