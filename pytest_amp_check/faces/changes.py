@@ -49,23 +49,25 @@ def new_since(
     base = _maybe_git(top, "merge-base", commit, "HEAD").strip() or commit
     if not findings:
         return []
+    renamed = dict(_renamed(top, base))
     with tempfile.TemporaryDirectory(prefix="amp-check-") as made:
         # The way to it leads over links in places.
         folder = os.path.realpath(made)
         _write(top, base, folder)
-        there = [at for path in paths if os.path.exists(at := _moved(path, top, folder))]
+        former = {now: then for then, now in renamed.items()}
+        there = [at for path in paths if os.path.exists(at := _moved(path, top, folder, former))]
         before = check(there) if there else []
         old = baseline._counter_of(baseline.key(finding, Sources(), folder) for finding in before)
-    renamed = dict(_renamed(top, base))
     known = baseline._counter({})
     for (path, code, function, line), count in old.items():
         known[renamed.get(path, path), code, function, line] += count
     return baseline.new(findings, sources, top, known)[0]
 
 
-def _moved(path: str, top: str, folder: str) -> str:
-    """The place of a path of the work tree in the folder of a revision."""
-    return os.path.normpath(os.path.join(folder, os.path.relpath(os.path.realpath(path), top)))
+def _moved(path: str, top: str, folder: str, former: dict[str, str]) -> str:
+    """The place of a path of the work tree in the folder of a revision, in which it may have a former name."""
+    name = os.path.relpath(os.path.realpath(path), top).replace(os.sep, "/")
+    return os.path.normpath(os.path.join(folder, former.get(name, name)))
 
 
 def _write(top: str, commit: str, folder: str) -> None:

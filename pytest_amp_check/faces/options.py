@@ -814,7 +814,7 @@ def _refuse_unknown_variables() -> None:
             import difflib
 
             ends = [each.removeprefix(VARIABLE) for each in sorted(known)]
-            close = difflib.get_close_matches(name.removeprefix(VARIABLE).upper(), ends, n=1, cutoff=0.7)
+            close = difflib.get_close_matches(name.removeprefix(VARIABLE).upper(), ends, n=1, cutoff=0.65)
             if close:
                 raise ConfigError(f"unknown variable {name}: did you mean {VARIABLE}{close[0]}?")
 

@@ -131,7 +131,8 @@ def colour_wanted(stream: TextIO) -> bool:
         return _manner.colour == "always"
     if os.environ.get("NO_COLOR"):
         return False
-    if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
+    if str(getattr(stream, "name", "<")).startswith("<") and os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
+        # It speaks of what people look at, not of a file that was asked for by its name.
         return True
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
