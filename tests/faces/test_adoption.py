@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -247,7 +248,9 @@ def test_comments_stand_behind_statements_of_several_lines_and_join_what_is_ther
 
 
 def test_comments_are_written_into_notebooks_and_what_takes_none_is_said() -> None:
-    cells = [{"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None, "source": [BAD]}]
+    cells: list[dict[str, Any]] = [
+        {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None, "source": [BAD]}
+    ]
     notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     Path("train.ipynb").write_text(json.dumps(notebook))
     Path("train.md").write_text(f"```python\n{BAD}\n```\n")
