@@ -156,12 +156,7 @@ def test_the_action_runs(tmp_path: Path) -> None:
         }
         code, out = 0, ""
         for step in action()["runs"]["steps"]:
-            env = {name: str(value) for name, value in step["env"].items()}
-            for name in env:
-                for key, value in given.items():
-                    env[name] = env[name].replace(f"${{{{ inputs.{key} }}}}", value)
-                env[name] = env[name].replace("${{ github.action_path }}", str(ROOT))
-                assert "${{" not in env[name]
+            env = {name: _filled(value, given) for name, value in step["env"].items()}
             done = subprocess.run(
                 ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
                 capture_output=True,
@@ -173,6 +168,15 @@ def test_the_action_runs(tmp_path: Path) -> None:
         results.append((code, out.startswith("::error title=AMP201 clip-before-unscale,file=odd name.py")))
     assert results == [(1, True), (0, False), (0, False)]
     assert Path("installed").read_text().splitlines()[-1] == str(ROOT)
+
+
+def _filled(text: str, given: dict[str, str]) -> str:
+    """A value of the action with what GitHub puts into it."""
+    for key, value in given.items():
+        text = text.replace(f"${{{{ inputs.{key} }}}}", value)
+    text = text.replace("${{ github.action_path }}", str(ROOT))
+    assert "${{" not in text
+    return text
 
 
 # By itself.

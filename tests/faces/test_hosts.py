@@ -66,6 +66,7 @@ def test_sarif_keeps_to_its_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = (Step(Site("src/other.py", 3, 0, 3, 5), "the scaler is made"),)
     one = finding(witness=steps, message=ODD, certain=False)
     one.fix = Fix("safe", "Put it right", lambda: [Edit(2, 0, 2, 4, "é\n")])
+    log: dict[str, Any] = {}
     for home in ("", "https://example.org/docs"):
         monkeypatch.setattr(machine, "home", lambda home=home: home)
         log = json.loads(shown("sarif", one, finding("src/b c.ipynb", 1, cell=2), finding(severity="info")))
