@@ -449,6 +449,16 @@ OPTIONS = (
         run_flag="",
     ),
     Option(
+        "extend-fixable",
+        WORDS,
+        (),
+        "rules whose findings may be fixed besides those that are fixable",
+        metavar="RULES",
+        flag="--extend-fixable",
+        run_flag="",
+        extends=True,
+    ),
+    Option(
         "unfixable",
         WORDS,
         (),
@@ -681,6 +691,7 @@ class Options:
     fix: bool
     fix_only: bool
     fixable: tuple[str, ...] | None
+    extend_fixable: tuple[str, ...]
     unfixable: tuple[str, ...]
     unsafe_fixes: bool
     add_ignores: bool
@@ -1019,9 +1030,12 @@ def fixable(options: Options) -> frozenset[str]:
     setting = "fixable"
     try:
         resolve_rules(options.fixable, (), RULES)
+        setting = "extend_fixable"
+        resolve_rules(options.extend_fixable, (), RULES)
         setting = "unfixable"
         # The narrower word wins, as among select and ignore.
-        return resolve_rules((ALL,) if options.fixable is None else options.fixable, options.unfixable, RULES)
+        words = (ALL,) if options.fixable is None else options.fixable
+        return resolve_rules((*words, *options.extend_fixable), options.unfixable, RULES)
     except UnknownRule as error:
         raise ConfigError(f"{options.origin[setting]}: {error}") from None
 

@@ -159,8 +159,13 @@ def test_fixes_are_made_for_the_rules_that_may_be_fixed() -> None:
     done = amp_check("train.py", "--fix", "--fixable", "AMP201", *LINES)
     assert "AMP201" not in codes(done)
     assert "AMP901" in codes(done)
+    Path("train.py").write_text(mixed)
+    done = amp_check("train.py", "--fix", "--fixable", "AMP1", "--extend-fixable", "AMP201", *LINES)
+    assert "AMP201" not in codes(done)
     Path("train.py").write_text(BAD)
     assert "fixable" not in amp_check("train.py", "--unfixable", "ALL").stdout
+    done = amp_check("train.py", "--unfixable", "AMP2O1")
+    assert done.stderr == "amp-check: error: --unfixable: unknown rule 'AMP2O1': did you mean 'AMP201'?\n"
 
 
 def test_what_is_left_after_fixes_is_of_no_interest_to_fix_only() -> None:

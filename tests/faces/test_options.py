@@ -87,6 +87,7 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
     "fix": ([], [], "true", lambda base: True),
     "fix-only": ([], [], "true", lambda base: True),
     "fixable": (["AMP201"], [], '["AMP201"]', lambda base: ("AMP201",)),
+    "extend-fixable": (["AMP202"], [], '["AMP202"]', lambda base: ("AMP202",)),
     "unfixable": (["AMP201"], [], '["AMP201"]', lambda base: ("AMP201",)),
     "unsafe-fixes": ([], [], "true", lambda base: True),
     "add-ignores": ([], [], "", lambda base: True),
