@@ -16,8 +16,8 @@ from pytest_amp_check.faces.formats import FORMATS
 
 #: Flag of ruff -> what there is instead, or why there is nothing.
 OTHERWISE = {
-    "--target-version": "Source is parsed by the Python that amp-check runs on; rules that depend on a version depend on "
-    "that of torch, which is read from the project's own files, or set by `torch-version`.",
+    "--target-version": "Source is parsed by the Python that amp-check runs on; what depends on a version depends on "
+    "that of torch, which is read from the project's own files, or set by `--torch-version`.",
     "--preview": "No rule is unstable: one that is on has been measured, and the others are off by default.",
     "--extension": "What holds Python is told by its suffix, `.py`, `.pyi`, `.ipynb` or `.md`; standard input by "
     "`--stdin-filename`.",

@@ -316,7 +316,7 @@ def _tell(check: Check, shown: TextIO, summary: str, wrong: list[str], *, fixed:
 
         allowed = table.fixable(options)
         offered = [finding for finding in check.findings if finding.code in allowed]
-        fixing.offer(offered, check.data, check.tree, edits=form.edits)
+        fixing.offer(offered, check.data, check.tree, check.settings.torch, edits=form.edits)
         fixable = fixing.summary(check.findings, unsafe=options.unsafe_fixes)
     rules = _counted(check.findings) if options.statistics else None
     for sentence in check.said:

@@ -16,12 +16,19 @@ if TYPE_CHECKING:
     from ..static.project.project import Project
 
 
-def offer(findings: Sequence[Finding], data: Mapping[str, bytes], tree: Project, *, edits: bool) -> None:
+def offer(
+    findings: Sequence[Finding],
+    data: Mapping[str, bytes],
+    tree: Project,
+    torch: tuple[int, int] | None = None,
+    *,
+    edits: bool,
+) -> None:
     """Say of each finding how it can be put right, where a rule has a fix; with ``edits``, in edits, too."""
     if any(_applicability(finding) for finding in findings):
         from ..static.fixes import apply
 
-        apply.offer(findings, data, tree.files)
+        apply.offer(findings, data, tree.files, torch)
         if edits:
             for sentence in apply.write(findings):
                 text.warn(sentence)
@@ -43,7 +50,7 @@ def mend(
     outcomes: list[Outcome] = []
     wanted = APPLICABILITIES if unsafe else (SAFE,)
     todo = {path: found for path, found in by_path.items() if any(_applicability(f) in wanted for f in found)}
-    around = Surroundings([path for path in todo if path not in data], tree.files)
+    around = Surroundings([path for path in todo if path not in data], tree.files, settings.torch)
     for path, found in todo.items():
         try:
             source = data[path] if path in data else source_files.load(path)

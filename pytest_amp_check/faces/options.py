@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 
 from ..protocol.finding import SEVERITIES, WARNING
+from ..protocol.wrappers import DOES
 from .formats import FORMATS
 
 TYPE_CHECKING = False
@@ -141,6 +142,38 @@ def _severities_toml(value: Any, base: str) -> dict[str, str]:
     return {word: _one_of(severity, SEVERITIES) for word, severity in value.items()}
 
 
+def _helpers(entries: Iterable[str], base: str) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for entry in entries:
+        name, colon, events = entry.partition(":")
+        if not colon or not name.strip():
+            raise ValueError("NAME:EVENTS")
+        found[name.strip()] = _events(_split([events]))
+    return found
+
+
+def _helpers_toml(value: Any, base: str) -> dict[str, tuple[str, ...]]:
+    if not isinstance(value, dict):
+        raise ValueError("a table of dotted names, each with a list of events")
+    return {name: _events(_strings(events)) for name, events in value.items()}
+
+
+def _events(words: Iterable[str]) -> tuple[str, ...]:
+    for word in words:
+        if word not in DOES:
+            raise ValueError(f"events out of {', '.join(DOES)}{_nearest(word, DOES)}")
+    return tuple(words)
+
+
+def _version(value: Any) -> tuple[int, int]:
+    import re
+
+    parts = re.match(r"(\d+)\.(\d+)(?:[.+].*)?$", value) if isinstance(value, str) else None
+    if parts is None:
+        raise ValueError("a version of torch")
+    return int(parts[1]), int(parts[2])
+
+
 def _one_of(value: Any, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise ValueError(f"one of {', '.join(choices)}")
@@ -229,6 +262,14 @@ DEVICE = Kind('"emulate"', "string", lambda v, b: device(v[-1]), lambda v, b: de
 DTYPE = Kind('"bfloat16"', "string", lambda v, b: dtype(v[-1]), lambda v, b: dtype(v))
 PATH = Kind('"amp-report.html"', "string", lambda v, b: _path(v[-1], b), _path)
 COUNT = Kind("4", "string", lambda v, b: _count(int(v[-1]) if v[-1].isdecimal() else v[-1]), lambda v, b: _count(v))
+HELPERS = Kind(
+    '{ "mylib.finish" = ["unscales", "clips", "steps", "updates", "clears"] }',
+    "linelist",
+    _helpers,
+    _helpers_toml,
+    separators=";\n",
+)
+VERSION = Kind('"2.4"', "string", lambda v, b: _version(v[-1]), lambda v, b: _version(v))
 REVISION = Kind('"origin/main"', "string", lambda v, b: _word(v[-1]), lambda v, b: _word(v))
 SOURCES = Kind('["amp-check.toml"]', "args", lambda v, b: tuple(v), lambda v, b: tuple(_strings(v)), separators="\n")
 FOLDER = Kind('".cache/amp-check"', "string", lambda v, b: _folder(v[-1], b), _folder)
@@ -627,6 +668,27 @@ OPTIONS = (
         ini="amp_check_paths",
     ),
     Option(
+        "helpers",
+        HELPERS,
+        {},
+        "functions that cannot be read, by their dotted names, and what each does to the scaler, optimizer, loss and "
+        f"parameters that it is given, in that order: {', '.join(DOES)}",
+        metavar="NAME:EVENTS",
+        flag="--helpers",
+        run_flag="",
+        ini="amp_helpers",
+    ),
+    Option(
+        "torch-version",
+        VERSION,
+        None,
+        "oldest torch in use, for what depends on it, instead of the one that the project's own files ask for",
+        metavar="VERSION",
+        flag="--torch-version",
+        run_flag="",
+        ini="amp_torch_version",
+    ),
+    Option(
         "only",
         HALF,
         None,
@@ -714,6 +776,8 @@ class Options:
     config: tuple[str, ...]
     isolated: bool
     paths: tuple[str, ...]
+    helpers: dict[str, tuple[str, ...]]
+    torch_version: tuple[int, int] | None
     only: str | None
     device: str
     dtype: str
@@ -1018,6 +1082,8 @@ def settings(options: Options) -> Settings:
         exclude=options.exclude + options.extend_exclude,
         gitignore=options.respect_gitignore,
         suppress=not options.ignore_noqa,
+        helpers=options.helpers,
+        torch=options.torch_version,
     )
 
 

@@ -50,10 +50,12 @@ RECURSION = 9_000
 class Settings:
     """What to report. ``select`` holds codes, already resolved; see :mod:`pytest_amp_check.protocol.selection`.
 
-    ``gitignore`` says whether what git ignores is left out of a folder, ``suppress`` whether comments silence findings.
+    ``gitignore`` says whether what git ignores is left out of a folder, ``suppress`` whether comments silence findings,
+    ``helpers`` what wrappers that cannot be read do (:mod:`~..protocol.wrappers`), by their dotted names, and ``torch``
+    which version is the oldest in use, where the project's own files are not to be asked.
     """
 
-    __slots__ = ("exclude", "gitignore", "per_file_ignores", "select", "severity", "suppress")
+    __slots__ = ("exclude", "gitignore", "helpers", "per_file_ignores", "select", "severity", "suppress", "torch")
 
     def __init__(
         self,
@@ -64,6 +66,8 @@ class Settings:
         *,
         gitignore: bool = True,
         suppress: bool = True,
+        helpers: Mapping[str, tuple[str, ...]] | None = None,
+        torch: tuple[int, int] | None = None,
     ) -> None:
         self.select = frozenset(code for code, rule in RULES.items() if rule.default) if select is None else select
         self.per_file_ignores = per_file_ignores
@@ -71,10 +75,13 @@ class Settings:
         self.exclude = exclude
         self.gitignore = gitignore
         self.suppress = suppress
+        self.helpers = dict(helpers or {})
+        self.torch = torch
 
     def __repr__(self) -> str:
         ignores = [(pattern, sorted(codes)) for pattern, codes in self.per_file_ignores]
-        return f"Settings({sorted(self.select)}, {ignores}, {sorted(self.severity.items())}, {self.suppress})"
+        more = (self.suppress, sorted(self.helpers.items()), self.torch)
+        return f"Settings({sorted(self.select)}, {ignores}, {sorted(self.severity.items())}, {more})"
 
 
 class Report:
@@ -106,6 +113,7 @@ def alone(text: str, filename: str) -> Project:
 
 def check_again(text: str, filename: str, settings: Settings, tree: Project) -> list[Finding]:
     """Findings in what a file holds, or would hold, among files of which the tree is known."""
+    tree.declared = settings.helpers
     readings = uncollected(lambda: _read(text, filename, settings, tree).readings)
     return _settled(readings, [filename], settings, {filename: text})
 
@@ -152,8 +160,9 @@ def _report(
     if cache is not None and SPOTS not in settings.select:
         from .cache import Cache
 
-        store = Cache(cache, paths, repr(settings))
+        store = Cache(cache, paths, repr(settings), repr(sorted(settings.helpers.items())))
     tree = Project()
+    tree.declared = settings.helpers
     looked = _look_at_all(files, named, jobs, store)
     for look in looked.seen:
         tree.know(look.path, look)
@@ -288,6 +297,7 @@ def _read(text: str, path: str, settings: Settings, tree: Project) -> Answer:
     if programs.is_markdown(path):
         # What is shown is a part of something, and no part of this project's programs.
         within, around = Project(), True
+        within.declared = tree.declared
         within.know(path, Code(text.encode("utf-8", "replace")))
     elif len(blocks) > 1:
         # One may be entered by another.
@@ -385,7 +395,7 @@ def _settled(
     for path, findings in by_path.items():
         text = texts[path] if texts and path in texts else _text(path)
         settled += _suppressed(findings, text, path, settings)
-    return sorted(_replaceable(settled), key=Finding.order)
+    return sorted(_replaceable(settled, settings), key=Finding.order)
 
 
 def _text(path: str) -> str:
@@ -395,13 +405,13 @@ def _text(path: str) -> str:
         return ""
 
 
-def _replaceable(findings: list[Finding]) -> list[Finding]:
+def _replaceable(findings: list[Finding], settings: Settings) -> list[Finding]:
     """Findings without those of deprecated names that the oldest torch a project asks for has nothing instead of."""
     if all(finding.code != "AMP901" for finding in findings):
         return findings
     from .project.surroundings import Surroundings
 
-    around = Surroundings()
+    around = Surroundings(torch=settings.torch)
 
     def replaceable(finding: Finding) -> bool:
         path = finding.filename

@@ -147,6 +147,67 @@ def test_settings_are_shown_with_where_they_come_from() -> None:
     assert 'fail-level = "warning"  # the default' in shown
 
 
+FINISHES = """\
+import torch
+from mylib.amp import finish
+
+
+def main(model, batches):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x in batches:
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(x).sum()
+        finish({arguments})
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "events", "found"),
+    [
+        ("loss, optimizer, scaler, model.parameters()", "scales,backward,unscales,clips,steps,updates,clears", []),
+        ("loss, optimizer, scaler, model.parameters()", "scales,backward,clips,steps,updates,clears", ["AMP201"]),
+        ("loss, optimizer, scaler=scaler, module=model", "scales,backward,clips,steps,updates,clears", ["AMP201"]),
+        ("loss, optimizer, scaler", "scales,backward,steps,clears", ["AMP206"]),
+        ("loss, optimizer, scaler", "backward,steps,updates,clears", ["AMP203"]),
+        # Who is not given what it is said to need has it from elsewhere.
+        ("loss, optimizer", "scales,backward,clips,steps,clears", []),
+        ("*everything", "scales,backward,clips,steps,clears", []),
+    ],
+)
+def test_what_wrappers_do_is_said_by_the_configuration(arguments: str, events: str, found: list[str]) -> None:
+    Path("train.py").write_text(FINISHES.format(arguments=arguments))
+    assert codes(amp_check("train.py", *LINES)) == []
+    assert codes(amp_check("train.py", *LINES, "--helpers", f"mylib.amp.finish:{events}")) == found
+
+
+def test_what_wrappers_do_is_asked_anew_of_what_the_cache_knows() -> None:
+    Path("train.py").write_text(FINISHES.format(arguments="loss, optimizer, scaler"))
+    cached = {"AMP_CHECK_CACHE": "1"}
+    assert codes(amp_check(".", *LINES, env=cached)) == []
+    Path("amp-check.toml").write_text('[helpers]\n"mylib.amp.finish" = ["scales", "backward", "steps"]\n')
+    assert "AMP206" in codes(amp_check(".", *LINES, env=cached))
+    Path("amp-check.toml").unlink()
+    assert codes(amp_check(".", *LINES, env=cached)) == []
+
+
+def test_the_oldest_torch_can_be_said() -> None:
+    Path("train.py").write_text("import torch\n\nscaler = torch.cuda.amp.GradScaler()\n")
+    Path("requirements.txt").write_text("torch>=2.0\n")
+    assert "AMP901" not in codes(amp_check("train.py", *LINES))
+    assert "AMP901" in codes(amp_check("train.py", *LINES, "--torch-version", "2.4"))
+    Path("requirements.txt").write_text("torch>=2.4\n")
+    assert "AMP901" in codes(amp_check("train.py", *LINES))
+    assert "AMP901" not in codes(amp_check("train.py", *LINES, "--torch-version", "1.13"))
+
+
+def test_stubs_are_read() -> None:
+    Path("train.pyi").write_text("from torch.cuda.amp import GradScaler\n\nscaler: GradScaler\n")
+    assert amp_check(".", "--show-files").stdout == "train.pyi\n"
+    Path("plain.pyi").write_text("def step(scaler: object) -> None: ...\n")
+    assert amp_check("plain.pyi").returncode == 0
+
+
 def test_fixes_are_made_for_the_rules_that_may_be_fixed() -> None:
     mixed = BAD + "\n\n" + OLD
     Path("train.py").write_text(mixed)

@@ -8,8 +8,8 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-#: What the files are called that may hold Python: source, notebooks, documentation.
-SUFFIXES = (".py", ".ipynb", ".md")
+#: What the files are called that may hold Python: source, stubs, notebooks, documentation.
+SUFFIXES = (".py", ".pyi", ".ipynb", ".md")
 #: Directories that hold no source of the project, whatever they contain.
 SKIPPED = frozenset(
     ".amp_check_cache .eggs .git .hg .ipynb_checkpoints .jj .mypy_cache .nox .pytest_cache .pytype .ruff_cache .svn "
