@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 
 from ..protocol.finding import SEVERITIES, WARNING
+from ..protocol.surface import AUTOCAST_DEVICES
 from ..protocol.wrappers import DOES
 from .formats import FORMATS
 
@@ -165,6 +166,14 @@ def _events(words: Iterable[str]) -> tuple[str, ...]:
     return tuple(words)
 
 
+def _device_types(words: Iterable[str]) -> tuple[str, ...]:
+    known = tuple(sorted(AUTOCAST_DEVICES))
+    for word in words:
+        if word not in known:
+            raise ValueError(f"types of devices, out of {', '.join(known)}{_nearest(word, known)}")
+    return tuple(words)
+
+
 def _version(value: Any) -> tuple[int, int]:
     import re
 
@@ -269,6 +278,7 @@ HELPERS = Kind(
     _helpers_toml,
     separators=";\n",
 )
+TYPES = Kind('["cuda"]', "args", lambda v, b: _device_types(_split(v)), lambda v, b: _device_types(_strings(v)))
 VERSION = Kind('"2.4"', "string", lambda v, b: _version(v[-1]), lambda v, b: _version(v))
 REVISION = Kind('"origin/main"', "string", lambda v, b: _word(v[-1]), lambda v, b: _word(v))
 SOURCES = Kind('["amp-check.toml"]', "args", lambda v, b: tuple(v), lambda v, b: tuple(_strings(v)), separators="\n")
@@ -689,6 +699,16 @@ OPTIONS = (
         ini="amp_torch_version",
     ),
     Option(
+        "devices",
+        TYPES,
+        (),
+        "types of devices that the code runs on, for what depends on them where the code leaves them open",
+        metavar="TYPES",
+        flag="--devices",
+        run_flag="",
+        ini="amp_devices",
+    ),
+    Option(
         "only",
         HALF,
         None,
@@ -778,6 +798,7 @@ class Options:
     paths: tuple[str, ...]
     helpers: dict[str, tuple[str, ...]]
     torch_version: tuple[int, int] | None
+    devices: tuple[str, ...]
     only: str | None
     device: str
     dtype: str
@@ -1084,6 +1105,7 @@ def settings(options: Options) -> Settings:
         suppress=not options.ignore_noqa,
         helpers=options.helpers,
         torch=options.torch_version,
+        devices=options.devices,
     )
 
 

@@ -51,11 +51,22 @@ class Settings:
     """What to report. ``select`` holds codes, already resolved; see :mod:`pytest_amp_check.protocol.selection`.
 
     ``gitignore`` says whether what git ignores is left out of a folder, ``suppress`` whether comments silence findings,
-    ``helpers`` what wrappers that cannot be read do (:mod:`~..protocol.wrappers`), by their dotted names, and ``torch``
-    which version is the oldest in use, where the project's own files are not to be asked.
+    ``helpers`` what wrappers that cannot be read do (:mod:`~..protocol.wrappers`), by their dotted names, ``torch``
+    which version is the oldest in use, where the project's own files are not to be asked, and ``devices`` the types of
+    devices that code is run on, where that is known.
     """
 
-    __slots__ = ("exclude", "gitignore", "helpers", "per_file_ignores", "select", "severity", "suppress", "torch")
+    __slots__ = (
+        "devices",
+        "exclude",
+        "gitignore",
+        "helpers",
+        "per_file_ignores",
+        "select",
+        "severity",
+        "suppress",
+        "torch",
+    )
 
     def __init__(
         self,
@@ -68,6 +79,7 @@ class Settings:
         suppress: bool = True,
         helpers: Mapping[str, tuple[str, ...]] | None = None,
         torch: tuple[int, int] | None = None,
+        devices: tuple[str, ...] = (),
     ) -> None:
         self.select = frozenset(code for code, rule in RULES.items() if rule.default) if select is None else select
         self.per_file_ignores = per_file_ignores
@@ -77,11 +89,16 @@ class Settings:
         self.suppress = suppress
         self.helpers = dict(helpers or {})
         self.torch = torch
+        self.devices = devices
 
     def __repr__(self) -> str:
         ignores = [(pattern, sorted(codes)) for pattern, codes in self.per_file_ignores]
-        more = (self.suppress, sorted(self.helpers.items()), self.torch)
+        more = (self.suppress, self.torch, self.reading())
         return f"Settings({sorted(self.select)}, {ignores}, {sorted(self.severity.items())}, {more})"
+
+    def reading(self) -> tuple[object, ...]:
+        """What of this decides how files are read, and not only what is told of them."""
+        return sorted(self.helpers.items()), self.devices
 
 
 class Report:
@@ -113,7 +130,7 @@ def alone(text: str, filename: str) -> Project:
 
 def check_again(text: str, filename: str, settings: Settings, tree: Project) -> list[Finding]:
     """Findings in what a file holds, or would hold, among files of which the tree is known."""
-    tree.declared = settings.helpers
+    tree.declared, tree.devices = settings.helpers, settings.devices
     readings = uncollected(lambda: _read(text, filename, settings, tree).readings)
     return _settled(readings, [filename], settings, {filename: text})
 
@@ -160,9 +177,9 @@ def _report(
     if cache is not None and SPOTS not in settings.select:
         from .cache import Cache
 
-        store = Cache(cache, paths, repr(settings), repr(sorted(settings.helpers.items())))
+        store = Cache(cache, paths, repr(settings), repr(settings.reading()))
     tree = Project()
-    tree.declared = settings.helpers
+    tree.declared, tree.devices = settings.helpers, settings.devices
     looked = _look_at_all(files, named, jobs, store)
     for look in looked.seen:
         tree.know(look.path, look)
@@ -297,7 +314,7 @@ def _read(text: str, path: str, settings: Settings, tree: Project) -> Answer:
     if programs.is_markdown(path):
         # What is shown is a part of something, and no part of this project's programs.
         within, around = Project(), True
-        within.declared = tree.declared
+        within.declared, within.devices = tree.declared, tree.devices
         within.know(path, Code(text.encode("utf-8", "replace")))
     elif len(blocks) > 1:
         # One may be entered by another.

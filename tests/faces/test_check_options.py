@@ -201,6 +201,24 @@ def test_the_oldest_torch_can_be_said() -> None:
     assert "AMP901" not in codes(amp_check("train.py", *LINES, "--torch-version", "1.13"))
 
 
+def test_where_code_runs_can_be_said() -> None:
+    Path("train.py").write_text(
+        "import torch\nfrom torch import nn\n\n\ndef main(model, optimizer, batches, device):\n"
+        "    for x, y in batches:\n        optimizer.zero_grad()\n"
+        "        with torch.autocast(device_type=device):\n"
+        "            loss = nn.functional.binary_cross_entropy(torch.sigmoid(model(x)), y)\n"
+        "        loss.backward()\n        optimizer.step()\n"
+    )
+
+    def said(*argv: str) -> list[tuple[str, str]]:
+        done = amp_check("train.py", *LINES, *argv)
+        return [(row["code"], row["severity"]) for row in map(json.loads, done.stdout.splitlines())]
+
+    # CUDA refuses it, and the CPU computes it on what was rounded before.
+    assert said() == said("--devices", "cuda,cpu") == said("--devices", "cuda") == [("AMP504", "error")]
+    assert said("--devices", "cpu") == [("AMP504", "warning")]
+
+
 def test_stubs_are_read() -> None:
     Path("train.pyi").write_text("from torch.cuda.amp import GradScaler\n\nscaler: GradScaler\n")
     assert amp_check(".", "--show-files").stdout == "train.pyi\n"

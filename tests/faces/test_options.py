@@ -19,6 +19,7 @@ from pytest_amp_check.faces.options import (
     OPTIONS,
     PYTEST,
     RUN,
+    TYPES,
     WORDS,
     ConfigError,
     Option,
@@ -117,6 +118,7 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
         lambda base: {"lib.finish": ("steps", "updates"), "lib.clip": ("clips",)},
     ),
     "torch-version": (["2.4.1"], ["2.4"], '"2.4"', lambda base: (2, 4)),
+    "devices": (["cuda,cpu"], ["cuda cpu"], '["cuda", "cpu"]', lambda base: ("cuda", "cpu")),
     "only": (["static"], ["static"], '"static"', lambda base: "static"),
     "device": (["cuda", "cuda:1"], ["cuda:1"], '"cuda:1"', lambda base: "cuda:1"),
     "dtype": (["bfloat16"], ["bf16"], '"bfloat16"', lambda base: "bfloat16"),
@@ -193,7 +195,7 @@ def variable(option: Option) -> str:
     if option.kind is FLAG:
         return "true"
     given = words or lines[0].split()
-    if option.kind is WORDS:
+    if option.kind in (WORDS, TYPES):
         return ",".join(given)
     return option.kind.separators[0].join(given) if option.kind.separators else given[-1]
 
@@ -478,6 +480,7 @@ def test_brackets_in_the_name_of_a_folder_are_no_pattern(tmp_path: Path) -> None
             "must be events out of scales, backward, unscales, clips, steps, updates, clears: did you mean 'clips'?",
         ),
         ("helpers = ['clips']", "must be a table of dotted names, each with a list of events, such as"),
+        ("devices = ['cudo']", "npu, privateuseone, xla, xpu: did you mean 'cuda'?, such as"),
         ("torch-version = 2.4", "torch-version in [tool.amp-check] of {path} must be a version of torch, such as"),
         ("dtype = 'float32'", "dtype in [tool.amp-check] of {path} must be float16 or bfloat16, such as"),
         ("jobs = 0", "jobs in [tool.amp-check] of {path} must be a whole number from 1, such as 4"),

@@ -143,6 +143,7 @@ class _Mending:
             per_file_ignores=settings.per_file_ignores,
             helpers=settings.helpers,
             torch=settings.torch,
+            devices=settings.devices,
         )
         #: What was found in this file as one of many, and how often.
         self.wanted = {_identity(finding, document) for finding in findings}

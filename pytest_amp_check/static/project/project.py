@@ -57,6 +57,7 @@ class Project:
         "autocast",
         "below",
         "declared",
+        "devices",
         "entered",
         "files",
         "float16",
@@ -73,6 +74,8 @@ class Project:
         self.lightning16 = False
         #: What wrappers that cannot be read do, by their dotted names, as the configuration says.
         self.declared: Mapping[str, tuple[str, ...]] = {}
+        #: The types of devices that the project runs on, where the configuration says so.
+        self.devices: tuple[str, ...] = ()
         self._resumes = False
         self._helpers = Exports(source_files.load_or_nothing)
         #: Absolute path -> path as it is written.
