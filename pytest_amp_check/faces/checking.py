@@ -10,6 +10,8 @@ from . import text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import TextIO
+
     from ..protocol.finding import Finding
     from ..static.engine import Report, Settings
 
@@ -29,7 +31,14 @@ class Check:
         self.data: dict[str, bytes] = {}
         self.name = stdin_filename or "<stdin>"
         self.sources = text.Sources()
+        #: Sentences about what else was done, and those about what could not be.
         self.said: list[str] = []
+        self.wrong: list[str] = []
+        #: Findings that are known and not told of.
+        self.known = 0
+        #: How many findings were put right, and where what is left is shown.
+        self.fixed = 0
+        self.shown: TextIO = sys.stdout
         if self.stdin:
             from ..static import engine
 
@@ -46,6 +55,10 @@ class Check:
 
                 inspecting.show_reached(report.reached, sys.stderr)
             self.findings = self.narrowed(self.findings, first=True)
+        counts = text.count(finding.severity for finding in self.findings)
+        self.summary = text.tally(counts, self.files)
+        if self.known:
+            self.summary = f"{self.summary.removesuffix('.')} ({self.known:,} known)."
 
     def read_again(self, source: str) -> list[Finding]:
         """What standard input holds, or would hold."""
@@ -65,6 +78,7 @@ class Check:
 
     def narrowed(self, findings: list[Finding], *, first: bool = False) -> list[Finding]:
         """The findings without those that are known: of a revision, and of a baseline."""
+        self.known = 0
         if self.options.diff_base is not None and not self.stdin:
             from . import changes
 
@@ -72,7 +86,7 @@ class Check:
             # Its paths are not those of the work tree, and git is not at hand there.
             before.gitignore, before.exclude = False, ()
             try:
-                findings = changes.new_since(
+                fresh = changes.new_since(
                     self.options.diff_base,
                     self.paths,
                     findings,
@@ -81,12 +95,16 @@ class Check:
                 )
             except changes.NoRevision as error:
                 raise InputFailure(str(error)) from None
+            self.known += len(findings) - len(fresh)
+            findings = fresh
         if self.options.baseline is None:
             return findings
         from . import baseline
 
         try:
-            return self._unknown(self.options.baseline, findings, first)
+            fresh = self._unknown(self.options.baseline, findings, first)
+            self.known += len(findings) - len(fresh)
+            return fresh
         except baseline.Unusable as error:
             raise InputFailure(str(error)) from None
 
@@ -109,10 +127,6 @@ class Check:
         elif gone and first:
             text.warn(f"{count(gone, 'finding')} of {text.below(path)} are gone: --update-baseline takes them out")
         return fresh
-
-    @property
-    def counts(self) -> dict[str, int]:
-        return text.count(finding.severity for finding in self.findings)
 
     def fails(self) -> bool:
         """Whether anything was found that fails."""

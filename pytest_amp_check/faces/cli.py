@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn, TextIO
 
     from ..protocol.finding import Finding
+    from ..static.fixes.apply import Outcome
 
 CLEAN, FOUND, FAILED = 0, 1, 2
 INTERRUPTED, PIPE_CLOSED = 130, 141
@@ -54,6 +55,7 @@ def run() -> NoReturn:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
     text.outputs()
+    text.speak(colour=table.AUTO, silent=False)
     try:
         code = _run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
@@ -273,67 +275,73 @@ def _check_now(paths: list[str], options: table.Options, given: Any) -> int:
         text.warn(f"no Python file, notebook or Markdown was found in {where}")
     if options.add_ignores:
         return _add_ignores(check)
-    shown = sys.stdout
-    summary = text.tally(check.counts, check.files)
-    mending = options.fix or options.fix_only
-    wrong: list[str] = []
-    fixed = 0
-    if mending or options.diff:
+    if options.diff:
         from . import fixing
 
-        allowed = table.fixable(options)
-        fixing_these = [finding for finding in check.findings if finding.code in allowed]
-        outcomes = fixing.mend(fixing_these, check.data, check.settings, check.tree, unsafe=options.unsafe_fixes)
-        if options.diff:
-            fixing.show_difference(outcomes, check.findings)
-            return FOUND if outcomes and not options.exit_zero else CLEAN
-        before = len(check.findings)
-        if check.stdin:
-            # The source is what is asked for; what is left to say goes where it is in nobody's way.
-            shown = sys.stderr
-            sys.stdout.buffer.write(outcomes[0].document.data() if outcomes else check.data[check.name])
-            if outcomes:
-                check.findings = check.read_again(outcomes[0].document.text)
-                check.data = {check.name: outcomes[0].document.data()}
-        elif outcomes:
-            wrong, check.findings = fixing.make(outcomes, check.findings, check.tree, check.look_again)
-        fixed = before - len(check.findings)
-        if fixed > 0:
-            left = len(check.findings)
-            summary = f"{summary.removesuffix('.')} ({fixed:,} fixed, {left:,} remaining)."
-        if options.fix_only:
-            check.findings = []
-    return _tell(check, shown, summary, wrong, fixed=fixed)
+        outcomes = _outcomes(check)
+        fixing.show_difference(outcomes, check.findings)
+        return FOUND if outcomes and not options.exit_zero else CLEAN
+    if options.fix or options.fix_only:
+        _mend(check)
+    return _tell(check)
 
 
-def _tell(check: Check, shown: TextIO, summary: str, wrong: list[str], *, fixed: int) -> int:
+def _outcomes(check: Check) -> list[Outcome]:
+    """What becomes of the files that hold something to be fixed, nothing written yet."""
+    from . import fixing
+
+    allowed = table.fixable(check.options)
+    wanted = [finding for finding in check.findings if finding.code in allowed]
+    return fixing.mend(wanted, check.data, check.settings, check.tree, unsafe=check.options.unsafe_fixes)
+
+
+def _mend(check: Check) -> None:
+    """Make the fixes."""
+    from . import fixing
+
+    outcomes = _outcomes(check)
+    before = len(check.findings)
+    if check.stdin:
+        # The source is what is asked for; what is left to say goes where it is in nobody's way.
+        check.shown = sys.stderr
+        sys.stdout.buffer.write(outcomes[0].document.data() if outcomes else check.data[check.name])
+        if outcomes:
+            check.findings = check.read_again(outcomes[0].document.text)
+            check.data = {check.name: outcomes[0].document.data()}
+    elif outcomes:
+        check.wrong, check.findings = fixing.make(outcomes, check.findings, check.tree, check.look_again)
+    check.fixed = before - len(check.findings)
+    if check.fixed > 0:
+        left = len(check.findings)
+        check.summary = f"{check.summary.removesuffix('.')} ({check.fixed:,} fixed, {left:,} remaining)."
+    if check.options.fix_only:
+        check.findings = []
+
+
+def _tell(check: Check) -> int:
     """Show what is left to show, and say how that ends."""
     options = check.options
+    shown = Shown(check.findings, check.summary, check.sources, unsafe=options.unsafe_fixes)
     form = FORMATS[options.output_format]
-    fixable = ""
     if check.findings and not options.statistics and form.fixes:
         from . import fixing
 
         allowed = table.fixable(options)
         offered = [finding for finding in check.findings if finding.code in allowed]
         fixing.offer(offered, check.data, check.tree, check.settings.torch, edits=form.edits)
-        fixable = fixing.summary(check.findings, unsafe=options.unsafe_fixes)
-    rules = _counted(check.findings) if options.statistics else None
-    for sentence in check.said:
-        if not (options.quiet or options.silent):
-            sys.stderr.write(f"{sentence}\n")
+        shown.fixable = fixing.summary(check.findings, unsafe=options.unsafe_fixes)
+    if options.statistics:
+        shown.counts = _counted(check.findings)
     if options.quiet:
-        summary = fixable = ""
-    _write(
-        Shown(check.findings, summary, check.sources, counts=rules, fixable=fixable, unsafe=options.unsafe_fixes),
-        options,
-        shown,
-    )
-    for sentence in wrong:
+        shown.summary = shown.fixable = ""
+    elif not options.silent:
+        sys.stderr.writelines(f"{sentence}\n" for sentence in check.said)
+    _write(shown, options, check.shown)
+    for sentence in check.wrong:
         _fail(sentence)
-    if wrong:
+    if check.wrong:
         return FAILED
-    failed = check.fails() or (fixed > 0 and options.exit_non_zero_on_fix)
+    failed = check.fails() or (check.fixed > 0 and options.exit_non_zero_on_fix)
     return FOUND if failed and not options.exit_zero else CLEAN
 
 

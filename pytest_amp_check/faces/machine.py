@@ -48,7 +48,7 @@ def github(findings: Iterable[Finding], summary: str, sources: Sources) -> str:
         }
         place = ",".join(f"{key}={_property(str(value))}" for key, value in properties.items())
         lines.append(f"::{_COMMANDS[finding.severity]} {place}::{_data(_in_cell(site) + finding.message)}\n")
-    if lines:
+    if lines and summary:
         lines.append(f"::notice title=amp-check::{_data(summary)}\n")
     return "".join(lines)
 

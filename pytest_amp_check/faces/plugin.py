@@ -62,6 +62,17 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     options = fixtures.options(config)
     settings = fixtures.settings(config)
+    _refuse_missing(options)
+    if options.only != table.RUNTIME:
+        config.pluginmanager.register(_Check(config, options, settings), CHECK)
+    if options.only != table.STATIC:
+        _record(config, options, settings)
+    elif options.report is not None:
+        raise fixtures.wrong(f"{options.origin['report']} needs recorded tests: leave {options.origin['only']} out")
+
+
+def _refuse_missing(options: table.Options) -> None:
+    """Refuses paths that are not there, before anything is collected."""
     for path in options.paths:
         if not os.path.lexists(path):
             raise fixtures.wrong(f"{options.origin['paths']}: {path} does not exist")
@@ -72,12 +83,6 @@ def pytest_configure(config: pytest.Config) -> None:
             Baseline(options.baseline)
         except Unusable as error:
             raise fixtures.wrong(f"{options.origin['baseline']}: {error}") from None
-    if options.only != table.RUNTIME:
-        config.pluginmanager.register(_Check(config, options, settings), CHECK)
-    if options.only != table.STATIC:
-        _record(config, options, settings)
-    elif options.report is not None:
-        raise fixtures.wrong(f"{options.origin['report']} needs recorded tests: leave {options.origin['only']} out")
 
 
 def _record(config: pytest.Config, options: table.Options, settings: Settings) -> None:

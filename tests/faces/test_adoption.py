@@ -55,6 +55,7 @@ def test_a_baseline_is_written_once_and_holds_what_is_known() -> None:
     done = amp_check(".", "--baseline", "known.json", "--update-baseline")
     assert (done.returncode, done.stderr) == (0, "known.json holds 1 finding now.\n")
     assert found(amp_check(".", "--baseline", "known.json", *LINES)) == []
+    assert amp_check(".", "--baseline", "known.json").stdout == "No AMP mistakes found in 1 file (1 known).\n"
     Path("new.py").write_text(BAD)
     done = amp_check(".", "--baseline", "known.json", *LINES)
     assert (done.returncode, found(done)) == (1, [("new.py", "AMP201")])
