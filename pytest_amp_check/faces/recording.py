@@ -143,6 +143,7 @@ class Recording:
     def _carried(self, run: Run, report: pytest.TestReport, item: pytest.Item) -> dict[str, Any] | None:
         from .judged import settle
 
+        run.suppress = self.settings.suppress
         # Rules may be chosen that are off by default.
         findings = settle(
             run.select(*self.settings.select).findings, self.settings, fixtures.allowed(item), self.folder

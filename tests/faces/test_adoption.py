@@ -135,6 +135,23 @@ def test_pytest_knows_the_same_findings(pytester: pytest.Pytester, monkeypatch: 
     result.stderr.fnmatch_lines(["*known.json cannot be read: no such file or directory*"])
 
 
+def test_pytest_fails_for_what_check_fails_for(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", "pytest_amp_check.faces.plugin")
+    Path("train.py").write_text(BAD)
+    arguments = ("--amp-check", "--amp-only=static", "-p", "no:cacheprovider", "train.py")
+    for severity, level, fails in (
+        ("info", "info", True),
+        ("info", "warning", False),
+        ("warning", "error", False),
+        ("error", "error", True),
+    ):
+        Path("amp-check.toml").write_text(f'severity = {{ AMP201 = "{severity}" }}\n')
+        result = pytester.runpytest_subprocess(*arguments, f"--amp-fail-level={level}")
+        result.assert_outcomes(passed=not fails, failed=fails)
+        assert amp_check("train.py", "--fail-level", level).returncode == fails
+
+
 # What is new since a revision.
 
 
