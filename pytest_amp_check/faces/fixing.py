@@ -16,15 +16,22 @@ if TYPE_CHECKING:
     from ..static.project.project import Project
 
 
-def offer(findings: Sequence[Finding], data: Mapping[str, bytes], tree: Project, *, edits: bool) -> None:
+def offer(
+    findings: Sequence[Finding],
+    data: Mapping[str, bytes],
+    tree: Project,
+    torch: tuple[int, int] | None = None,
+    *,
+    edits: bool,
+) -> None:
     """Say of each finding how it can be put right, where a rule has a fix; with ``edits``, in edits, too."""
     if any(_applicability(finding) for finding in findings):
         from ..static.fixes import apply
 
-        apply.offer(findings, data, tree.files)
+        apply.offer(findings, data, tree.files, torch)
         if edits:
             for sentence in apply.write(findings):
-                warn(sentence)
+                text.warn(sentence)
 
 
 def mend(
@@ -44,7 +51,7 @@ def mend(
     outcomes: list[Outcome] = []
     wanted = APPLICABILITIES if unsafe else (SAFE,)
     todo = {path: found for path, found in by_path.items() if any(_applicability(f) in wanted for f in found)}
-    around = Surroundings([path for path in todo if path not in data], tree.files)
+    around = Surroundings([path for path in todo if path not in data], tree.files, settings.torch)
     for path, found in todo.items():
         try:
             source = data[path] if path in data else source_files.load(path)
@@ -54,7 +61,7 @@ def mend(
             continue
         outcome = apply.mend(document, found, settings, tree, unsafe=unsafe)
         for sentence in outcome.refused:
-            warn(sentence)
+            text.warn(sentence)
         if outcome.changed:
             outcomes.append(outcome)
     return outcomes
@@ -74,7 +81,7 @@ def make(
     harmful = apply.harmful(before, after, outcomes, tree)
     if harmful:
         for outcome in harmful:
-            warn(f"{outcome.path}: its fixes were taken back: they would lead to findings in what goes with it")
+            text.warn(f"{outcome.path}: its fixes were taken back: they would lead to findings in what goes with it")
         wrong += _write(outcome.undone() for outcome in harmful)
         after = check()
     return wrong, after
@@ -103,7 +110,7 @@ def show_difference(outcomes: Sequence[Outcome], findings: Sequence[Finding]) ->
         )
     for finding in findings:
         if finding.code == "AMP903":
-            warn(f"{finding.filename}:{finding.line}: {finding.message}")
+            text.warn(f"{finding.filename}:{finding.line}: {finding.message}")
     number = sum(sum(outcome.fixed.values()) for outcome in outcomes)
     if outcomes:
         sys.stderr.write(f"Would fix {number} finding{'' if number == 1 else 's'} in {_files(len(outcomes))}.\n")
@@ -122,10 +129,6 @@ def summary(findings: Iterable[Finding], *, unsafe: bool) -> str:
     if fixable:
         return f"[*] {fixable} fixable with --fix{more}."
     return f"No fixes available{more}." if hidden else ""
-
-
-def warn(sentence: str) -> None:
-    sys.stderr.write(f"amp-check: warning: {sentence}\n")
 
 
 def _applicability(finding: Finding) -> str:

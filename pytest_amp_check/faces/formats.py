@@ -71,13 +71,20 @@ def _concise(shown: Shown, stream: TextIO) -> None:
     _lines(shown, lambda: text.concise(shown.findings, unsafe=shown.unsafe), stream)
 
 
+def _grouped(shown: Shown, stream: TextIO) -> None:
+    from . import text
+
+    _lines(shown, lambda: text.grouped(shown.findings, unsafe=shown.unsafe), stream)
+
+
 def _lines(shown: Shown, findings: Callable[[], list[Line]], stream: TextIO) -> None:
     from . import text
 
     lines = findings() if shown.counts is None else text.statistics_table(shown.counts)
     if shown.counts is not None:
         lines += text.passed_over(shown.passed_over)
-    lines.append([(shown.summary, "" if shown.findings else "good")])
+    if shown.summary:
+        lines.append([(shown.summary, "" if shown.findings else "good")])
     if shown.fixable:
         lines.append([(shown.fixable, "")])
     text.write(lines, stream, text.colour_wanted(stream))
@@ -97,6 +104,49 @@ def _github(shown: Shown, stream: TextIO) -> None:
 
     stream.write(machine.github(shown.findings, shown.summary, shown.sources))
 
+    from .hosts import write_step_summary
+    from .text import warn
+
+    wrong = write_step_summary(shown.findings, shown.summary, shown.sources)
+    if wrong:
+        warn(wrong)
+
+
+def _json_lines(shown: Shown, stream: TextIO) -> None:
+    from . import hosts
+
+    stream.write(hosts.json_lines(shown.findings))
+
+
+def _junit(shown: Shown, stream: TextIO) -> None:
+    from . import hosts
+
+    stream.write(hosts.junit(shown.findings, shown.sources))
+
+
+def _gitlab(shown: Shown, stream: TextIO) -> None:
+    from . import hosts
+
+    stream.write(hosts.gitlab(shown.findings, shown.sources))
+
+
+def _rdjson(shown: Shown, stream: TextIO) -> None:
+    from . import hosts
+
+    stream.write(hosts.rdjson(shown.findings, shown.sources))
+
+
+def _azure(shown: Shown, stream: TextIO) -> None:
+    from . import hosts
+
+    stream.write(hosts.azure(shown.findings, shown.sources))
+
+
+def _pylint(shown: Shown, stream: TextIO) -> None:
+    from . import hosts
+
+    stream.write(hosts.pylint(shown.findings, shown.sources))
+
 
 def _sarif(shown: Shown, stream: TextIO) -> None:
     from . import machine
@@ -108,9 +158,16 @@ def _sarif(shown: Shown, stream: TextIO) -> None:
 FORMATS = {
     "full": Format(_full, counts=True, whole=True),
     "concise": Format(_concise, counts=True),
+    "grouped": Format(_grouped),
     "json": Format(_json, counts=True, edits=True),
+    "json-lines": Format(_json_lines, edits=True),
+    "junit": Format(_junit, fixes=False),
     # GitHub shows no fixes.
     "github": Format(_github, fixes=False),
+    "gitlab": Format(_gitlab, fixes=False),
+    "azure": Format(_azure, fixes=False),
+    "pylint": Format(_pylint, fixes=False),
+    "rdjson": Format(_rdjson, edits=True),
     "sarif": Format(_sarif, edits=True),
 }
 

@@ -86,15 +86,27 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     options = fixtures.options(config)
     settings = fixtures.settings(config)
-    for path in options.paths:
-        if not os.path.lexists(path):
-            raise fixtures.wrong(f"{options.origin['paths']}: {path} does not exist")
+    _refuse_missing(options)
     if options.only != table.RUNTIME:
         config.pluginmanager.register(_Check(config, options, settings), CHECK)
     if options.only != table.STATIC:
         _record(config, options, settings)
     elif options.report is not None:
         raise fixtures.wrong(f"{options.origin['report']} needs recorded tests: leave {options.origin['only']} out")
+
+
+def _refuse_missing(options: table.Options) -> None:
+    """Refuses paths that are not there, before anything is collected."""
+    for path in options.paths:
+        if not os.path.lexists(path):
+            raise fixtures.wrong(f"{options.origin['paths']}: {path} does not exist")
+    if options.baseline is not None:
+        from .baseline import Baseline, Unusable
+
+        try:
+            Baseline(options.baseline)
+        except Unusable as error:
+            raise fixtures.wrong(f"{options.origin['baseline']}: {error}") from None
 
 
 def _record(config: pytest.Config, options: table.Options, settings: Settings) -> None:
@@ -138,7 +150,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     lines = text.plain(
         text.statistics_table(text.statistics((r["code"], r["name"], r["severity"]) for r in everything))
     )
-    lines += [record["headline"] for record in records if record["severity"] == "info"]
+    options = fixtures.options(config)
+    lines += [record["headline"] for record in records if not table.fails(options, record["severity"])]
     sentences: list[str] = []
     if recording is not None:
         lines += [*recording.told(), *(recording.charts() if verbosity > 0 else ())]
@@ -177,7 +190,7 @@ class CheckItem(pytest.Item):
         check = self.config.pluginmanager.get_plugin(CHECK)
         assert isinstance(check, _Check)
         self.records = check.records(self)
-        if any(record["severity"] != "info" for record in self.records):
+        if any(table.fails(check.options, record["severity"]) for record in self.records):
             raise MistakesFound
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
@@ -353,7 +366,12 @@ class _Check:
         report = engine.check_paths(named, self.settings, cache=cache, nearer=self.nearer)
         sources = text.Sources()
         results: dict[str, list[Record]] = {real: [] for real in paths}
-        for finding in report.findings:
+        findings = report.findings
+        if self.options.baseline is not None:
+            from .baseline import Baseline
+
+            findings = Baseline(self.options.baseline).apply(findings, sources, paths)
+        for finding in findings:
             results[os.path.realpath(finding.filename)].append(_recorded(finding, sources))
         return results
 

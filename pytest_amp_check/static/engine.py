@@ -57,9 +57,25 @@ class Settings:
 
     ``force_exclude`` says that ``exclude`` holds for files that are named, too. ``nearer`` are the settings that hold
     from a folder on, by its real path: :func:`check_paths` puts those there that it finds.
+    ``gitignore`` says whether what git ignores is left out of a folder, ``suppress`` whether comments silence findings,
+    ``helpers`` what wrappers that cannot be read do (:mod:`~..protocol.wrappers`), by their dotted names, ``torch``
+    which version is the oldest in use, where the project's own files are not to be asked, and ``devices`` the types of
+    devices that code is run on, where that is known.
     """
 
-    __slots__ = ("exclude", "force_exclude", "nearer", "per_file_ignores", "select", "severity")
+    __slots__ = (
+        "devices",
+        "exclude",
+        "force_exclude",
+        "gitignore",
+        "helpers",
+        "nearer",
+        "per_file_ignores",
+        "select",
+        "severity",
+        "suppress",
+        "torch",
+    )
 
     def __init__(
         self,
@@ -69,6 +85,11 @@ class Settings:
         exclude: tuple[str, ...] = (),
         *,
         force_exclude: bool = False,
+        gitignore: bool = True,
+        suppress: bool = True,
+        helpers: Mapping[str, tuple[str, ...]] | None = None,
+        torch: tuple[int, int] | None = None,
+        devices: tuple[str, ...] = (),
     ) -> None:
         self.select = frozenset(code for code, rule in RULES.items() if rule.default) if select is None else select
         self.per_file_ignores = per_file_ignores
@@ -76,6 +97,11 @@ class Settings:
         self.exclude = exclude
         self.force_exclude = force_exclude
         self.nearer: dict[str, Settings] = {}
+        self.gitignore = gitignore
+        self.suppress = suppress
+        self.helpers = dict(helpers or {})
+        self.torch = torch
+        self.devices = devices
 
     def of(self, path: str) -> Settings:
         """What holds for a file: the settings of the nearest folder that has some."""
@@ -91,7 +117,12 @@ class Settings:
 
     def said(self) -> tuple[object, ...]:
         ignores = [(pattern, sorted(codes)) for pattern, codes in self.per_file_ignores]
-        return sorted(self.select), ignores, sorted(self.severity.items())
+        more = (self.suppress, self.torch, self.reading())
+        return sorted(self.select), ignores, sorted(self.severity.items()), more
+
+    def reading(self) -> tuple[object, ...]:
+        """What of this decides how files are read, and not only what is told of them."""
+        return sorted(self.helpers.items()), self.devices
 
 
 #: From the real path of a folder to the settings that hold from there on, where it has any of its own.
@@ -101,16 +132,25 @@ Nearer = Callable[[str], Settings | None]
 class Report:
     """Findings in order of file and line, the number of files that were looked at, and what is known of them.
 
-    ``passed_over`` holds paths by why nothing was read in them: in words, the paths as they are written.
+    ``passed_over`` holds paths by why nothing was read in them: in words, the paths as they are written. ``reached`` is
+    what was read on its own, with the functions that this has led to.
     """
 
-    __slots__ = ("files", "findings", "passed_over", "tree")
+    __slots__ = ("files", "findings", "passed_over", "reached", "tree")
 
-    def __init__(self, findings: list[Finding], files: int, tree: Project, passed_over: dict[str, list[str]]) -> None:
+    def __init__(
+        self,
+        findings: list[Finding],
+        files: int,
+        tree: Project,
+        passed_over: dict[str, list[str]],
+        reached: Reached | None = None,
+    ) -> None:
         self.findings = findings
         self.files = files
         self.tree = tree
         self.passed_over = passed_over
+        self.reached = reached or {}
 
 
 def check_source(text: str, filename: str = "<string>", settings: Settings | None = None) -> list[Finding]:
@@ -127,6 +167,7 @@ def alone(text: str, filename: str) -> Project:
 
 def check_again(text: str, filename: str, settings: Settings, tree: Project) -> list[Finding]:
     """Findings in what a file holds, or would hold, among files of which the tree is known."""
+    tree.declared, tree.devices = settings.helpers, settings.devices
     readings = uncollected(lambda: _read(text, filename, settings, tree).readings)
     return _settled(readings, [filename], settings, {filename: text})
 
@@ -177,8 +218,9 @@ def _report(
     if cache is not None and all(SPOTS not in each.select for each in (settings, *settings.nearer.values())):
         from .cache import Cache
 
-        store = Cache(cache, paths, repr(settings))
+        store = Cache(cache, paths, repr(settings), repr(settings.reading()))
     tree = Project()
+    tree.declared, tree.devices = settings.helpers, settings.devices
     looked = _look_at_all(files, named, jobs, store)
     for look in looked.seen:
         tree.know(look.path, look)
@@ -206,7 +248,9 @@ def _report(
     read = {look.path for look in todo}
     quiet = [look.path for look in looked.seen if look.path not in read]
     passed = {QUIET: sorted(quiet), EXCLUDED: left.excluded, IGNORED: left.ignored, LINKS: left.links}
-    return Report(findings, len(files), tree, {reason: these for reason, these in passed.items() if these})
+    return Report(
+        findings, len(files), tree, {reason: these for reason, these in passed.items() if these}, _reached(readings)
+    )
 
 
 def found(
@@ -221,7 +265,9 @@ def found(
     def forced(path: str) -> bool:
         return is_excluded(path, settings, nearer, named=True)
 
-    return source_files.find(paths, settings.exclude, left, excluded if nearer is not None else None, forced)
+    return source_files.find(
+        paths, settings.exclude, left, excluded if nearer is not None else None, forced, gitignore=settings.gitignore
+    )
 
 
 def is_excluded(path: str, settings: Settings, nearer: Nearer | None, *, named: bool, base: str = os.curdir) -> bool:
@@ -367,6 +413,7 @@ def _read(text: str, path: str, settings: Settings, tree: Project) -> Answer:
     if programs.is_markdown(path):
         # What is shown is a part of something, and no part of this project's programs.
         within, around = Project(), True
+        within.declared, within.devices = tree.declared, tree.devices
         within.know(path, Code(text.encode("utf-8", "replace")))
     elif len(blocks) > 1:
         # One may be entered by another.
@@ -407,15 +454,21 @@ def _settled_block(reading: Reading, block: Block, name: str, settings: Settings
     return made
 
 
+def _reached(readings: Sequence[Reading]) -> Reached:
+    """What all readings together have read on its own, with the functions that this has led to."""
+    reached: Reached = {}
+    for reading in readings:
+        for entry, functions in reading.reached.items():
+            reached.setdefault(entry, set()).update(functions)
+    return reached
+
+
 def _kept(readings: Sequence[Reading]) -> list[Finding]:
     """The findings of readings: of a function that another one calls, those that were made where it is called.
 
     Which of two that call each other is read for both, the order of paths and lines says.
     """
-    reached: Reached = {}
-    for reading in readings:
-        for entry, functions in reading.reached.items():
-            reached.setdefault(entry, set()).update(functions)
+    reached = _reached(readings)
     called = {function for entry, functions in reached.items() for function in functions if function != entry}
     covered: set[tuple[str, int]] = set()
     kept: set[tuple[str, int]] = set()
@@ -469,7 +522,7 @@ def _settled(
     for path, findings in by_path.items():
         text = texts[path] if texts and path in texts else _text(path)
         settled += _suppressed(findings, text, path, settings)
-    return sorted(_replaceable(settled), key=Finding.order)
+    return sorted(_replaceable(settled, settings), key=Finding.order)
 
 
 def _taking_part(away: dict[str, list[Finding]], asked: frozenset[str], settings: Settings) -> Iterator[Finding]:
@@ -482,7 +535,7 @@ def _taking_part(away: dict[str, list[Finding]], asked: frozenset[str], settings
     for path, findings in away.items():
         shown = [(finding, there) for finding in findings if (there := shown_at(finding, asked)) is not None]
         if shown and not is_excluded(path, settings, None, named=False):
-            suppressions = Suppressions.of(_text(path))
+            suppressions = Suppressions.of(_text(path)) if settings.of(path).suppress else Suppressions()
             kept = {id(f) for f in _settle([f for f, _ in shown if not suppressions.silences(f)], path, settings)}
             for finding, there in shown:
                 if id(finding) in kept:
@@ -497,13 +550,13 @@ def _text(path: str) -> str:
         return ""
 
 
-def _replaceable(findings: list[Finding]) -> list[Finding]:
+def _replaceable(findings: list[Finding], settings: Settings) -> list[Finding]:
     """Findings without those of deprecated names that the oldest torch a project asks for has nothing instead of."""
     if all(finding.code != "AMP901" for finding in findings):
         return findings
     from .project.surroundings import Surroundings
 
-    around = Surroundings()
+    around = Surroundings(torch=settings.torch)
 
     def replaceable(finding: Finding) -> bool:
         path = finding.filename
@@ -538,8 +591,9 @@ def _unreadable(path: str, line: int, reason: str) -> Finding:
 def _suppressed(findings: list[Finding], text: str, path: str, settings: Settings) -> list[Finding]:
     """Findings in one text, suppressed ones removed and unused suppressions added."""
     # Without a finding to silence, only a comment of our own can be of no use.
-    suppressions = Suppressions.of(text) if findings or Suppressions.ours_in(text) else Suppressions()
     settings = settings.of(path)
+    wanted = settings.suppress and (findings or Suppressions.ours_in(text))
+    suppressions = Suppressions.of(text) if wanted else Suppressions()
     active = settings.select - _ignored(path, settings)
     kept = [f for f in findings if f.code in active and not suppressions.silences(f)]
     rule, fault = LABELS["suppression:unused"]

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import MISTAKES
 
-from pytest_amp_check.faces import cli, text
+from pytest_amp_check.faces import checking, cli, text
 from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.fix import Edit
@@ -1415,7 +1415,7 @@ def test_what_does_harm_elsewhere_is_taken_back(
     def harm(layout: Layout, finding: Finding) -> tuple[str, list[Edit]]:
         return "Do harm", [Edit(3, 0, 4, 0, 'scaler = torch.amp.GradScaler("cuda")\n')]
 
-    checked = cli._checked
+    checked = checking._checked
 
     def worse(*given: Any) -> engine.Report:
         report = checked(*given)
@@ -1424,7 +1424,7 @@ def test_what_does_harm_elsewhere_is_taken_back(
         return report
 
     replace_fixer(monkeypatch, "AMP901", harm)
-    monkeypatch.setattr(cli, "_checked", worse)
+    monkeypatch.setattr(checking, "_checked", worse)
     assert cli.main(["check", ".", "--fix", "--no-cache"]) == 0
     assert Path("shared.py").read_text() == shared
     assert capsys.readouterr().err == (

@@ -62,17 +62,22 @@ class Outcome:
 # What is offered.
 
 
-def offer(findings: Iterable[Finding], data: Mapping[str, bytes] | None = None, others: Iterable[str] = ()) -> None:
+def offer(
+    findings: Iterable[Finding],
+    data: Mapping[str, bytes] | None = None,
+    others: Iterable[str] = (),
+    torch: tuple[int, int] | None = None,
+) -> None:
     """Say of each finding how its source can be put right, where that is certain.
 
     ``data`` holds what does not stand in a file, by the name that it goes by in findings. ``others`` are files that may
-    import one of these.
+    import one of these, ``torch`` the oldest version in use, where that was said.
     """
     by_path: dict[str, list[Finding]] = {}
     for finding in findings:
         if finding.code in FIXERS and finding.elsewhere is None:
             by_path.setdefault(finding.filename, []).append(finding)
-    around = Surroundings([path for path in by_path if path not in (data or ())], others)
+    around = Surroundings([path for path in by_path if path not in (data or ())], others, torch)
     uncollected(lambda: _offer(by_path, data, around))
 
 
@@ -137,6 +142,9 @@ class _Mending:
         self.settings = Settings(
             select=settings.select | frozenset(code for code, rule in RULES.items() if rule.default),
             per_file_ignores=settings.per_file_ignores,
+            helpers=settings.helpers,
+            torch=settings.torch,
+            devices=settings.devices,
         )
         #: What was found in this file as one of many, and how often.
         self.wanted = {_identity(finding, document) for finding in findings}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ...protocol import frameworks, surface
 from ..sources import patterns, programs, source_files
@@ -56,6 +56,8 @@ class Project:
         "asked",
         "autocast",
         "below",
+        "declared",
+        "devices",
         "entered",
         "files",
         "float16",
@@ -70,6 +72,10 @@ class Project:
         self.autocast: set[str] = set()
         self.float16: set[str] = set()
         self.lightning16 = False
+        #: What wrappers that cannot be read do, by their dotted names, as the configuration says.
+        self.declared: Mapping[str, tuple[str, ...]] = {}
+        #: The types of devices that the project runs on, where the configuration says so.
+        self.devices: tuple[str, ...] = ()
         self._resumes = False
         self._helpers = Exports(source_files.load_or_nothing)
         #: Absolute path -> path as it is written.

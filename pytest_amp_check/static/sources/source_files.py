@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
-#: What the files are called that may hold Python: source, notebooks, documentation.
-SUFFIXES = (".py", ".ipynb", ".md")
+#: What the files are called that may hold Python: source, stubs, notebooks, documentation.
+SUFFIXES = (".py", ".pyi", ".ipynb", ".md")
 #: Directories that hold no source of the project, whatever they contain.
 SKIPPED = frozenset(
     ".amp_check_cache .eggs .git .hg .ipynb_checkpoints .jj .mypy_cache .nox .pytest_cache .pytype .ruff_cache .svn "
@@ -71,6 +71,8 @@ def find(
     left: Left | None = None,
     nearer: Nearer | None = None,
     forced: Callable[[str], bool] | None = None,
+    *,
+    gitignore: bool = True,
 ) -> list[str]:
     """The files to check, each once, in the user's own spelling; those of a directory are sorted.
 
@@ -82,7 +84,8 @@ def find(
     is a link that leads in a circle.
 
     ``left`` is told what was left out. ``nearer`` says what a folder excludes instead of ``exclude``, from itself on,
-    ``forced`` which of the files that are named are left out all the same.
+    ``forced`` which of the files that are named are left out all the same. Without ``gitignore`` git is not
+    asked.
     """
     everywhere = excluder(exclude)
     left = left or Left()
@@ -91,7 +94,7 @@ def find(
     for path in paths:
         if os.path.isdir(path):
             excluded = next(filter(None, map(nearer, upward(os.path.realpath(path)))), None) if nearer else None
-            pairs = _Walk(path, excluded or everywhere, left, nearer).files()
+            pairs = _Walk(path, excluded or everywhere, left, nearer, gitignore=gitignore).files()
         elif os.path.exists(path) or circular(path):
             if forced is not None and forced(path):
                 left.excluded.append(path)
@@ -120,8 +123,9 @@ def circular(path: str) -> bool:
 class _Walk:
     """The way through a directory that the user named."""
 
-    def __init__(self, root: str, excluded: Excluded, left: Left, nearer: Nearer | None) -> None:
+    def __init__(self, root: str, excluded: Excluded, left: Left, nearer: Nearer | None, *, gitignore: bool) -> None:
         self._root = root
+        self._gitignore = gitignore
         self._excluded = excluded
         self._left = left
         self._nearer = nearer
@@ -135,7 +139,7 @@ class _Walk:
 
     def files(self) -> list[tuple[str, str]]:
         """The files below the directory: (path as written, real path), sorted."""
-        tree = work_tree(self._top)
+        tree = work_tree(self._top) if self._gitignore else None
         ignored = git_ignored(tree, self._top) if tree is not None else frozenset()
         written = "" if os.path.normpath(self._root) == os.curdir else self._root
         self._waiting.append((written, self._top, ignored, self._excluded))
@@ -169,7 +173,7 @@ class _Walk:
         if real != self._top:
             if not ENVIRONMENT_MARKS.isdisjoint(names):
                 return
-            if ".git" in names:
+            if ".git" in names and self._gitignore:
                 ignored |= git_ignored(real, real)
             if self._nearer is not None:
                 excluded = self._nearer(real) or excluded
