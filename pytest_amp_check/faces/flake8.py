@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 
-from .. import __version__
 from . import options as table
 
 TYPE_CHECKING = False
@@ -26,8 +25,6 @@ STANDARD_INPUT = ("stdin", "-")
 class Plugin:
     """What flake8 makes for each file."""
 
-    name = "pytest-amp-check"
-    version = __version__
     off_by_default = True
     #: By the folder of a file: what the configuration around it says.
     _settings: dict[str, Settings] = {}  # noqa: RUF012
