@@ -262,9 +262,11 @@ def _check(given: Any) -> int:
                 findings = engine.check_again(source, name, settings, tree)
                 sources, data = text.Sources({name: source}), {name: outcomes[0].document.data()}
         elif outcomes:
-            wrong, findings = fixing.make(
+            wrong, findings, outcomes = fixing.make(
                 outcomes, findings, tree, lambda: _checked(paths, settings, options, nearer).findings
             )
+        if options.show_fixes:
+            fixing.show_made(outcomes)
         counts = text.count(finding.severity for finding in findings)
         if found > len(findings):
             summary = f"{summary.removesuffix('.')} ({found - len(findings):,} fixed, {len(findings):,} remaining)."

@@ -305,6 +305,14 @@ OPTIONS = (
         run_flag="",
     ),
     Option(
+        "show-fixes",
+        FLAG,
+        False,
+        "list the fixes that were made, by file and rule, on standard error",
+        flag="--show-fixes",
+        run_flag="",
+    ),
+    Option(
         "diff",
         FLAG,
         False,
@@ -412,6 +420,7 @@ class Options:
     allow_no_steps: bool
     fix: bool
     unsafe_fixes: bool
+    show_fixes: bool
     diff: bool
     cache: bool
     cache_dir: str | None

@@ -62,6 +62,7 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
     "allow-no-steps": ([], [], "true", lambda base: True),
     "fix": ([], [], "true", lambda base: True),
     "unsafe-fixes": ([], [], "true", lambda base: True),
+    "show-fixes": ([], [], "true", lambda base: True),
     "diff": ([], [], "true", lambda base: True),
     "cache": ([], [], "true", lambda base: True),
     "cache-dir": ([".known"], [], '".known"', lambda base: f"{base}/.known"),
