@@ -23,7 +23,6 @@ OTHERWISE = {
     "`--stdin-filename`.",
     "--add-noqa": "`--add-ignores` writes `# amp: ignore[CODE]`, which no other linter takes for its own.",
     "--add-ignore": "`--add-ignores`, without a reason: one that is written for all findings at once is none.",
-    "--show-fixes": "Not there yet.",
 }
 
 

@@ -345,7 +345,10 @@ def _mend(check: Check) -> None:
             check.findings = check.read_again(outcomes[0].document.text)
             check.data = {check.name: outcomes[0].document.data()}
     elif outcomes:
-        check.wrong, check.findings = fixing.make(outcomes, check.findings, check.tree, check.look_again)
+        made = fixing.make(outcomes, check.findings, check.tree, check.look_again)
+        check.wrong, check.findings, outcomes = made
+    if check.options.show_fixes:
+        fixing.show_made(outcomes)
     check.fixed = before - len(check.findings)
     if check.fixed > 0:
         left = len(check.findings)

@@ -69,35 +69,49 @@ def mend(
 
 def make(
     outcomes: Sequence[Outcome], before: Sequence[Finding], tree: Project, check: Callable[[], list[Finding]]
-) -> tuple[list[str], list[Finding]]:
+) -> tuple[list[str], list[Finding], list[Outcome]]:
     """Write the files, check everything again, and take back what has done harm elsewhere.
 
-    Why what could not be written could not, and what is found now.
+    Why what could not be written could not, what is found now, and what was made.
     """
     from ..static.fixes import apply
 
-    wrong = _write(outcomes)
+    wrong, made = _write(outcomes)
     after = check()
     harmful = apply.harmful(before, after, outcomes, tree)
     if harmful:
         for outcome in harmful:
             text.warn(f"{outcome.path}: its fixes were taken back: they would lead to findings in what goes with it")
-        wrong += _write(outcome.undone() for outcome in harmful)
+        wrong += _write([outcome.undone() for outcome in harmful])[0]
         after = check()
-    return wrong, after
+    return wrong, after, [outcome for outcome in made if outcome not in harmful]
 
 
-def _write(outcomes: Iterable[Outcome]) -> list[str]:
-    """Write every file that can be written; why, for those that cannot."""
+def _write(outcomes: Iterable[Outcome]) -> tuple[list[str], list[Outcome]]:
+    """Write every file that can be written: why, for those that cannot, and those that were."""
     from ..static.fixes import apply
 
     wrong: list[str] = []
+    made: list[Outcome] = []
     for outcome in outcomes:
         try:
             apply.save(outcome)
+            made.append(outcome)
         except apply.Refused as error:
             wrong.append(str(error))
-    return wrong
+    return wrong, made
+
+
+def show_made(outcomes: Sequence[Outcome]) -> None:
+    """What was put right, by file and rule, where it is in the way of no format."""
+    from ..protocol.rules import RULES
+
+    number = sum(sum(outcome.fixed.values()) for outcome in outcomes)
+    lines = [f"Fixed {number:,} finding{'' if number == 1 else 's'}{':' if number else '.'}"]
+    for outcome in outcomes:
+        lines.append(f"- {outcome.path}:")
+        lines += [f"    {count:,} x {code} ({RULES[code].name})" for code, count in sorted(outcome.fixed.items())]
+    sys.stderr.write("\n".join(lines) + "\n")
 
 
 def show_difference(outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,11 @@ def _refuse_unknown(config: pytest.Config) -> None:
     """Raises where an option of pytest's configuration is called as ours are, and is nobody's."""
     ours = tuple(option.ini for option in table.OPTIONS if option.ini)
     overridden = [word.partition("=")[0] for word in config.getoption("override_ini") or ()]
-    for where, names in (("-o", overridden), (str(config.inipath), config.inicfg)):
+    with warnings.catch_warnings():
+        # Asking for names one by one, as pytest 9 would have it, finds none that is wrong.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        written = list(getattr(config, "inicfg", ()))
+    for where, names in (("-o", overridden), (str(config.inipath), written)):
         for name in names:
             if name.startswith("amp_") and name not in ours:
                 try:

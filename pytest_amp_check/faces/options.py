@@ -537,6 +537,14 @@ OPTIONS = (
         run_flag="",
     ),
     Option(
+        "show-fixes",
+        FLAG,
+        False,
+        "list the fixes that were made, by file and rule, on standard error",
+        flag="--show-fixes",
+        run_flag="",
+    ),
+    Option(
         "add-ignores",
         FLAG,
         False,
@@ -787,6 +795,7 @@ class Options:
     extend_fixable: tuple[str, ...]
     unfixable: tuple[str, ...]
     unsafe_fixes: bool
+    show_fixes: bool
     add_ignores: bool
     baseline: str | None
     update_baseline: bool

@@ -165,10 +165,13 @@ def test_what_is_excluded_by_name_is_not_looked_for_above_the_project() -> None:
 
 def test_the_hook_for_pre_commit_forces_what_is_excluded() -> None:
     hooks = (Path(__file__).parents[2] / ".pre-commit-hooks.yaml").read_text()
-    (entry,) = [line.partition("entry:")[2].split() for line in hooks.splitlines() if "entry:" in line]
-    assert entry[:2] == ["amp-check", "check"]
+    entries = [line.partition("entry:")[2].split() for line in hooks.splitlines() if "entry:" in line]
     write({"pyproject.toml": '[tool.amp-check]\nexclude = ["old"]\n', "old/a.py": BAD, "b.py": BAD})
-    assert found(*entry[2:], "old/a.py", "b.py") == {("b.py", "AMP201")}
+    for entry in entries:
+        assert entry[:2] == ["amp-check", "check"]
+        left = set() if "--fix" in entry else {("b.py", "AMP201")}
+        assert found(*entry[2:], "old/a.py", "b.py") == left
+    assert Path("old/a.py").read_text() == BAD
 
 
 NESTED = {

@@ -92,6 +92,7 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
     "extend-fixable": (["AMP202"], [], '["AMP202"]', lambda base: ("AMP202",)),
     "unfixable": (["AMP201"], [], '["AMP201"]', lambda base: ("AMP201",)),
     "unsafe-fixes": ([], [], "true", lambda base: True),
+    "show-fixes": ([], [], "true", lambda base: True),
     "add-ignores": ([], [], "", lambda base: True),
     "baseline": (["known.json"], ["known.json"], '"known.json"', lambda base: f"{base}/known.json"),
     "update-baseline": ([], [], "", lambda base: True),

@@ -17,7 +17,7 @@ from ..project.surroundings import Surroundings
 from ..sources import source_files
 from . import edits
 from .edited_file import EditedFile
-from .fixers import FIXERS, fixer
+from .fixers import FIXERS, fixer, needed
 from .matchers import Unfit
 
 #: What a finding has in common with itself after an edit: its code and the source of its line.
@@ -97,7 +97,7 @@ def _fix(document: EditedFile, finding: Finding) -> Fix | None:
     if mending is None:
         return None
     try:
-        return document.fix(finding, mending, RULES[finding.code].applicability)
+        return document.fix(finding, mending, RULES[finding.code].applicability, needed(finding.code))
     except Unfit:
         return None
 

@@ -41,6 +41,11 @@ class Surroundings:
         oldest = self._torch or self._asked_for(os.path.dirname(os.path.abspath(path)))
         return oldest is None or oldest >= version
 
+    def declares(self, path: str, version: Version) -> bool:
+        """Whether the project of a file asks for this version of torch, or a later one."""
+        oldest = self._torch or self._asked_for(os.path.dirname(os.path.abspath(path)))
+        return oldest is not None and oldest >= version
+
     def _asked_for(self, folder: str) -> Version | None:
         if folder not in self._oldest:
             asked = list(_asked_in(folder))
