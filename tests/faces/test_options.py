@@ -254,7 +254,7 @@ def test_a_typo_is_answered_with_the_nearest_option(
     option: Option, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a file, in --config, and in the name of a variable."""
-    wrong = option.key[:-1] + "z"
+    wrong = option.key + option.key[-1]
     _, _, toml, _ = ROWS[option.key]
     (tmp_path / "amp-check.toml").write_text(f"{wrong} = {toml}\n")
     nearest = rf"unknown key '{wrong}' in .*: did you mean '{option.key}'\?"
