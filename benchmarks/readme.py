@@ -1,6 +1,7 @@
 """Writes what is made from the code: the index of the rules, their pages, that of torch's messages, and parts of texts.
 
-In README.md those are the first output, the rules, the options and the claims; in CONTRIBUTING.md the modules.
+In README.md those are the first output, the rules and the claims; in CONTRIBUTING.md the modules. The pages are those
+of the rules, of torch's messages, of the options, and of what ruff has beside them.
 
 python benchmarks/readme.py            writes them into protocol/rules/index.py, docs and the documents
 python benchmarks/readme.py --check    says which of them are out of date
@@ -20,6 +21,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import beside_ruff
 from gpu.claims import CLAIMS
 
 from pytest_amp_check.faces.explaining import catalogue_markdown
@@ -32,12 +34,14 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 #: The documents, with the parts of them that are made here.
 DOCUMENTS = {
-    README: ("output", "whole output", "rules", "options", "claims"),
+    README: ("output", "whole output", "rules", "claims"),
     ROOT / "CONTRIBUTING.md": ("modules",),
 }
 PACKAGE = ROOT / "pytest_amp_check"
 PAGES = ROOT / finding.PAGES
 MESSAGES = PAGES.parent / "messages.md"
+OPTIONS_PAGE = PAGES.parent / "options.md"
+RUFF = PAGES.parent / "ruff.md"
 INDEX = PACKAGE / "protocol" / "rules" / "index.py"
 #: The argument of the first command, and the finding of it that the first screen shows in full.
 EXAMPLE, SHOWN = "fixtures/headline.py", "AMP201"
@@ -58,7 +62,6 @@ def blocks() -> dict[str, str]:
         "output": _fenced(shortened(output)),
         "whole output": _fenced(output),
         "rules": rule_table(),
-        "options": option_table(),
         "modules": _fenced(modules()),
         "claims": claim_table(),
     }
@@ -110,9 +113,9 @@ def literal(value: object, indent: int) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """The page of each rule, and that of all messages, by its path."""
+    """The page of each rule, and those of all messages, of the options and of ruff's, by their paths."""
     found = {PAGES / f"{rule.code}.md": rule_markdown(rule) for rule, _ in written().values()}
-    return {**found, MESSAGES: catalogue_markdown()}
+    return {**found, MESSAGES: catalogue_markdown(), OPTIONS_PAGE: options_page(), RUFF: beside_ruff.page()}
 
 
 def stale_pages() -> list[Path]:
@@ -158,20 +161,38 @@ def rule_table() -> str:
     return _table(("Code", "Name", "Severity", "Decided from", "What is wrong"), rows)
 
 
-def option_table() -> str:
-    rows = []
+def options_page() -> str:
+    """Every option with all its doors."""
+    sections = [OPTIONS_HEAD]
     for option in OPTIONS:
+        doors = [("`amp-check`", _flags(option)), ("variable", f"`{option.variable}`")]
+        if option.file:
+            doors.append(("configuration file", f"`{option.key} = {_example(option)}`"))
         pytest = [name for name in (option.pytest_flag, option.ini) if name]
-        rows.append(
-            (
-                f"`{option.key}`",
-                _flags(option),
-                ", ".join(f"`{name}`" for name in pytest),
-                _default(option),
-                f"{option.help}; for example `{'false' if option.default is True else option.kind.example}`",
-            )
-        )
-    return _table(("`[tool.amp-check]`", "`amp-check` check, run", "pytest: flag, ini", "Default", "Meaning"), rows)
+        if pytest:
+            doors.append(("pytest", ", ".join(f"`{name}`" for name in pytest)))
+        if _default(option):
+            doors.append(("default", _default(option)))
+        lines = "".join(f"- {name}: {said}\n" for name, said in doors if said)
+        sections.append(f"## {option.key}\n\n{option.help[0].upper()}{option.help[1:]}.\n\n{lines}")
+    return "\n".join(sections)
+
+
+OPTIONS_HEAD = """\
+# Options
+
+Each is asked for where it counts most first: the command line, `--config KEY=VALUE`, the environment variable, pytest's
+own configuration, the configuration file, the default. What begins with `extend-` is taken from all of these together.
+The configuration file is the nearest `.amp-check.toml`, `amp-check.toml` or `pyproject.toml` with a table
+`[tool.amp-check]`, from the checked files upwards; the first two hold the keys alone. Relative paths and patterns count
+from the folder of the file they stand in, elsewhere from the working folder. In a variable, flags are `1` or `0`, lists
+are separated by commas, paths as in `PATH`, and mappings by `;`. Every flag that switches something on has a
+`--no-` form. Unknown keys, values, and names of variables that are nearly right are errors.
+"""
+
+
+def _example(option: Option) -> str:
+    return "false" if option.default is True else option.kind.example
 
 
 def _default(option: Option) -> str:
@@ -181,11 +202,11 @@ def _default(option: Option) -> str:
 
 
 def _flags(option: Option) -> str:
-    """The flag of both commands, or which of them has it."""
-    if option.flag == option.run_flag:
-        return f"`{option.flag}`" if option.flag else ""
-    named = ((option.flag, "check"), (option.run_flag, "run"))
-    return ", ".join(f"`{flag}` ({command})" for flag, command in named if flag)
+    """The flags of both commands, or which of them has it."""
+    names = ", ".join(f"`{name}`" for name in (option.short, option.flag or option.run_flag) if name)
+    if not names or option.flag == option.run_flag:
+        return names
+    return f"{names} ({'check' if option.flag else 'run'})"
 
 
 def modules() -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from contextlib import suppress
 
 from . import options as table
 from . import text
+from .checking import Check, InputFailure, count
 from .formats import FORMATS, Shown, counting
 from .options import ConfigError
 
@@ -14,21 +17,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Callable, Sequence
-    from typing import Any, NoReturn
+    from typing import Any, NoReturn, TextIO
 
     from ..protocol.finding import Finding
-    from ..static.engine import Report, Settings
+    from ..static.fixes.apply import Outcome
 
 CLEAN, FOUND, FAILED = 0, 1, 2
+#: Why output cannot be written, though nobody has closed it: the disk is full, or the quota is, or it fails.
+UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 INTERRUPTED, PIPE_CLOSED = 130, 141
 #: Objects that may be made before the garbage collector looks for cycles among them.
 YOUNG = 100_000
 
-EPILOG = "exit codes: 0 nothing found, 1 errors or warnings found, 2 amp-check or its input failed"
-
-
-class InputFailure(Exception):
-    """What was given cannot be used; the message is one sentence."""
+EPILOG = "exit codes: 0 nothing found, 1 something found that fails (--fail-level), 2 amp-check or its input failed"
+#: What the name of a file with arguments, one in each line, begins with.
+ARGUMENTS = "@"
 
 
 def run() -> NoReturn:
@@ -56,6 +59,7 @@ def run() -> NoReturn:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
     text.outputs()
+    text.speak(colour=table.AUTO, silent=False)
     try:
         code = _run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
@@ -65,11 +69,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output is gone; nothing may be written to it again, at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read the output is gone.
+        _close_output()
         return PIPE_CLOSED
     except Exception as error:
-        if os.environ.get("AMP_CHECK_DEBUG"):
+        # What is about a file has its name.
+        if isinstance(error, OSError) and error.errno in UNWRITABLE and error.filename is None:
+            _close_output()
+            return _fail(f"what there is to say could not be written to its end: {str(error.strerror).lower()}")
+        if os.environ.get(table.DEBUG):
             raise
         return _fail(
             f"internal error: {type(error).__name__}: {error}: please report it, "
@@ -77,8 +85,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
 
 
+def _close_output() -> None:
+    """Has nothing written to standard output again, at exit either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _fail(message: str) -> int:
-    sys.stderr.write(f"amp-check: error: {' '.join(message.split())}\n")
+    # Where standard error cannot be written either, the exit code says it.
+    with suppress(OSError):
+        sys.stderr.write(f"amp-check: error: {' '.join(message.split())}\n")
+        sys.stderr.flush()
     return FAILED
 
 
@@ -91,12 +107,16 @@ def _run(argv: list[str]) -> int:
         close = difflib.get_close_matches(argv[0], COMMANDS, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"the commands are {', '.join(COMMANDS)}"
         raise InputFailure(f"{argv[0]!r} is not a command: {hint}")
+    if argv[:1] == ["check"]:
+        argv = _expanded(argv)
     if argv[:1] == ["check"] and not any(word.startswith("-") and word != "-" for word in argv):
         # Paths alone need no parser, and loading and making one takes a third of the time of starting Python.
         return COMMANDS["check"](_Paths(argv[1:]))
     parser = _parser()
     try:
-        given = parser.parse_args(argv)
+        given, unknown = parser.parse_known_args(argv)
+        if unknown:
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(unknown[0], given.parser)}")
     except SystemExit as leave:
         # argparse leaves by itself after --help and --version and on a wrong flag.
         return leave.code if isinstance(leave.code, int) else CLEAN
@@ -104,6 +124,23 @@ def _run(argv: list[str]) -> int:
         parser.print_help()
         return CLEAN
     return COMMANDS[given.command](given)
+
+
+def _expanded(argv: list[str]) -> list[str]:
+    """The arguments, with those that a file holds, one in each line, in the place of its name."""
+    found: list[str] = []
+    for word in argv:
+        if not word.startswith(ARGUMENTS) or word == ARGUMENTS:
+            found.append(word)
+            continue
+        path = word.removeprefix(ARGUMENTS)
+        try:
+            with open(path, encoding="utf-8") as file:
+                found += [line for line in file.read().splitlines() if line.strip()]
+        except (OSError, ValueError) as error:
+            said = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+            raise InputFailure(f"the arguments in {path!r} cannot be read: {said}") from None
+    return found
 
 
 class _Paths:
@@ -120,6 +157,7 @@ def _parser() -> ArgumentParser:
     from argparse import REMAINDER, ArgumentParser, HelpFormatter
 
     from .. import __version__
+    from .completion import SHELLS
 
     class Help(HelpFormatter):
         def __init__(self, prog: str) -> None:
@@ -132,17 +170,28 @@ def _parser() -> ArgumentParser:
 
         def error(self, message: str) -> NoReturn:
             self.print_usage(sys.stderr)
-            self.exit(FAILED, f"amp-check: error: {message}\n")
+            self.exit(FAILED, f"amp-check: error: {message}{_nearest_choice(message)}\n")
+
+        def _print_message(self, message: str, file: Any = None) -> None:
+            # That of argparse says nothing where it cannot be written.
+            (file or sys.stderr).write(message)
 
     parser = Parser(
         prog="amp-check",
         description="Finds the mistakes that PyTorch mixed-precision training code makes silently.",
         epilog=EPILOG,
     )
+    # Each command says by which parser it was read.
+    parser.set_defaults(parser=parser)
     parser.add_argument("--version", action="version", version=f"amp-check {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     check = commands.add_parser("check", help="check files and folders", epilog=EPILOG)
-    check.add_argument("paths", nargs="*", metavar="PATH", help="files and folders; - reads standard input")
+    check.add_argument(
+        "paths",
+        nargs="*",
+        metavar="PATH",
+        help="files and folders; - reads standard input, @FILE arguments from a file",
+    )
     check.add_argument("--stdin-filename", metavar="PATH", help="what standard input is called in findings")
     table.add_flags(check.add_argument, table.CLI)
     recorded = commands.add_parser(
@@ -167,106 +216,221 @@ def _parser() -> ArgumentParser:
         help="code or name of a rule, such as AMP201, or the text of an exception; - reads a traceback",
     )
     rules = commands.add_parser("rules", help="list the rules")
+    completion = commands.add_parser("completion", help="write a script that completes commands and flags in a shell")
+    completion.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
     for command in (explain, rules):
         command.add_argument("--output-format", choices=("text", "json"), default="text", help="how it is shown")
+    for command in (check, recorded, explain, rules):
+        command.set_defaults(parser=command)
     return parser
 
 
-def _check(given: Any) -> int:
-    from ..static import engine
+def _meant(word: str, parser: ArgumentParser) -> str:
+    """The flag that is nearest to a word, among those that a parser knows."""
+    import re
 
+    return table.nearest(word.partition("=")[0], tuple(re.findall(r"(?<![\w-])--\w[\w-]*", parser.format_help())))
+
+
+def _nearest_choice(message: str) -> str:
+    """The choice that is nearest to the word that a message of the parser names, as the end of a sentence."""
+    import difflib
+    import re
+
+    wrong = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message)
+    if wrong is None:
+        return ""
+    close = difflib.get_close_matches(wrong.group(1).lower(), re.findall(r"[\w-]+", wrong.group(2)), n=1)
+    return f": did you mean {close[0]!r}?" if close else ""
+
+
+def _check(given: Any) -> int:
     stdin = given.paths == ["-"]
     if "-" in given.paths and not stdin:
         raise InputFailure("- reads standard input and cannot be given together with paths")
     if given.stdin_filename and not stdin:
         raise InputFailure("--stdin-filename names standard input: give - as the path")
-    start = (given.stdin_filename or os.curdir) if stdin else (given.paths or [os.curdir])[0]
-    options = table.resolve(table.flags(given, table.CLI) | {"paths": None}, start=start)
+    start = (given.stdin_filename or os.curdir) if stdin else _around(given.paths or [os.curdir])
+    flags = table.flags(given, table.CLI) | {"paths": None}
+    options = table.resolve(flags, start=start)
+    text.speak(colour=options.color, silent=options.silent)
+    paths = given.paths or [text.below(path) for path in options.paths] or [os.curdir]
+    if options.show_settings:
+        from . import inspecting
+
+        table.settings(options)
+        inspecting.show_settings(options, sys.stdout)
+        return CLEAN
+    if options.show_files or options.watch:
+        if stdin:
+            raise InputFailure("standard input is no file that can be listed or watched: give paths")
+        return _listed_or_watched(paths, options, given, flags)
+    return _check_now(paths, options, given, flags)
+
+
+def _listed_or_watched(paths: list[str], options: table.Options, given: Any, flags: dict[str, Any]) -> int:
+    from ..static import engine
+    from . import inspecting, watching
+
+    settings = table.settings(options)
+    nearer = table.nearer(options, settings, lambda folder: table.resolve(flags, start=folder))
+
+    def files() -> list[str]:
+        try:
+            return engine.found(paths, settings, nearer)
+        except engine.InputError as error:
+            raise InputFailure(str(error)) from None
+
+    def again() -> None:
+        try:
+            _check_now(paths, options, given, flags)
+        except (ConfigError, InputFailure) as error:
+            _fail(str(error))
+        sys.stdout.write("Watching for changes.\n")
+        sys.stdout.flush()
+
+    if options.show_files:
+        inspecting.show_files(files(), sys.stdout)
+    else:
+        watching.watch(files, again)
+    return CLEAN
+
+
+def _check_now(paths: list[str], options: table.Options, given: Any, flags: dict[str, Any]) -> int:
     form = FORMATS[options.output_format]
     if options.statistics and not form.counts:
         raise ConfigError(
             f"--statistics counts as {counting()}, not as {options.output_format}: leave one of the two out"
         )
-    settings = table.settings(options)
-    data: dict[str, bytes] = {}
-    name = given.stdin_filename or "<stdin>"
-    if stdin:
-        data[name] = sys.stdin.buffer.read()
-        source = _standard_input(name, data[name])
-        tree = engine.alone(source, name)
-        findings, files = engine.check_again(source, name, settings, tree), 1
-        sources = text.Sources({name: source})
-    else:
-        paths = given.paths or [text.below(path) for path in options.paths] or [os.curdir]
-        report = _checked(paths, settings, options)
-        findings, files, tree = report.findings, report.files, report.tree
-        sources = text.Sources()
-        if not files:
-            where = ", ".join(paths)
-            sys.stderr.write(f"amp-check: warning: no Python file, notebook or Markdown was found in {where}\n")
-    shown = sys.stdout
-    wrong: list[str] = []
-    counts = text.count(finding.severity for finding in findings)
-    summary = text.tally(counts, files)
-    if options.fix or options.diff:
+    if options.update_baseline and options.baseline is None:
+        raise ConfigError("--update-baseline writes a file: name it by --baseline")
+    check = Check(["-"] if given.paths == ["-"] else paths, options, given.stdin_filename, flags)
+    if not check.files:
+        where = ", ".join(paths)
+        but = " that is not excluded" if check.all_excluded() else ""
+        text.warn(f"no Python file, notebook or Markdown{but} was found in {where}")
+    if options.add_ignores:
+        return _add_ignores(check)
+    if options.diff:
         from . import fixing
 
-        outcomes = fixing.mend(findings, data, settings, tree, unsafe=options.unsafe_fixes)
-        if options.diff:
-            fixing.show_difference(outcomes, findings)
-            return FOUND if outcomes and not options.exit_zero else CLEAN
-        found = len(findings)
-        if stdin:
-            # The source is what is asked for; what is left to say goes where it is in nobody's way.
-            shown = sys.stderr
-            sys.stdout.buffer.write(outcomes[0].document.data() if outcomes else data[name])
-            if outcomes:
-                source = outcomes[0].document.text
-                findings = engine.check_again(source, name, settings, tree)
-                sources, data = text.Sources({name: source}), {name: outcomes[0].document.data()}
-        elif outcomes:
-            wrong, findings = fixing.make(outcomes, findings, tree, lambda: _checked(paths, settings, options).findings)
-        counts = text.count(finding.severity for finding in findings)
-        if found > len(findings):
-            summary = f"{summary.removesuffix('.')} ({found - len(findings):,} fixed, {len(findings):,} remaining)."
-    fixable = ""
-    if findings and not options.statistics and form.fixes:
+        outcomes = _outcomes(check)
+        fixing.show_difference(outcomes, check.findings)
+        return FOUND if outcomes and not options.exit_zero else CLEAN
+    if options.fix or options.fix_only:
+        _mend(check)
+    return _tell(check)
+
+
+def _outcomes(check: Check) -> list[Outcome]:
+    """What becomes of the files that hold something to be fixed, nothing written yet."""
+    from . import fixing
+
+    allowed = table.fixable(check.options)
+    wanted = [finding for finding in check.findings if finding.code in allowed]
+    return fixing.mend(wanted, check.data, check.settings, check.tree, unsafe=check.options.unsafe_fixes)
+
+
+def _mend(check: Check) -> None:
+    """Make the fixes."""
+    from . import fixing
+
+    outcomes = _outcomes(check)
+    before = len(check.findings)
+    if check.stdin:
+        # The source is what is asked for; what is left to say goes where it is in nobody's way.
+        check.shown = sys.stderr
+        sys.stdout.buffer.write(outcomes[0].document.data() if outcomes else check.data[check.name])
+        if outcomes:
+            check.findings = check.read_again(outcomes[0].document.text)
+            check.data = {check.name: outcomes[0].document.data()}
+    elif outcomes:
+        made = fixing.make(outcomes, check.findings, check.tree, check.look_again)
+        check.wrong, check.findings, outcomes = made
+    if check.options.show_fixes:
+        fixing.show_made(outcomes)
+    check.fixed = before - len(check.findings)
+    if check.fixed > 0:
+        left = len(check.findings)
+        check.summary = f"{check.summary.removesuffix('.')} ({check.fixed:,} fixed, {left:,} remaining)."
+    if check.options.fix_only:
+        check.findings = []
+
+
+def _tell(check: Check) -> int:
+    """Show what is left to show, and say how that ends."""
+    options = check.options
+    shown = Shown(check.findings, check.summary, check.sources, unsafe=options.unsafe_fixes)
+    shown.passed_over = check.passed_over
+    form = FORMATS[options.output_format]
+    if check.findings and not options.statistics and form.fixes:
         from . import fixing
 
-        fixing.offer(findings, data, tree, edits=form.edits)
-        fixable = fixing.summary(findings, unsafe=options.unsafe_fixes)
-    rules = _counted(findings) if options.statistics else None
-    form.write(Shown(findings, summary, sources, counts=rules, fixable=fixable, unsafe=options.unsafe_fixes), shown)
+        allowed = table.fixable(options)
+        offered = [finding for finding in check.findings if finding.code in allowed]
+        fixing.offer(offered, check.data, check.tree, check.settings.torch, edits=form.edits)
+        shown.fixable = fixing.summary(check.findings, unsafe=options.unsafe_fixes)
+    if options.statistics:
+        shown.counts = _counted(check.findings)
+    if options.quiet:
+        shown.summary = shown.fixable = ""
+    elif not options.silent:
+        sys.stderr.writelines(f"{sentence}\n" for sentence in check.said)
+    _write(shown, options, check.shown)
+    for sentence in check.wrong:
+        _fail(sentence)
+    if check.wrong:
+        return FAILED
+    failed = check.fails() or (check.fixed > 0 and options.exit_non_zero_on_fix)
+    return FOUND if failed and not options.exit_zero else CLEAN
+
+
+def _write(shown: Shown, options: table.Options, stream: TextIO) -> None:
+    """Write what there is to show where it is wanted."""
+    form = FORMATS[options.output_format]
+    if options.silent:
+        return
+    if options.output_file is None:
+        form.write(shown, stream)
+        return
+    try:
+        with open(options.output_file, "w", encoding="utf-8", errors="backslashreplace") as file:
+            form.write(shown, file)
+    except OSError as error:
+        raise InputFailure(f"{options.output_file} cannot be written: {(error.strerror or 'error').lower()}") from None
+
+
+def _add_ignores(check: Check) -> int:
+    from . import ignoring
+
+    if check.stdin:
+        raise InputFailure("--add-ignores writes into files: give paths")
+    number, files, wrong = ignoring.add(check.findings)
+    if not (check.options.quiet or check.options.silent):
+        sys.stdout.write(f"Silenced {count(number, 'finding')} in {count(files, 'file')}.\n")
     for sentence in wrong:
         _fail(sentence)
-    if wrong:
-        return FAILED
-    return FOUND if counts["error"] + counts["warning"] and not options.exit_zero else CLEAN
+    return FAILED if wrong else CLEAN
 
 
-def _checked(paths: list[str], settings: Settings, options: table.Options) -> Report:
-    from ..static import engine, processes
-
-    show, wipe = text.progress(sys.stderr)
+def _around(paths: list[str]) -> str:
+    """From where the configuration of the whole run is looked for: what all paths lie in, a single path itself."""
+    if len(paths) == 1:
+        return paths[0]
+    here = os.getcwd()
     try:
-        # A few files are read as soon as what is known of them.
-        cache = table.cache(options) if any(map(os.path.isdir, paths)) else None
-        return engine.check_paths(paths, settings, show, jobs=options.jobs or processes.processors(), cache=cache)
-    except engine.InputError as error:
-        raise InputFailure(str(error)) from None
-    except processes.EndedEarly:
-        raise InputFailure(
-            "one of the processes that read the files was killed, most likely because memory ran out: give --jobs 1,"
-            " or fewer files at a time"
-        ) from None
-    finally:
-        wipe()
+        around = os.path.commonpath([os.path.abspath(path) for path in paths])
+        return here if os.path.commonpath([here, around]) == around else around
+    except ValueError:
+        # They lie on several drives.
+        return here
 
 
 def _record(given: Any) -> int:
     from . import script
 
     options = table.resolve(table.flags(given, table.RUN), start=os.curdir, face=table.RUN)
+    text.speak(colour=options.color, silent=options.silent)
     settings = table.settings(options)
     form = FORMATS[options.output_format]
     if options.statistics and not form.counts:
@@ -279,28 +443,20 @@ def _record(given: Any) -> int:
         raise InputFailure(str(error)) from None
     findings = recorded.findings(settings)
     counts = text.count(finding.severity for finding in findings)
-    if form.whole and not options.statistics:
+    if form.whole and not (options.statistics or options.quiet or options.silent or options.output_file):
         recorded.show(sys.stdout)
     rules = _counted(findings) if options.statistics else None
-    form.write(Shown(findings, recorded.summary(counts), text.Sources(), counts=rules), sys.stdout)
+    summary = "" if options.quiet else recorded.summary(counts)
+    _write(Shown(findings, summary, text.Sources(), counts=rules), options, sys.stdout)
     if recorded.wrong:
         return _fail(recorded.wrong)
     empty = not (recorded.steps or options.allow_no_steps)
-    wrong = counts["error"] + counts["warning"] or empty
+    wrong = empty or any(table.fails(options, finding.severity) for finding in findings)
     return code or (FOUND if wrong and not options.exit_zero else CLEAN)
 
 
 def _counted(findings: list[Finding]) -> list[dict[str, Any]]:
     return text.statistics((finding.code, finding.name, finding.severity) for finding in findings)
-
-
-def _standard_input(name: str, data: bytes) -> str:
-    from ..static.sources import programs, source_files
-
-    try:
-        return programs.decode(name, data)
-    except source_files.Unreadable as error:
-        raise InputFailure(f"standard input cannot be read: {error.reason}") from None
 
 
 def _explain(given: Any) -> int:
@@ -325,4 +481,20 @@ def _rules(given: Any) -> int:
     return CLEAN
 
 
-COMMANDS: dict[str, Callable[[Any], int]] = {"check": _check, "run": _record, "explain": _explain, "rules": _rules}
+def _completion(given: Any) -> int:
+    from . import completion
+
+    try:
+        sys.stdout.write(completion.script(_parser(), given.shell))
+    except completion.Unavailable as error:
+        raise InputFailure(str(error)) from None
+    return CLEAN
+
+
+COMMANDS: dict[str, Callable[[Any], int]] = {
+    "check": _check,
+    "run": _record,
+    "explain": _explain,
+    "rules": _rules,
+    "completion": _completion,
+}

@@ -16,15 +16,22 @@ if TYPE_CHECKING:
     from ..static.project.project import Project
 
 
-def offer(findings: Sequence[Finding], data: Mapping[str, bytes], tree: Project, *, edits: bool) -> None:
+def offer(
+    findings: Sequence[Finding],
+    data: Mapping[str, bytes],
+    tree: Project,
+    torch: tuple[int, int] | None = None,
+    *,
+    edits: bool,
+) -> None:
     """Say of each finding how it can be put right, where a rule has a fix; with ``edits``, in edits, too."""
     if any(_applicability(finding) for finding in findings):
         from ..static.fixes import apply
 
-        apply.offer(findings, data, tree.files)
+        apply.offer(findings, data, tree.files, torch)
         if edits:
             for sentence in apply.write(findings):
-                warn(sentence)
+                text.warn(sentence)
 
 
 def mend(
@@ -39,11 +46,12 @@ def mend(
 
     by_path: dict[str, list[Finding]] = {}
     for finding in findings:
-        by_path.setdefault(finding.filename, []).append(finding)
+        if finding.elsewhere is None:
+            by_path.setdefault(finding.filename, []).append(finding)
     outcomes: list[Outcome] = []
     wanted = APPLICABILITIES if unsafe else (SAFE,)
     todo = {path: found for path, found in by_path.items() if any(_applicability(f) in wanted for f in found)}
-    around = Surroundings([path for path in todo if path not in data], tree.files)
+    around = Surroundings([path for path in todo if path not in data], tree.files, settings.torch)
     for path, found in todo.items():
         try:
             source = data[path] if path in data else source_files.load(path)
@@ -53,7 +61,7 @@ def mend(
             continue
         outcome = apply.mend(document, found, settings, tree, unsafe=unsafe)
         for sentence in outcome.refused:
-            warn(sentence)
+            text.warn(sentence)
         if outcome.changed:
             outcomes.append(outcome)
     return outcomes
@@ -61,35 +69,49 @@ def mend(
 
 def make(
     outcomes: Sequence[Outcome], before: Sequence[Finding], tree: Project, check: Callable[[], list[Finding]]
-) -> tuple[list[str], list[Finding]]:
+) -> tuple[list[str], list[Finding], list[Outcome]]:
     """Write the files, check everything again, and take back what has done harm elsewhere.
 
-    Why what could not be written could not, and what is found now.
+    Why what could not be written could not, what is found now, and what was made.
     """
     from ..static.fixes import apply
 
-    wrong = _write(outcomes)
+    wrong, made = _write(outcomes)
     after = check()
     harmful = apply.harmful(before, after, outcomes, tree)
     if harmful:
         for outcome in harmful:
-            warn(f"{outcome.path}: its fixes were taken back: they would lead to findings in what goes with it")
-        wrong += _write(outcome.undone() for outcome in harmful)
+            text.warn(f"{outcome.path}: its fixes were taken back: they would lead to findings in what goes with it")
+        wrong += _write([outcome.undone() for outcome in harmful])[0]
         after = check()
-    return wrong, after
+    return wrong, after, [outcome for outcome in made if outcome not in harmful]
 
 
-def _write(outcomes: Iterable[Outcome]) -> list[str]:
-    """Write every file that can be written; why, for those that cannot."""
+def _write(outcomes: Iterable[Outcome]) -> tuple[list[str], list[Outcome]]:
+    """Write every file that can be written: why, for those that cannot, and those that were."""
     from ..static.fixes import apply
 
     wrong: list[str] = []
+    made: list[Outcome] = []
     for outcome in outcomes:
         try:
             apply.save(outcome)
+            made.append(outcome)
         except apply.Refused as error:
             wrong.append(str(error))
-    return wrong
+    return wrong, made
+
+
+def show_made(outcomes: Sequence[Outcome]) -> None:
+    """What was put right, by file and rule, where it is in the way of no format."""
+    from ..protocol.rules import RULES
+
+    number = sum(sum(outcome.fixed.values()) for outcome in outcomes)
+    lines = [f"Fixed {number:,} finding{'' if number == 1 else 's'}{':' if number else '.'}"]
+    for outcome in outcomes:
+        lines.append(f"- {outcome.path}:")
+        lines += [f"    {count:,} x {code} ({RULES[code].name})" for code, count in sorted(outcome.fixed.items())]
+    sys.stderr.write("\n".join(lines) + "\n")
 
 
 def show_difference(outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> None:
@@ -102,7 +124,7 @@ def show_difference(outcomes: Sequence[Outcome], findings: Sequence[Finding]) ->
         )
     for finding in findings:
         if finding.code == "AMP903":
-            warn(f"{finding.filename}:{finding.line}: {finding.message}")
+            text.warn(f"{finding.filename}:{finding.line}: {finding.message}")
     number = sum(sum(outcome.fixed.values()) for outcome in outcomes)
     if outcomes:
         sys.stderr.write(f"Would fix {number} finding{'' if number == 1 else 's'} in {_files(len(outcomes))}.\n")
@@ -121,10 +143,6 @@ def summary(findings: Iterable[Finding], *, unsafe: bool) -> str:
     if fixable:
         return f"[*] {fixable} fixable with --fix{more}."
     return f"No fixes available{more}." if hidden else ""
-
-
-def warn(sentence: str) -> None:
-    sys.stderr.write(f"amp-check: warning: {sentence}\n")
 
 
 def _applicability(finding: Finding) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -39,17 +40,52 @@ def options(config: pytest.Config) -> table.Options:
     """Every option, resolved when it is first asked for; UsageError where one cannot be used."""
     if _resolved not in config.stash:
         try:
-            config.stash[_resolved] = table.resolve(
-                table.flags(config.option, table.PYTEST),
-                start=str(config.rootpath),
-                ini={option.name: config.getini(option.ini) for option in table.OPTIONS if option.ini},
-                ini_base=str(config.inipath.parent if config.inipath else config.invocation_params.dir),
-                ini_file=str(config.inipath or ""),
-                face=table.PYTEST,
-            )
+            config.stash[_resolved] = _resolve(config, str(config.rootpath))
         except table.ConfigError as error:
             raise wrong(str(error)) from None
     return config.stash[_resolved]
+
+
+def _resolve(config: pytest.Config, start: str) -> table.Options:
+    _refuse_unknown(config)
+    return table.resolve(
+        table.flags(config.option, table.PYTEST),
+        start=start,
+        ini={option.name: config.getini(option.ini) for option in table.OPTIONS if option.ini},
+        ini_base=str(config.inipath.parent if config.inipath else config.invocation_params.dir),
+        ini_file=str(config.inipath or ""),
+        face=table.PYTEST,
+    )
+
+
+def _refuse_unknown(config: pytest.Config) -> None:
+    """Raises where an option of pytest's configuration is called as ours are, and is nobody's."""
+    ours = tuple(option.ini for option in table.OPTIONS if option.ini)
+    overridden = [word.partition("=")[0] for word in config.getoption("override_ini") or ()]
+    with warnings.catch_warnings():
+        # Asking for names one by one, as pytest 9 would have it, finds none that is wrong.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        written = list(getattr(config, "inicfg", ()))
+    for where, names in (("-o", overridden), (str(config.inipath), written)):
+        for name in names:
+            if name.startswith("amp_") and name not in ours:
+                try:
+                    config.getini(name)
+                except ValueError:
+                    raise table.ConfigError(f"unknown option {name!r} of {where}{table.nearest(name, ours)}") from None
+
+
+def nearer(config: pytest.Config) -> Callable[[str], Settings | None]:
+    """What finds the settings of a folder with a configuration of its own; UsageError where one cannot be used."""
+    found = table.nearer(options(config), settings(config), lambda folder: _resolve(config, folder))
+
+    def at(folder: str) -> Settings | None:
+        try:
+            return found(folder)
+        except table.ConfigError as error:
+            raise wrong(str(error)) from None
+
+    return at
 
 
 def settings(config: pytest.Config) -> Settings:

@@ -36,7 +36,7 @@ def settle(
             continue
         if path not in suppressions:
             suppressions[path] = _suppressions(path)
-        if not suppressions[path].silences(finding):
+        if not (settings.suppress and suppressions[path].silences(finding)):
             kept.append(_copy(finding, settings.severity.get(code, finding.severity), folder))
     kept.sort(key=Finding.order)
     return kept

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 
 from ..protocol.finding import ERROR, INFO, SEVERITIES, WARNING, Finding
 from .text import Sources, below, rule_markdown
@@ -31,6 +33,12 @@ def json_text(findings: Iterable[Finding]) -> str:
     return dumps([finding.as_dict() for finding in findings])
 
 
+def passed_over(paths: Mapping[str, list[str]]) -> list[dict[str, Any]]:
+    """What was passed over, in the shape of the counts of rules; no rule has to do with it."""
+    shape = {"code": None, "name": "passed-over", "severity": INFO}
+    return [{**shape, "count": len(found), "reason": reason, "paths": found} for reason, found in paths.items()]
+
+
 def github(findings: Iterable[Finding], summary: str, sources: Sources) -> str:
     """Workflow commands, the worst first: GitHub keeps ten of a severity in a step and drops the rest unsaid."""
     lines = []
@@ -47,7 +55,7 @@ def github(findings: Iterable[Finding], summary: str, sources: Sources) -> str:
         }
         place = ",".join(f"{key}={_property(str(value))}" for key, value in properties.items())
         lines.append(f"::{_COMMANDS[finding.severity]} {place}::{_data(_in_cell(site) + finding.message)}\n")
-    if lines:
+    if lines and summary:
         lines.append(f"::notice title=amp-check::{_data(summary)}\n")
     return "".join(lines)
 
@@ -77,8 +85,20 @@ def _property(text: str) -> str:
 
 
 def _relative(path: str) -> str:
-    """The path as hosts want it: relative where it can be, with forward slashes."""
+    """The path as hosts want it: with forward slashes, relative to the repository, or else to the working folder."""
+    root = _repository(os.getcwd())
+    absolute = os.path.abspath(path)
+    if root is not None and absolute.startswith(os.path.join(root, "")):
+        return os.path.relpath(absolute, root).replace(os.sep, "/")
     return below(os.path.normpath(path)).replace(os.sep, "/")
+
+
+@cache
+def _repository(folder: str) -> str | None:
+    """The folder of the repository that a folder lies in."""
+    from ..static.sources.source_files import work_tree
+
+    return work_tree(folder)
 
 
 def sarif(findings: Sequence[Finding], sources: Sources) -> str:
@@ -91,25 +111,51 @@ def sarif(findings: Sequence[Finding], sources: Sources) -> str:
     results = [
         _result(finding, index[finding.code], prints[number], sources) for number, finding in enumerate(findings)
     ]
-    driver = {
+    driver: dict[str, Any] = {
         "name": "amp-check",
         "semanticVersion": __version__,
         "version": __version__,
         "rules": [_rule(code) for code in order],
     }
+    if home():
+        driver["informationUri"] = home()
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
     return dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
+
+
+@functools.cache
+def home() -> str:
+    """Where the documentation lies, as the metadata of this distribution says; nothing, where that says nothing."""
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    try:
+        urls = metadata("pytest-amp-check").get_all("Project-URL") or ()
+    except PackageNotFoundError:
+        return ""
+    for text in urls:
+        label, _, url = str(text).partition(",")
+        if label.strip().lower() == "documentation":
+            return url.strip().rstrip("/")
+    return ""
+
+
+def page(code: str) -> str:
+    """The address of the page of a rule, or nothing."""
+    return f"{home()}/rules/{code}" if home() else ""
 
 
 def _rule(code: str) -> dict[str, Any]:
     from ..protocol.rules import RULES
 
     rule = RULES[code]
+    url = page(code)
+    address = {"helpUri": url} if url else {}
     return {
         "id": code,
         "name": rule.name,
         "shortDescription": {"text": rule.summary},
         "fullDescription": {"text": rule.why.strip()},
+        **address,
         "help": {"text": f"{rule.why.strip()}\n\n{rule.fix.strip()}", "markdown": rule_markdown(rule)},
         "defaultConfiguration": {"level": _LEVELS[rule.severity]},
         "properties": {

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ..protocol.finding import SEVERITIES
 from . import fixtures
 from . import options as table
 from .fixtures import NAME
@@ -49,6 +51,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             parser.addini(option.ini, f"--amp-check: {option.help}", type=kind, default=None)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Generator[None, Any, Any]:
+    """Names the nearest of our flags where there is none of a name; pytest would only say that there is none."""
+    # Those of the project's own conftest.py are known by then.
+    loaded = yield
+    ours = tuple(option.pytest_flag for option in table.OPTIONS if option.pytest_flag)
+    for word in args[: args.index("--") if "--" in args else None]:
+        flag = word.partition("=")[0]
+        hint = table.nearest(flag, (*ours, "--amp-check")) if flag.startswith("--amp-") else ""
+        if hint and flag not in (*ours, "--amp-check") and not _is_known(parser, word):
+            raise fixtures.wrong(f"unrecognized argument {flag}{hint}")
+    return loaded
+
+
+def _is_known(parser: pytest.Parser, word: str) -> bool:
+    try:
+        return not parser.parse_known_and_unknown_args([word])[1]
+    except pytest.UsageError:
+        # It lacks the value that follows it.
+        return True
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{MARKER}: carried by the items of --amp-check, for -m; not set by hand.")
     config.pluginmanager.register(fixtures, "amp_check_fixtures")
@@ -62,15 +86,27 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     options = fixtures.options(config)
     settings = fixtures.settings(config)
-    for path in options.paths:
-        if not os.path.lexists(path):
-            raise fixtures.wrong(f"{options.origin['paths']}: {path} does not exist")
+    _refuse_missing(options)
     if options.only != table.RUNTIME:
         config.pluginmanager.register(_Check(config, options, settings), CHECK)
     if options.only != table.STATIC:
         _record(config, options, settings)
     elif options.report is not None:
         raise fixtures.wrong(f"{options.origin['report']} needs recorded tests: leave {options.origin['only']} out")
+
+
+def _refuse_missing(options: table.Options) -> None:
+    """Refuses paths that are not there, before anything is collected."""
+    for path in options.paths:
+        if not os.path.lexists(path):
+            raise fixtures.wrong(f"{options.origin['paths']}: {path} does not exist")
+    if options.baseline is not None:
+        from .baseline import Baseline, Unusable
+
+        try:
+            Baseline(options.baseline)
+        except Unusable as error:
+            raise fixtures.wrong(f"{options.origin['baseline']}: {error}") from None
 
 
 def _record(config: pytest.Config, options: table.Options, settings: Settings) -> None:
@@ -114,7 +150,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     lines = text.plain(
         text.statistics_table(text.statistics((r["code"], r["name"], r["severity"]) for r in everything))
     )
-    lines += [record["headline"] for record in records if record["severity"] == "info"]
+    options = fixtures.options(config)
+    lines += [record["headline"] for record in records if not table.fails(options, record["severity"])]
     sentences: list[str] = []
     if recording is not None:
         lines += [*recording.told(), *(recording.charts() if verbosity > 0 else ())]
@@ -153,12 +190,14 @@ class CheckItem(pytest.Item):
         check = self.config.pluginmanager.get_plugin(CHECK)
         assert isinstance(check, _Check)
         self.records = check.records(self)
-        if any(record["severity"] != "info" for record in self.records):
+        if any(table.fails(check.options, record["severity"]) for record in self.records):
             raise MistakesFound
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         if isinstance(excinfo.value, MistakesFound):
-            return "\n".join(record["text"] for record in self.records)
+            # The summary line of pytest is the first one.
+            worst = sorted(self.records, key=lambda record: SEVERITIES.index(record["severity"]))
+            return "\n".join(record["text"] for record in worst)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, None, str]:
@@ -175,7 +214,7 @@ class _Check:
         self.results: dict[str, list[Record]] = {}
         self.reported: dict[str, list[Record]] = {}
         self.folder = ""
-        self.excluder: Callable[[str, str], bool] | None = None
+        self.nearer = fixtures.nearer(config)
 
     # Which files are items.
 
@@ -192,8 +231,8 @@ class _Check:
         given = session.isinitpath(file_path)
         if given and self._by_hand() and not self._has_tests(file_path):
             # pytest would import, that is run, a training script that is named on its command line.
-            nodes = [node for node in nodes if not isinstance(node, pytest.Module)]
-        if given or not self._excluded(file_path):
+            nodes = [node for node in nodes if not isinstance(node, pytest.Module) or self._is_doctest(node)]
+        if not self._excluded(file_path, given=given):
             # The session is its parent: below a Package, running the item would import the package.
             nodes = [*nodes, CheckFile.from_parent(session, path=file_path)]
         return nodes
@@ -207,8 +246,6 @@ class _Check:
 
     def _has_tests(self, path: Path) -> bool:
         """Whether a named file is a test module by its name, or because a test in it was named too."""
-        from fnmatch import fnmatch
-
         for pattern in self.config.getini("python_files"):
             name = path.as_posix() if "/" in pattern else path.name
             if fnmatch(name, f"*/{pattern}" if "/" in pattern else pattern):
@@ -220,20 +257,21 @@ class _Check:
                 return True
         return False
 
-    def _excluded(self, path: Path) -> bool:
-        if self.options.exclude and self.excluder is None:
-            from ..static.sources.source_files import excluder
+    def _is_doctest(self, node: pytest.Collector) -> bool:
+        """Whether a module is there for its examples, which pytest runs only where it is asked to."""
+        doctest = self.config.pluginmanager.get_plugin("doctest")
+        return doctest is not None and isinstance(node, doctest.DoctestModule)
 
-            self.excluder = excluder(self.options.exclude)
-        if self.excluder is None:
-            return False
-        root = os.path.realpath(self.config.rootpath)
-        real = os.path.realpath(path)
-        while real.startswith(root) and real != root:
-            if self.excluder(os.path.basename(real), real):
-                return True
-            real = os.path.dirname(real)
-        return False
+    def _excluded(self, path: Path, *, given: bool) -> bool:
+        """Whether a file is left out by ``exclude``, or lies where no source of the project does."""
+        from ..static.engine import is_excluded
+        from ..static.sources.source_files import SKIPPED, left_out
+
+        root = str(self.config.rootpath)
+        if is_excluded(str(path), self.settings, self.nearer, named=given, base=root):
+            return True
+        folder = os.path.dirname(os.path.realpath(path))
+        return not given and left_out(folder, os.path.realpath(root), lambda name, _: name in SKIPPED)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
@@ -241,18 +279,49 @@ class _Check:
         # pytest before 9 collects anew what is named twice, or named and below a folder that is named.
         once = {item.nodeid: item for item in reversed(items) if isinstance(item, CheckItem)}
         items[:] = [item for item in items if once.get(item.nodeid, item) is item]
-        arguments = self.config.args
-        if not self.options.paths or (arguments and all("::" in argument for argument in arguments)):
-            # Who names single items wants those.
+        if not self.options.paths or self._single(self.config.args):
+            # Who names single files or items wants those.
             return
-        from ..static.sources.source_files import find
+        from ..static.engine import found
 
         known = {os.path.realpath(item.path) for item in once.values()}
-        for path in find(self.options.paths, self.options.exclude):
+        wanted = {os.path.realpath(file.path) for path in self.options.paths for file in self._below(session, path)}
+        for path in found(self.options.paths, self.settings, self.nearer):
             real = os.path.realpath(path)
-            if real not in known:
+            if real in wanted and real not in known:
                 known.add(real)
                 items.extend(session.genitems(CheckFile.from_parent(session, path=Path(path))))
+
+    def _single(self, arguments: list[str]) -> bool:
+        """Whether the command line names nothing but single files and items."""
+        here = self.config.invocation_params.dir
+        single = ("::" in argument or os.path.isfile(here / argument) for argument in arguments)
+        return bool(arguments) and self._by_hand() and all(single)
+
+    def _below(self, session: pytest.Session, path: str) -> Iterator[CheckFile]:
+        """The files that pytest does not ignore at a path of the configuration.
+
+        They are collected as those of the command line are, so that what ignores these ignores them: options,
+        ``norecursedirs``, and what the ``conftest.py`` of a folder says.
+        """
+        place = Path(path)
+        # A folder that is named is entered, though one of its name would not be come by.
+        recursed = not any(fnmatch(place.name, pattern) for pattern in self.config.getini("norecursedirs"))
+        if recursed and session.ihook.pytest_ignore_collect(collection_path=place, config=self.config):
+            return
+        if not place.is_dir():
+            yield CheckFile.from_parent(session, path=place)
+            return
+        waiting = [session.ihook.pytest_collect_directory(path=place, parent=session)]
+        while waiting:
+            report = session.ihook.pytest_make_collect_report(collector=waiting.pop())
+            if report.failed:
+                session.ihook.pytest_collectreport(report=report)
+            for node in report.result or ():
+                if isinstance(node, CheckFile):
+                    yield node
+                elif isinstance(node, pytest.Directory):
+                    waiting.append(node)
 
     # One analysis for all of them.
 
@@ -293,10 +362,16 @@ class _Check:
         cache = None
         if self.config.pluginmanager.hasplugin("cacheprovider"):
             cache = table.cache(self.options, str(self.config.rootpath))
-        report = engine.check_paths([text.below(str(path)) for path in paths.values()], self.settings, cache=cache)
+        named = [text.below(str(path)) for path in paths.values()]
+        report = engine.check_paths(named, self.settings, cache=cache, nearer=self.nearer)
         sources = text.Sources()
         results: dict[str, list[Record]] = {real: [] for real in paths}
-        for finding in report.findings:
+        findings = report.findings
+        if self.options.baseline is not None:
+            from .baseline import Baseline
+
+            findings = Baseline(self.options.baseline).apply(findings, sources, paths)
+        for finding in findings:
             results[os.path.realpath(finding.filename)].append(_recorded(finding, sources))
         return results
 

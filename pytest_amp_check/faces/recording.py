@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from . import fixtures
+from . import options as table
 from .fixtures import NAME
 
 if TYPE_CHECKING:
@@ -142,12 +143,14 @@ class Recording:
     def _carried(self, run: Run, report: pytest.TestReport, item: pytest.Item) -> dict[str, Any] | None:
         from .judged import settle
 
+        run.suppress = self.settings.suppress
         # Rules may be chosen that are off by default.
         findings = settle(
             run.select(*self.settings.select).findings, self.settings, fixtures.allowed(item), self.folder
         )
         records = [] if report.skipped else self._records(findings)
-        worse = [record for record in records if record["severity"] != "info"]
+        options = fixtures.options(item.config)
+        worse = [record for record in records if table.fails(options, record["severity"])]
         if worse:
             fixtures.fail(report, item, _sentence(worse))
         carried: dict[str, Any] = {
@@ -240,7 +243,7 @@ class Recording:
         for record in self.records():
             key = record["code"], record["place"]
             tests = sum(any((r["code"], r["place"]) == key for r in carried["records"]) for carried in self._counted())
-            if tests > 1 or record["severity"] == "info":
+            if tests > 1 or not table.fails(fixtures.options(self.config), record["severity"]):
                 yield f"{record['headline']} (in {_count(tests, 'test')})"
 
     def charts(self) -> Iterator[str]:

@@ -109,6 +109,7 @@ class Recorded:
         from .judged import settle
 
         assert self._run is not None
+        self._run.suppress = settings.suppress
         return settle(self._run.findings, settings, folder=os.path.join(os.getcwd(), ""))
 
     def show(self, stream: TextIO) -> None:

@@ -102,11 +102,37 @@ def _lines(text: str) -> list[str]:
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
+class _Manner:
+    """How this process speaks, as its command line says: when in colour, and whether warnings are said at all."""
+
+    def __init__(self) -> None:
+        self.colour = "auto"
+        self.silent = False
+
+
+_manner = _Manner()
+
+
+def speak(*, colour: str, silent: bool) -> None:
+    """Settle how everything is said from now on: in colour ``auto``, ``always`` or ``never``, with warnings or not."""
+    _manner.colour = colour
+    _manner.silent = silent
+
+
+def warn(sentence: str) -> None:
+    """Say on standard error what is no finding, and no failure either."""
+    if not _manner.silent:
+        sys.stderr.write(f"amp-check: warning: {sentence}\n")
+
+
 def colour_wanted(stream: TextIO) -> bool:
-    """Whether a stream gets colour: NO_COLOR, then FORCE_COLOR, then whether it is a terminal that can."""
+    """Whether a stream gets colour: as the command line says, or NO_COLOR, FORCE_COLOR, or a terminal that can."""
+    if _manner.colour != "auto":
+        return _manner.colour == "always"
     if os.environ.get("NO_COLOR"):
         return False
-    if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
+    if str(getattr(stream, "name", "<")).startswith("<") and os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
+        # It speaks of what people look at, not of a file that was asked for by its name.
         return True
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
@@ -203,6 +229,20 @@ def full(findings: Iterable[Finding], sources: Sources, *, unsafe: bool = False)
             lines += [*one(first, sources, unsafe=unsafe), []]
         else:
             lines += [headline(first, unsafe=unsafe, message=_of_all(group)), *_help(first), []]
+    return lines
+
+
+def grouped(findings: Iterable[Finding], *, unsafe: bool = False) -> list[Line]:
+    """The findings of each file below its name, each in one line."""
+    by_file: dict[str, list[Line]] = {}
+    for group in _gathered(findings):
+        # The headline begins with the path, which is said once.
+        line = headline(_first(group), unsafe=unsafe, message=_of_all(group) if len(group) > 1 else "")
+        place = "".join(piece for piece, _ in line[1:3]).strip(": ")
+        by_file.setdefault(_first(group).filename, []).append([("  ", ""), (place, "dim"), (": ", "dim"), *line[3:]])
+    lines: list[Line] = []
+    for path, found in by_file.items():
+        lines += [[(_printable(path), "path"), (":", "")], *found, []]
     return lines
 
 
@@ -367,6 +407,19 @@ def statistics_table(records: Sequence[Mapping[str, Any]]) -> list[Line]:
     ]
 
 
+def passed_over(paths: Mapping[str, list[str]]) -> list[Line]:
+    """How many paths were passed over, and which, where these are few: most files of a project train nothing."""
+    width = max((len(f"{len(found):,}") for found in paths.values()), default=0)
+    return [
+        [
+            (f"{len(found):>{width},}  ", "dim"),
+            (f"passed over, {reason}", ""),
+            (f": {_printable(', '.join(found))}" if len(found) <= PLACES else "", "dim"),
+        ]
+        for reason, found in paths.items()
+    ]
+
+
 def rules_table(rules: Iterable[Rule]) -> list[Line]:
     rows = list(rules)
     name = max((len(rule.name) for rule in rows), default=0)
@@ -462,23 +515,32 @@ def write_markdown(text: str, stream: TextIO, colour: bool) -> None:
 
 def progress(stream: TextIO, large: int = 200) -> tuple[Callable[[int, int], None] | None, Callable[[], None]]:
     """What shows how many files were read, on a terminal and for a large tree; and what wipes it away."""
-    if not stream.isatty() or os.environ.get("TERM") == "dumb":
+    if _manner.silent or not stream.isatty() or os.environ.get("TERM") == "dumb":
         return None, _nothing
-    shown = [-1]
+    bars: list[Any] = []
 
     def show(done: int, total: int) -> None:
-        percent = done * 100 // total if total else 100
-        if total >= large and percent != shown[0]:
-            shown[0] = percent
-            stream.write(f"\rchecking {done:,} of {total:,} files ")
-            stream.flush()
+        if not bars and total >= large:
+            bars.append(_bar(stream))
+            bars[0].start()
+            bars[0].add_task("checking", total=None)
+        if bars:
+            bars[0].update(bars[0].task_ids[0], completed=done, total=total)
 
     def wipe() -> None:
-        if shown[0] >= 0:
-            stream.write("\r\x1b[K")
-            stream.flush()
+        for bar in bars:
+            bar.stop()
 
     return show, wipe
+
+
+def _bar(stream: TextIO) -> Any:
+    """A bar that leaves nothing behind."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(file=stream, no_color=not colour_wanted(stream)), transient=True)
 
 
 def _nothing() -> None:

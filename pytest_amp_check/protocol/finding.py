@@ -32,13 +32,14 @@ class Finding:
     ``condition`` may say which (``when use_amp is true``). ``entries`` are the functions (path and line) whose reading
     came upon it. ``label`` is that of the fault, ``names`` what its message is filled with, ``proven`` whether a run
     shows it though its rule is off by default, and ``fix`` how the source can be put right, where that was asked for
-    and is known.
+    and is known. ``elsewhere`` is the place of the mistake where the finding stands at another that takes part in it.
     """
 
     __slots__ = (
         "certain",
         "code",
         "condition",
+        "elsewhere",
         "entries",
         "fix",
         "label",
@@ -78,6 +79,7 @@ class Finding:
         self.names = names or {}
         self.proven = proven
         self.fix: Fix | None = None
+        self.elsewhere: Site | None = None
         self.entries: set[tuple[str, int]] = set()
 
     @property

@@ -42,8 +42,10 @@ def expand(word: str, rules: Mapping[str, Rule]) -> tuple[frozenset[str], int]:
     raise UnknownRule(word, nearest(word, rules))
 
 
-def resolve(select: Iterable[str] | None, ignore: Iterable[str], rules: Mapping[str, Rule]) -> frozenset[str]:
-    """The codes that are on. Without ``select`` those are the default rules.
+def resolve(
+    select: Iterable[str] | None, ignore: Iterable[str], rules: Mapping[str, Rule], extend: Iterable[str] = ()
+) -> frozenset[str]:
+    """The codes that are on. Without ``select`` those are the default rules; those of ``extend`` are on besides.
 
     As in ruff the narrower word wins: ``select=["AMP201"], ignore=["AMP2"]`` keeps AMP201; on a tie ``ignore`` wins.
     """
@@ -53,15 +55,19 @@ def resolve(select: Iterable[str] | None, ignore: Iterable[str], rules: Mapping[
     else:
         for word in select:
             _widen(chosen, word, rules)
+    for word in extend:
+        _widen(chosen, word, rules)
     refused: dict[str, int] = {}
     for word in ignore:
         _widen(refused, word, rules)
     return frozenset(code for code, width in chosen.items() if width > refused.get(code, -1))
 
 
-def in_runs(select: Iterable[str] | None, ignore: Iterable[str], rules: Mapping[str, Rule]) -> frozenset[str]:
+def in_runs(
+    select: Iterable[str] | None, ignore: Iterable[str], rules: Mapping[str, Rule], extend: Iterable[str] = ()
+) -> frozenset[str]:
     """What is on in a run, as :func:`shows` asks for it: the codes, and what is on of rules that are off by default."""
-    on = resolve(select, ignore, rules)
+    on = resolve(select, ignore, rules, extend)
     if select is not None:
         return on
     return on | {code + _PROVEN for code in rules.keys() - on - resolve(ignore, (), rules) if not rules[code].default}

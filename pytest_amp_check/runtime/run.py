@@ -47,6 +47,8 @@ class Run:
         #: Set by ``amp.run``: how to run the same steps again.
         self.replay: Replay | None = None
         self._select: frozenset[str] = in_runs(None, (), RULES)
+        #: Whether comments silence findings.
+        self.suppress = True
         self._suppressions: dict[str, Suppressions] = {}
 
     @property
@@ -56,6 +58,8 @@ class Run:
         return [finding for finding in found if not self._silences(finding)]
 
     def _silences(self, finding: Finding) -> bool:
+        if not self.suppress:
+            return False
         path = finding.filename
         if path not in self._suppressions:
             self._suppressions[path] = Suppressions.of("".join(linecache.getlines(path)))

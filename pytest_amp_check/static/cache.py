@@ -53,16 +53,17 @@ class Cache:
     """What is known of the files of one run, from the last one with the same paths, and what is to be kept of it.
 
     Use: :meth:`look` at every file, :meth:`settle`, :meth:`readings` of those to be read, :meth:`keep` what was read
-    instead, :meth:`write`. ``moved`` says that imports may lead elsewhere now.
+    instead, :meth:`write`. ``moved`` says that imports may lead elsewhere now. ``reading`` is what of the settings
+    decides how files are read.
     """
 
-    def __init__(self, directory: str, paths: Sequence[str], settings: str) -> None:
+    def __init__(self, directory: str, paths: Sequence[str], settings: str, reading: str = "") -> None:
         self._started = time_ns()
         self._directory = os.path.abspath(directory)
         self._paths = [os.path.abspath(path) for path in paths]
         self._alone = not all(map(os.path.isdir, paths))
         self._settings = source_files.digest(settings.encode("utf-8", "backslashreplace"))
-        self._key = _key()
+        self._key = _key() + source_files.digest(reading.encode("utf-8", "backslashreplace"))
         name = "\0".join(self._paths).encode("utf-8", "surrogateescape")
         self._path = os.path.join(self._directory, source_files.digest(name) + SUFFIX)
         #: Absolute path -> stat, digest and look, as they were, and as they are.

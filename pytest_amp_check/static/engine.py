@@ -41,6 +41,11 @@ __all__ = ["InputError", "Report", "Settings", "check_paths", "check_source"]
 CHUNK = 400
 #: Bytes of source from which on it pays to start processes.
 WORTH_PROCESSES = 1_000_000
+#: Why files are passed over, as it is said of a number of them.
+QUIET = "holding nothing of mixed precision"
+EXCLUDED = "left out by `exclude`"
+IGNORED = "ignored by git"
+LINKS = "symbolic links that lead in a circle"
 #: The rule that lists blind spots, which cost a look at every call.
 SPOTS = "AMP904"
 #: Python frames that reading deeply nested code may take.
@@ -48,9 +53,29 @@ RECURSION = 9_000
 
 
 class Settings:
-    """What to report. ``select`` holds codes, already resolved; see :mod:`pytest_amp_check.protocol.selection`."""
+    """What to report. ``select`` holds codes, already resolved; see :mod:`pytest_amp_check.protocol.selection`.
 
-    __slots__ = ("exclude", "per_file_ignores", "select", "severity")
+    ``force_exclude`` says that ``exclude`` holds for files that are named, too. ``nearer`` are the settings that hold
+    from a folder on, by its real path: :func:`check_paths` puts those there that it finds.
+    ``gitignore`` says whether what git ignores is left out of a folder, ``suppress`` whether comments silence findings,
+    ``helpers`` what wrappers that cannot be read do (:mod:`~..protocol.wrappers`), by their dotted names, ``torch``
+    which version is the oldest in use, where the project's own files are not to be asked, and ``devices`` the types of
+    devices that code is run on, where that is known.
+    """
+
+    __slots__ = (
+        "devices",
+        "exclude",
+        "force_exclude",
+        "gitignore",
+        "helpers",
+        "nearer",
+        "per_file_ignores",
+        "select",
+        "severity",
+        "suppress",
+        "torch",
+    )
 
     def __init__(
         self,
@@ -58,26 +83,74 @@ class Settings:
         per_file_ignores: tuple[tuple[str, frozenset[str]], ...] = (),
         severity: Mapping[str, str] | None = None,
         exclude: tuple[str, ...] = (),
+        *,
+        force_exclude: bool = False,
+        gitignore: bool = True,
+        suppress: bool = True,
+        helpers: Mapping[str, tuple[str, ...]] | None = None,
+        torch: tuple[int, int] | None = None,
+        devices: tuple[str, ...] = (),
     ) -> None:
         self.select = frozenset(code for code, rule in RULES.items() if rule.default) if select is None else select
         self.per_file_ignores = per_file_ignores
         self.severity = dict(severity or {})
         self.exclude = exclude
+        self.force_exclude = force_exclude
+        self.nearer: dict[str, Settings] = {}
+        self.gitignore = gitignore
+        self.suppress = suppress
+        self.helpers = dict(helpers or {})
+        self.torch = torch
+        self.devices = devices
+
+    def of(self, path: str) -> Settings:
+        """What holds for a file: the settings of the nearest folder that has some."""
+        if not self.nearer:
+            return self
+        folders = source_files.upward(os.path.dirname(os.path.realpath(path)))
+        return next((self.nearer[folder] for folder in folders if folder in self.nearer), self)
 
     def __repr__(self) -> str:
+        # The settings of the nearest folder around all of it are these themselves.
+        nearer = [(folder, own.said()) for folder, own in sorted(self.nearer.items())]
+        return f"Settings{(*self.said(), *nearer)}"
+
+    def said(self) -> tuple[object, ...]:
         ignores = [(pattern, sorted(codes)) for pattern, codes in self.per_file_ignores]
-        return f"Settings({sorted(self.select)}, {ignores}, {sorted(self.severity.items())})"
+        more = (self.suppress, self.torch, self.reading())
+        return sorted(self.select), ignores, sorted(self.severity.items()), more
+
+    def reading(self) -> tuple[object, ...]:
+        """What of this decides how files are read, and not only what is told of them."""
+        return sorted(self.helpers.items()), self.devices
+
+
+#: From the real path of a folder to the settings that hold from there on, where it has any of its own.
+Nearer = Callable[[str], Settings | None]
 
 
 class Report:
-    """Findings in order of file and line, the number of files that were looked at, and what is known of them."""
+    """Findings in order of file and line, the number of files that were looked at, and what is known of them.
 
-    __slots__ = ("files", "findings", "tree")
+    ``passed_over`` holds paths by why nothing was read in them: in words, the paths as they are written. ``reached`` is
+    what was read on its own, with the functions that this has led to.
+    """
 
-    def __init__(self, findings: list[Finding], files: int, tree: Project) -> None:
+    __slots__ = ("files", "findings", "passed_over", "reached", "tree")
+
+    def __init__(
+        self,
+        findings: list[Finding],
+        files: int,
+        tree: Project,
+        passed_over: dict[str, list[str]],
+        reached: Reached | None = None,
+    ) -> None:
         self.findings = findings
         self.files = files
         self.tree = tree
+        self.passed_over = passed_over
+        self.reached = reached or {}
 
 
 def check_source(text: str, filename: str = "<string>", settings: Settings | None = None) -> list[Finding]:
@@ -94,6 +167,7 @@ def alone(text: str, filename: str) -> Project:
 
 def check_again(text: str, filename: str, settings: Settings, tree: Project) -> list[Finding]:
     """Findings in what a file holds, or would hold, among files of which the tree is known."""
+    tree.declared, tree.devices = settings.helpers, settings.devices
     readings = uncollected(lambda: _read(text, filename, settings, tree).readings)
     return _settled(readings, [filename], settings, {filename: text})
 
@@ -104,15 +178,17 @@ def check_paths(
     progress: Callable[[int, int], None] | None = None,
     jobs: int = 1,
     cache: str | None = None,
+    nearer: Nearer | None = None,
 ) -> Report:
     """Findings in files, and in the files below directories, read by as many processes as ``jobs`` allows.
 
-    A file that is named is parsed whatever it holds; one that was found below a directory, if it can hold a mistake.
+    A file that is named is read whatever it holds; one that was found below a directory, if it can hold a mistake.
     ``progress`` is told how many of how many files are done. ``cache`` is a directory that keeps what was found for the
-    next time. Raises :class:`InputError` for a path that is not there, and :class:`~.processes.EndedEarly` where one
+    next time. ``nearer`` gives the settings that hold from a folder on, by its real path, where it has any of its own.
+    Raises :class:`InputError` for a path that is not there, and :class:`~.processes.EndedEarly` where one
     of the processes is killed.
     """
-    return uncollected(lambda: _report(paths, settings or Settings(), progress, jobs, cache))
+    return uncollected(lambda: _report(paths, settings or Settings(), progress, jobs, cache, nearer))
 
 
 def uncollected(act: Callable[[], Result]) -> Result:
@@ -132,21 +208,27 @@ def _report(
     progress: Callable[[int, int], None] | None,
     jobs: int,
     cache: str | None,
+    nearer: Nearer | None,
 ) -> Report:
-    files = source_files.find(paths, settings.exclude)
+    left = source_files.Left()
+    files = found(paths, settings, nearer, left)
     named = frozenset(paths)
     store: Cache | None = None
     # What was come by is not kept from run to run: it is asked for seldom.
-    if cache is not None and SPOTS not in settings.select:
+    if cache is not None and all(SPOTS not in each.select for each in (settings, *settings.nearer.values())):
         from .cache import Cache
 
-        store = Cache(cache, paths, repr(settings))
+        store = Cache(cache, paths, repr(settings), repr(settings.reading()))
     tree = Project()
+    tree.declared, tree.devices = settings.helpers, settings.devices
     looked = _look_at_all(files, named, jobs, store)
     for look in looked.seen:
         tree.know(look.path, look)
     tree.grow(files, paths)
-    todo = _worth_reading(looked.seen, named, tree)
+    used = _users(looked.seen, named, tree)
+    for look in used:
+        tree.know(look.path, look)
+    todo = _worth_reading([*looked.seen, *used], named, tree)
     readings, work = _known(todo, tree, store)
     if progress is not None and len(work) < len(todo):
         progress(len(todo) - len(work), len(todo))
@@ -161,9 +243,54 @@ def _report(
     findings: list[Finding] = []
     for path, line, reason in looked.unreadable:
         findings += _settle([_unreadable(path, line, reason)], path, settings)
-    findings += _settled(readings, files, settings)
+    findings += _settled(readings, files, settings, beside=[look.path for look in used])
     findings.sort(key=Finding.order)
-    return Report(findings, len(files), tree)
+    read = {look.path for look in todo}
+    quiet = [look.path for look in looked.seen if look.path not in read]
+    passed = {QUIET: sorted(quiet), EXCLUDED: left.excluded, IGNORED: left.ignored, LINKS: left.links}
+    return Report(
+        findings, len(files), tree, {reason: these for reason, these in passed.items() if these}, _reached(readings)
+    )
+
+
+def found(
+    paths: Sequence[str], settings: Settings, nearer: Nearer | None, left: source_files.Left | None = None
+) -> list[str]:
+    """The files to check; the settings learn of those that are nearer to some of them, ``left`` what is left out."""
+
+    def excluded(folder: str) -> source_files.Excluded | None:
+        own = _learnt(folder, settings, nearer)
+        return source_files.excluder(own.exclude) if own is not None else None
+
+    def forced(path: str) -> bool:
+        return is_excluded(path, settings, nearer, named=True)
+
+    return source_files.find(
+        paths, settings.exclude, left, excluded if nearer is not None else None, forced, gitignore=settings.gitignore
+    )
+
+
+def is_excluded(path: str, settings: Settings, nearer: Nearer | None, *, named: bool, base: str = os.curdir) -> bool:
+    """Whether ``exclude`` leaves out a file, which the user may have named, as the settings nearest to it say it.
+
+    What these say does not speak of the folders around them, or around ``base`` where no folder has any.
+    """
+    real = os.path.realpath(path)
+    folders = source_files.upward(os.path.dirname(real))
+    top = next((folder for folder in folders if _learnt(folder, settings, nearer)), os.path.realpath(base))
+    own = settings.nearer.get(top, settings)
+    if named and not own.force_exclude:
+        return False
+    return source_files.left_out(real, top, source_files.excluder(own.exclude))
+
+
+def _learnt(folder: str, settings: Settings, nearer: Nearer | None) -> Settings | None:
+    """The settings that hold from a folder on, if it has any of its own."""
+    if nearer is not None and folder not in settings.nearer:
+        own = nearer(folder)
+        if own is not None:
+            settings.nearer[folder] = own
+    return settings.nearer.get(folder)
 
 
 def _look_at_all(files: list[str], named: frozenset[str], jobs: int, store: Cache | None) -> _Looked:
@@ -182,6 +309,16 @@ def _look_at_all(files: list[str], named: frozenset[str], jobs: int, store: Cach
             for look in found.seen:
                 store.saw(look)
     return looked
+
+
+def _users(seen: list[Prefiltered], named: frozenset[str], tree: Project) -> list[Prefiltered]:
+    """A first look at the files that were not named, and use one that was."""
+    asked = [look.path for look in seen if look.path in named and look.speaks and look.path.endswith(".py")]
+    if not asked:
+        return []
+    from .partners import partners
+
+    return _look_at_all(partners(asked, tree), frozenset(), 1, None).seen
 
 
 def _known(todo: list[Prefiltered], tree: Project, store: Cache | None) -> tuple[list[Reading], list[Prefiltered]]:
@@ -276,6 +413,7 @@ def _read(text: str, path: str, settings: Settings, tree: Project) -> Answer:
     if programs.is_markdown(path):
         # What is shown is a part of something, and no part of this project's programs.
         within, around = Project(), True
+        within.declared, within.devices = tree.declared, tree.devices
         within.know(path, Code(text.encode("utf-8", "replace")))
     elif len(blocks) > 1:
         # One may be entered by another.
@@ -285,7 +423,7 @@ def _read(text: str, path: str, settings: Settings, tree: Project) -> Answer:
             reading = _unread(path, *block.broken, text=block.text)
         else:
             try:
-                reading = analyse(block.text, path, within, around=around, spots=SPOTS in settings.select)
+                reading = analyse(block.text, path, within, around=around, spots=SPOTS in settings.of(path).select)
             except (RecursionError, MemoryError):
                 reading = _unread(path, 1, "its code is nested too deeply to be analysed", text=block.text)
                 answer.lasting = False
@@ -316,15 +454,21 @@ def _settled_block(reading: Reading, block: Block, name: str, settings: Settings
     return made
 
 
+def _reached(readings: Sequence[Reading]) -> Reached:
+    """What all readings together have read on its own, with the functions that this has led to."""
+    reached: Reached = {}
+    for reading in readings:
+        for entry, functions in reading.reached.items():
+            reached.setdefault(entry, set()).update(functions)
+    return reached
+
+
 def _kept(readings: Sequence[Reading]) -> list[Finding]:
     """The findings of readings: of a function that another one calls, those that were made where it is called.
 
     Which of two that call each other is read for both, the order of paths and lines says.
     """
-    reached: Reached = {}
-    for reading in readings:
-        for entry, functions in reading.reached.items():
-            reached.setdefault(entry, set()).update(functions)
+    reached = _reached(readings)
     called = {function for entry, functions in reached.items() for function in functions if function != entry}
     covered: set[tuple[str, int]] = set()
     kept: set[tuple[str, int]] = set()
@@ -355,19 +499,48 @@ def _blind(readings: Sequence[Reading]) -> list[Finding]:
 
 
 def _settled(
-    readings: list[Reading], files: list[str], settings: Settings, texts: Mapping[str, str] | None = None
+    readings: list[Reading],
+    files: list[str],
+    settings: Settings,
+    texts: Mapping[str, str] | None = None,
+    beside: Sequence[str] | None = None,
 ) -> list[Finding]:
-    """The findings in each file, suppressed ones removed and unused suppressions added."""
-    by_path: dict[str, list[Finding]] = {reading.path: [] for reading in readings if reading.ours}
+    """The findings in each file, suppressed ones removed and unused suppressions added.
+
+    Where the files ``beside`` these were read, too, what is found in others is shown where these take part in it.
+    """
     asked = frozenset(files)
-    for finding in (*undone(_kept(readings), files, _text), *_blind(readings)):
-        if finding.site.path in asked:
-            by_path.setdefault(finding.site.path, []).append(finding)
-    settled = [finding for reading in readings for finding in reading.settled]
+    by_path: dict[str, list[Finding]] = {
+        reading.path: [] for reading in readings if reading.ours and reading.path in asked
+    }
+    away: dict[str, list[Finding]] = {}
+    for finding in (*undone(_kept(readings), [*files, *(beside or ())], _text), *_blind(readings)):
+        (by_path if finding.site.path in asked else away).setdefault(finding.site.path, []).append(finding)
+    settled = [finding for reading in readings if reading.path in asked for finding in reading.settled]
+    if beside is not None:
+        settled += _taking_part(away, asked, settings)
     for path, findings in by_path.items():
         text = texts[path] if texts and path in texts else _text(path)
         settled += _suppressed(findings, text, path, settings)
-    return sorted(_replaceable(settled), key=Finding.order)
+    return sorted(_replaceable(settled, settings), key=Finding.order)
+
+
+def _taking_part(away: dict[str, list[Finding]], asked: frozenset[str], settings: Settings) -> Iterator[Finding]:
+    """The findings in other files in which one that was asked for takes part, each at its line there.
+
+    What is left out or silenced where a mistake is, is so wherever it is shown.
+    """
+    from .partners import shown_at
+
+    for path, findings in away.items():
+        shown = [(finding, there) for finding in findings if (there := shown_at(finding, asked)) is not None]
+        if shown and not is_excluded(path, settings, None, named=False):
+            suppressions = Suppressions.of(_text(path)) if settings.of(path).suppress else Suppressions()
+            kept = {id(f) for f in _settle([f for f, _ in shown if not suppressions.silences(f)], path, settings)}
+            for finding, there in shown:
+                if id(finding) in kept:
+                    there.severity = finding.severity
+                    yield there
 
 
 def _text(path: str) -> str:
@@ -377,13 +550,13 @@ def _text(path: str) -> str:
         return ""
 
 
-def _replaceable(findings: list[Finding]) -> list[Finding]:
+def _replaceable(findings: list[Finding], settings: Settings) -> list[Finding]:
     """Findings without those of deprecated names that the oldest torch a project asks for has nothing instead of."""
     if all(finding.code != "AMP901" for finding in findings):
         return findings
     from .project.surroundings import Surroundings
 
-    around = Surroundings()
+    around = Surroundings(torch=settings.torch)
 
     def replaceable(finding: Finding) -> bool:
         path = finding.filename
@@ -395,6 +568,7 @@ def _replaceable(findings: list[Finding]) -> list[Finding]:
 
 def _settle(findings: list[Finding], path: str, settings: Settings) -> list[Finding]:
     """The findings in a file that the settings leave on, at the severity that they give them."""
+    settings = settings.of(path)
     active = settings.select - _ignored(path, settings)
     kept = [f for f in findings if f.code in active]
     for finding in kept:
@@ -417,7 +591,9 @@ def _unreadable(path: str, line: int, reason: str) -> Finding:
 def _suppressed(findings: list[Finding], text: str, path: str, settings: Settings) -> list[Finding]:
     """Findings in one text, suppressed ones removed and unused suppressions added."""
     # Without a finding to silence, only a comment of our own can be of no use.
-    suppressions = Suppressions.of(text) if findings or Suppressions.ours_in(text) else Suppressions()
+    settings = settings.of(path)
+    wanted = settings.suppress and (findings or Suppressions.ours_in(text))
+    suppressions = Suppressions.of(text) if wanted else Suppressions()
     active = settings.select - _ignored(path, settings)
     kept = [f for f in findings if f.code in active and not suppressions.silences(f)]
     rule, fault = LABELS["suppression:unused"]
@@ -438,7 +614,8 @@ def _ignored(path: str, settings: Settings) -> frozenset[str]:
     if settings.per_file_ignores:
         real = os.path.realpath(path)
         for pattern, codes in settings.per_file_ignores:
-            if source_files.excluder((pattern,))(os.path.basename(real), real):
+            bare = pattern.removeprefix("!")
+            if source_files.excluder((bare,))(os.path.basename(real), real) == (bare == pattern):
                 ignored |= codes
     return ignored
 

@@ -18,6 +18,9 @@ from pytest_amp_check.faces.options import (
     FLAG,
     OPTIONS,
     PYTEST,
+    RUN,
+    TYPES,
+    WORDS,
     ConfigError,
     Option,
     Options,
@@ -38,11 +41,23 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
         '["AMP901", "AMP5", "AMP401"]',
         lambda base: ("AMP901", "AMP5", "AMP401"),
     ),
+    "extend-select": (
+        ["AMP503,AMP7"],
+        ["AMP503 AMP7"],
+        '["AMP503", "AMP7"]',
+        lambda base: ("AMP503", "AMP7"),
+    ),
     "per-file-ignores": (
         ["tests/*.py:AMP201,AMP202", "old.py:AMP901"],
         ["tests/*.py: AMP201, AMP202", "old.py: AMP901"],
         '{"tests/*.py" = ["AMP201", "AMP202"], "old.py" = ["AMP901"]}',
         lambda base: {f"{base}/tests/*.py": ("AMP201", "AMP202"), "old.py": ("AMP901",)},
+    ),
+    "extend-per-file-ignores": (
+        ["gen/*.py:AMP201", "old.py:AMP901,AMP902"],
+        ["gen/*.py: AMP201", "old.py: AMP901,AMP902"],
+        '{"gen/*.py" = ["AMP201"], "old.py" = ["AMP901", "AMP902"]}',
+        lambda base: {f"{base}/gen/*.py": ("AMP201",), "old.py": ("AMP901", "AMP902")},
     ),
     "exclude": (
         ["third_party,src/gen/*.py"],
@@ -50,24 +65,62 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
         '["third_party", "./src/gen/*.py"]',
         lambda base: ("third_party", f"{base}/src/gen/*.py"),
     ),
+    "force-exclude": ([], [], "true", lambda base: True),
+    "extend-exclude": (
+        ["vendor,src/old/*.py"],
+        ["vendor src/old/*.py"],
+        '["vendor", "src/old/*.py"]',
+        lambda base: ("vendor", f"{base}/src/old/*.py"),
+    ),
+    "respect-gitignore": ([], ["true"], "true", lambda base: True),
+    "ignore-noqa": ([], ["true"], "true", lambda base: True),
     "severity": (
         ["AMP201=warning,AMP901=info"],
         ["AMP201=warning", "AMP901: info"],
         '{AMP201 = "warning", AMP901 = "info"}',
         lambda base: {"AMP201": "warning", "AMP901": "info"},
     ),
+    "fail-level": (["error"], ["error"], '"error"', lambda base: "error"),
     "output-format": (["json"], [], '"json"', lambda base: "json"),
+    "output-file": (["out/found.txt"], [], "", lambda base: f"{base}/out/found.txt"),
     "exit-zero": ([], [], "true", lambda base: True),
+    "exit-non-zero-on-fix": ([], [], "true", lambda base: True),
     "allow-no-steps": ([], [], "true", lambda base: True),
     "fix": ([], [], "true", lambda base: True),
+    "fix-only": ([], [], "true", lambda base: True),
+    "fixable": (["AMP201"], [], '["AMP201"]', lambda base: ("AMP201",)),
+    "extend-fixable": (["AMP202"], [], '["AMP202"]', lambda base: ("AMP202",)),
+    "unfixable": (["AMP201"], [], '["AMP201"]', lambda base: ("AMP201",)),
     "unsafe-fixes": ([], [], "true", lambda base: True),
+    "show-fixes": ([], [], "true", lambda base: True),
+    "add-ignores": ([], [], "", lambda base: True),
+    "baseline": (["known.json"], ["known.json"], '"known.json"', lambda base: f"{base}/known.json"),
+    "update-baseline": ([], [], "", lambda base: True),
+    "diff-base": (["origin/main"], [], "", lambda base: "origin/main"),
     "diff": ([], [], "true", lambda base: True),
     "cache": ([], [], "true", lambda base: True),
     "cache-dir": ([".known"], [], '".known"', lambda base: f"{base}/.known"),
     "jobs": (["3"], [], "3", lambda base: 3),
     "show-blind-spots": ([], [], "true", lambda base: True),
     "statistics": ([], [], "true", lambda base: True),
+    "show-files": ([], [], "", lambda base: True),
+    "show-settings": ([], [], "", lambda base: True),
+    "watch": ([], [], "", lambda base: True),
+    "quiet": ([], [], "", lambda base: True),
+    "silent": ([], [], "", lambda base: True),
+    "verbose": ([], [], "", lambda base: True),
+    "color": (["never"], [], "", lambda base: "never"),
+    "config": (["ignore=['AMP901']"], [], "", lambda base: ("ignore=['AMP901']",)),
+    "isolated": ([], [], "", lambda base: True),
     "paths": ([], ["src train.py"], '["src", "train.py"]', lambda base: (f"{base}/src", f"{base}/train.py")),
+    "helpers": (
+        ["lib.finish:steps,updates", "lib.clip:clips"],
+        ["lib.finish: steps, updates", "lib.clip: clips"],
+        '{"lib.finish" = ["steps", "updates"], "lib.clip" = ["clips"]}',
+        lambda base: {"lib.finish": ("steps", "updates"), "lib.clip": ("clips",)},
+    ),
+    "torch-version": (["2.4.1"], ["2.4"], '"2.4"', lambda base: (2, 4)),
+    "devices": (["cuda,cpu"], ["cuda cpu"], '["cuda", "cpu"]', lambda base: ("cuda", "cpu")),
     "only": (["static"], ["static"], '"static"', lambda base: "static"),
     "device": (["cuda", "cuda:1"], ["cuda:1"], '"cuda:1"', lambda base: "cuda:1"),
     "dtype": (["bfloat16"], ["bf16"], '"bfloat16"', lambda base: "bfloat16"),
@@ -91,6 +144,7 @@ def cli(*argv: str, start: str = ".") -> Options:
 
 
 def in_pytest(pytester: pytest.Pytester, *argv: str) -> Options:
+    pytester.path.joinpath("known.json").write_text('{"version": 1, "findings": {}}')
     config = pytester.parseconfigure("--amp-check", *argv)
     return options_of(config)
 
@@ -137,7 +191,176 @@ def test_the_configuration_of_pytest_sets_it(option: Option, pytester: pytest.Py
     assert value(in_pytest(pytester), option) == expected(os.path.realpath(pytester.path))
 
 
+def variable(option: Option) -> str:
+    """What an environment variable has to hold for the value of a row."""
+    words, lines, _, _ = ROWS[option.key]
+    if option.kind is FLAG:
+        return "true"
+    given = words or lines[0].split()
+    if option.kind in (WORDS, TYPES):
+        return ",".join(given)
+    return option.kind.separators[0].join(given) if option.kind.separators else given[-1]
+
+
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
+def test_a_variable_of_the_environment_sets_it(option: Option, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = ROWS[option.key][3]
+    monkeypatch.setenv(option.variable, variable(option))
+    options = cli()
+    assert value(options, option) == expected(os.path.realpath(tmp_path))
+    assert options.origin[option.name] == f"the variable AMP_CHECK_{option.key.replace('-', '_').upper()}"
+
+
+def test_a_variable_counts_for_pytest_and_may_take_a_flag_back(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makeini("[pytest]\namp_select = AMP2\namp_ignore_noqa = true\n")
+    monkeypatch.setenv("AMP_CHECK_SELECT", "AMP1")
+    monkeypatch.setenv("AMP_CHECK_IGNORE_NOQA", "0")
+    options = in_pytest(pytester)
+    assert (options.select, options.ignore_noqa) == (("AMP1",), False)
+
+
+@pytest.mark.parametrize("option", [o for o in OPTIONS if o.file], ids=lambda option: option.key)
+@pytest.mark.parametrize("name", ["amp-check.toml", ".amp-check.toml"])
+def test_a_file_of_our_own_sets_it_without_a_table(option: Option, name: str, tmp_path: Path) -> None:
+    _, _, toml, expected = ROWS[option.key]
+    (tmp_path / name).write_text(f"{option.key} = {toml}\n")
+    (tmp_path / "pyproject.toml").write_text('[tool.amp-check]\nselct = ["is not read"]\n')
+    assert value(cli(), option) == expected(os.path.realpath(tmp_path))
+    assert cli().origin[option.name] == f"{option.key} in {tmp_path / name}"
+
+
+@pytest.mark.parametrize("option", [o for o in OPTIONS if o.file], ids=lambda option: option.key)
+def test_the_command_line_sets_it_in_toml(option: Option, tmp_path: Path) -> None:
+    _, _, toml, expected = ROWS[option.key]
+    (tmp_path / "amp-check.toml").write_text("exit-zero = false\n")
+    options = cli("--config", f"{option.key} = {toml}")
+    assert value(options, option) == expected(os.path.realpath(tmp_path))
+    assert options.origin[option.name] == f"--config {option.key}"
+
+
+@pytest.mark.parametrize("option", [o for o in OPTIONS if o.short or o.off], ids=lambda option: option.key)
+def test_a_flag_of_one_letter_is_the_same(option: Option, tmp_path: Path) -> None:
+    words, _, _, expected = ROWS[option.key]
+    if option.off:
+        assert value(cli(option.off), option) is False
+    else:
+        assert value(cli(option.short, *words), option) == expected(os.path.realpath(tmp_path))
+
+
+@pytest.mark.parametrize("option", [o for o in OPTIONS if o.file], ids=lambda option: option.key)
+def test_a_typo_is_answered_with_the_nearest_option(
+    option: Option, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a file, in --config, and in the name of a variable."""
+    wrong = option.key + option.key[-1]
+    _, _, toml, _ = ROWS[option.key]
+    (tmp_path / "amp-check.toml").write_text(f"{wrong} = {toml}\n")
+    nearest = rf"unknown key '{wrong}' in .*: did you mean '{option.key}'\?"
+    with pytest.raises(ConfigError, match=nearest):
+        cli()
+    with pytest.raises(ConfigError, match=nearest):
+        cli("--isolated", "--config", f"{wrong} = {toml}")
+    monkeypatch.setenv(f"AMP_CHECK_{wrong.upper().replace('-', '_')}", "1")
+    with pytest.raises(ConfigError, match=rf"unknown variable AMP_CHECK_\w+: did you mean {option.variable}\?"):
+        cli("--isolated")
+
+
+@pytest.mark.parametrize("option", [o for o in OPTIONS if not o.file], ids=lambda option: option.key)
+def test_what_belongs_on_the_command_line_is_no_setting_of_a_file(option: Option, tmp_path: Path) -> None:
+    (tmp_path / "amp-check.toml").write_text(f"{option.key} = true\n")
+    with pytest.raises(
+        ConfigError, match=rf"{option.key} in .*amp-check.toml is no setting of a file: give {option.flag}"
+    ):
+        cli()
+
+
+def test_variables_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMP_CHECK_DEBUG", "1")
+    monkeypatch.setenv("AMP_CHECK_RUNNER_IMAGE", "ubuntu")
+    assert cli().select is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "EXIT_ZERO",
+            "maybe",
+            "the variable AMP_CHECK_EXIT_ZERO must be one of 1, true, yes, on, 0, false, no, off, not",
+        ),
+        ("JOBS", "many", "the variable AMP_CHECK_JOBS must be a whole number from 1, not 'many'"),
+        ("OUTPUT_FORMAT", "xml", "the variable AMP_CHECK_OUTPUT_FORMAT must be one of full, concise,"),
+    ],
+)
+def test_a_wrong_variable_is_one_clear_sentence(
+    name: str, text: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"AMP_CHECK_{name}", text)
+    with pytest.raises(ConfigError) as caught:
+        cli()
+    assert str(caught.value).startswith(said)
+
+
+def test_doors_by_how_near_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "amp-check.toml").write_text("jobs = 1\n")
+    assert cli().jobs == 1
+    monkeypatch.setenv("AMP_CHECK_JOBS", "2")
+    assert cli().jobs == 2
+    assert cli("--config", "jobs = 3").jobs == 3
+    assert cli("--config", "jobs = 3", "--jobs", "4").jobs == 4
+
+
+def test_what_extends_is_taken_from_all_doors_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "amp-check.toml").write_text('exclude = ["a"]\nextend-exclude = ["b"]\nextend-select = ["AMP503"]\n')
+    monkeypatch.setenv("AMP_CHECK_EXTEND_EXCLUDE", "c")
+    options = cli("--extend-exclude", "d")
+    assert settings(options).exclude == ("a", "d", "c", "b")
+    assert "AMP503" in settings(options).select
+    assert "AMP201" in settings(options).select
+    assert settings(cli("--select", "AMP1", "--extend-select", "AMP7")).select.isdisjoint({"AMP201"})
+    told = settings(cli("--per-file-ignores", "x.py:AMP1", "--extend-per-file-ignores", "x.py:AMP2"))
+    assert [pattern for pattern, _ in told.per_file_ignores] == ["x.py", "x.py"]
+
+
+def test_what_is_selected_besides_is_taken_back_by_no_farther_ignore(tmp_path: Path) -> None:
+    (tmp_path / "amp-check.toml").write_text('ignore = ["AMP503", "AMP901"]\n')
+    on = settings(cli("--extend-select", "AMP503")).select
+    assert "AMP503" in on
+    assert "AMP901" not in on
+    assert "AMP503" not in settings(cli("--extend-select", "AMP503", "--ignore", "AMP503")).select
+
+
+def test_one_file_may_be_named_and_none_may_be_read(tmp_path: Path) -> None:
+    (tmp_path / "amp-check.toml").write_text("jobs = 1\n")
+    other = tmp_path / "conf" / "ci.toml"
+    other.parent.mkdir()
+    other.write_text('jobs = 2\nexclude = ["gen/*.py"]\n')
+    assert cli("--config", "conf/ci.toml").jobs == 2
+    assert cli("--config", "conf/ci.toml").exclude == (f"{os.path.realpath(other.parent)}/gen/*.py",)
+    assert cli("--config", "conf/ci.toml", "--config", "jobs=3").jobs == 3
+    assert cli("--isolated").jobs is None
+    (tmp_path / "pyproject.toml").write_text("[project]\n")
+    for argv, said in (
+        (["--config", "conf/none.toml"], "none.toml does not exist"),
+        (["--config", "pyproject.toml"], r"pyproject.toml has no table \[tool.amp-check\]"),
+        (["--config", "jobs"], "--config must be the path of a TOML file or KEY=VALUE, not 'jobs'"),
+        (["--config", "jobs = many"], "--config jobs = many is not valid TOML"),
+        (["--config", "conf/ci.toml", "--config", "amp-check.toml"], "one file can be given"),
+        (["--isolated", "--config", "conf/ci.toml"], "--isolated reads no file"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            cli(*argv)
+
+
+def test_our_own_file_without_a_table_says_so(tmp_path: Path) -> None:
+    (tmp_path / "amp-check.toml").write_text("[tool.amp-check]\njobs = 1\n")
+    with pytest.raises(ConfigError, match=r"it holds the keys alone, without \[tool.amp-check\]"):
+        cli()
+
+
+@pytest.mark.parametrize("option", [o for o in OPTIONS if o.file], ids=lambda option: option.key)
 def test_pyproject_sets_it_for_both(option: Option, tmp_path: Path, pytester: pytest.Pytester) -> None:
     _, _, toml, expected = ROWS[option.key]
     text = f"[tool.amp-check]\n{option.key} = {toml}\n"
@@ -254,14 +477,21 @@ def test_brackets_in_the_name_of_a_folder_are_no_pattern(tmp_path: Path) -> None
         ("only = 'source'", 'only in [tool.amp-check] of {path} must be one of static, runtime, such as "static"'),
         ("device = 'gpu'", "device in [tool.amp-check] of {path} must be auto, cpu, cuda, cuda:N or emulate, such as"),
         ("device = 1", "device in [tool.amp-check] of {path} must be auto, cpu, cuda, cuda:N or emulate, such as"),
+        (
+            "helpers = {'lib.finish' = ['clip']}",
+            "must be events out of scales, backward, unscales, clips, steps, updates, clears: did you mean 'clips'?",
+        ),
+        ("helpers = ['clips']", "must be a table of dotted names, each with a list of events, such as"),
+        ("devices = ['cudo']", "npu, privateuseone, xla, xpu: did you mean 'cuda'?, such as"),
+        ("torch-version = 2.4", "torch-version in [tool.amp-check] of {path} must be a version of torch, such as"),
         ("dtype = 'float32'", "dtype in [tool.amp-check] of {path} must be float16 or bfloat16, such as"),
         ("jobs = 0", "jobs in [tool.amp-check] of {path} must be a whole number from 1, such as 4"),
         ("jobs = '2'", "jobs in [tool.amp-check] of {path} must be a whole number from 1, such as 4"),
         ("jobs = true", "jobs in [tool.amp-check] of {path} must be a whole number from 1, such as 4"),
         ("report = true", "report in [tool.amp-check] of {path} must be the path of a file, such as"),
         ("report = ''", "report in [tool.amp-check] of {path} must be the path of a file, such as"),
-        ("output-format = 'xml'", "must be one of full, concise, json, github, sarif, such as"),
-        ("output-format = ['json']", "must be one of full, concise, json, github, sarif, such as"),
+        ("output-format = 'xml'", "must be one of full, concise, grouped, json, json-lines, junit, github, "),
+        ("output-format = ['json']", 'gitlab, azure, pylint, rdjson, sarif, such as "concise"'),
         (
             "severity = {AMP201 = 'fatal'}",
             "severity in [tool.amp-check] of {path} must be one of error, warning, info, such as",
@@ -356,7 +586,7 @@ def test_settings_hold_codes(tmp_path: Path) -> None:
     assert told.exclude == ("gen",)
 
 
-@pytest.mark.parametrize("face", [CLI, PYTEST])
+@pytest.mark.parametrize("face", [CLI, RUN, PYTEST])
 def test_no_flag_has_a_default_that_hides_the_configuration(face: str) -> None:
     parser = argparse.ArgumentParser()
     add_flags(parser.add_argument, face)

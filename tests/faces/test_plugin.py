@@ -449,3 +449,129 @@ def test_a_test_that_changes_the_folder_changes_nothing(pytester: pytest.Pyteste
     result = pytester.runpytest_subprocess("--amp-check", "test_a.py", "train.py")
     result.assert_outcomes(passed=2, failed=1)
     assert "AMP201" in result.stdout.str()
+
+
+# What else pytest is told, and what each file is told by its own configuration.
+
+EXAMPLE = '''import torch\n\n\ndef double(x):\n    """\n    >>> double(2)\n    4\n    """\n    return 2 * x\n'''
+
+
+def test_examples_in_a_named_script_are_run_where_pytest_is_asked_for_them(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(train=EXAMPLE)
+    result = pytester.runpytest("--amp-check", "--doctest-modules", "train.py", "-v")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines_random(["train.py::train.double PASSED*", "train.py::amp-check PASSED*"])
+    pytester.makepyfile(train=LOUD)
+    pytester.runpytest("--amp-check", "train.py", "-v").assert_outcomes(passed=1)
+
+
+@pytest.fixture
+def configured(project: pytest.Pytester) -> pytest.Pytester:
+    """The package, with a generated module, checked by configuration."""
+    (project.path / "src/pkg/gen").mkdir()
+    (project.path / "src/pkg/gen/made.py").write_text(BAD)
+    project.makeini("[pytest]\namp_check_paths = src\n")
+    return project
+
+
+ALL = {"src/pkg/__init__.py", "src/pkg/bad.py", "src/pkg/good.py", "src/pkg/gen/made.py"}
+
+
+def checked(result: pytest.RunResult) -> set[str]:
+    return {node.removesuffix("::amp-check") for node in nodes(result) if node.endswith("::amp-check")}
+
+
+@pytest.mark.parametrize(
+    ("flags", "ignored"),
+    [
+        ([], set()),
+        (["--ignore=src/pkg/bad.py"], {"src/pkg/bad.py"}),
+        (["--ignore=src/pkg/gen"], {"src/pkg/gen/made.py"}),
+        (["--ignore-glob=*/good.py"], {"src/pkg/good.py"}),
+        (["--ignore=src"], ALL),
+        (["-o", "norecursedirs=gen"], {"src/pkg/gen/made.py"}),
+        # What is named is entered, whatever it is called.
+        (["-o", "norecursedirs=src gen"], {"src/pkg/gen/made.py"}),
+    ],
+)
+def test_what_pytest_is_told_to_ignore_is_no_item(
+    configured: pytest.Pytester, flags: list[str], ignored: set[str]
+) -> None:
+    result = configured.runpytest_subprocess("--amp-check", "--co", "-q", "tests/deep", *flags)
+    assert checked(result) - {"tests/deep/conftest.py", "tests/deep/test_two.py"} == ALL - ignored
+
+
+@pytest.mark.parametrize(
+    ("conftest", "text", "ignored"),
+    [
+        (
+            "conftest.py",
+            "collect_ignore = ['src/pkg/bad.py', 'src/pkg/gen']",
+            {"src/pkg/bad.py", "src/pkg/gen/made.py"},
+        ),
+        ("conftest.py", "collect_ignore_glob = ['*/good.py']", {"src/pkg/good.py"}),
+        ("src/conftest.py", "collect_ignore = ['pkg/bad.py']", {"src/pkg/bad.py"}),
+        ("src/conftest.py", "collect_ignore_glob = ['pkg/g*']", {"src/pkg/good.py", "src/pkg/gen/made.py"}),
+    ],
+)
+def test_what_a_conftest_ignores_is_no_item(
+    configured: pytest.Pytester, conftest: str, text: str, ignored: set[str]
+) -> None:
+    (configured.path / conftest).write_text(text + "\n")
+    result = configured.runpytest_subprocess("--amp-check", "--co", "-q", "tests/deep")
+    found = checked(result) - {"tests/deep/conftest.py", "tests/deep/test_two.py", "src/conftest.py"}
+    assert found == ALL - ignored
+
+
+def test_a_conftest_of_the_checked_folder_that_fails_is_said(configured: pytest.Pytester) -> None:
+    (configured.path / "src/conftest.py").write_text("raise RuntimeError('this conftest')\n")
+    result = configured.runpytest_subprocess("--amp-check", "tests/deep")
+    assert result.ret != 0
+    result.stdout.fnmatch_lines(["*this conftest*"])
+
+
+def test_who_selects_files_is_not_given_those_of_the_configuration(configured: pytest.Pytester) -> None:
+    for selected in (["tests/test_one.py"], ["tests/test_one.py::test_pass"], ["tests/test_one.py", "src/pkg/good.py"]):
+        result = configured.runpytest_subprocess("--amp-check", "--co", "-q", *selected)
+        assert not checked(result) & (ALL - {*selected})
+    for selected in ([], ["tests"], ["tests/deep", "tests/test_one.py"]):
+        result = configured.runpytest_subprocess("--amp-check", "--co", "-q", *selected)
+        assert checked(result) >= ALL
+    result = configured.runpytest_subprocess("--amp-check", "--co", "-q", "-o", "testpaths=tests/test_one.py")
+    assert checked(result) >= ALL
+
+
+def test_what_pytest_keeps_for_itself_is_no_item(project: pytest.Pytester) -> None:
+    (project.path / ".pytest_cache").mkdir()
+    (project.path / ".pytest_cache/README.md").write_text("# pytest cache\n")
+    result = project.runpytest_subprocess("--amp-check", "--co", "-q", "-o", "norecursedirs=nothing")
+    assert checked(result) >= {"src/pkg/bad.py", "src/pkg/good.py"}
+    assert not [name for name in checked(result) if name.startswith(".pytest_cache")]
+
+
+def test_the_nearest_configuration_holds_for_each_item(project: pytest.Pytester) -> None:
+    (project.path / "pyproject.toml").write_text("[tool.amp-check]\nignore = ['AMP201']\nforce-exclude = true\n")
+    for name in ("inner/train.py", "inner/gen/made.py"):
+        (project.path / name).parent.mkdir(exist_ok=True)
+        (project.path / name).write_text(BAD)
+    table = "[tool.amp-check]\nexclude = ['gen']\nforce-exclude = true\n"
+    (project.path / "inner/pyproject.toml").write_text(table)
+    result = project.runpytest_subprocess("--amp-check", "-v", "-p", "no:cacheprovider", ".", "inner/gen/made.py")
+    lines = [line for line in result.outlines if "::amp-check " in line and not line.startswith("FAILED")]
+    ended = {line.split("::")[0]: line.split()[1] for line in lines}
+    assert ended["inner/train.py"] == "FAILED"
+    assert ended["src/pkg/bad.py"] == "PASSED"
+    assert "inner/gen/made.py" not in ended
+
+
+def test_the_summary_line_of_an_item_shows_its_worst_finding(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    pytester.makepyfile(train=INFO.rstrip("\n") + "\n\n\n" + BAD)
+    result = pytester.runpytest_subprocess("--amp-check", "--amp-select", "AMP503,AMP201", "train.py")
+    result.assert_outcomes(failed=1)
+    (line,) = [line for line in result.outlines if line.startswith("FAILED train.py::amp-check")]
+    assert " AMP201 " in line
+    shown = [line for line in result.outlines if re.match(r"train\.py:\d+:\d+: AMP", line)]
+    assert [line.split()[1] for line in shown][:2] == ["AMP201", "AMP503"]

@@ -70,6 +70,20 @@ def test_the_run_is_drawn_above_the_findings(folder: Path) -> None:
     assert done.stdout.index("steps skipped") < done.stdout.index("AMP201")
 
 
+def test_a_run_has_the_options_of_a_check(folder: Path) -> None:
+    (folder / "train.py").write_text(f"# amp: ignore-file[AMP201]\n{TRAINS}", encoding="utf-8")
+    assert run("-q", "train.py", folder=folder).returncode == 0
+    given = ("--ignore-noqa", "-q", "-o", "found.jsonl", "--output-format", "json-lines")
+    done = run(*given, "train.py", folder=folder)
+    assert (done.returncode, done.stdout) == (1, "trained\n")
+    (line,) = (folder / "found.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(line)["code"] == "AMP201"
+    (folder / "other.toml").write_text('severity = { AMP201 = "warning" }\n', encoding="utf-8")
+    done = run("--config", "other.toml", "--fail-level", "error", "--ignore-noqa", "-s", "train.py", folder=folder)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "trained\n", "")
+    assert run("--ignore-noqa", "train.py", folder=folder, AMP_CHECK_EXIT_ZERO="1").returncode == 0
+
+
 def test_json_follows_the_output(folder: Path) -> None:
     done = run("--output-format", "json", "train.py", folder=folder)
     (finding,) = json.loads(done.stdout.removeprefix("trained\n"))

@@ -578,6 +578,18 @@ def test_autocast_in_a_file_that_was_only_followed_is_in_sight(tmp_path: Path) -
     assert check_paths([str(tmp_path / "train.py")]).findings == []
 
 
-def test_findings_in_files_that_were_not_asked_for_are_not_reported(tmp_path: Path) -> None:
+def test_findings_in_files_that_were_not_asked_for_are_shown_where_these_take_part(tmp_path: Path) -> None:
     write(tmp_path, TREES["a checkpoint writer in another file"])
-    assert check_paths([str(tmp_path / "train.py")]).findings == []
+    train = str(tmp_path / "train.py")
+    (finding,) = check_paths([train]).findings
+    text = Path(train).read_text(encoding="utf-8").split("\n")
+    call = 1 + next(number for number, line in enumerate(text) if "utils.save_checkpoint(" in line)
+    assert (finding.filename, finding.line, finding.code) == (train, call, "AMP401")
+    assert finding.elsewhere is not None
+    assert Path(finding.elsewhere.path).name == "utils.py"
+
+
+def test_findings_that_have_nothing_to_do_with_what_was_asked_for_are_not_reported(tmp_path: Path) -> None:
+    write(tmp_path, TREES["a checkpoint writer in another file"])
+    (tmp_path / "main.py").write_text("import torch\nimport train\nscaler = torch.amp.GradScaler('cuda')\n", "utf-8")
+    assert check_paths([str(tmp_path / "main.py")]).findings == []

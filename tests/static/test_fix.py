@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import MISTAKES
 
-from pytest_amp_check.faces import cli, text
+from pytest_amp_check.faces import checking, cli, text
 from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.fix import Edit
@@ -1335,7 +1335,8 @@ def test_an_import_that_another_file_takes_from_here_stays(imported: str, named:
         ("pyproject.toml", '[tool.poetry.dependencies]\ntorch = "^2.1"\n', False),
         ("environment.yml", "dependencies:\n  - pytorch=2.2.0\n", False),
         ("requirements.txt", "torch>=2.3\n", True),
-        ("requirements.txt", "torchvision>=0.9\npytorch-lightning==1.2\ntorch\n", True),
+        # That it has one that is new enough, nothing says.
+        ("requirements.txt", "torchvision>=0.9\npytorch-lightning==1.2\ntorch\n", False),
     ],
 )
 def test_a_project_is_not_moved_to_a_torch_that_it_need_not_have(file: str, declared: str, made: bool) -> None:
@@ -1347,6 +1348,53 @@ def test_a_project_is_not_moved_to_a_torch_that_it_need_not_have(file: str, decl
     assert (" [*] " in amp_check(".", "--output-format", "concise")[1]) == made
     amp_check("src", "--fix")
     assert ("torch.amp." in path.read_text()) == made
+
+
+@in_a_project
+@pytest.mark.parametrize(
+    ("source", "safe"),
+    [
+        ("import torch\n\nscaler = torch.cuda.amp.GradScaler()\n", False),
+        ("from torch.cuda.amp import GradScaler\n\nscaler = GradScaler()\n", False),
+        ("import torch\n\nforward = torch.cuda.amp.custom_fwd(len)\n", False),
+        ("import torch\n\nregion = torch.cuda.amp.autocast()\n", True),
+        ("from torch.cuda.amp import autocast\n\nregion = autocast()\n", True),
+        # One import, one fix.
+        ("from torch.cuda.amp import GradScaler, autocast\n\nregion = autocast()\nscaler = GradScaler()\n", False),
+        ("from torch.cuda import amp\n\nregion = amp.autocast()\n", True),
+        ("from torch.cuda import amp\n\nregion = amp.autocast()\nscaler = amp.GradScaler()\n", False),
+        ("import torch\n\ntorch.nn.utils.clip_grad_norm([], 1.0)\n", True),
+    ],
+)
+def test_what_needs_a_newer_torch_than_is_declared_is_opt_in(source: str, *, safe: bool) -> None:
+    path = Path("train.py")
+    path.write_text(source)
+    _, out, _ = amp_check("train.py", "--select", "AMP901", "--output-format", "json")
+    assert {finding["fix"]["applicability"] for finding in json.loads(out)} == {"safe" if safe else "unsafe"}
+    amp_check("train.py", "--fix")
+    assert (path.read_text() != source) == safe
+    path.write_text(source)
+    amp_check("train.py", "--fix", "--unsafe-fixes")
+    assert path.read_text() != source
+    path.write_text(source)
+    Path("setup.py").write_text("setup(install_requires=['torch>=2.4'])\n")
+    amp_check("train.py", "--fix")
+    assert path.read_text() != source
+
+
+@in_a_project
+def test_what_was_fixed_is_listed() -> None:
+    Path("src").mkdir()
+    Path("src/a.py").write_text(unmarked(RULES["AMP201"].bad))
+    Path("src/b.py").write_text(unmarked(RULES["AMP206"].bad) + "\n" + "x = 1  # amp: ignore[AMP101]\n")
+    status, out, err = amp_check("src", "--fix", "--show-fixes", "--output-format", "json")
+    assert (status, json.loads(out)) == (0, [])
+    assert err == (
+        "Fixed 3 findings:\n"
+        f"- {Path('src/a.py')}:\n    1 x AMP201 (clip-before-unscale)\n"
+        f"- {Path('src/b.py')}:\n    1 x AMP206 (missing-scaler-update)\n    1 x AMP902 (unused-suppression)\n"
+    )
+    assert amp_check("src", "--fix", "--show-fixes")[2] == "Fixed 0 findings.\n"
 
 
 DEPRECATED = """\
@@ -1408,6 +1456,7 @@ def test_what_does_harm_elsewhere_is_taken_back(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # A fix whose harm to another file only shows when everything is read again.
+    Path("requirements.txt").write_text("torch>=2.4\n")
     shared = "import torch\n\nscaler = torch.cuda.amp.GradScaler()\n"
     Path("shared.py").write_text(shared)
     Path("other.py").write_text("from shared import scaler\n" + unmarked(RULES["AMP206"].good))
@@ -1415,7 +1464,7 @@ def test_what_does_harm_elsewhere_is_taken_back(
     def harm(layout: Layout, finding: Finding) -> tuple[str, list[Edit]]:
         return "Do harm", [Edit(3, 0, 4, 0, 'scaler = torch.amp.GradScaler("cuda")\n')]
 
-    checked = cli._checked
+    checked = checking._checked
 
     def worse(*given: Any) -> engine.Report:
         report = checked(*given)
@@ -1424,7 +1473,7 @@ def test_what_does_harm_elsewhere_is_taken_back(
         return report
 
     replace_fixer(monkeypatch, "AMP901", harm)
-    monkeypatch.setattr(cli, "_checked", worse)
+    monkeypatch.setattr(checking, "_checked", worse)
     assert cli.main(["check", ".", "--fix", "--no-cache"]) == 0
     assert Path("shared.py").read_text() == shared
     assert capsys.readouterr().err == (
@@ -1500,6 +1549,7 @@ def test_a_cached_finding_has_its_fix() -> None:
 )
 def test_what_is_offered_is_written_where_it_is_wanted(argv: tuple[str, ...], *, writes: bool) -> None:
     Path("train.py").write_text(unmarked(RULES["AMP901"].bad))
+    Path("requirements.txt").write_text("torch>=2.4\n")
     program = (
         "import sys; from pytest_amp_check.faces.cli import main; main(['check', 'train.py', *sys.argv[1:]]);"
         "sys.exit('libcst' in sys.modules)"

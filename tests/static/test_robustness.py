@@ -859,3 +859,48 @@ def test_the_command_says_in_one_sentence_what_it_cannot_read(tmp_path: Path) ->
 def test_attributes_that_are_computed_from_each_other_are_read_to_an_end() -> None:
     assert "AMP201" in codes(f"{CIRCLES['attributes are computed from each other']}\n{SCRIPT}")
     assert "AMP903" not in codes(f"{CIRCLES['attributes are computed from each other']}\n{SCRIPT}")
+
+
+REBOUND = {
+    "an object of a class from it": "import pdb\nclass X(pdb.Pdb):\n    pass\npdb = X()\npdb.set_trace()\n",
+    "an object of a class in it": "import trainer\ntrainer = trainer.Trainer()\ntrainer.fit()\n",
+    "the class itself": "from pdb import Pdb\nclass Pdb(Pdb):\n    pass\nPdb().set_trace()\n",
+    "an object of itself": "class X(X.Y):\n    pass\nX = X()\nX.run()\n",
+    "in turn": "import a\nclass X(a.A):\n    pass\nclass Y(X.B):\n    pass\na = Y()\nX = Y()\na.run()\nX.run()\n",
+    "in a function": "import a\ndef make():\n    class X(a.A): pass\n    return X()\na = make()\na.run()\n",
+}
+
+
+@pytest.mark.parametrize("what", REBOUND)
+def test_a_name_that_is_rebound_to_an_object_of_its_own_class_is_read(what: str) -> None:
+    assert codes(f"{REBOUND[what]}{SCRIPT}") == codes(SCRIPT)
+    assert codes(f"{SCRIPT}\n{REBOUND[what]}") == codes(SCRIPT)
+
+
+@pytest.mark.parametrize(
+    "derived",
+    [
+        "import lib\nclass Own(lib.Loop):\n{}lib = Own()\nlib.run(1, scaler, optimizer)\n",
+        "from lib import Loop\nclass Loop(Loop):\n{}Loop().run(1, scaler, optimizer)\n",
+    ],
+)
+def test_what_a_class_derives_from_is_what_the_name_was_where_it_begins(tmp_path: Path, derived: str) -> None:
+    loop = """\
+import torch
+
+
+class Loop:
+    def run(self, loss, scaler, optimizer):
+        scaler.scale(loss).backward()
+        self.clip()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+    clip = "    def clip(self):\n        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+    start = "import torch\nmodel = torch.nn.Linear(8, 2)\nscaler = torch.amp.GradScaler('cuda')\n"
+    start += "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+    (tmp_path / "lib.py").write_text(loop, encoding="utf-8")
+    (tmp_path / "main.py").write_text(start + derived.format(clip), encoding="utf-8")
+    found = [(Path(f.filename).name, f.line, f.code) for f in check_paths([str(tmp_path)], Settings()).findings]
+    # Where the method is called that the derived class has.
+    assert found == [("lib.py", 7, "AMP201")]

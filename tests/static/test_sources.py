@@ -48,7 +48,7 @@ def repository(tmp_path: Path) -> Path:
 class TestFind:
     def test_directory_is_walked_and_sorted(self, tmp_path: Path) -> None:
         tree(tmp_path, "b.py", "a/z.py", "a/b/c.py", "c.txt", "d.pyc", "e.pyi", "empty/")
-        assert found(tmp_path) == ["a/b/c.py", "a/z.py", "b.py"]
+        assert found(tmp_path) == ["a/b/c.py", "a/z.py", "b.py", "e.pyi"]
 
     def test_paths_stay_as_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         tree(tmp_path, "src/a.py", "b.py")

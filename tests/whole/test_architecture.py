@@ -25,7 +25,7 @@ CHECK_PATH = [
     name
     for name in MODULES
     if name.startswith(("protocol/", "static/"))
-    or name in ("faces/cli.py", "faces/formats.py", "faces/options.py", "faces/text.py")
+    or name in ("faces/checking.py", "faces/cli.py", "faces/formats.py", "faces/options.py", "faces/text.py")
 ]
 DEAR = {
     "asyncio",
@@ -146,6 +146,8 @@ def may(name: str, found: Import) -> bool:
             return file == "html.py" and found.lazy
         if top == "rich":
             return file == "text.py"
+        if top == "shtab":
+            return file == "completion.py" and found.lazy
         return standard or (top == "pytest" and file in ("plugin.py", "fixtures.py", "recording.py"))
     return False
 

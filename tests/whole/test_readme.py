@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -52,13 +53,33 @@ def test_what_is_made_from_the_code_is_up_to_date(
 
 
 def test_each_part_stands_in_one_document(blocks: dict[str, str]) -> None:
-    assert set(blocks) == {"output", "whole output", "rules", "options", "modules", "claims"}
+    assert set(blocks) == {"output", "whole output", "rules", "modules", "claims"}
     assert sorted(blocks) == sorted(name for names in MAKER["DOCUMENTS"].values() for name in names)
 
 
 def test_the_pages_of_the_rules_are_up_to_date() -> None:
     assert MAKER["stale_pages"]() == [], "run python benchmarks/readme.py"
     assert "# AMP201 clip-before-unscale" in (ROOT / "docs/rules/AMP201.md").read_text(encoding="utf-8")
+
+
+def test_the_page_of_options_has_each_with_its_doors() -> None:
+    page = OPTIONS_PAGE
+    assert re.findall("^## (.*)$", page, re.MULTILINE) == [option.key for option in OPTIONS]
+    for option in OPTIONS:
+        section = page.partition(f"\n## {option.key}\n")[2].partition("\n## ")[0]
+        for name in (option.flag, option.run_flag, option.short, option.variable, option.pytest_flag, option.ini):
+            assert f"`{name}`" in section or not name
+
+
+def test_the_page_beside_ruff_leaves_no_row_out() -> None:
+    page = (ROOT / "docs/ruff.md").read_text(encoding="utf-8")
+    listed = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--help"], capture_output=True, encoding="utf-8"
+    ).stdout
+    rows = [line.split()[-1].partition("[")[0] for line in re.findall(r"^ +(?:-\w, )?--[\w-]+", listed, re.MULTILINE)]
+    assert len(rows) > 40
+    for row in rows:
+        assert re.search(rf"^\| `(-\w, )?{row}` \| \S", page, re.MULTILINE), row
 
 
 def test_the_first_command_prints_the_four_headline_mistakes(blocks: dict[str, str]) -> None:
@@ -108,13 +129,14 @@ def test_every_command_of_the_readme_is_one(
 def test_every_flag_and_format_is_spoken_of_and_none_is_invented() -> None:
     known = {name for option in OPTIONS for name in (option.flag, option.run_flag, option.pytest_flag) if name}
     spoken = set(re.findall(r"(?<=`)--[a-z][a-z-]+", README))
-    assert known <= spoken
+    assert known <= spoken | set(re.findall(r"(?<=`)--[a-z][a-z-]+", OPTIONS_PAGE))
     others = {"--amp-check", "--stdin-filename", "--co", "--lf", "--junit-xml", "--no-", "--no-statistics", "--fix"}
     of_benchmarks = {"--wheels", "--only", "--dry-run"}
     assert spoken <= known | others | of_benchmarks
     assert all(f"`{form}`" in README for form in FORMATS)
 
 
+OPTIONS_PAGE = (ROOT / "docs/options.md").read_text(encoding="utf-8")
 TRAINING = [block for block in fenced("python") if "import torch" in block]
 
 

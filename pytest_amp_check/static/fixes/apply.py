@@ -17,7 +17,7 @@ from ..project.surroundings import Surroundings
 from ..sources import source_files
 from . import edits
 from .edited_file import EditedFile
-from .fixers import FIXERS, fixer
+from .fixers import FIXERS, fixer, needed
 from .matchers import Unfit
 
 #: What a finding has in common with itself after an edit: its code and the source of its line.
@@ -62,17 +62,22 @@ class Outcome:
 # What is offered.
 
 
-def offer(findings: Iterable[Finding], data: Mapping[str, bytes] | None = None, others: Iterable[str] = ()) -> None:
+def offer(
+    findings: Iterable[Finding],
+    data: Mapping[str, bytes] | None = None,
+    others: Iterable[str] = (),
+    torch: tuple[int, int] | None = None,
+) -> None:
     """Say of each finding how its source can be put right, where that is certain.
 
     ``data`` holds what does not stand in a file, by the name that it goes by in findings. ``others`` are files that may
-    import one of these.
+    import one of these, ``torch`` the oldest version in use, where that was said.
     """
     by_path: dict[str, list[Finding]] = {}
     for finding in findings:
-        if finding.code in FIXERS:
+        if finding.code in FIXERS and finding.elsewhere is None:
             by_path.setdefault(finding.filename, []).append(finding)
-    around = Surroundings([path for path in by_path if path not in (data or ())], others)
+    around = Surroundings([path for path in by_path if path not in (data or ())], others, torch)
     uncollected(lambda: _offer(by_path, data, around))
 
 
@@ -92,7 +97,7 @@ def _fix(document: EditedFile, finding: Finding) -> Fix | None:
     if mending is None:
         return None
     try:
-        return document.fix(finding, mending, RULES[finding.code].applicability)
+        return document.fix(finding, mending, RULES[finding.code].applicability, needed(finding.code))
     except Unfit:
         return None
 
@@ -133,9 +138,13 @@ class _Mending:
         self.tree = tree
         self.unsafe = unsafe
         # A fix must bring nothing that any rule finds, whatever is selected.
+        settings = settings.of(document.path)
         self.settings = Settings(
             select=settings.select | frozenset(code for code, rule in RULES.items() if rule.default),
             per_file_ignores=settings.per_file_ignores,
+            helpers=settings.helpers,
+            torch=settings.torch,
+            devices=settings.devices,
         )
         #: What was found in this file as one of many, and how often.
         self.wanted = {_identity(finding, document) for finding in findings}

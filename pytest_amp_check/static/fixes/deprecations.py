@@ -8,7 +8,9 @@ import re
 from ...protocol import surface
 from ...protocol.finding import Finding
 from ...protocol.fix import Edit
+from ...protocol.named import NamedTuple
 from ...protocol.words import chain
+from ..project.surroundings import Version
 from .edits import shrunk
 from .form import Form
 from .layout import FUNCTIONS, Layout
@@ -36,39 +38,65 @@ def replace_deprecated(layout: Layout, finding: Finding) -> Mended:
     new = surface.DEPRECATED[old].partition("(")[0]
     if old.endswith(f".{CLIP}") and "." in name:
         return f"Use `{new}`", [_call(layout, node, old, f"{name}_")]
-    if top == "torch" and surface.canonical(name) == old and imports_of_torch(binders(layout, "torch")):
-        # Written out: nothing but the call changes.
+    if _is_written_out(layout, name, old):
+        # Nothing but the call changes.
         return f"Use `{new}`", [_call(layout, node, old, new)]
-    statements = [each for each in binders(layout, top) if isinstance(each, (ast.Import, ast.ImportFrom))]
-    statement = first(each for each in statements for alias in each.names if (alias.asname or alias.name) == top)
-    return f"Use `{new}`", _by_import(layout, statement, top)
+    found = _by_import(layout, top)
+    require(top in found.names)
+    return f"Use `{new}`", found.changes
+
+
+def needed(layout: Layout, finding: Finding) -> Version:
+    """The oldest torch that has all that the fix of a deprecated name writes."""
+    old = finding.names.get("old", "")
+    node = layout.at(finding.site, ast.expr)
+    name = chain(node.func if isinstance(node, ast.Call) else node) or ""
+    if (old.endswith(f".{CLIP}") and "." in name) or _is_written_out(layout, name, old):
+        return surface.replaced_in(old)
+    return _by_import(layout, name.partition(".")[0]).needs
+
+
+def _is_written_out(layout: Layout, name: str, old: str) -> bool:
+    """Whether a name is written from torch on, and torch is what that is."""
+    if not name.startswith("torch.") or surface.canonical(name) != old:
+        return False
+    return bool(imports_of_torch(binders(layout, "torch")))
 
 
 # One import, and all that goes by it.
 
 
-def _by_import(layout: Layout, statement: ast.Import | ast.ImportFrom, name: str) -> list[Change]:
-    """The changes of an import and of all that uses what it binds, if one name can be moved, and what else can."""
+class _Moving(NamedTuple):
+    """The names of an import that can be moved, the changes that move them, and the torch that these need."""
+
+    names: set[str]
+    changes: list[Change]
+    needs: Version
+
+
+def _by_import(layout: Layout, name: str) -> _Moving:
+    """What can be moved of the import that binds a name, with all that uses it."""
+    statements = [each for each in binders(layout, name) if isinstance(each, (ast.Import, ast.ImportFrom))]
+    statement = first(each for each in statements for alias in each.names if (alias.asname or alias.name) == name)
     question = (_moving, statement)
     if question not in layout.known:
         layout.known[question] = _moving(layout, statement)
-    found: tuple[set[str], list[Change]] = layout.known[question]  # type: ignore[assignment]
-    require(name in found[0])
-    return found[1]
+    found: _Moving = layout.known[question]  # type: ignore[assignment]
+    return found
 
 
-def _moving(layout: Layout, statement: ast.Import | ast.ImportFrom) -> tuple[set[str], list[Change]]:
-    """The names of an import that can be moved, and the changes that move them."""
+def _moving(layout: Layout, statement: ast.Import | ast.ImportFrom) -> _Moving:
     parent = layout.parent(statement)
+    nothing = _Moving(set(), [], (0, 0))
     if not isinstance(parent, (ast.Module, *FUNCTIONS)) or not layout.alone(statement):
-        return set(), []
+        return nothing
     exported = _exported(layout)
     if "*" in exported:
-        return set(), []
+        return nothing
     moved: list[ast.alias] = []
     edits: list[Change] = []
     for alias in statement.names:
-        origin = f"{statement.module}.{alias.name}" if isinstance(statement, ast.ImportFrom) else alias.name
+        origin = _origin(statement, alias)
         name = alias.asname or alias.name
         if name in exported or not (
             origin in OLD_HOMES or origin.rpartition(".")[0] in OLD_HOMES or origin == OLD_CLIP
@@ -79,10 +107,25 @@ def _moving(layout: Layout, statement: ast.Import | ast.ImportFrom) -> tuple[set
         except Unfit:
             continue
         moved.append(alias)
+    names = {alias.asname or alias.name: _origin(statement, alias) for alias in moved}
+    versions = [surface.replaced_in(old) for name, origin in names.items() for old in _olds(layout, name, origin)]
     try:
-        return {alias.asname or alias.name for alias in moved}, [*edits, _moved(layout, statement, moved)]
+        changes = [*edits, _moved(layout, statement, moved)]
     except Unfit:
-        return set(), []
+        return nothing
+    return _Moving(set(names), changes, max(versions, default=(0, 0)))
+
+
+def _origin(statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
+    return f"{statement.module}.{alias.name}" if isinstance(statement, ast.ImportFrom) else alias.name
+
+
+def _olds(layout: Layout, name: str, origin: str) -> list[str]:
+    """The deprecated names that what goes by an imported name stands for."""
+    if origin not in OLD_HOMES:
+        return [surface.canonical(origin)]
+    used = (layout.parent(node) for node in of_kind(layout.on(name), ast.Name) if node.id == name)
+    return [surface.canonical(f"{origin}.{node.attr}") for node in used if isinstance(node, ast.Attribute)]
 
 
 def _is_old(origin: str) -> bool:

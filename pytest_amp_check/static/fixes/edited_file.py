@@ -6,7 +6,7 @@ from copy import copy
 
 from ...protocol.events import Site
 from ...protocol.finding import Finding, Step
-from ...protocol.fix import Edit, Fix
+from ...protocol.fix import UNSAFE, Edit, Fix
 from ..project.surroundings import Surroundings
 from ..sources import programs, source_files
 from ..sources.block import Block
@@ -19,7 +19,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from .fixers import Needed
     from .queries import Fixer
+
+#: The newest torch that a project is taken to have which does not say which: before 2.3, torch.amp had no GradScaler.
+EVERY_TORCH = (2, 2)
 
 
 class EditedFile:
@@ -48,12 +52,18 @@ class EditedFile:
         """The bytes of this version. Raises UnicodeEncodeError for what the encoding of the file does not have."""
         return self.raw.encode(self.codec)
 
-    def fix(self, finding: Finding, fixer: Fixer, applicability: str) -> Fix:
-        """The fix of a finding in this file, its edits where they stand in the file. Raises :class:`Unfit`."""
+    def fix(self, finding: Finding, fixer: Fixer, applicability: str, needed: Needed | None = None) -> Fix:
+        """The fix of a finding in this file, its edits where they stand in the file. Raises :class:`Unfit`.
+
+        It is opt-in where it needs a torch that nothing says the project has.
+        """
         for program in self._programs:
             inner = program.inward(finding)
             if inner is not None:
                 message, changes = fixer(program.layout(), inner)
+                version = needed(program.layout(), inner) if needed is not None else EVERY_TORCH
+                if version > EVERY_TORCH and not self.around.declares(self.path, version):
+                    applicability = UNSAFE
                 return Fix(applicability, message, program.outward(changes))
         raise Unfit
 

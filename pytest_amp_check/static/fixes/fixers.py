@@ -4,7 +4,16 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ...protocol.finding import Finding
+    from ..project.surroundings import Version
+    from .layout import Layout
     from .queries import Fixer
+
+    #: The oldest torch that has what a fix writes.
+    Needed = Callable[[Layout, Finding], Version]
 
 #: Code of a rule -> the module and the function that put a finding of it right. Whether that is safe, the rule says.
 FIXERS = {
@@ -31,12 +40,22 @@ FIXERS = {
     "AMP901": "deprecations.replace_deprecated",
     "AMP902": "comments.remove_suppression",
 }
+#: Code of a rule -> what says which torch its fix needs, where that is newer than what the project has gone by so far.
+NEEDS = {"AMP901": "deprecations.needed"}
 
 
 def fixer(code: str) -> Fixer | None:
     """What puts findings of a rule right. Its module is loaded when there is one."""
-    module, _, function = FIXERS.get(code, "").partition(".")
-    if not module:
-        return None
-    found: Fixer = getattr(__import__(f"{__package__}.{module}", fromlist=[function]), function)
+    found: Fixer | None = _function(FIXERS.get(code, ""))
     return found
+
+
+def needed(code: str) -> Needed | None:
+    """What says which torch the fix of a finding of a rule needs, where any does."""
+    found: Needed | None = _function(NEEDS.get(code, ""))
+    return found
+
+
+def _function(name: str) -> Any:
+    module, _, function = name.partition(".")
+    return getattr(__import__(f"{__package__}.{module}", fromlist=[function]), function) if module else None

@@ -27,6 +27,7 @@ from .values import (
     Frame,
     FunctionValue,
     HelperContext,
+    ImportedValue,
     Instance,
     Keywords,
     Mapping,
@@ -37,7 +38,7 @@ from .values import (
     SuperValue,
     Value,
 )
-from .wording import wording
+from .wording import root_of, wording
 
 #: Methods of things that may be taken without being called.
 BOUND = {
@@ -50,13 +51,36 @@ BOUND = {
 
 
 def base_value(at: Interpreter, cls: Class, base: ast.expr) -> Value | None:
-    """The value of an expression that a class derives from."""
-    if isinstance(base, ast.Subscript):
-        base = base.value
+    """The value of an expression that a class derives from; None while it is asked what the class has from there."""
+    if cls in at.deriving:
+        return None
+    at.deriving.add(cls)
+    value = _base_value(at, cls, base.value if isinstance(base, ast.Subscript) else base)
+    at.deriving.discard(cls)
+    return value
+
+
+def _base_value(at: Interpreter, cls: Class, base: ast.expr) -> Value | None:
+    root = root_of(base)
+    home = globals_of(at, cls.module)
+    meant, now = at.derived_from.get((cls, root)), home.vars.get(root)
+    if meant is not None and now is not None and not _may_be_base(now, cls):
+        # The name has another value by now, such as an object of this very class.
+        home.vars[root] = meant
+        found = within(at, home, lambda: at.evaluate(base))
+        home.vars[root] = now
+        return found
     value = look_up(at, base.id) if isinstance(base, ast.Name) and cls.module is at.state.frame.module else None
     if value is None and isinstance(base, (ast.Name, ast.Attribute)):
-        value = within(at, globals_of(at, cls.module), lambda: at.evaluate(base))
+        value = within(at, home, lambda: at.evaluate(base))
     return value
+
+
+def _may_be_base(value: Value, cls: Class) -> bool:
+    """Whether a class may derive from a value, or from what is in it."""
+    if isinstance(value, ClassValue):
+        return value.cls is not cls
+    return isinstance(value, (ImportedValue, ModuleValue, Named))
 
 
 def role_of(at: Interpreter, cls: Class, seen: int = 0) -> str | None:
@@ -84,21 +108,21 @@ def bases_of(at: Interpreter, cls: Class) -> list[Class]:
     known = at.lineages.get(cls)
     if known is not None:
         return known
-    chain: list[Class] = []
+    found: list[Class] = []
     todo = [cls]
-    while todo and len(chain) < 12:
+    while todo and len(found) < 12:
         now = todo.pop(0)
-        if now in chain:
+        if now in found:
             continue
-        chain.append(now)
+        found.append(now)
         for base in now.bases:
             value = base_value(at, now, base)
             if isinstance(value, ClassValue):
                 todo.append(value.cls)
     # While names are being looked for, a base may not be found yet; in this file, it may not be bound yet.
-    if not at.binding and (at.bound or cls.module is not at.module):
-        at.lineages[cls] = chain
-    return chain
+    if not at.binding and not at.deriving and (at.bound or cls.module is not at.module):
+        at.lineages[cls] = found
+    return found
 
 
 def method_of(at: Interpreter, cls: Class, name: str, *, after: Class | None = None) -> Function | None:

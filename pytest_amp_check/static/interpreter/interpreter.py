@@ -135,6 +135,9 @@ class Interpreter:
         self.active: list[Function] = []
         #: The classes that each class derives from.
         self.lineages: dict[Class, list[Class]] = {}
+        #: Classes whose bases are being evaluated, and the values that the names in their bases had where they begin.
+        self.deriving: set[Class] = set()
+        self.derived_from: dict[tuple[Class, str], Value] = {}
         #: The attributes that the methods of a class set, or use as something.
         self.filled: dict[Class, frozenset[str]] = {}
         #: Whether every name of this file has its value.

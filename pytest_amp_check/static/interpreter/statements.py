@@ -45,7 +45,7 @@ from .values import (
     Tensor,
     Value,
 )
-from .wording import names_in, wording
+from .wording import names_in, root_of, wording
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -216,6 +216,11 @@ def _decorated(
 
 def _class(at: Interpreter, node: ast.ClassDef) -> None:
     cls = at.state.frame.module.classes[node]
+    if at.state.frame.parent is None:
+        for base in node.bases:
+            root = root_of(base)
+            if root in at.state.frame.vars:
+                at.derived_from[cls, root] = at.state.frame.vars[root]
     at.state.frame.vars[node.name] = ClassValue(cls, at.state.frame)
     if not cls.words:
         return

@@ -33,6 +33,9 @@ def new_autocast(at: Interpreter, entry: surface.Entry, args: Args, keywords: Ke
         at.emit(e.AUTOCAST_NEW, node, callable=entry.name, arguments=arguments, excess=excess, names=names)
     enabled = when_enabled(at, bound, node, open_ended=open_ended)
     types = types_of(bound.get("device_type"))
+    used = at.project.devices
+    # Where the project runs is the configuration's to say, of what the text leaves open.
+    types = [each for each in types if each in used] or types or (list(used) if len(used) == 1 else [])
     # What is chosen by whether there is one is for CUDA: without it nothing here is worth the while.
     device = entry.facts.get("device") or ("cuda" if "cuda" in types else types[0] if types else "")
     thing = at.thing(("autocast", at.place_key(node)), "autocast", "", at.site(node))

@@ -37,6 +37,7 @@ from .arguments import bind, first_of, given_tensors, literal, name_of, ref_of
 from .autograd_functions import FACTORIES
 from .builtin_calls import chained, fields, iterated
 from .checkpoints import FIELD_FUNCTIONS, WRITERS, may_save, states_taken
+from .declared import declared_call
 from .frameworks import framework_call
 from .gradients import clip, grad_changed, read_grad
 from .losses import all_optimizers, as_loss, backward, fill, first_given, loss, owners_of, reduced, reduction_of
@@ -107,6 +108,9 @@ def _is_module(name: str) -> bool:
 
 def _outside(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """A call of a function of which only the name is known: what it is given may change, or be saved."""
+    declared = declared_call(at, name, args, keywords, node)
+    if declared is not None:
+        return declared
     given = [*args, *keywords.values()]
     states = states_taken(at, name, given, node)
     if states is not None:

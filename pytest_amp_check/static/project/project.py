@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ...protocol import frameworks, surface
 from ..sources import patterns, programs, source_files
@@ -57,6 +57,8 @@ class Project:
         "asked",
         "autocast",
         "below",
+        "declared",
+        "devices",
         "entered",
         "files",
         "float16",
@@ -71,6 +73,10 @@ class Project:
         self.autocast: set[str] = set()
         self.float16: set[str] = set()
         self.lightning16 = False
+        #: What wrappers that cannot be read do, by their dotted names, as the configuration says.
+        self.declared: Mapping[str, tuple[str, ...]] = {}
+        #: The types of devices that the project runs on, where the configuration says so.
+        self.devices: tuple[str, ...] = ()
         self._resumes = False
         self._helpers = Exports(source_files.load_or_nothing)
         #: Absolute path -> path as it is written.
@@ -379,9 +385,14 @@ def package_top(directory: str) -> str:
 
 def _project_of(directory: str) -> str:
     """The directory of the project that a directory lies in; itself where no project is marked."""
+    return marked_project(directory) or directory
+
+
+def marked_project(directory: str) -> str | None:
+    """The directory of the project that a directory lies in, where one is marked."""
     marked = (
         above
         for above in source_files.upward(directory)
         if any(os.path.lexists(os.path.join(above, mark)) for mark in PROJECT_MARKS)
     )
-    return next(marked, directory)
+    return next(marked, None)

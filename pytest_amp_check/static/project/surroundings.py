@@ -18,9 +18,13 @@ _DECLARING = r"(pyproject\.toml|setup\.(py|cfg)|requirements.*\.(txt|in)|environ
 
 
 class Surroundings:
-    """What lies around some files; ``others`` are those that may import them, with what lies beside these."""
+    """What lies around some files; ``others`` are those that may import them, with what lies beside these.
 
-    def __init__(self, paths: Iterable[str] = (), others: Iterable[str] = ()) -> None:
+    ``torch`` is the oldest version in use, where the files of the project are not to be asked.
+    """
+
+    def __init__(self, paths: Iterable[str] = (), others: Iterable[str] = (), torch: Version | None = None) -> None:
+        self._torch = torch
         self._paths = list(paths)
         self._others = others
         self._taken: dict[str, frozenset[str]] | None = None
@@ -34,8 +38,13 @@ class Surroundings:
 
     def supports(self, path: str, version: Version) -> bool:
         """Whether the project of a file asks for this version of torch, or a later one, or says nothing of it."""
-        oldest = self._asked_for(os.path.dirname(os.path.abspath(path)))
+        oldest = self._torch or self._asked_for(os.path.dirname(os.path.abspath(path)))
         return oldest is None or oldest >= version
+
+    def declares(self, path: str, version: Version) -> bool:
+        """Whether the project of a file asks for this version of torch, or a later one."""
+        oldest = self._torch or self._asked_for(os.path.dirname(os.path.abspath(path)))
+        return oldest is not None and oldest >= version
 
     def _asked_for(self, folder: str) -> Version | None:
         if folder not in self._oldest:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def code_cells(text: str) -> Iterator[tuple[int, str]]:
     """The number, among all cells, and the source of each cell that holds Python code."""
-    notebook = _parsed(text) if text.strip() else {}
+    notebook = _parsed(text)
     if not _is_python(_mapped(notebook.get("metadata"))):
         return
     # Worksheets are those of the format 3, in which IPython wrote notebooks until 2015.
@@ -37,6 +37,8 @@ def _parsed(text: str) -> dict[str, Any]:
     """The JSON of a notebook. Raises :class:`Unreadable` for any other."""
     import json
 
+    if not text.strip():
+        raise Unreadable("a notebook is JSON, and this is empty")
     try:
         notebook = json.loads(text)
     except ValueError as error:
@@ -46,8 +48,8 @@ def _parsed(text: str) -> dict[str, Any]:
         raise Unreadable("its JSON is nested too deeply") from None
     if not isinstance(notebook, dict):
         raise Unreadable("it is JSON, but no notebook")
-    if "cells" not in notebook and "worksheets" not in notebook:
-        raise Unreadable("it is JSON, but no notebook: it has no cells")
+    if not isinstance(notebook.get("cells", notebook.get("worksheets")), list):
+        raise Unreadable("it is JSON, but no notebook: it has no list of cells")
     return notebook
 
 

@@ -9,9 +9,9 @@ from .patterns import Code
 class Prefiltered:
     """What a first look at one file has shown.
 
-    ``speaks`` says whether it may hold a mistake by itself, ``autocast`` whether it may enter autocast, ``float16`` and
-    ``lightning16`` whether it speaks of float16, and has a Trainer of Lightning train in it, ``resumes`` whether it may
-    load the state of an optimizer. Of a file to be read,
+    ``speaks`` says whether it may hold a mistake by itself, or does not parse, ``autocast`` whether it may enter
+    autocast, ``float16`` and ``lightning16`` whether it speaks of float16, and has a Trainer of Lightning train in it,
+    ``resumes`` whether it may load the state of an optimizer. Of a file to be read,
     ``classes`` are those that it defines. Another one is worth reading if a class of its derives from one of these
     (``bases``), or if it imports one of these files (``imports``). What was not looked for is None. ``digest`` stands
     for the content.
@@ -54,7 +54,8 @@ def examine(path: str, *, named: bool, digest: bool) -> Prefiltered:
     shown = programs.is_markdown(path)
     facts = (code.autocast, code.float16, code.lightning16, code.resumes)
     facts = (False, False, False, False) if shown else facts
-    seen = Prefiltered(path, len(data), facts, speaks=code.speaks())
+    speaks = code.speaks() or not (named or programs.parses(path, data))
+    seen = Prefiltered(path, len(data), facts, speaks=speaks)
     if named or seen.speaks:
         seen.classes = code.classes()
     else:

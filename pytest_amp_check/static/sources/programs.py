@@ -78,6 +78,31 @@ def code(path: str, data: bytes) -> bytes:
     return "\n".join(found).encode("utf-8", "replace")
 
 
+def parses(path: str, data: bytes) -> bool:
+    """Whether reading a file would find it to be valid, which need not be read for anything else.
+
+    The parser works without making a syntax tree of what it has parsed, which takes half the time. It may refuse more
+    than is invalid: reading tells.
+    """
+    if is_markdown(path):
+        return True
+    if is_notebook(path):
+        try:
+            return not any(block.broken for block in blocks(path, decode(path, data)))
+        except Unreadable:
+            return False
+    import warnings
+    from symtable import symtable
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            symtable(source_files.decode(data), path, "exec")
+        except (Unreadable, SyntaxError, ValueError, RecursionError, MemoryError):
+            return False
+    return True
+
+
 def cells(text: str) -> dict[int, str]:
     """The source of each code cell of a notebook by its number; none of a file that is no notebook."""
     from . import notebooks

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 
-#: What the files are called that may hold Python: source, notebooks, documentation.
-SUFFIXES = (".py", ".ipynb", ".md")
+#: What the files are called that may hold Python: source, stubs, notebooks, documentation.
+SUFFIXES = (".py", ".pyi", ".ipynb", ".md")
 #: Directories that hold no source of the project, whatever they contain.
 SKIPPED = frozenset(
     ".amp_check_cache .eggs .git .hg .ipynb_checkpoints .jj .mypy_cache .nox .pytest_cache .pytype .ruff_cache .svn "
@@ -43,23 +45,63 @@ class Unreadable(Exception):
 # Finding files.
 
 
-def find(paths: Sequence[str], exclude: Sequence[str] = ()) -> list[str]:
+class Left:
+    """What was left out on the way through folders, by the reason: paths as they are written."""
+
+    __slots__ = ("excluded", "ignored", "links")
+
+    def __init__(self) -> None:
+        #: Files and folders that patterns exclude.
+        self.excluded: list[str] = []
+        #: What git ignores.
+        self.ignored: list[str] = []
+        #: Symbolic links that lead to themselves, or to a folder around them.
+        self.links: list[str] = []
+
+
+#: A test of (name, absolute path) for what patterns exclude.
+Excluded = Callable[[str, str], bool]
+#: From the real path of a folder to what is excluded from there on; None where what holds around it goes on.
+Nearer = Callable[[str], Excluded | None]
+
+
+def find(
+    paths: Sequence[str],
+    exclude: Sequence[str] = (),
+    left: Left | None = None,
+    nearer: Nearer | None = None,
+    forced: Callable[[str], bool] | None = None,
+    *,
+    gitignore: bool = True,
+) -> list[str]:
     """The files to check, each once, in the user's own spelling; those of a directory are sorted.
 
     A file that is named is taken as it is, and a directory that is named is walked wherever it lies; ``exclude``, git
     and the lists above decide about what lies below it. A pattern of ``exclude`` without a slash matches a file or
-    directory of that name, one with a slash matches the end of a path, an absolute one the whole path. Symbolic links
-    are followed, except to a directory around the one that is walked. A directory that cannot be listed is given back
-    as if it were a file, so that reading it says why.
+    directory of that name, one with a slash matches the end of a path, an absolute one the whole path, and one after
+    ``!`` takes back what an earlier one matches. Symbolic links are followed, except to a directory around the one that
+    is walked. A directory that cannot be listed is given back as if it were a file, so that reading it says why, and so
+    is a link that leads in a circle.
+
+    ``left`` is told what was left out. ``nearer`` says what a folder excludes instead of ``exclude``, from itself on,
+    ``forced`` which of the files that are named are left out all the same. Without ``gitignore`` git is not
+    asked.
     """
-    excluded = excluder(exclude)
+    everywhere = excluder(exclude)
+    left = left or Left()
     found: list[str] = []
     seen: set[str] = set()
     for path in paths:
         if os.path.isdir(path):
-            pairs = _Walk(path, excluded).files()
-        elif os.path.exists(path):
+            excluded = next(filter(None, map(nearer, upward(os.path.realpath(path)))), None) if nearer else None
+            pairs = _Walk(path, excluded or everywhere, left, nearer, gitignore=gitignore).files()
+        elif os.path.exists(path) or circular(path):
+            if forced is not None and forced(path):
+                left.excluded.append(path)
+                continue
             pairs = [(path, os.path.realpath(path))]
+        elif os.path.islink(path):
+            raise InputError(f"`{path}` is a symbolic link to `{os.readlink(path)}`, which does not exist")
         else:
             raise InputError(f"`{path}` does not exist: check its spelling, or name a file or directory that does")
         for written, real in pairs:
@@ -69,25 +111,38 @@ def find(paths: Sequence[str], exclude: Sequence[str] = ()) -> list[str]:
     return found
 
 
+def circular(path: str) -> bool:
+    """Whether a link leads back to itself."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
+
+
 class _Walk:
     """The way through a directory that the user named."""
 
-    def __init__(self, root: str, excluded: Callable[[str, str], bool]) -> None:
+    def __init__(self, root: str, excluded: Excluded, left: Left, nearer: Nearer | None, *, gitignore: bool) -> None:
         self._root = root
+        self._gitignore = gitignore
         self._excluded = excluded
+        self._left = left
+        self._nearer = nearer
         self._top = os.path.realpath(root)
         self._inside = os.path.join(self._top, "")
         self._visited: set[str] = set()
-        self._waiting: deque[tuple[str, str, frozenset[str]]] = deque()
+        self._waiting: deque[tuple[str, str, frozenset[str], Excluded]] = deque()
         #: Links wait for everything else, so that a file goes by its own path where it has one below the root.
         self._linked: deque[tuple[str, str]] = deque()
         self._found: dict[str, str] = {}
 
     def files(self) -> list[tuple[str, str]]:
         """The files below the directory: (path as written, real path), sorted."""
-        tree = _work_tree(self._top)
+        tree = work_tree(self._top) if self._gitignore else None
         ignored = git_ignored(tree, self._top) if tree is not None else frozenset()
-        self._waiting.append(("" if os.path.normpath(self._root) == os.curdir else self._root, self._top, ignored))
+        written = "" if os.path.normpath(self._root) == os.curdir else self._root
+        self._waiting.append((written, self._top, ignored, self._excluded))
         while self._waiting or self._linked:
             if self._waiting:
                 self._enter(*self._waiting.popleft())
@@ -99,9 +154,11 @@ class _Walk:
         if os.path.isfile(real):
             self._found.setdefault(real, path)
         elif not self._inside.startswith(os.path.join(real, "")):
-            self._enter(path, real, frozenset())
+            self._enter(path, real, frozenset(), self._excluded)
+        else:
+            self._left.links.append(path)
 
-    def _enter(self, path: str, real: str, ignored: frozenset[str]) -> None:
+    def _enter(self, path: str, real: str, ignored: frozenset[str], excluded: Excluded) -> None:
         """Take the files of a directory, and have those below it wait; ``ignored`` is what git leaves out."""
         if real in self._visited:
             return
@@ -116,27 +173,40 @@ class _Walk:
         if real != self._top:
             if not ENVIRONMENT_MARKS.isdisjoint(names):
                 return
-            if ".git" in names:
+            if ".git" in names and self._gitignore:
                 ignored |= git_ignored(real, real)
+            if self._nearer is not None:
+                excluded = self._nearer(real) or excluded
         built = real == self._top or not PROJECT_FILES.isdisjoint(names)
         skipped = SKIPPED | BUILT if built else SKIPPED
         before, real_before = os.path.join(path, ""), os.path.join(real, "")
         for entry in entries:
-            name, inner = entry.name, real_before + entry.name
+            name = entry.name
             directory = _is_directory(entry)
-            if directory is None or (directory and (name in skipped or name.endswith(".egg-info"))):
-                continue
-            if inner not in ignored and not self._excluded(name, inner):
-                self._take(entry, before + name, inner, ignored, directory=directory)
+            if not (directory and (name in skipped or name.endswith(".egg-info"))):
+                self._take(entry, before + name, real_before + name, ignored, excluded)
 
-    def _take(self, entry: os.DirEntry[str], path: str, real: str, ignored: frozenset[str], *, directory: bool) -> None:
-        if entry.is_symlink():
+    def _take(self, entry: os.DirEntry[str], path: str, real: str, ignored: frozenset[str], excluded: Excluded) -> None:
+        directory = _is_directory(entry)
+        linked = entry.is_symlink()
+        circles = directory is None and linked and circular(real)
+        if directory is None and not circles:
+            return
+        if real in ignored:
+            self._left.ignored.append(path)
+        elif excluded(entry.name, real):
+            self._left.excluded.append(path)
+        elif circles:
+            self._left.links.append(path)
+            if entry.name.endswith(SUFFIXES):
+                self._found.setdefault(real, path)
+        elif linked:
             target = os.path.realpath(real)
             # What lies below the root is found there, or is left out on purpose.
             if not (target.startswith(self._inside) and (directory or target.endswith(SUFFIXES))):
                 self._linked.append((path, target))
         elif directory:
-            self._waiting.append((path, real, ignored))
+            self._waiting.append((path, real, ignored, excluded))
         else:
             self._found.setdefault(real, path)
 
@@ -150,14 +220,36 @@ def _is_directory(entry: os.DirEntry[str]) -> bool | None:
         return None
 
 
+def left_out(path: str, top: str, excluded: Excluded) -> bool:
+    """Whether a file, or a folder around it below ``top``, is excluded. Both are real paths."""
+    inside = os.path.join(top, "")
+    return any(excluded(os.path.basename(above), above) for above in upward(path) if above.startswith(inside))
+
+
 def stem(path: str) -> str:
     """The last part of the name that a file is imported by."""
     name = os.path.basename(path).removesuffix(".py")
     return name if name != "__init__" else os.path.basename(os.path.dirname(os.path.abspath(path)))
 
 
-def excluder(patterns: Iterable[str]) -> Callable[[str, str], bool]:
-    """A test of (name, absolute path) for what the patterns exclude."""
+def excluder(patterns: Iterable[str]) -> Excluded:
+    """A test of (name, absolute path) for what the patterns exclude; of those that match, the last one decides."""
+    # Neighbours that say the same become one expression.
+    tests: list[tuple[bool, Excluded]] = []
+    for again, group in groupby(patterns, lambda pattern: pattern.startswith("!")):
+        test = _matcher(pattern.removeprefix("!") for pattern in group)
+        if test is not None:
+            tests.append((again, test))
+    if all(again for again, _ in tests):
+        return lambda name, path: False
+    if len(tests) == 1:
+        return tests[0][1]
+    tests.reverse()
+    return lambda name, path: not next((again for again, test in tests if test(name, path)), True)
+
+
+def _matcher(patterns: Iterable[str]) -> Excluded | None:
+    """A test for what any of the patterns matches; None where there are none."""
     names: list[str] = []
     tails: list[str] = []
     for pattern in patterns:
@@ -170,7 +262,7 @@ def excluder(patterns: Iterable[str]) -> Callable[[str, str], bool]:
         elif text:
             names.append(text)
     if not names and not tails:
-        return lambda name, path: False
+        return None
 
     from fnmatch import translate
 
@@ -178,15 +270,15 @@ def excluder(patterns: Iterable[str]) -> Callable[[str, str], bool]:
     by_name = re.compile("|".join(map(translate, names)) or nothing)
     by_path = re.compile("|".join(map(translate, tails)) or nothing)
 
-    def excluded(name: str, path: str) -> bool:
+    def matches(name: str, path: str) -> bool:
         if by_name.match(os.path.normcase(name)):
             return True
         return bool(tails) and by_path.match(os.path.normcase(path).replace(os.sep, "/")) is not None
 
-    return excluded
+    return matches
 
 
-def _work_tree(directory: str) -> str | None:
+def work_tree(directory: str) -> str | None:
     """The git work tree around a directory, given by its real path."""
     return next((above for above in upward(directory) if os.path.lexists(os.path.join(above, ".git"))), None)
 

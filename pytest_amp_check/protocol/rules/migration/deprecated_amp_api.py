@@ -91,7 +91,9 @@ for _ in range(3):
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Import from `torch.amp`, pass the device type first and every other argument of autocast by name.",
+    fix="Import from `torch.amp`, pass the device type first and every other argument of autocast by name. What"
+    " replaces `GradScaler` came with torch 2.3: where no requirement of the project asks for such a torch, that fix is"
+    " opt-in.",
     sources=(
         "PyTorch source: torch/cuda/amp/autocast_mode.py, torch/cuda/amp/grad_scaler.py",
         "pytorch/pytorch issue 126527: the deprecation of torch.cuda.amp",

@@ -1,0 +1,81 @@
+"""What ``ruff check --help`` lists, row by row, and what amp-check has for each: for docs/ruff.md.
+
+A flag or format that both have is found by its name; of every other one a sentence here says why it is not there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from pytest_amp_check.faces import cli
+from pytest_amp_check.faces.formats import FORMATS
+
+#: Flag of ruff -> what there is instead, or why there is nothing.
+OTHERWISE = {
+    "--target-version": "Source is parsed by the Python that amp-check runs on; what depends on a version depends on "
+    "that of torch, which is read from the project's own files, or set by `--torch-version`.",
+    "--preview": "No rule is unstable: one that is on has been measured, and the others are off by default.",
+    "--extension": "What holds Python is told by its suffix, `.py`, `.pyi`, `.ipynb` or `.md`; standard input by "
+    "`--stdin-filename`.",
+    "--add-noqa": "`--add-ignores` writes `# amp: ignore[CODE]`, which no other linter takes for its own.",
+    "--add-ignore": "`--add-ignores`, without a reason: one that is written for all findings at once is none.",
+}
+
+
+def page() -> str:
+    """The page."""
+    version = _ruff("--version").split()[1]
+    listed = _ruff("check", "--help")
+    rows = [(f"`{', '.join(names)}`", _ours(names[-1])) for names in flags(listed)]
+    formats = [(f"`{name}`", f"`{name}`" if name in FORMATS else "") for name in _formats(listed)]
+    missing = [name for name, ours in (*rows, *formats) if not ours]
+    if missing:
+        sys.exit(f"ruff has {', '.join(missing)}: say in {__file__} what amp-check has instead")
+    return (
+        "# Beside ruff\n\n"
+        f"Every row of `ruff check --help` (ruff {version}), and what `amp-check check` has for it.\n\n"
+        + _table(("ruff", "amp-check"), rows)
+        + "\n## Formats\n\n"
+        + _table(("ruff", "amp-check"), formats)
+    )
+
+
+def flags(listed: str) -> Iterator[list[str]]:
+    """The flags of each row, the long one last."""
+    for short, long in re.findall(r"^ +(?:(-\w), )?(--[\w-]+)", listed, re.MULTILINE):
+        yield [name for name in (short, long) if name]
+
+
+def _formats(listed: str) -> list[str]:
+    values = re.search(r"possible values: (concise.*?)\]", listed, re.DOTALL)
+    assert values is not None
+    return re.split(r",\s+", values.group(1))
+
+
+def _ours(flag: str) -> str:
+    """The same flag of amp-check, with its short form, or what there is instead."""
+    for action in _check()._actions:
+        if flag in action.option_strings:
+            return ", ".join(f"`{name}`" for name in sorted(action.option_strings, key=len))
+    return OTHERWISE.get(flag, "")
+
+
+def _check() -> argparse.ArgumentParser:
+    """The parser of ``amp-check check``."""
+    (commands,) = (each for each in cli._parser()._actions if isinstance(each, argparse._SubParsersAction))
+    found: argparse.ArgumentParser = commands.choices["check"]
+    return found
+
+
+def _ruff(*words: str) -> str:
+    done = subprocess.run([sys.executable, "-m", "ruff", *words], capture_output=True, encoding="utf-8", check=True)
+    return done.stdout
+
+
+def _table(head: tuple[str, str], rows: list[tuple[str, str]]) -> str:
+    lines = [head, ("---", "---"), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)

@@ -1,0 +1,150 @@
+"""Known findings: a file that holds those of an old code base, so that a check fails for new ones alone.
+
+A finding is known by its file, rule, function and the text of its line, so that lines may move. The file is written
+once, and only shrinks from then on.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..protocol.finding import Finding
+from .text import Sources
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Collection, Iterable, Sequence
+    from typing import Any
+
+VERSION = 1
+#: What a finding is known by: its file as seen from a folder, rule, function, and the text of its line.
+Key = tuple[str, str, str, str]
+
+
+class Unusable(ValueError):
+    """A baseline that cannot be read or written; the message is one sentence."""
+
+
+def key(finding: Finding, sources: Sources, folder: str) -> Key:
+    """What a finding is known by, seen from a folder."""
+    text = " ".join((sources.at(finding.site, finding.line) or "").split())
+    return _seen_from(folder, finding.filename), finding.code, finding.site.function, text
+
+
+def _seen_from(folder: str, path: str) -> str:
+    real, top = os.path.realpath(path), os.path.realpath(folder)
+    try:
+        return os.path.relpath(real, top).replace(os.sep, "/")
+    except ValueError:
+        # Another drive.
+        return real.replace(os.sep, "/")
+
+
+def new(
+    findings: Iterable[Finding], sources: Sources, folder: str, known: Counter[Key]
+) -> tuple[list[Finding], Counter[Key]]:
+    """The findings that are not among the known ones, and what of these was found again.
+
+    Of findings that are known by the same, the first ones are the known ones.
+    """
+    from collections import Counter
+
+    met: Counter[Key] = Counter()
+    fresh = []
+    for finding in findings:
+        one = key(finding, sources, folder)
+        if met[one] < known[one]:
+            met[one] += 1
+        else:
+            fresh.append(finding)
+    return fresh, met
+
+
+class Baseline:
+    """The known findings that a file holds."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.folder = os.path.dirname(os.path.abspath(path))
+        self.known = self._read()
+
+    def _read(self) -> Counter[Key]:
+        import json
+        from collections import Counter
+
+        found: Counter[Key] = Counter()
+        try:
+            with open(self.path, encoding="utf-8") as file:
+                written = json.load(file)
+            if written["version"] != VERSION:
+                raise Unusable(f"{self.path} is of version {written['version']}, and this amp-check reads {VERSION}")
+            for path, rows in written["findings"].items():
+                for row in rows:
+                    found[(str(path), str(row["code"]), str(row["function"]), str(row["text"]))] += int(row["count"])
+        except OSError as error:
+            raise Unusable(f"{self.path} cannot be read: {_said(error)}") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if isinstance(error, Unusable):
+                raise
+            raise Unusable(f"{self.path} is no baseline: --update-baseline writes one where there is no file") from None
+        return found
+
+    def apply(self, findings: Sequence[Finding], sources: Sources, checked: Collection[str]) -> list[Finding]:
+        """The findings that are new. ``checked`` are the files that were looked at: what they lack is gone."""
+        fresh, met = new(findings, sources, self.folder, self.known)
+        names = {_seen_from(self.folder, path) for path in checked}
+        self.gone = {
+            each: count - met[each]
+            for each, count in self.known.items()
+            if count > met[each]
+            and (each[0] in names or not os.path.exists(os.path.join(self.folder, *each[0].split("/"))))
+        }
+        return fresh
+
+    def shrink(self) -> int:
+        """Write the file without what is gone; how much that is."""
+        if self.gone:
+            write(self.path, self.known - _counter(self.gone))
+        return sum(self.gone.values())
+
+
+def start(path: str, findings: Sequence[Finding], sources: Sources) -> None:
+    """Write a baseline of all that was found."""
+    folder = os.path.dirname(os.path.abspath(path))
+    write(path, _counter({}) + _counter_of(key(finding, sources, folder) for finding in findings))
+
+
+def _counter(values: dict[Key, int]) -> Counter[Key]:
+    from collections import Counter
+
+    return Counter(values)
+
+
+def _counter_of(keys: Iterable[Key]) -> Counter[Key]:
+    from collections import Counter
+
+    return Counter(keys)
+
+
+def write(path: str, known: Counter[Key]) -> None:
+    """Write a baseline in the place of the one before, at once or not at all; a line for each file and finding."""
+    import json
+
+    by_path: dict[str, list[dict[str, Any]]] = {}
+    for (file, code, function, text), count in sorted(known.items()):
+        by_path.setdefault(file, []).append({"code": code, "function": function, "text": text, "count": count})
+    part = f"{path}.part"
+    try:
+        with open(part, "w", encoding="utf-8") as stream:
+            # ASCII, which holds halves of characters in odd file names, too.
+            stream.write(json.dumps({"version": VERSION, "findings": by_path}, indent=1) + "\n")
+        os.replace(part, path)
+    except OSError as error:
+        if os.path.exists(part):
+            os.remove(part)
+        raise Unusable(f"{path} cannot be written: {_said(error)}") from None
+
+
+def _said(error: OSError) -> str:
+    return (error.strerror or type(error).__name__).lower()

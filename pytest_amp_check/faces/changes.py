@@ -1,0 +1,133 @@
+"""What is new since a revision of git: the files of that revision are checked too, and what they had is left out.
+
+So a finding counts as new wherever it stands: in a changed line, or in an unchanged caller of a changed function.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from . import baseline
+from .text import Sources
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ..protocol.finding import Finding
+
+#: Files that say which torch a project asks for, and where it begins.
+DECLARING = (".toml", ".cfg", ".txt", ".in", ".yml", ".yaml")
+#: Bytes above which a file of the revision is left out: no source that is parsed is larger.
+LARGEST = 10_000_000
+
+
+class NoRevision(ValueError):
+    """What changed cannot be told; the message is one sentence."""
+
+
+def new_since(
+    revision: str,
+    paths: Sequence[str],
+    findings: Sequence[Finding],
+    sources: Sources,
+    check: Callable[[list[str]], list[Finding]],
+) -> list[Finding]:
+    """The findings that files had not at a revision of git: where it and this work tree went apart.
+
+    ``check`` gives the findings in files and folders.
+    """
+    import tempfile
+
+    top = _git(os.curdir, "rev-parse", "--show-toplevel", asked="git finds no repository around this folder").strip()
+    top = os.path.realpath(top)
+    commit = _git(
+        top, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", asked=f"git knows no revision {revision!r}"
+    ).strip()
+    # What the other side has done since is no change of this one. A shallow clone may lack where they parted.
+    base = _maybe_git(top, "merge-base", commit, "HEAD").strip() or commit
+    if not findings:
+        return []
+    renamed = dict(_renamed(top, base))
+    with tempfile.TemporaryDirectory(prefix="amp-check-") as made:
+        # The way to it leads over links in places.
+        folder = os.path.realpath(made)
+        _write(top, base, folder)
+        former = {now: then for then, now in renamed.items()}
+        there = [at for path in paths if os.path.exists(at := _moved(path, top, folder, former))]
+        before = check(there) if there else []
+        old = baseline._counter_of(baseline.key(finding, Sources(), folder) for finding in before)
+    known = baseline._counter({})
+    for (path, code, function, line), count in old.items():
+        known[renamed.get(path, path), code, function, line] += count
+    return baseline.new(findings, sources, top, known)[0]
+
+
+def _moved(path: str, top: str, folder: str, former: dict[str, str]) -> str:
+    """The place of a path of the work tree in the folder of a revision, in which it may have a former name."""
+    name = os.path.relpath(os.path.realpath(path), top).replace(os.sep, "/")
+    return os.path.normpath(os.path.join(folder, former.get(name, name)))
+
+
+def _write(top: str, commit: str, folder: str) -> None:
+    """Write the files of a commit that hold source, or say what a project needs: as they are, no filter runs."""
+    from ..static.sources.source_files import SUFFIXES
+
+    names = [
+        name
+        for name in _git(top, "ls-tree", "-r", "-z", "--name-only", commit, asked="git cannot list it").split("\0")
+        if name.endswith(SUFFIXES + DECLARING)
+    ]
+    os.mkdir(os.path.join(folder, ".git"))
+    for name, data in _contents(top, commit, names):
+        path = os.path.join(folder, *name.split("/"))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(data)
+
+
+def _contents(top: str, commit: str, names: list[str]) -> Iterator[tuple[str, bytes]]:
+    """What files of a commit hold."""
+    with subprocess.Popen(
+        ["git", "cat-file", "--batch"], cwd=top, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for name in names:
+            if "\n" in name:
+                continue
+            process.stdin.write(os.fsencode(f"{commit}:{name}\n"))
+            process.stdin.flush()
+            head = process.stdout.readline().split()
+            if len(head) != 3:
+                continue
+            data = process.stdout.read(int(head[2]))
+            process.stdout.read(1)
+            if head[1] == b"blob" and len(data) <= LARGEST:
+                yield name, data
+        process.stdin.close()
+
+
+def _renamed(top: str, commit: str) -> Iterator[tuple[str, str]]:
+    """Files that were renamed since a commit: the old name and the new one."""
+    words = _maybe_git(top, "diff", "--name-status", "-M", "-z", "--diff-filter=R", commit).split("\0")
+    for at in range(0, len(words) - 2, 3):
+        yield words[at + 1], words[at + 2]
+
+
+def _git(folder: str, *words: str, asked: str) -> str:
+    try:
+        done = subprocess.run(["git", *words], cwd=folder, capture_output=True, check=False)
+    except OSError as error:
+        raise NoRevision(f"--diff-base needs git: {error.strerror}") from None
+    if done.returncode != 0:
+        raise NoRevision(f"--diff-base: {asked}")
+    return os.fsdecode(done.stdout)
+
+
+def _maybe_git(folder: str, *words: str) -> str:
+    try:
+        return _git(folder, *words, asked="")
+    except NoRevision:
+        return ""

@@ -1,0 +1,83 @@
+"""Files that were not named, and use one that was: what they do with it is judged with it.
+
+A mistake that two files make together stands in one of them. Who names the other one is shown it there, at the line
+that takes part in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+
+from ..protocol.finding import Finding, Step
+from .project.project import Project, marked_project, package_top
+from .sources import source_files
+
+#: Files of a project, above which none is looked for that uses a file by name: that would take seconds.
+MANY = 20_000
+
+
+def partners(named: Collection[str], tree: Project) -> list[str]:
+    """The files of the projects of some files that import one of them, directly or not."""
+    known = {os.path.abspath(path) for path in tree.files}
+    waiting = {os.path.abspath(path) for path in named}
+    data = {path: source_files.load_or_nothing(path) for path in _beside(waiting) - known}
+    found: list[str] = []
+    while waiting and data:
+        words = [source_files.stem(path).encode() for path in waiting]
+        if any(os.path.basename(path) == "__init__.py" for path in waiting):
+            # A package may be imported from without its name.
+            words.append(b"from .")
+        mentioning = [path for path, held in data.items() if any(word in held for word in words)]
+        waiting = {path for path in mentioning if not waiting.isdisjoint(tree.imports(path))}
+        for path in waiting:
+            del data[path]
+        found += sorted(waiting)
+    return [tree.written(path) for path in found]
+
+
+def _beside(named: Iterable[str]) -> set[str]:
+    """The Python files of the projects that some files lie in; without a mark of one, of the package, and beside it."""
+    found: set[str] = set()
+    for folder in {os.path.dirname(path) for path in named}:
+        project = marked_project(folder)
+        around = package_top(folder)
+        if project is not None:
+            tops = [project]
+        else:
+            # Such a folder may hold anything: only what lies in it is looked at, and the package below it.
+            tops = _sources_in(around)
+            if around != folder:
+                tops.append(os.path.join(around, os.path.relpath(folder, around).split(os.sep)[0]))
+        files = [path for path in source_files.find(tops) if path.endswith(".py")]
+        found.update(map(os.path.abspath, files if len(files) <= MANY else ()))
+    return found
+
+
+def _sources_in(folder: str) -> list[str]:
+    try:
+        with os.scandir(folder) as scan:
+            return [entry.path for entry in scan if entry.name.endswith(".py") and entry.is_file()]
+    except OSError:
+        return []
+
+
+def shown_at(finding: Finding, named: Collection[str]) -> Finding | None:
+    """A finding of another file as it is shown in one that was named and takes part in it; None where none does.
+
+    It is shown at the call that leads to the mistake, or else at the last event before it, or after it.
+    """
+    blamed = finding.site.place
+    told = [step.site.place for step in finding.witness]
+    at = told.index(blamed) if blamed in told else len(told)
+    events = [*reversed(finding.witness[:at]), *finding.witness[at:]]
+    sites = [*reversed(finding.site.frames()), *(site for step in events for site in reversed(step.site.frames()))]
+    here = next((site for site in sites if site.path in named), None)
+    if here is None:
+        return None
+    said = f"{finding.message} (the mistake is at {blamed}, and this line takes part in it)"
+    made = Finding(finding.code, finding.name, finding.severity, said, here, certain=finding.certain)
+    made.condition, made.label, made.names = finding.condition, finding.label, finding.names
+    made.witness = finding.witness if blamed in told else (*finding.witness, Step(finding.site, "the mistake"))
+    made.elsewhere = finding.site
+    return made

@@ -1,0 +1,216 @@
+"""What cannot be written, read or understood: one sentence each, the right exit code, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from pytest_amp_check.protocol.rules import RULES
+
+pytest_plugins = ["pytester"]
+
+BAD = RULES["AMP201"].bad
+FULL = "/dev/full"
+needs_full = pytest.mark.skipif(not os.path.exists(FULL), reason="there is no device that is always full")
+LOST = "amp-check: error: what there is to say could not be written to its end: no space left on device"
+
+
+@pytest.fixture(autouse=True)
+def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("NO_COLOR", "FORCE_COLOR", "AMP_CHECK_DEBUG", "PYTHONUNBUFFERED", "GITHUB_WORKSPACE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", "pytest_amp_check.faces.plugin")
+
+
+def amp_check(*argv: str, cwd: str = ".") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "pytest_amp_check", *argv], capture_output=True, text=True, cwd=cwd)
+
+
+# A disk that is full.
+
+
+@needs_full
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        *(["check", "many", "--output-format", name] for name in ("full", "concise", "json", "github", "sarif")),
+        ["check", "train.py"],
+        ["check", "--diff", "train.py"],
+        ["check", "--statistics", "train.py"],
+        ["rules"],
+        ["explain", "AMP201"],
+        ["--help"],
+        ["check", "--help"],
+        ["--version"],
+    ],
+    ids=" ".join,
+)
+def test_output_that_cannot_be_written_is_said_and_fails(
+    argv: list[str], unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    Path("train.py").write_text(BAD)
+    Path("many").mkdir()
+    for number in range(20):
+        Path("many", f"train_{number}.py").write_text(BAD)
+    with open(FULL, "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest_amp_check", *argv], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert (done.returncode, done.stderr.splitlines()[-1:]) == (2, [LOST])
+    assert "internal error" not in done.stderr and "Traceback" not in done.stderr
+
+
+@needs_full
+def test_an_error_that_cannot_be_written_keeps_its_exit_code() -> None:
+    with open(FULL, "w") as full:
+        command = [sys.executable, "-m", "pytest_amp_check", "check", "nowhere.py"]
+        assert subprocess.run(command, stdout=subprocess.DEVNULL, stderr=full).returncode == 2
+
+
+@needs_full
+def test_a_run_whose_summary_cannot_be_written_fails_with_one_code() -> None:
+    pytest.importorskip("torch")
+    Path("train.py").write_text("import torch\n")
+    with open(FULL, "w") as full:
+        command = [sys.executable, "-m", "pytest_amp_check", "run", "train.py"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr.splitlines()[-1:]) == (2, [LOST])
+
+
+def test_a_report_that_cannot_be_written_leaves_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("plotly")
+    resource = pytest.importorskip("resource")
+    from pytest_amp_check.faces import html
+
+    Path("report.html").write_text("the last one")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(html.ReportUnavailable, match=r"the report cannot be written to report\.html"):
+            html.write([], "report.html")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.listdir() == ["report.html"]
+    assert Path("report.html").read_text() == "the last one"
+
+
+# Paths for hosts.
+
+
+def annotated(text: str) -> list[str]:
+    return [part.partition("file=")[2].split(",")[0] for part in text.splitlines() if part.startswith("::error")]
+
+
+def artifacts(text: str) -> list[str]:
+    (run,) = json.loads(text)["runs"]
+    places = [result["locations"][0]["physicalLocation"]["artifactLocation"] for result in run["results"]]
+    assert all(place["uriBaseId"] == "%SRCROOT%" for place in places)
+    return [unquote(place["uri"]) for place in places]
+
+
+@pytest.mark.parametrize(
+    ("cwd", "path"), [(".", "src/pkg/train.py"), ("src", "pkg"), ("src/pkg", "."), ("tests", "../src/pkg/train.py")]
+)
+def test_paths_for_hosts_start_from_the_repository(cwd: str, path: str) -> None:
+    for folder in (".git", "src/pkg", "tests"):
+        Path(folder).mkdir(parents=True)
+    Path("src/pkg/train.py").write_text(BAD)
+    for given in (path, os.path.abspath(os.path.join(cwd, path))):
+        github = amp_check("check", given, "--output-format", "github", "--no-cache", cwd=cwd)
+        sarif = amp_check("check", given, "--output-format", "sarif", "--no-cache", cwd=cwd)
+        assert annotated(github.stdout) == ["src/pkg/train.py"]
+        assert artifacts(sarif.stdout) == ["src/pkg/train.py"]
+
+
+def test_paths_outside_of_any_repository_start_from_the_working_folder() -> None:
+    Path("src").mkdir()
+    Path("src/train.py").write_text(BAD)
+    assert annotated(amp_check("check", "train.py", "--output-format", "github", cwd="src").stdout) == ["train.py"]
+
+
+# Notebooks that are none.
+
+
+@pytest.mark.parametrize(
+    "text", ['{"cells": 3}', '{"cells": null}', '{"cells": {"a": 1}}', '{"worksheets": 1}', "", "\n"]
+)
+def test_a_broken_notebook_is_no_success(text: str) -> None:
+    Path("train.ipynb").write_text(text)
+    for path in ("train.ipynb", "."):
+        done = amp_check("check", path, "--output-format", "concise", "--no-cache")
+        assert done.returncode == 1
+        assert done.stdout.startswith("train.ipynb:1:1: AMP903 [error] ")
+        assert done.stderr == ""
+
+
+# Words that are nearly right.
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["check", "--slect", "AMP2", "."], "unrecognized arguments: --slect: did you mean '--select'?"),
+        (
+            ["check", "--output-fromat=json"],
+            "unrecognized arguments: --output-fromat=json: did you mean '--output-format'?",
+        ),
+        (
+            ["check", "--stdin-file", "a.py", "-"],
+            "unrecognized arguments: --stdin-file: did you mean '--stdin-filename'?",
+        ),
+        (["rules", "--outputformat"], "unrecognized arguments: --outputformat: did you mean '--output-format'?"),
+        (["run", "--devices", "cpu", "a.py"], "unrecognized arguments: --devices: did you mean '--device'?"),
+        (["--versoin"], "unrecognized arguments: --versoin: did you mean '--version'?"),
+        (["check", "--zzz"], "unrecognized arguments: --zzz"),
+    ],
+)
+def test_a_wrong_flag_is_answered_with_the_nearest(argv: list[str], said: str) -> None:
+    done = amp_check(*argv)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1] == f"amp-check: error: {said}"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--amp-slect=AMP2"], "unrecognized argument --amp-slect: did you mean '--amp-select'?"),
+        (["--amp-chek"], "unrecognized argument --amp-chek: did you mean '--amp-check'?"),
+        (["-o", "amp_slect=AMP2"], "unknown option 'amp_slect' of -o: did you mean 'amp_select'?"),
+    ],
+)
+def test_a_wrong_word_for_pytest_is_answered_with_the_nearest(
+    pytester: pytest.Pytester, argv: list[str], said: str
+) -> None:
+    result = pytester.runpytest_subprocess("--amp-check", *argv)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert f"amp-check: {said}" in result.stderr.str()
+
+
+def test_a_wrong_key_of_an_ini_file_is_answered_with_the_nearest(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\namp_chek_paths = src\n")
+    result = pytester.runpytest_subprocess("--amp-check")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "tox.ini: did you mean 'amp_check_paths'?" in result.stderr.str()
+
+
+def test_options_of_others_are_left_to_them(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        "def pytest_addoption(parser):\n"
+        "    parser.addoption('--amp-selekt', default='')\n    parser.addini('amp_selekt', 'theirs')\n"
+    )
+    pytester.makeini("[pytest]\namp_selekt = 1\n")
+    result = pytester.runpytest_subprocess("--amp-check", "--amp-selekt=1")
+    # The conftest itself is an item.
+    result.assert_outcomes(passed=1)
+    result = pytester.runpytest_subprocess("--", "--amp-slect")
+    assert "did you mean" not in result.stderr.str()
