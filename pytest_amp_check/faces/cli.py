@@ -169,6 +169,11 @@ def _parser() -> ArgumentParser:
     rules = commands.add_parser("rules", help="list the rules")
     for command in (explain, rules):
         command.add_argument("--output-format", choices=("text", "json"), default="text", help="how it is shown")
+    commands.add_parser(
+        "server",
+        help="serve an editor: the language server protocol over standard input and output",
+        epilog="needs the extra: pip install 'pytest-amp-check[server]'",
+    )
     return parser
 
 
@@ -325,4 +330,21 @@ def _rules(given: Any) -> int:
     return CLEAN
 
 
-COMMANDS: dict[str, Callable[[Any], int]] = {"check": _check, "run": _record, "explain": _explain, "rules": _rules}
+def _serve(given: Any) -> int:
+    try:
+        from .server import language_server
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pygls", "lsprotocol"):
+            raise
+        raise InputFailure("the language server needs pygls: pip install 'pytest-amp-check[server]'") from None
+    language_server.serve()
+    return CLEAN
+
+
+COMMANDS: dict[str, Callable[[Any], int]] = {
+    "check": _check,
+    "run": _record,
+    "explain": _explain,
+    "rules": _rules,
+    "server": _serve,
+}

@@ -133,14 +133,30 @@ def _report(
     jobs: int,
     cache: str | None,
 ) -> Report:
-    files = source_files.find(paths, settings.exclude)
-    named = frozenset(paths)
     store: Cache | None = None
     # What was come by is not kept from run to run: it is asked for seldom.
     if cache is not None and SPOTS not in settings.select:
         from .cache import Cache
 
         store = Cache(cache, paths, repr(settings))
+    return report(source_files.find(paths, settings.exclude), paths, frozenset(paths), settings, progress, jobs, store)
+
+
+def report(
+    files: list[str],
+    paths: Sequence[str],
+    named: frozenset[str],
+    settings: Settings,
+    progress: Callable[[int, int], None] | None,
+    jobs: int = 1,
+    store: Cache | None = None,
+    *,
+    wanted: frozenset[str] | None = None,
+) -> Report:
+    """Findings in the files that were found below ``paths``, of which ``named`` are read whatever they hold.
+
+    ``wanted`` are those whose findings are asked for, where that is not all.
+    """
     tree = Project()
     looked = _look_at_all(files, named, jobs, store)
     for look in looked.seen:
@@ -161,7 +177,7 @@ def _report(
     findings: list[Finding] = []
     for path, line, reason in looked.unreadable:
         findings += _settle([_unreadable(path, line, reason)], path, settings)
-    findings += _settled(readings, files, settings)
+    findings += _settled(readings, files, settings, wanted=wanted)
     findings.sort(key=Finding.order)
     return Report(findings, len(files), tree)
 
@@ -355,7 +371,12 @@ def _blind(readings: Sequence[Reading]) -> list[Finding]:
 
 
 def _settled(
-    readings: list[Reading], files: list[str], settings: Settings, texts: Mapping[str, str] | None = None
+    readings: list[Reading],
+    files: list[str],
+    settings: Settings,
+    texts: Mapping[str, str] | None = None,
+    *,
+    wanted: frozenset[str] | None = None,
 ) -> list[Finding]:
     """The findings in each file, suppressed ones removed and unused suppressions added."""
     by_path: dict[str, list[Finding]] = {reading.path: [] for reading in readings if reading.ours}
@@ -365,6 +386,8 @@ def _settled(
             by_path.setdefault(finding.site.path, []).append(finding)
     settled = [finding for reading in readings for finding in reading.settled]
     for path, findings in by_path.items():
+        if wanted is not None and path not in wanted:
+            continue
         text = texts[path] if texts and path in texts else _text(path)
         settled += _suppressed(findings, text, path, settings)
     return sorted(_replaceable(settled), key=Finding.order)
