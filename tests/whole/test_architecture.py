@@ -1,4 +1,4 @@
-"""Who may import whom, and what an import may cost: the table in the README, enforced."""
+"""Who may import whom, and what an import may cost: the table in docs/how.md, enforced."""
 
 from __future__ import annotations
 
