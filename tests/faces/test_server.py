@@ -64,6 +64,11 @@ def project(folder: Path) -> None:
 def test_diagnostics_follow_what_is_typed(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(GOOD, encoding="utf-8")
+    # Others of the folder have findings too, which nobody asks for.
+    cell = {"cell_type": "code", "metadata": {}, "outputs": [], "source": BAD}
+    (tmp_path / "other.ipynb").write_text(json.dumps({"cells": [cell]}), encoding="utf-8")
+    (tmp_path / "broken.py").write_bytes(b"autocast \xff")
+    (tmp_path / "notes.md").write_text(f"```python\n{BAD}```\n", encoding="utf-8")
     with Editor(tmp_path) as editor:
         # What is open counts, not what was saved.
         address = editor.open(path, BAD)
@@ -86,6 +91,7 @@ def test_diagnostics_follow_what_is_typed(tmp_path: Path) -> None:
         other = editor.open(tmp_path / "other.py", "")
         assert editor.places(other) == []
         assert not editor.published[address].diagnostics
+        assert set(editor.published) == {address, other}
         assert editor.said == []
 
 
@@ -328,6 +334,33 @@ def test_it_survives_what_is_typed_at_random(tmp_path: Path) -> None:
         assert editor.places(address) == first
         assert editor.places(helper) == []
         assert editor.said == []
+
+
+def test_a_client_that_says_what_makes_no_sense_is_served_on(tmp_path: Path) -> None:
+    """Texts that were never opened, places that are nowhere, closing twice, folders and files that are gone."""
+    nowhere = "file:///nowhere/at/all.py"
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    with Editor(folder) as editor:
+        editor.texts[nowhere] = ""
+        editor.versions[nowhere] = 0
+        editor.type(nowhere, BAD)
+        editor.close(nowhere)
+        assert editor.hover(nowhere, 1, 0) == ""
+        assert editor.actions(nowhere) == []
+        address = editor.open(folder / "train.py", BAD)
+        folder.rmdir()
+        editor.type(address, BAD + "\n")
+        assert editor.places(address) == [CLIP]
+        assert editor.hover(address, 2**31, 2**31 - 1) == ""
+        backwards = types.Range(types.Position(2**31 - 1, 7), types.Position(0, 0))
+        assert editor.actions(address, backwards) == []
+        editor.close(address)
+        editor.close(address)
+        odd = [editor.open(each, BAD) for each in ("git:/train.py?ref=HEAD", "file:///tmp/%00.py", "file:", "nonsense")]
+        again = editor.open(tmp_path / "again.py", BAD)
+        assert editor.places(again) == [CLIP]
+        assert [editor.places(each) for each in odd[:1]] == [[CLIP]]
 
 
 def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class Checker:
     def __init__(self) -> None:
         self.folders: list[str] = []
         self._lives: dict[tuple[str | None, str], Live] = {}
-        #: Sentences about configurations that cannot be used, each with the folder whose files they concern.
+        #: Sentences about what cannot be checked, and why, each with the folder or file that it concerns.
         self.wrong: dict[str, str] = {}
 
     def moved(self) -> None:
@@ -74,13 +74,12 @@ class Checker:
                 if quick and live.warm:
                     continue
                 progress(0, 0)
-                report = live.check(paths, edited, progress, quick=quick)
-                for finding in report.findings:
-                    finding.fix = None
-                found = {path: [f for f in report.findings if f.filename == path] for path in paths}
-                with Unsaved(edited):
-                    apply.offer([f for findings in found.values() for f in findings], None, report.tree.files)
-                yield {path: Checked(findings, live.settings, report.tree) for path, findings in found.items()}
+                try:
+                    yield _checked(live, paths, edited, progress, quick=quick)
+                except Stale:
+                    raise
+                except Exception as error:  # noqa: BLE001 - the others are checked all the same
+                    self.wrong[paths[0]] = f"internal error: {type(error).__name__}: {error}: please report it"
 
     def _groups(self, paths: Iterable[str]) -> list[tuple[Live, list[str]]]:
         """The documents that are checked together: those of one folder with one configuration."""
@@ -114,6 +113,21 @@ class Checker:
         except table.ConfigError as error:
             self.wrong[folder] = str(error)
             return None
+
+
+def _checked(
+    live: Live, paths: list[str], edited: dict[str, bytes], progress: Callable[[int, int], None], *, quick: bool
+) -> dict[str, Checked]:
+    """What is found in some documents of one folder, with an offer of what puts it right."""
+    report = live.check(paths, edited, progress, quick=quick)
+    shown = frozenset(paths)
+    findings = [finding for finding in report.findings if finding.filename in shown]
+    with Unsaved(edited):
+        apply.offer(findings, None, report.tree.files)
+    found: dict[str, list[Finding]] = {path: [] for path in paths}
+    for finding in findings:
+        found[finding.filename].append(finding)
+    return {path: Checked(own, live.settings, report.tree) for path, own in found.items()}
 
 
 def _alone(text: Text) -> Checked:

@@ -76,8 +76,8 @@ class Document:
         self.version = version
         self.buffers = buffers
         found = to_fs_path(uri) if uri.startswith("file:") else None
-        #: Absolute; empty for what was never saved.
-        self.path = os.path.abspath(found) if found else ""
+        #: Absolute; empty for what was never saved, and for what can be no file.
+        self.path = os.path.abspath(found) if found and "\0" not in found else ""
 
     @property
     def name(self) -> str:
