@@ -21,11 +21,11 @@ from pytest_amp_check.protocol.rules import RULES
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).resolve().parents[2]
-#: What users read, but for the pages that are made from the code as a whole. The README is the first.
+#: What users read, but for pages that speak of other tools' messages and flags. The README is the first.
 DOCUMENTS = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-    if path.name != "messages.md"
+    if path.name not in ("messages.md", "ruff.md")
 }
 README = DOCUMENTS["README.md"]
 TEXT = "\n".join(DOCUMENTS.values())
