@@ -1,7 +1,7 @@
 """Writes what is made from the code: the index of the rules, their pages, that of torch's messages, and parts of texts.
 
-In README.md those are the first output, the rules and the claims; in CONTRIBUTING.md the modules. The pages are those
-of the rules, of torch's messages, of the options, and of what ruff has beside them.
+Which part stands in which document, ``DOCUMENTS`` says. The pages are those of the rules, of torch's messages, of the
+options, and of what ruff has beside them.
 
 python benchmarks/readme.py            writes them into protocol/rules/index.py, docs and the documents
 python benchmarks/readme.py --check    says which of them are out of date
@@ -34,8 +34,11 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 #: The documents, with the parts of them that are made here.
 DOCUMENTS = {
-    README: ("output", "whole output", "rules", "claims"),
+    README: ("output",),
     ROOT / "CONTRIBUTING.md": ("modules",),
+    ROOT / "docs" / "checking.md": ("whole output",),
+    ROOT / "docs" / "gpu.md": ("claims",),
+    ROOT / "docs" / "rules.md": ("rules",),
 }
 PACKAGE = ROOT / "pytest_amp_check"
 PAGES = ROOT / finding.PAGES
@@ -150,7 +153,7 @@ def claim_table() -> str:
 def rule_table() -> str:
     rows = (
         (
-            f"[{rule.code}](docs/rules/{rule.code}.md)",
+            f"[{rule.code}](rules/{rule.code}.md)",
             f"`{rule.name}`",
             rule.severity,
             READERS[rule.readers],

@@ -222,6 +222,11 @@ def _parser() -> ArgumentParser:
         command.add_argument("--output-format", choices=("text", "json"), default="text", help="how it is shown")
     for command in (check, recorded, explain, rules):
         command.set_defaults(parser=command)
+    commands.add_parser(
+        "server",
+        help="serve an editor: the language server protocol over standard input and output",
+        epilog="needs the extra: pip install 'pytest-amp-check[server]'",
+    )
     return parser
 
 
@@ -481,6 +486,17 @@ def _rules(given: Any) -> int:
     return CLEAN
 
 
+def _serve(given: Any) -> int:
+    try:
+        from .server import language_server
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pygls", "lsprotocol"):
+            raise
+        raise InputFailure("the language server needs pygls: pip install 'pytest-amp-check[server]'") from None
+    language_server.serve()
+    return CLEAN
+
+
 def _completion(given: Any) -> int:
     from . import completion
 
@@ -497,4 +513,5 @@ COMMANDS: dict[str, Callable[[Any], int]] = {
     "explain": _explain,
     "rules": _rules,
     "completion": _completion,
+    "server": _serve,
 }

@@ -20,6 +20,7 @@ from .project.project import package_top
 from .results import Answer, Reading, decode, encode, text, truth
 from .sources import source_files
 from .sources.prefilter import Prefiltered
+from .sources.source_files import Stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,9 +46,6 @@ MARKS = {
 #: What goes wrong with a file that somebody else wrote, or that breaks off.
 WRONG = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, MemoryError, OverflowError)
 
-#: Size, times of change in nanoseconds, and inode.
-Stat = list[int]
-
 
 class Cache:
     """What is known of the files of one run, from the last one with the same paths, and what is to be kept of it.
@@ -63,7 +61,7 @@ class Cache:
         self._paths = [os.path.abspath(path) for path in paths]
         self._alone = not all(map(os.path.isdir, paths))
         self._settings = source_files.digest(settings.encode("utf-8", "backslashreplace"))
-        self._key = _key() + source_files.digest(reading.encode("utf-8", "backslashreplace"))
+        self._key = self._made_by() + source_files.digest(reading.encode("utf-8", "backslashreplace"))
         name = "\0".join(self._paths).encode("utf-8", "surrogateescape")
         self._path = os.path.join(self._directory, source_files.digest(name) + SUFFIX)
         #: Absolute path -> stat, digest and look, as they were, and as they are.
@@ -83,16 +81,13 @@ class Cache:
         self._now: list[bool] = []
         self._dirty = False
 
-    def _read(self) -> None:
-        import json
+    def _made_by(self) -> str:
+        return _key()
 
+    def _read(self) -> None:
         try:
-            # A pipe would be waited for.
-            if not os.path.isfile(self._path):
-                return
-            with open(self._path, "rb") as file:
-                found = json.loads(file.read())
-            if found["key"] == self._key:
+            found = self._load()
+            if found is not None and found["key"] == self._key:
                 files, entries = found["files"], found["entries"]
                 if isinstance(files, dict) and isinstance(entries, dict):
                     self._old, self._entries = files, entries
@@ -100,13 +95,23 @@ class Cache:
         except (OSError, *WRONG):
             return
 
+    def _load(self) -> Any:
+        """What the last run has kept, if there was one."""
+        import json
+
+        # A pipe would be waited for.
+        if not os.path.isfile(self._path):
+            return None
+        with open(self._path, "rb") as file:
+            return json.loads(file.read())
+
     # A first look at each file.
 
     def look(self, path: str, *, named: bool) -> Prefiltered | None:
         """What was seen in a file that did not change since, without opening it; None where it is to be looked at."""
         absolute = os.path.abspath(path)
         self._written[absolute] = path
-        found = _stat(absolute)
+        found = source_files.status(absolute)
         if found is None:
             return None
         self._stats[absolute] = found
@@ -156,7 +161,7 @@ class Cache:
 
     def _outside(self, path: str, row: Any) -> list[Any] | None:
         """What is known now of a file that an import leads to, and that is not among those to be checked."""
-        found = _stat(path)
+        found = source_files.status(path)
         if found is None:
             return None
         try:
@@ -212,7 +217,7 @@ class Cache:
     def _hold(self, path: str) -> bool:
         """Know what a file held when it was read, if that is certain: if it did not change since."""
         if path not in self._new:
-            found = _stat(path)
+            found = source_files.status(path)
             row = self._hashed(path, found) if found is not None and self._trusted(found) else None
             if row is None:
                 return False
@@ -223,8 +228,6 @@ class Cache:
         """Write down what is to be kept; nothing, where it cannot be written."""
         if not self._dirty and self._kept.keys() == self._entries.keys():
             return
-        import json
-
         made = {
             "key": self._key,
             "layout": self._layout,
@@ -232,6 +235,11 @@ class Cache:
             "files": self._new,
             "entries": self._kept,
         }
+        self._store(made)
+
+    def _store(self, made: dict[str, Any]) -> None:
+        import json
+
         part = f"{self._path}.{os.getpid()}"
         try:
             os.makedirs(self._directory, exist_ok=True)
@@ -302,14 +310,6 @@ def _key() -> str:
                 elif entry.is_dir() and entry.name not in _APART:
                     folders.append(entry.path)
     return source_files.digest(repr(said).encode("utf-8", "backslashreplace"))
-
-
-def _stat(path: str) -> Stat | None:
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
 def _digest(row: Any) -> Any:

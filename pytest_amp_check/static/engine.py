@@ -212,20 +212,39 @@ def _report(
 ) -> Report:
     left = source_files.Left()
     files = found(paths, settings, nearer, left)
-    named = frozenset(paths)
     store: Cache | None = None
     # What was come by is not kept from run to run: it is asked for seldom.
     if cache is not None and all(SPOTS not in each.select for each in (settings, *settings.nearer.values())):
         from .cache import Cache
 
         store = Cache(cache, paths, repr(settings), repr(settings.reading()))
+    return report(files, paths, frozenset(paths), settings, progress, jobs, store, left=left)
+
+
+def report(
+    files: list[str],
+    paths: Sequence[str],
+    named: frozenset[str],
+    settings: Settings,
+    progress: Callable[[int, int], None] | None,
+    jobs: int = 1,
+    store: Cache | None = None,
+    *,
+    left: source_files.Left | None = None,
+    wanted: frozenset[str] | None = None,
+) -> Report:
+    """Findings in the files that were found below ``paths``, of which ``named`` are read whatever they hold.
+
+    ``left`` are those that were left out, where who uses the named ones is to be read, too. ``wanted`` are those whose
+    findings are asked for, where that is not all.
+    """
     tree = Project()
     tree.declared, tree.devices = settings.helpers, settings.devices
     looked = _look_at_all(files, named, jobs, store)
     for look in looked.seen:
         tree.know(look.path, look)
     tree.grow(files, paths)
-    used = _users(looked.seen, named, tree)
+    used = _users(looked.seen, named, tree) if left is not None else []
     for look in used:
         tree.know(look.path, look)
     todo = _worth_reading([*looked.seen, *used], named, tree)
@@ -243,11 +262,14 @@ def _report(
     findings: list[Finding] = []
     for path, line, reason in looked.unreadable:
         findings += _settle([_unreadable(path, line, reason)], path, settings)
-    findings += _settled(readings, files, settings, beside=[look.path for look in used])
+    beside = [look.path for look in used] if left is not None else None
+    findings += _settled(readings, files, settings, beside=beside, wanted=wanted)
     findings.sort(key=Finding.order)
     read = {look.path for look in todo}
     quiet = [look.path for look in looked.seen if look.path not in read]
-    passed = {QUIET: sorted(quiet), EXCLUDED: left.excluded, IGNORED: left.ignored, LINKS: left.links}
+    passed = {QUIET: sorted(quiet)}
+    if left is not None:
+        passed |= {EXCLUDED: left.excluded, IGNORED: left.ignored, LINKS: left.links}
     return Report(
         findings, len(files), tree, {reason: these for reason, these in passed.items() if these}, _reached(readings)
     )
@@ -504,6 +526,7 @@ def _settled(
     settings: Settings,
     texts: Mapping[str, str] | None = None,
     beside: Sequence[str] | None = None,
+    wanted: frozenset[str] | None = None,
 ) -> list[Finding]:
     """The findings in each file, suppressed ones removed and unused suppressions added.
 
@@ -520,6 +543,8 @@ def _settled(
     if beside is not None:
         settled += _taking_part(away, asked, settings)
     for path, findings in by_path.items():
+        if wanted is not None and path not in wanted:
+            continue
         text = texts[path] if texts and path in texts else _text(path)
         settled += _suppressed(findings, text, path, settings)
     return sorted(_replaceable(settled, settings), key=Finding.order)

@@ -1,4 +1,4 @@
-"""Who may import whom, and what an import may cost: the table in the README, enforced."""
+"""Who may import whom, and what an import may cost: the table in docs/how.md, enforced."""
 
 from __future__ import annotations
 
@@ -136,7 +136,12 @@ def may(name: str, found: Import) -> bool:
             room, wanted = [*name.split("/")[1:-1], ""][0], rest.split(".")[1]
             return wanted in RUNTIME_ROOMS.get(room, ())
         return standard or folder == "protocol" or top == "torch"
+    if where == "faces/server":
+        # Loaded for one command alone.
+        return standard or (own and folder != "runtime") or top in ("lsprotocol", "pygls")
     if where == "faces":
+        if own and rest.startswith("faces.server"):
+            return file == "cli.py" and found.lazy
         if own:
             return folder in ("protocol", "faces") or (found.lazy and folder in ("static", "runtime", "__version__"))
         if top == "tomli":
@@ -262,6 +267,13 @@ def test_what_checking_a_file_loads(name: str) -> None:
         ("faces/text.py", "def f():\n    from rich.console import Console", True),
         ("faces/cli.py", "import pytest", False),
         ("faces/plugin.py", "import pytest", True),
+        ("faces/cli.py", "def f():\n    from .server import language_server", True),
+        ("faces/cli.py", "from .server import language_server", False),
+        ("faces/plugin.py", "def f():\n    from .server import documents", False),
+        ("faces/server/checking.py", "from ...static import engine\nfrom .. import options", True),
+        ("faces/server/checking.py", "from ...runtime import session", False),
+        ("faces/server/documents.py", "from lsprotocol import types", True),
+        ("static/live.py", "from ..faces import options", False),
         ("__init__.py", "from .static import engine", False),
         ("__init__.py", "def __getattr__(name):\n    from .static import engine", True),
         ("__init__.py", "def __getattr__(name):\n    import torch", False),

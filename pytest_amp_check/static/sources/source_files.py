@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 #: What the files are called that may hold Python: source, stubs, notebooks, documentation.
@@ -27,6 +27,9 @@ GIT_PATIENCE = 60
 #: Bytes above which a file is not parsed: data in the form of Python, and a syntax tree of more than a gigabyte.
 LARGEST = 10_000_000
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+#: Size, times of change in nanoseconds, and inode.
+Stat = list[int]
 
 
 class InputError(Exception):
@@ -327,8 +330,43 @@ def git_ignored(top: str, directory: str) -> frozenset[str]:
 # Reading a file.
 
 
+class Unsaved:
+    """While this is entered, files hold what ``texts`` says, by absolute path, whatever is on the disk.
+
+    For the whole process: nothing else may read files meanwhile.
+    """
+
+    texts: Mapping[str, bytes] = {}
+
+    def __init__(self, texts: Mapping[str, bytes]) -> None:
+        self._given = texts
+
+    def __enter__(self) -> None:
+        Unsaved.texts = self._given
+
+    def __exit__(self, *_: object) -> None:
+        Unsaved.texts = {}
+
+
+def status(path: str) -> Stat | None:
+    """What changes when the content of a file, by its absolute path, does; None where there is no file."""
+    if path in Unsaved.texts:
+        data = Unsaved.texts[path]
+        # Of no time: what it holds tells by itself whether it changed.
+        return [len(data), 0, 0, hash(data)]
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+
+
 def load(path: str) -> bytes:
     """The bytes of a file."""
+    if Unsaved.texts:
+        held = Unsaved.texts.get(os.path.abspath(path))
+        if held is not None:
+            return held
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -391,6 +429,15 @@ def spelled(data: bytes) -> tuple[str, str]:
         raise Unreadable(reason if encoding else f"{reason}, and no coding line names another encoding", line) from None
     except (LookupError, ValueError):
         raise Unreadable(f"its coding line names {encoding}, which is no encoding that Python knows") from None
+
+
+def encoded(text: str) -> bytes:
+    """The bytes of a text as its own coding line wants them; what that cannot hold is replaced."""
+    data = text.encode("utf-8", "replace")
+    try:
+        return text.encode(_coding_line(data) or "utf-8")
+    except (LookupError, UnicodeError):
+        return data
 
 
 def utf8(data: bytes) -> str:

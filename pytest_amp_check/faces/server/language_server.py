@@ -1,0 +1,405 @@
+"""The language server ``amp-check server``: what an editor tells it, and what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from lsprotocol import types
+from pygls.lsp.server import LanguageServer
+from pygls.uris import from_fs_path, to_fs_path
+
+from ... import __version__
+from ...protocol.finding import ERROR, INFO, WARNING, Finding
+from ...protocol.fix import SAFE
+from ...protocol.rules import RULES
+from ...static.sources.source_files import Unsaved
+from ..text import Sources, rule_markdown
+from . import actions
+from .checking import Checked, Checker, Stale, Text
+from .documents import Buffer, Document, Notebook, spanned, units
+
+Result = TypeVar("Result")
+#: Seconds without another edit after which a check begins.
+PAUSE = 0.05
+#: Bytes of the stack of the thread that reads source: as deep as code may be nested that is read elsewhere.
+STACK = 64 * 1024 * 1024
+SEVERITIES = {
+    ERROR: types.DiagnosticSeverity.Error,
+    WARNING: types.DiagnosticSeverity.Warning,
+    INFO: types.DiagnosticSeverity.Information,
+}
+TAGS = {"AMP901": types.DiagnosticTag.Deprecated, "AMP902": types.DiagnosticTag.Unnecessary}
+WATCHED = ("**/*.py", "**/*.ipynb", "**/*.md", "**/pyproject.toml")
+
+
+class Server:
+    """What is open, what was found in it, and the one check that is under way."""
+
+    def __init__(self, editor: LanguageServer) -> None:
+        self._editor = editor
+        #: By address, that of a cell leads to its notebook.
+        self.documents: dict[str, Document] = {}
+        self.found: dict[str, Checked] = {}
+        self.checker = Checker()
+        threading.stack_size(STACK)
+        self._worker = ThreadPoolExecutor(1, "amp-check")
+        self._generation = 0
+        self._task: asyncio.Task[None] | None = None
+        self._shown: dict[str, tuple[int | None, list[types.Diagnostic]]] = {}
+        self._said: set[str] = set()
+
+    # What changes.
+
+    def opened(self, document: Document) -> None:
+        self.documents[document.uri] = document
+        for uri, _ in document.shown():
+            self.documents[uri] = document
+        self.again(moved=True)
+
+    def closed(self, uri: str) -> None:
+        document = self.documents.pop(uri, None)
+        if document is None:
+            return
+        self.found.pop(document.name, None)
+        for shown, _ in document.shown():
+            self.documents.pop(shown, None)
+            self.clear(shown)
+        self.again(moved=True)
+
+    def clear(self, uri: str) -> None:
+        self._publish(uri, None, [])
+        self._shown.pop(uri, None)
+
+    def again(self, *, moved: bool = False) -> None:
+        """Check what is open, soon; what is being checked is stale. ``moved`` says that there may be other files."""
+        self._generation += 1
+        if self._task is not None:
+            self._task.cancel()
+        self._task = asyncio.get_running_loop().create_task(self._check(moved=moved))
+
+    async def settled(self) -> None:
+        """Wait until what is open was checked as it is."""
+        while self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
+
+    # What is found.
+
+    async def _check(self, *, moved: bool) -> None:
+        await asyncio.sleep(PAUSE)
+        generation = self._generation
+        loop = asyncio.get_running_loop()
+        documents = {document.name: document for document in self.documents.values()}
+        texts = [Text(name, document.path, document.data()) for name, document in documents.items()]
+
+        def show(found: dict[str, Checked]) -> None:
+            if generation == self._generation:
+                self.found.update(found)
+                for name, checked in found.items():
+                    self._show(documents[name], checked)
+
+        def work() -> None:
+            if moved:
+                self.checker.moved()
+            try:
+                for found in self.checker.check(texts, lambda: generation != self._generation):
+                    loop.call_soon_threadsafe(show, found)
+            except Stale:
+                return
+
+        await self._in_worker(work)
+        self._say(self.checker.wrong.values())
+
+    async def _in_worker(self, act: Callable[[], Result]) -> Result | None:
+        """Let the thread do it that reads source; what goes wrong there is logged, and nothing else comes of it."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._worker, act)
+        except Exception as error:  # noqa: BLE001 - an editor goes on, whatever it has typed
+            said = f"internal error: {type(error).__name__}: {error}"
+            self._editor.window_log_message(types.LogMessageParams(types.MessageType.Error, f"amp-check: {said}"))
+            return None
+
+    def _say(self, sentences: Iterable[str]) -> None:
+        """Show what is wrong with a configuration, once as long as it is."""
+        now = set(sentences)
+        for sentence in sorted(now - self._said):
+            self._editor.window_show_message(types.ShowMessageParams(types.MessageType.Error, f"amp-check: {sentence}"))
+        self._said = now
+
+    def _show(self, document: Document, checked: Checked) -> None:
+        diagnostics: dict[str, list[types.Diagnostic]] = {uri: [] for uri, _ in document.shown()}
+        sources = Sources({document.name: document.text()})
+        for finding in checked.findings:
+            located = document.located(finding.site)
+            if located is not None:
+                uri, where = located
+                diagnostics[uri].append(self._diagnostic(finding, where, document, sources))
+        versions = dict(document.shown())
+        for uri, found in diagnostics.items():
+            self._publish(uri, versions[uri], found)
+
+    def _publish(self, uri: str, version: int | None, diagnostics: list[types.Diagnostic]) -> None:
+        if self._shown.get(uri) != (version, diagnostics):
+            self._shown[uri] = version, diagnostics
+            self._editor.text_document_publish_diagnostics(
+                types.PublishDiagnosticsParams(uri=uri, diagnostics=diagnostics, version=version)
+            )
+
+    def _diagnostic(
+        self, finding: Finding, where: types.Range, document: Document, sources: Sources
+    ) -> types.Diagnostic:
+        message = finding.message
+        if not finding.certain:
+            message += " (on some paths only" + (f", {finding.condition})" if finding.condition else ")")
+        related = []
+        for step in finding.witness:
+            if step.site.path == document.name:
+                located = document.located(step.site)
+            else:
+                row = sources.at(step.site, step.site.line) or ""
+                lines = [""] * (step.site.line - 1) + [row]
+                located = from_fs_path(os.path.abspath(step.site.path)) or "", spanned(step.site, lines)
+            if located is not None:
+                related.append(types.DiagnosticRelatedInformation(types.Location(*located), step.text))
+        return types.Diagnostic(
+            range=where,
+            message=f"{finding.name}: {message}",
+            severity=SEVERITIES[finding.severity],
+            code=finding.code,
+            source="amp-check",
+            related_information=related or None,
+            tags=[TAGS[finding.code]] if finding.code in TAGS else None,
+        )
+
+    # What is asked.
+
+    def hover(self, uri: str, at: types.Position) -> tuple[str, types.Range] | None:
+        """The page of a rule that found something at a place, or whose code stands there, with what it is about."""
+        document = self.documents.get(uri)
+        if document is None:
+            return None
+        here = types.Range(at, at)
+        checked = self.found.get(document.name)
+        codes: dict[str, types.Range] = {}
+        for finding in checked.findings if checked is not None else ():
+            located = document.located(finding.site)
+            if located is not None and located[0] == uri and actions.overlaps(located[1], here):
+                codes.setdefault(finding.code, located[1])
+        rows = [row for buffer in document.buffers.values() if buffer.uri == uri for row in buffer.lines()]
+        row = rows[at.line] if at.line < len(rows) else ""
+        for match in re.finditer(r"\bAMP\d{3}\b", row):
+            start, end = (types.Position(at.line, units(row, column)) for column in match.span())
+            if match.group() in RULES and start.character <= at.character <= end.character:
+                codes.setdefault(match.group(), types.Range(start, end))
+        if not codes:
+            return None
+        return "\n---\n\n".join(rule_markdown(RULES[code]) for code in codes), next(iter(codes.values()))
+
+    async def code_actions(self, params: types.CodeActionParams) -> list[types.CodeAction]:
+        await self.settled()
+        uri, only = params.text_document.uri, params.context.only
+        document = self.documents.get(uri)
+        checked = self.found.get(document.name) if document is not None else None
+        if document is None or checked is None:
+            return []
+        made: list[types.CodeAction] = []
+        for finding in checked.findings:
+            located = document.located(finding.site)
+            if located is None or located[0] != uri or not actions.overlaps(located[1], params.range):
+                continue
+            diagnostics = [
+                each
+                for each in self._shown.get(uri, (None, []))[1]
+                if each.code == finding.code and each.range == located[1]
+            ]
+            if actions.wants(only, "quickfix"):
+                made += await self._fixes(document, checked, finding, diagnostics)
+                made += self._silencing(document, finding, diagnostics)
+        if only is not None and actions.wants(only, actions.FIX_ALL):
+            edit = await self._fixed(document, checked, checked.findings, unsafe=False)
+            if edit is not None:
+                made.append(types.CodeAction("Fix all that amp-check can fix safely", actions.FIX_ALL, edit=edit))
+        return made
+
+    async def _fixes(
+        self, document: Document, checked: Checked, finding: Finding, diagnostics: list[types.Diagnostic]
+    ) -> list[types.CodeAction]:
+        if finding.fix is None:
+            return []
+        edit = await self._fixed(document, checked, [finding], unsafe=True)
+        if edit is None:
+            return []
+        kind = types.CodeActionKind.QuickFix
+        preferred = finding.fix.applicability == SAFE
+        return [types.CodeAction(actions.title(finding), kind, diagnostics, is_preferred=preferred or None, edit=edit)]
+
+    def _silencing(
+        self, document: Document, finding: Finding, diagnostics: list[types.Diagnostic]
+    ) -> list[types.CodeAction]:
+        buffer = document.buffer_of(finding.site)
+        edit = actions.silenced(finding, buffer.lines()) if buffer is not None else None
+        if buffer is None or edit is None:
+            return []
+        title = f"Silence {finding.code} on this line"
+        change = self._edit({buffer.uri: (buffer, [edit])})
+        return [types.CodeAction(title, types.CodeActionKind.QuickFix, diagnostics, edit=change)]
+
+    async def _fixed(
+        self, document: Document, checked: Checked, findings: list[Finding], *, unsafe: bool
+    ) -> types.WorkspaceEdit | None:
+        text = Text(document.name, document.path, document.data())
+        edited = {other.path: other.data() for other in self.documents.values() if other.path}
+
+        def work() -> actions.Edits | None:
+            with Unsaved(edited):
+                return actions.fixed(text, checked, findings, unsafe=unsafe)
+
+        edits = await self._in_worker(work)
+        if not edits or any(part not in document.buffers for part in edits):
+            return None
+        return self._edit(
+            {document.buffers[part].uri: (document.buffers[part], found) for part, found in edits.items()}
+        )
+
+    def _edit(self, changes: dict[str, tuple[Buffer, list[types.TextEdit]]]) -> types.WorkspaceEdit:
+        """Edits of versions, where the editor takes these: then it refuses them when it has another one by then."""
+        capabilities = self._editor.client_capabilities.workspace
+        edit = capabilities.workspace_edit if capabilities is not None else None
+        if edit is not None and edit.document_changes:
+            return types.WorkspaceEdit(
+                document_changes=[
+                    types.TextDocumentEdit(
+                        types.OptionalVersionedTextDocumentIdentifier(uri=uri, version=buffer.version), list(found)
+                    )
+                    for uri, (buffer, found) in changes.items()
+                ]
+            )
+        return types.WorkspaceEdit(changes={uri: found for uri, (_, found) in changes.items()})
+
+
+def serve() -> None:
+    """Serve an editor over standard input and output until it says that it is done."""
+    stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
+    # Whatever is printed would stand in the middle of the protocol.
+    sys.stdout = sys.stderr
+    made().start_io(stdin, stdout)
+
+
+def made() -> LanguageServer:
+    """The server with all that it answers."""
+    selector = [types.NotebookDocumentFilterWithCells(notebook="*", cells=[types.NotebookCellLanguage("python")])]
+    editor = LanguageServer(
+        "amp-check",
+        __version__,
+        text_document_sync_kind=types.TextDocumentSyncKind.Full,
+        notebook_document_sync=types.NotebookDocumentSyncOptions(notebook_selector=selector, save=True),
+    )
+    server = Server(editor)
+    _register_texts(editor, server)
+    _register_notebooks(editor, server)
+    _register_folders(editor, server)
+    _register_questions(editor, server)
+    return editor
+
+
+def _register_texts(editor: LanguageServer, server: Server) -> None:
+    @editor.feature(types.TEXT_DOCUMENT_DID_OPEN)
+    def opened(params: types.DidOpenTextDocumentParams) -> None:
+        item = params.text_document
+        server.opened(Document(item.uri, item.version, {None: Buffer(item.uri, item.version, item.text)}))
+
+    @editor.feature(types.TEXT_DOCUMENT_DID_CHANGE)
+    def changed(params: types.DidChangeTextDocumentParams) -> None:
+        document = server.documents.get(params.text_document.uri)
+        if document is not None and None in document.buffers:
+            document.buffers[None].change(params.content_changes, params.text_document.version)
+            server.again()
+
+    @editor.feature(types.TEXT_DOCUMENT_DID_SAVE)
+    def saved(params: types.DidSaveTextDocumentParams) -> None:
+        server.again(moved=True)
+
+    @editor.feature(types.TEXT_DOCUMENT_DID_CLOSE)
+    def closed(params: types.DidCloseTextDocumentParams) -> None:
+        server.closed(params.text_document.uri)
+
+
+def _register_notebooks(editor: LanguageServer, server: Server) -> None:
+    @editor.feature(types.NOTEBOOK_DOCUMENT_DID_OPEN)
+    def opened(params: types.DidOpenNotebookDocumentParams) -> None:
+        server.opened(Notebook(params.notebook_document, params.cell_text_documents))
+
+    @editor.feature(types.NOTEBOOK_DOCUMENT_DID_CHANGE)
+    def changed(params: types.DidChangeNotebookDocumentParams) -> None:
+        notebook = server.documents.get(params.notebook_document.uri)
+        if isinstance(notebook, Notebook):
+            for uri in notebook.change(params.change, params.notebook_document.version):
+                server.documents.pop(uri, None)
+                server.clear(uri)
+            server.documents.update((uri, notebook) for uri, _ in notebook.shown())
+            server.again()
+
+    @editor.feature(types.NOTEBOOK_DOCUMENT_DID_SAVE)
+    def saved(params: types.DidSaveNotebookDocumentParams) -> None:
+        server.again(moved=True)
+
+    @editor.feature(types.NOTEBOOK_DOCUMENT_DID_CLOSE)
+    def closed(params: types.DidCloseNotebookDocumentParams) -> None:
+        server.closed(params.notebook_document.uri)
+
+
+def _register_folders(editor: LanguageServer, server: Server) -> None:
+    def folders() -> None:
+        found = (to_fs_path(folder.uri) for folder in editor.workspace.folders.values())
+        known = [os.path.abspath(path) for path in found if path]
+        if not known and editor.workspace.root_path:
+            known = [os.path.abspath(editor.workspace.root_path)]
+        server.checker.folders = known
+
+    @editor.feature(types.INITIALIZED)
+    async def initialized(params: types.InitializedParams) -> None:
+        folders()
+        workspace = editor.client_capabilities.workspace
+        watching = workspace.did_change_watched_files if workspace is not None else None
+        if watching is not None and watching.dynamic_registration:
+            options = types.DidChangeWatchedFilesRegistrationOptions(
+                [types.FileSystemWatcher(glob) for glob in WATCHED]
+            )
+            asked = types.Registration("amp-check-files", types.WORKSPACE_DID_CHANGE_WATCHED_FILES, options)
+            await editor.client_register_capability_async(types.RegistrationParams([asked]))
+
+    @editor.feature(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
+    def folders_changed(params: types.DidChangeWorkspaceFoldersParams) -> None:
+        folders()
+        server.again(moved=True)
+
+    @editor.feature(types.WORKSPACE_DID_CHANGE_WATCHED_FILES)
+    def files_changed(params: types.DidChangeWatchedFilesParams) -> None:
+        server.again(moved=True)
+
+
+def _register_questions(editor: LanguageServer, server: Server) -> None:
+    @editor.feature(types.TEXT_DOCUMENT_HOVER)
+    def hover(params: types.HoverParams) -> types.Hover | None:
+        found = server.hover(params.text_document.uri, params.position)
+        if found is None:
+            return None
+        page, where = found
+        asked = editor.client_capabilities.text_document
+        formats = asked.hover.content_format if asked is not None and asked.hover is not None else None
+        # Markdown is what was written to be read as it stands, too.
+        plain = formats is not None and types.MarkupKind.Markdown not in formats
+        kind = types.MarkupKind.PlainText if plain else types.MarkupKind.Markdown
+        return types.Hover(types.MarkupContent(kind, page), where)
+
+    kinds = [types.CodeActionKind.QuickFix, actions.FIX_ALL]
+
+    @editor.feature(types.TEXT_DOCUMENT_CODE_ACTION, types.CodeActionOptions(code_action_kinds=kinds))
+    async def code_action(params: types.CodeActionParams) -> list[types.CodeAction]:
+        return await server.code_actions(params)
