@@ -43,8 +43,9 @@ class Plugin:
 
         if self._filename in STANDARD_INPUT:
             return engine.check_source("".join(self._lines), "stdin", self._around(os.curdir))
-        settings = self._around(self._filename)
-        return [f for f in engine.check_paths([self._filename], settings).findings if f.filename == self._filename]
+        found = engine.check_paths([self._filename], self._around(self._filename)).findings
+        # What a mistake in another file has to do with this one is said there: flake8 is given that file, too.
+        return [each for each in found if each.filename == self._filename and not each.elsewhere]
 
     def _around(self, path: str) -> Settings:
         folder = os.path.dirname(os.path.abspath(path)) if path != os.curdir else os.path.abspath(path)

@@ -47,20 +47,9 @@ def survey(program: Program, near_float16: Callable[[], bool]) -> None:
     if filled and not near_float16():
         for event in filled:
             event.facts["eligible"] = False
-    if not program.facts["fragment"] and all(t.role not in ("optimizer", "scaler") for t in program.things):
-        _mark_idle(events)
     alone = any(thing.facts.get("constructed") for thing in stepped) and not scalers
     for graph in program.graphs:
         _mark_alone(program, graph, alone=alone or (bool(scalers) and _steps_without_scaler(program, graph)))
-
-
-def _mark_idle(events: Events) -> None:
-    """Say of backwards of a program that trains nothing whether anybody has the gradients: a trial of a module has not.
-
-    What a function that is called from elsewhere leaves, its callers may use.
-    """
-    for event in events[e.BACKWARD]:
-        event.facts["idle"] = all(frame.function == "<module>" for frame in event.site.frames())
 
 
 def _mark_alone(program: Program, graph: Graph, *, alone: bool) -> None:

@@ -1466,8 +1466,8 @@ def test_what_does_harm_elsewhere_is_taken_back(
 
     checked = checking._checked
 
-    def worse(*given: Any) -> engine.Report:
-        report = checked(*given)
+    def worse(*given: Any, **options: Any) -> engine.Report:
+        report = checked(*given, **options)
         if "torch.amp" in Path("shared.py").read_text():
             report.findings.append(Finding("AMP201", "clip-before-unscale", "error", "", Site("other.py", 1)))
         return report

@@ -39,7 +39,7 @@ ENOUGH = {
 #: Variants that print more, or other names.
 TOLD_APART = {"renamed", "misnamed", "tried"}
 #: Trials of one kind, drawn from all, of which a single one would weigh more than the share of each kind allows.
-FEW = 8
+FEW = 12
 
 
 def tallied(made: Iterable[Trial], folder: Path) -> Tally:

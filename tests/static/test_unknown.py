@@ -726,30 +726,6 @@ def test_another_file_may_clear_what_is_stepped_in_each_call(tmp_path: Path) -> 
     assert check_paths([str(tmp_path)]).findings == []
 
 
-TRIAL = """\
-import torch
-from net import Net
-
-if __name__ == "__main__":
-    model = Net().cuda()
-    with torch.autocast("cuda", torch.bfloat16):
-        loss = model(torch.rand(2, 8)).mean()
-        loss.backward()
-"""
-
-
-def test_a_trial_of_a_module_leaves_gradients_that_nobody_uses() -> None:
-    assert not check_source(TRIAL)
-    trained = TRIAL + "    torch.optim.SGD(model.parameters(), 0.1).step()\n"
-    assert {f.code for f in check_source(trained)} == {"AMP103"}
-    called = (
-        "import torch\n\ndef feed(model, x):\n    with torch.autocast('cuda'):\n        model(x).mean().backward()\n"
-    )
-    assert "AMP103" in {f.code for f in check_source(called)}
-    # What documentation shows is a part of what trains.
-    assert "AMP103" in {f.code for f in check_source(f"```python\n{TRIAL}```\n", "how.md")}
-
-
 def test_a_test_asks_for_parameters_in_low_precision_on_purpose() -> None:
     source = """\
 import torch

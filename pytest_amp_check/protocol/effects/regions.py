@@ -61,7 +61,7 @@ def in_region(judge: Judge, now: Moment) -> None:
         now.state = state = state._replace(stale=now.index)
     if event.kind == e.PARAM_WRITE or not region.enabled or region.told:
         return
-    if (event.kind != e.BACKWARD and not of_optimizer) or event.facts.get("custom") or event.facts.get("idle"):
+    if (event.kind != e.BACKWARD and not of_optimizer) or event.facts.get("custom"):
         return
     label = "backward@region" if event.kind == e.BACKWARD else "step@region"
     judge.blame(label, now.index, region.entered, now.here)

@@ -95,11 +95,18 @@ def _question(at: Interpreter, test: ast.expr) -> tuple[ast.Call, bool] | None:
     if isinstance(test, ast.Compare):
         counts = type(test.ops[0]) is ast.Gt and constant(test.comparators[0]) == 0
         return _question(at, test.left) if counts else None
-    name = last_name(called(test))
+    name = _imported_name(at, called(test))
     if isinstance(test, ast.Call) and name in FINITE:
         return test, name == "isfinite"
     inside = (first_argument(test) or receiver(test)) if name in _ONE_ANSWER else None
     return None if inside is None else _question(at, inside)
+
+
+def _imported_name(at: Interpreter, func: ast.expr | None) -> str:
+    """The last name of a function, whatever the file that is read imports it as."""
+    name = last_name(func)
+    imported = at.state.frame.module.imports.get(name) if isinstance(func, ast.Name) else None
+    return imported.name if imported is not None and imported.name else name
 
 
 def _counts_processes(test: ast.expr) -> bool:
