@@ -2705,17 +2705,6 @@ for _name, _amp, _setup in _CONFIGURED:
         )
 #: Configurations of which every value is in view.
 CONSTANT = {
-    "an attribute": """
-        class Config:
-            def __init__(self):
-                self.amp = False
-
-            def layers(self, sizes):
-                for i, size in enumerate(sizes):
-                    setattr(self, f"layer_{i}", size)
-
-        config = Config()
-        """,
     "a name that is known": """
         class Config:
             amp = True

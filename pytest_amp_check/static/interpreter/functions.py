@@ -15,6 +15,7 @@ from .expressions import assign, name_it
 from .forks import join_values, meet_variables
 from .imports import dotted_name
 from .interpreter import Handlers, Interpreter, first_answer
+from .switches import default_of
 from .tensors import in_region
 from .unknown import unknown
 from .values import (
@@ -324,7 +325,7 @@ def _bind(at: Interpreter, frame: Frame, function: Function, args: Args, keyword
             frame.vars[parameter.arg] = rest.pop(parameter.arg)
     starred = "**" in rest or has_stars(node)
     if not starred:
-        _bind_defaults(at, frame, spec, names)
+        _bind_defaults(at, frame, function, names)
     for parameter in [*names, *spec.kwonlyargs]:
         if parameter.arg not in frame.vars:
             key = ("missing", at.place_key(node), parameter.arg)
@@ -335,13 +336,14 @@ def _bind(at: Interpreter, frame: Frame, function: Function, args: Args, keyword
         frame.vars[spec.kwarg.arg] = Mapping(dict(rest), open=starred)
 
 
-def _bind_defaults(at: Interpreter, frame: Frame, spec: ast.arguments, names: list[ast.arg]) -> None:
+def _bind_defaults(at: Interpreter, frame: Frame, function: Function, names: list[ast.arg]) -> None:
+    spec = function.node.args
     defaults = list(zip(reversed(names), reversed(spec.defaults), strict=False))
     defaults += [(a, d) for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None]
     outer, at.state.frame = at.state.frame, frame
     for parameter, default in defaults:
         if parameter.arg not in frame.vars:
-            frame.vars[parameter.arg] = at.evaluate(default)
+            frame.vars[parameter.arg] = default_of(at, function, parameter.arg, default, at.evaluate(default))
     at.state.frame = outer
 
 

@@ -25,6 +25,7 @@ from .imports import imported, look_up
 from .interpreter import Handlers, Interpreter, within
 from .microbatches import draws, keeps_gradients, loaded, selects, stored_beside
 from .state import Loop
+from .switches import switched
 from .values import (
     NONE,
     Choice,
@@ -68,7 +69,7 @@ def _expression(at: Interpreter, node: ast.Expr) -> None:
 
 
 def _assign(at: Interpreter, node: ast.Assign) -> None:
-    value = at.evaluate(node.value)
+    value = switched(at, node, at.evaluate(node.value))
     for listener in at.handlers.assigned:
         listener(at, node)
     for target in node.targets:
