@@ -7,27 +7,31 @@ the function that the script calls once: people turn these on, and what is read 
 from __future__ import annotations
 
 import ast
+import re
 
 from ..project.module import Function, Module
-from ..project.syntax import children, walk
+from ..project.syntax import children
 from .interpreter import Interpreter
-from .values import Const, Mapping, Opaque, Value
+from .values import Const, Frame, Mapping, Opaque, Value
 
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+#: What may run several times, or at any time.
+_AGAIN = frozenset((ast.For, ast.AsyncFor, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef))
+#: What binds no name but by a walrus, which nobody sets a switch with.
+_PLAIN = frozenset((ast.Call, ast.Attribute, ast.Compare, ast.BinOp, ast.Constant, ast.Dict, ast.JoinedStr))
 
 
 def switched(at: Interpreter, node: ast.Assign, value: Value) -> Value:
     """The value that an assignment gives: that of a switch which is off may be either."""
     frame = at.state.frame
     match node.targets:
-        case [ast.Name(id=name)] if _is_off(value) or isinstance(value, Mapping):
-            scope = frame.function.node if frame.function is not None else frame.module.tree
-            if name not in _bound_once(frame.module, scope):
-                return value
-            if isinstance(value, Mapping):
-                _switch_items(at, value, frame.module, node)
-            elif isinstance(node.value, ast.Constant):
+        case [ast.Name(id=name)] if isinstance(value, Mapping):
+            off = [key for key, item in value.items.items() if _is_off(item) and isinstance(key, str)]
+            if off and _bound_once(frame, name):
+                for key in off:
+                    if not _stores_item(frame.module, key):
+                        value.items[key] = _switch(at, node, key)
+        case [ast.Name(id=name)] if isinstance(node.value, ast.Constant) and _is_off(value):
+            if _bound_once(frame, name):
                 return _switch(at, node, name)
         case [ast.Attribute(attr=name)] if isinstance(node.value, ast.Constant) and _is_off(value):
             if frame.function is not None and frame.function.name == "__init__" and _stored_once(frame.module, name):
@@ -50,31 +54,13 @@ def _switch(at: Interpreter, place: ast.AST, name: str) -> Opaque:
     return at.opaque(("switch", id(place), name), name)
 
 
-def _switch_items(at: Interpreter, value: Mapping, module: Module, node: ast.Assign) -> None:
-    written = module.switches.setdefault("items", frozenset(_keys_written(module.tree)))
-    for key, item in value.items.items():
-        if _is_off(item) and isinstance(key, str) and key not in written:
-            value.items[key] = _switch(at, node, key)
-
-
-def _keys_written(tree: ast.AST) -> list[str]:
-    """Keys under which items are stored."""
-    return [
-        node.slice.value
-        for node in walk(tree)
-        if isinstance(node, ast.Subscript)
-        and isinstance(node.ctx, ast.Store)
-        and isinstance(node.slice, ast.Constant)
-        and isinstance(node.slice.value, str)
-    ]
-
-
-def _bound_once(module: Module, scope: ast.AST) -> frozenset[str]:
-    """Names that one assignment in a function or module binds, outside loops, and nothing else anywhere in it."""
-    known = module.switches.get(scope)
+def _bound_once(frame: Frame, name: str) -> bool:
+    """Whether one assignment in a function or module binds a name, outside loops, and nothing else anywhere in it."""
+    scope = frame.function.node if frame.function is not None else frame.module.tree
+    known = frame.module.switches.get(scope)
     if known is None:
-        known = module.switches[scope] = _look_for_names(scope)
-    return known
+        known = frame.module.switches[scope] = _look_for_names(scope)
+    return name in known
 
 
 def _look_for_names(scope: ast.AST) -> frozenset[str]:
@@ -82,34 +68,27 @@ def _look_for_names(scope: ast.AST) -> frozenset[str]:
     stack = [(scope, 1)]
     while stack:
         node, times = stack.pop()
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            bound[node.id] = bound.get(node.id, 0) + times
-        if node is not scope and isinstance(node, (*_LOOPS, *_SCOPES)):
-            times = 2
-        stack.extend((child, times) for child in children(node))
+        kind = type(node)
+        if kind is ast.Name:
+            if type(node.ctx) is not ast.Load:  # type: ignore[attr-defined]
+                bound[node.id] = bound.get(node.id, 0) + times  # type: ignore[attr-defined]
+        elif kind not in _PLAIN:
+            if kind in _AGAIN and node is not scope:
+                times = 2
+            stack.extend([(child, times) for child in children(node)])
     return frozenset(name for name, times in bound.items() if times == 1)
 
 
+def _stores_item(module: Module, key: str) -> bool:
+    """Whether a file seems to store an item under a key."""
+    return re.search(rf"""\[["']{re.escape(key)}["']\]\s*[-+*/|&]?=(?!=)""", module.text) is not None
+
+
 def _stored_once(module: Module, attribute: str) -> bool:
-    """Whether one assignment in a file gives objects an attribute."""
-    once = module.switches.get("attributes")
-    if once is None:
-        stored = [n.attr for n in walk(module.tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)]
-        once = module.switches["attributes"] = _single(stored)
-    return attribute in once
+    """Whether a file seems to give objects an attribute at one place."""
+    return len(re.findall(rf"\.{attribute}\b\s*(?:[-+*/|&,)]|:[^=\n]+)?=(?!=)", module.text)) == 1
 
 
 def _named_once(module: Module, function: str) -> bool:
     """Whether a file names a function at one place, apart from where it defines it."""
-    once = module.switches.get("names")
-    if once is None:
-        once = module.switches["names"] = _single([n.id for n in walk(module.tree) if isinstance(n, ast.Name)])
-    return function in once
-
-
-def _single(names: list[str]) -> frozenset[str]:
-    seen: set[str] = set()
-    again: set[str] = set()
-    for name in names:
-        (again if name in seen else seen).add(name)
-    return frozenset(seen - again)
+    return len(re.findall(rf"\b{function}\b", module.text)) == 2

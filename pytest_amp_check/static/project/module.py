@@ -291,8 +291,8 @@ class Module:
         self.imports: dict[str, Imported] = {}
         self.stars: list[Imported] = []
         self._bindings: dict[str, list[ast.stmt]] | None = None
-        #: What decides which names are switches, once somebody asks: see :mod:`..interpreter.switches`.
-        self.switches: dict[ast.AST | str, frozenset[str]] = {}
+        #: From the node of a function, or of the module, to the names that it binds once, when somebody has asked.
+        self.switches: dict[ast.AST, frozenset[str]] = {}
         #: Functions that are there for another version of a library.
         self.shims: set[ast.AST] = set()
         self._roles = Roles()
