@@ -192,6 +192,59 @@ def maybe(enabled):
     assert found(program("with maybe(args.amp):\n    pass\nloss = model(x, y)", source, "import contextlib"))
 
 
+LAYER = """
+class Linear(torch.nn.Linear):
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.weight{cast})
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = Linear(2, 2)
+
+    def forward(self, x):
+        return self.body(x.to(args.dtype))
+"""
+
+
+@pytest.mark.parametrize(("cast", "finds"), [(".to(dtype=x.dtype)", False), (".type_as(x)", False), ("", True)])
+def test_layers_that_cast_their_own_weights_are_mixed_precision_by_hand(cast: str, finds: bool) -> None:
+    layer = LAYER.format(cast=cast)
+    assert bool(found(program(OUTSIDE, layer))) is finds
+    assert bool(found(program(OUTSIDE, layer + "\nmodel = Net()\n"))) is finds
+
+
+def test_a_model_that_is_made_while_float16_is_the_default(tmp_path: Path) -> None:
+    models = """
+import torch
+
+def build():
+    torch.set_default_tensor_type(torch.{kind})
+    model = torch.nn.Linear(2, 2)
+    torch.set_default_tensor_type(torch.FloatTensor)
+    return model
+"""
+    main = "import models\nimport train\n\ntrain.train(models.build(), None, None, [], None)\n"
+    for kind, files in (("cuda.HalfTensor", set()), ("cuda.FloatTensor", {"train.py"})):
+        assert found_among(tmp_path, models=models.format(kind=kind), main=main, train=program(OUTSIDE)) == files
+
+
+def test_what_comes_out_of_a_dict_may_have_been_in_the_region_of_who_filled_it() -> None:
+    helpers = """
+def chunks(model, x):
+    found = {}
+    for i in range(0, len(x), 8):
+        with torch.autocast("cuda"):
+            part = {"out": model(x[i : i + 8])}
+        for key in part:
+            found.setdefault(key, []).append(part[key])
+    return {key: torch.cat(parts) for key, parts in found.items()}
+"""
+    forward = "found = chunks(model, x)\nloss = criterion(found['out'], y)"
+    assert found(program(forward, helpers)) == []
+    assert found(program(forward, helpers.replace('torch.autocast("cuda")', "args.timer()"))) == [("info", False)]
+
+
 def test_a_wrapper_that_is_handed_its_loss_claims_nothing() -> None:
     wrapper = """
 import torch

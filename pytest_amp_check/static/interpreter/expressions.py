@@ -22,7 +22,6 @@ from .microbatches import draws
 from .truth import is_none, truth
 from .values import (
     EMPTY,
-    NO_PAST,
     NONE,
     UNREAD,
     Choice,
@@ -43,6 +42,7 @@ from .values import (
     Truth,
     Value,
     merge_into,
+    past_of,
 )
 from .wording import last_name, shortened, spelled, wording
 
@@ -184,8 +184,8 @@ def item(at: Interpreter, receiver: Value, index: Value, node: ast.AST) -> Value
         return known
     made = structural(at, "item", (receiver, index), spelled(node))
     if isinstance(receiver, Mapping):
-        # Somebody else has put it there.
-        made = made.made(NO_PAST)
+        # Somebody else has put it there, or it was put there under a key that is not known.
+        made = made.made(past_of(held for key, held in receiver.items.items() if isinstance(key, tuple)))
     made.entry = entry_of(receiver, index)
     made.extent = receiver.extent
     return made

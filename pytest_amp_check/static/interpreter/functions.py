@@ -93,7 +93,21 @@ def follow(
     frame.on_yield = on_yield
     frame.cls = function.cls
     frame.receiver = func.receiver
-    return run(at, frame, function, func.wrappers, node)
+    return _from(function.name, run(at, frame, function, func.wrappers, node))
+
+
+def _from(name: str, value: Value) -> Value:
+    """What a function gives: what is in it that nobody knows the origin of came out of that function, at least."""
+    if isinstance(value, Opaque):
+        if value.argument or value.past.autocast:
+            return value
+        return value.made(value.past._replace(callees=value.past.callees | {name}))
+    if isinstance(value, Mapping):
+        for key, item in value.items.items():
+            value.items[key] = _from(name, item)
+    elif isinstance(value, Sequence):
+        value.items[:] = [_from(name, item) for item in value.items]
+    return value
 
 
 def _suspended(

@@ -17,6 +17,11 @@ POLICIES = frozenset({"MixedPrecision", "MixedPrecisionPolicy"})
 #: What computes in float16, or trains what does.
 _LOW = frozenset({"float16", "HalfTensor", "GradScaler", *POLICIES})
 _DTYPES = frozenset({"float16", "torch.float16"})
+#: What makes tensors of a dtype from then on.
+_DEFAULTS = frozenset({"set_default_dtype", "set_default_tensor_type"})
+#: Products that run in the dtype of a weight that is cast for them.
+_PRODUCTS = frozenset({"linear", "matmul", "conv1d", "conv2d", "conv3d"})
+_CASTS = frozenset({"to", "type", "type_as", "half"})
 #: How functions begin that only ask about autocast.
 _ASKING = ("is_", "get_")
 #: Methods by which an object is what its class is, and what runs it; their names say nothing.
@@ -106,7 +111,11 @@ def entering(tree: ast.Module) -> Entering:
             if any(map(_is_forward, node.body)):
                 modules[node.name] = named
                 named |= _names([node])
-            if named & others or (enters(node) if node.name in modules else any(map(enters, own))):
+            if (
+                named & others
+                or _casts_weights(node)
+                or (enters(node) if node.name in modules else any(map(enters, own)))
+            ):
                 direct.add(node.name)
         elif isinstance(node, (ast.With, ast.AsyncWith)) and any(
             enters(item.context_expr) or _names([item.context_expr]) & others for item in node.items
@@ -119,6 +128,9 @@ def entering(tree: ast.Module) -> Entering:
         grown = bool(more)
         found |= more
     casting = (found & modules.keys()) | (POLICIES & _names([tree]))
+    if any(map(_is_default, walk(tree))):
+        # Whatever is made there, and what it is made of.
+        casting.add("")
     return Entering(frozenset(found), frozenset(casting), frozenset(within), _at_large(tree))
 
 
@@ -160,10 +172,40 @@ def _without_gradients(node: ast.AST) -> bool:
 def _at_large(tree: ast.Module) -> bool:
     """Whether a file calls autocast outside of functions and classes, and of a ``with``: it may stay entered.
 
-    Apex patches the functions of torch, or casts the model, so that all runs in low precision that runs after it.
+    Apex patches the functions of torch, or casts the model, so that all runs in low precision that runs after it; so
+    it does where tensors are made in float16 by default, or layers cast their weights.
     """
     loose = [node for node in tree.body if isinstance(node, ast.Expr)]
-    return next(_mentions(loose), None) is not None or any(map(_is_apex, walk(tree)))
+    return next(_mentions(loose), None) is not None or any(map(_is_all_around, walk(tree)))
+
+
+def _is_all_around(node: ast.AST) -> bool:
+    if isinstance(node, ast.ClassDef):
+        return _casts_weights(node)
+    return _is_apex(node) or _is_default(node)
+
+
+def _is_default(node: ast.AST) -> bool:
+    """Whether a call makes float16 the dtype of what is made after it."""
+    if not isinstance(node, ast.Call) or tail(node.func) not in _DEFAULTS:
+        return False
+    return any(tail(given) == "half" or _names_low(given) for given in node.args)
+
+
+def _casts_weights(cls: ast.ClassDef) -> bool:
+    """Whether a layer casts its own weight for the product that it computes, which is mixed precision by hand."""
+    forward = next((part for part in cls.body if _is_forward(part)), None)
+    if forward is None:
+        return False
+    products = (n for n in walk(forward) if isinstance(n, ast.Call) and tail(n.func) in _PRODUCTS)
+    return any(_is_cast_weight(given) for product in products for given in product.args)
+
+
+def _is_cast_weight(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(attr=cast, value=ast.Attribute(value=ast.Name("self"), attr="weight"))):
+            return cast in _CASTS
+    return False
 
 
 def _is_apex(node: ast.AST) -> bool:

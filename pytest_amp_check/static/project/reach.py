@@ -7,6 +7,7 @@ import os
 import warnings
 
 from ..sources import programs, source_files
+from ..sources.patterns import BY_HAND
 from .entering import Entering, is_low
 from .entering import entering as entering_in
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 #: Files that one which is named imports, directly or not, which are asked for what enters autocast.
 REACH = 400
 #: What a file mentions that may make a model cast.
-MENTIONS = (b"autocast", b"MixedPrecision")
+MENTIONS = (b"autocast", b"MixedPrecision", *BY_HAND)
 
 
 def entering(project: Project, path: str, tree: ast.Module) -> Entering:
@@ -71,11 +72,11 @@ def _on_disk(project: Project, here: str) -> set[str]:
 
 
 def _beside(here: str) -> set[str]:
-    """The files that mention autocast in the directory of a file that is alone: models lie beside what trains them."""
+    """The files that may cast in the directory of a file that is alone: models lie beside what trains them."""
     directory = os.path.dirname(here)
     names = os.listdir(directory) if os.path.isdir(directory) else []
     files = {os.path.join(directory, name) for name in names if name.endswith(".py")} - {here}
-    return {file for file in files if b"autocast" in source_files.load_or_nothing(file)}
+    return {file for file in files if any(word in source_files.load_or_nothing(file) for word in MENTIONS)}
 
 
 def _reached_from(project: Project, path: str) -> set[str]:

@@ -46,8 +46,8 @@ class Code:
 
     @property
     def autocast(self) -> bool:
-        """Whether it may enter autocast."""
-        return b"autocast" in self.words
+        """Whether it may enter autocast, or do by hand what that does."""
+        return b"autocast" in self.words or any(word in self.data for word in BY_HAND)
 
     @property
     def float16(self) -> bool:
@@ -148,6 +148,8 @@ class Code:
         return found - {b""}
 
 
+#: What low precision without autocast is made by: layers that cast their weights, and another dtype by default.
+BY_HAND = (b".weight.t", b"set_default_tensor_type", b"set_default_dtype")
 #: What a method that a class defines for another file's class may do wrong there.
 _HOOKS = (b"clip_grad", b"backward(", b"autocast", b".step(", b"zero_grad")
 #: What a file does that leaves the training to another one, and yet may do something wrong.
