@@ -106,6 +106,9 @@ def of_framework(label: str, events: list[Event], program: Program) -> tuple[str
         if advice is not None:
             label = f"{label}-framework"
             values.update(framework=framework.title, advice=advice)
+            # What steps the optimizer may not be called by the name of the object that scales.
+            known = thing.name or framework.usual
+            values.update({"scaler": known} if known else {})
         elif framework.scaler:
             values["scaler"] = f"{event.names.get('scaler') or thing.name}.{framework.scaler}"
         return label, values

@@ -187,12 +187,19 @@ def _mark_casts(program: Program) -> None:
     """Say of each cast of a module whether the module is trained as it leaves it: by the same code, or the object's."""
     for graph in program.graphs:
         events = _by_kind([graph])
-        owned = _owned(_stepped(program, events))
+        stepped = _stepped(program, events)
+        made = {event.subject: event for event in events[e.OPTIMIZER_NEW]}
         for event in events[e.MODULE_CAST]:
             born = event.facts.get("born", False)
+            owned = _owned(thing for thing in stepped if not _excludes(made.get(thing.key), event))
             trained = born or event.subject in owned or event.site.function.endswith("__init__")
             # A test of a few steps asks for it on purpose, and has no small updates to lose.
             event.facts["trained"] = trained and not event.site.in_test()
+
+
+def _excludes(made: Event | None, other: Event) -> bool:
+    """Whether an optimizer is constructed only where something else does not happen: by the answers to one question."""
+    return made is not None and any((key, not truth) in made.guards for key, truth in other.guards)
 
 
 def _mark_states(program: Program, events: Events, live: tuple[Thing, ...]) -> None:

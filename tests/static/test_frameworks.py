@@ -1315,3 +1315,12 @@ def test_the_one_scale_of_two_optimizers(precision: str, loop: str, expected: li
     found = check_source(TWO_OPTIMIZERS.replace("PRECISION", precision).replace("LOOP", loop))
     assert [(f.line, f.code) for f in found] == expected
     assert all("let each `optimizer.step()` follow its own `accelerator.backward()`" in f.message for f in found)
+
+
+def test_advice_names_the_object_that_scales() -> None:
+    source = TWO_OPTIMIZERS.replace("PRECISION", "fp16").replace("Accelerator", "A").replace("accelerator", "engine")
+    source = source.replace("import A", "import Accelerator as A")
+    loop = "one(x).mean().backward()\n    first.step()\n    two(x).mean().backward()\n    second.step()"
+    found = [f for f in check_source(source.replace("LOOP", loop)) if f.code == "AMP203"]
+    assert found
+    assert all("call `engine.backward(" in f.message for f in found)

@@ -38,6 +38,7 @@ def found(spelled: str, dtype: str = "float16", *, select: bool = True) -> list[
         ("torch.einsum('bid,bjd->bij', q, k) * SCALE", True),
         ("(q * SCALE) @ k.transpose(-2, -1)", False),
         ("q @ k.transpose(-2, -1) + bias", False),
+        ("torch.einsum('bnc,bnd->bcd', q, q) / 63", False),
         ("(q @ v) * SCALE", False),
         ("(q.float() @ k.transpose(-2, -1)) * torch.rand(4)", False),
         ("(x.transpose(0, 1) @ bias).float() * SCALE", False),

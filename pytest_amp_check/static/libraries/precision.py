@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from itertools import combinations
 
 from ...protocol import events as e
 from ...protocol import kernels, surface
@@ -258,8 +259,11 @@ def _scaled_late(at: Interpreter, node: ast.BinOp, product: ast.expr, by: ast.ex
         factors = [product.left, product.right]
     else:
         factors = [part for part in (receiver(product), *getattr(product, "args", ())) if part is not None]
-    turned = any(last_name(called(factor) or factor) in _TURNS for factor in factors)
-    if turned or (isinstance(product, ast.Call) and last_name(product.func) == "einsum"):
+    if isinstance(product, ast.Call) and last_name(product.func) == "einsum":
+        late = not any(alike(*pair) for pair in combinations(factors, 2))
+    else:
+        late = any(last_name(called(factor) or factor) in _TURNS for factor in factors)
+    if late:
         _emit(at, e.LATE_SCALE, node, fact, names={"call": Words(node, 60), "product": Words(product, 60)})
 
 
