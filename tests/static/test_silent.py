@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp_check import check_paths, check_source
+from pytest_amp_check import check_source
 from pytest_amp_check.static.engine import Settings
 
 PROGRAMS = sorted((Path(__file__).parent / "silent").glob("*.py"))
@@ -14,7 +14,8 @@ PROGRAMS = sorted((Path(__file__).parent / "silent").glob("*.py"))
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_a_right_program_is_silent(path: Path) -> None:
-    findings = [f for f in check_paths([str(path)]).findings if f.code != "AMP901"]
+    # By its name alone: below a folder of tests it would be judged as a test is.
+    findings = [f for f in check_source(path.read_text(encoding="utf-8"), path.name) if f.code != "AMP901"]
     assert findings == []
 
 

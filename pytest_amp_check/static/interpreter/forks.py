@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from ...protocol import events as e
 from ...protocol.events import Thing
 from ...protocol.surface import AUTOCAST, NULL_CONTEXT, SURFACE, canonical
-from .conditions import Formula, both, either, literals, negate
+from .conditions import Formula, both, either, literals, negate, weight
 from .dtypes import NOTHING, joined
 from .interpreter import Interpreter
 from .values import (
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 #: Values above which what may be any of them is unknown.
 OPTIONS = 8
+#: Tests in a condition, from which on two values that are joined under it are not looked up again.
+FEW = 4
 
 
 def branch(at: Interpreter, formula: Formula) -> tuple[int | None, int | None]:
@@ -167,7 +169,11 @@ def _choice(at: Interpreter, formula: Formula, a: Value, b: Value) -> Choice | N
 
 def _unknown_of(at: Interpreter, formula: Formula, a: Value, b: Value, name: str) -> Opaque:
     """The unknown value that stands for either of two."""
-    met = at.opaque(("met", name, at.graph.name, len(at.draft.nodes)), name, a.loops | b.loops)
+    key: object = (at.graph.name, len(at.draft.nodes))
+    if isinstance(a, Opaque) and isinstance(b, Opaque) and weight(formula, FEW) < FEW:
+        # Either of the same two, by the same question, is the same wherever they meet.
+        key = (formula, a.identity(at.number), b.identity(at.number))
+    met = at.opaque(("met", name, key), name, a.loops | b.loops)
     met.divided, met.summed = _divided_on_either(a, b)
     met.extent = a.extent and b.extent
     met.parameter = a.parameter and b.parameter

@@ -80,7 +80,9 @@ def follow(
         args = [func.receiver, *args]
     instead = _unread(at, func, node, always=always)
     if instead is not None:
-        return unknown(at, instead, args, keywords, node)
+        made = unknown(at, instead, args, keywords, node)
+        made.divided = made.divided or function.divides()
+        return made
     _reach(at, function)
     site = at.site(node)
     if at.passed is not None:

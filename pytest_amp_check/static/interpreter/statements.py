@@ -506,7 +506,9 @@ def _loop(
     at.state.cur = head
     at.state.cur, past = branch(at, condition(at, test)) if test is not None else _over_data(at, head, first)
     past = at.draft.join((past, bind()))
+    raising = [(places, len(places)) for places in at.state.handlers]
     at.read(body)
+    _raises_out_of_training(at, raising)
     del at.state.path[base:]
     _gather(at, loop.continues)
     _turn(at, head, first, False)
@@ -527,6 +529,17 @@ def _loop(
     if open_ended:
         at.emit(e.LOOP_EXIT, body[0], complete=True)
     at.state.cur = at.draft.forget(mark, at.state.cur)
+
+
+def _raises_out_of_training(at: Interpreter, raising: list[tuple[list[int], int]]) -> None:
+    """Let go of what may raise in a loop that trains: who catches that outside of the loop starts anew, or gives up.
+
+    What the code itself raises leads there all the same.
+    """
+    for places, before in raising:
+        events = [(place, at.draft.nodes[place].event) for place in places[before:]]
+        if any(event is not None and event.kind in (e.SCALER_STEP, e.STEP) for _, event in events):
+            places[before:] = [place for place, event in events if event is None]
 
 
 def _loop_key(at: Interpreter, node: ast.AST) -> int:

@@ -272,10 +272,8 @@ def _is_of(value: Value, classes: list[str | None]) -> bool | None:
 
 
 def _has(args: Args) -> bool:
-    """Whether a thing is known to have an attribute."""
-    if len(args) != 2 or not isinstance(args[0], Ref):
-        return False
-    return args[0].source is None and literal(args[1]) in BOUND.get(args[0].role, ())
+    """Whether a thing has an attribute: if it lacked what all of its kind have, it would be of another one."""
+    return len(args) == 2 and isinstance(args[0], Ref) and literal(args[1]) in BOUND.get(args[0].role, ())
 
 
 def _takes_pieces(bounds: list[Value]) -> bool:

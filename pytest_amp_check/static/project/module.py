@@ -42,6 +42,7 @@ class Function:
     """A function of the project. ``cls`` is the class whose method it is."""
 
     __slots__ = (
+        "_divides",
         "beside",
         "cls",
         "contexts",
@@ -74,6 +75,14 @@ class Function:
         self.fragile = False
         self.words: frozenset[str] = frozenset()
         self.contexts: frozenset[str] = frozenset()
+        self._divides: bool | None = None
+
+    def divides(self) -> bool:
+        """Whether it divides something by what it is given."""
+        if self._divides is None:
+            given = {parameter.arg for parameter in self.parameters()}
+            self._divides = any(_divisor(node) in given for node in walk(self.node))
+        return self._divides
 
     @property
     def qualified_name(self) -> str:
@@ -104,6 +113,16 @@ class Function:
     def parameters(self) -> list[ast.arg]:
         args = self.node.args
         return [*args.posonlyargs, *args.args]
+
+
+def _divisor(node: ast.AST) -> str:
+    """The name by which a node divides, "" where it does not."""
+    match node:
+        case ast.BinOp(op=ast.Div(), right=ast.Name(id=name)) | ast.AugAssign(op=ast.Div(), value=ast.Name(id=name)):
+            return name
+        case ast.Call(func=ast.Attribute(attr="div" | "div_"), args=[ast.Name(id=name)]):
+            return name
+    return ""
 
 
 #: Decorators and base classes that make a class a record of its annotated fields.
