@@ -214,6 +214,12 @@ def test_layers_that_cast_their_own_weights_are_mixed_precision_by_hand(cast: st
     assert bool(found(program(OUTSIDE, layer + "\nmodel = Net()\n"))) is finds
 
 
+def test_a_layer_that_casts_its_weight_for_torchscript_alone_is_not() -> None:
+    plain = "        return torch.nn.functional.linear(x, self.weight)\n"
+    scripted = "        if torch.jit.is_scripting():\n    " + plain.replace("weight", "weight.to(x.dtype)") + plain
+    assert found(program(OUTSIDE, LAYER.format(cast="").replace(plain, scripted))) == [("info", False)]
+
+
 def test_a_model_that_is_made_while_float16_is_the_default(tmp_path: Path) -> None:
     models = """
 import torch

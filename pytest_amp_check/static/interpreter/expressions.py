@@ -9,6 +9,7 @@ from ...protocol import events as e
 from ...protocol import surface
 from ...protocol.events import Event
 from ...protocol.words import chain
+from ..project.module import item_name
 from ..project.syntax import walk
 from .comparisons import Lengths, Ranges
 from .conditions import Formula, both, either, literals, negate
@@ -179,6 +180,10 @@ def _subscript(at: Interpreter, node: ast.Subscript) -> Value:
 
 
 def item(at: Interpreter, receiver: Value, index: Value, node: ast.AST) -> Value:
+    place = _place_of(at, receiver, index)
+    written = at.state.heap.get(place) if place is not None else None
+    if written is not None:
+        return written
     known = receiver.item(index)
     if known is not None:
         return known
@@ -189,6 +194,14 @@ def item(at: Interpreter, receiver: Value, index: Value, node: ast.AST) -> Value
     made.entry = entry_of(receiver, index)
     made.extent = receiver.extent
     return made
+
+
+def _place_of(at: Interpreter, receiver: Value, index: Value) -> tuple[int, str] | None:
+    """Where what is written into an item of something that is not known, by a name, is kept."""
+    if not isinstance(index.value, str) or receiver.kind not in ("unknown", "tensor"):
+        return None
+    key = receiver.identity(at.number)
+    return (key, item_name(index.value)) if isinstance(key, int) else None
 
 
 def _sequence(at: Interpreter, node: ast.Tuple | ast.List | ast.Set) -> Value:
@@ -729,6 +742,9 @@ def _assign_item(at: Interpreter, target: ast.Subscript, value: Value, anew: boo
     if isinstance(receiver, Mapping):
         receiver.items[_key(index, target.slice)] = value
         name_it(at, value, shortened(target))
+    place = _place_of(at, receiver, index)
+    if place is not None:
+        at.store(*place, value)
     for listener in at.handlers.item_written:
         listener(at, receiver, index, target, value)
 

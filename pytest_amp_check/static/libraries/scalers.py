@@ -71,6 +71,20 @@ def _scaler_method(at: Interpreter, scaler: Ref, name: str, args: Args, keywords
     return join_values(at, scaler.enabled, results[0], results[1], "scaled")
 
 
+#: Methods by which the scale, a tensor inside of a scaler, is the same number.
+_SAME = frozenset("item clone detach to float double cpu cuda squeeze view reshape".split())
+
+
+def _scale_method(
+    at: Interpreter, scale: ScaleValue, name: str, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
+    if name in _SAME:
+        return scale
+    if name == "reciprocal":
+        return ScaleValue(scale.scaler, scale.loops, inverse=not scale.inverse, lasting=scale.lasting)
+    return at.handlers.methods[""](at, scale, name, args, keywords, node)
+
+
 def _is_enabled(scaler: Ref) -> Value:
     return Truth(scaler.enabled) if not isinstance(scaler.enabled, bool) else Const(scaler.enabled)
 
@@ -207,6 +221,8 @@ def scaler_attribute(at: Interpreter, receiver: Ref, name: str, node: ast.AST) -
     if name == "_enabled":
         # What a scaler of the project's own asks in its methods.
         return _is_enabled(receiver)
+    if name == "_scale":
+        return ScaleValue(receiver.thing.key, at.turning())
     if name == "_per_optimizer_states":
         # Who asks the scaler itself what was done knows better.
         at.emit(e.HANDOFF, node, things=(receiver.thing.key, *all_optimizers(at)), trains=(), about=e.MATTERS)
@@ -225,4 +241,5 @@ def register(handlers: Handlers) -> None:
     handlers.constructors[surface.SCALER] = _subclass_scaler
     handlers.calls["scaler"] = _call_scaler
     handlers.methods["scaler"] = _scaler_method
+    handlers.methods["scale"] = _scale_method
     handlers.attributes["scaler"] = scaler_attribute

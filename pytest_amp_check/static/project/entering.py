@@ -197,8 +197,9 @@ def _casts_weights(cls: ast.ClassDef) -> bool:
     forward = next((part for part in cls.body if _is_forward(part)), None)
     if forward is None:
         return False
-    products = (n for n in walk(forward) if isinstance(n, ast.Call) and tail(n.func) in _PRODUCTS)
-    return any(_is_cast_weight(given) for product in products for given in product.args)
+    # One that does so for TorchScript alone, as timm's does, relies on autocast otherwise.
+    products = [n for n in walk(forward) if isinstance(n, ast.Call) and tail(n.func) in _PRODUCTS]
+    return bool(products) and all(any(map(_is_cast_weight, product.args)) for product in products)
 
 
 def _is_cast_weight(node: ast.AST) -> bool:

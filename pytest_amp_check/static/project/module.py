@@ -525,6 +525,11 @@ def catches_import(handler: ast.ExceptHandler) -> bool:
 _stored: dict[int, tuple[list[ast.stmt], tuple[frozenset[str], frozenset[str]]]] = {}
 
 
+def item_name(key: str) -> str:
+    """What stands for an item among the attributes of an object: no attribute is called so."""
+    return f"[{key!r}]"
+
+
 def stored_names(nodes: list[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]:
     """Names and attribute names that statements assign, not looking into functions that they define."""
     known = _stored.get(id(nodes))
@@ -549,6 +554,9 @@ def _look_for_stored(nodes: list[ast.stmt]) -> tuple[frozenset[str], frozenset[s
             case ast.Attribute(attr=name, value=value, ctx=context):
                 if isinstance(context, ast.Store):
                     attributes.add(name)
+                stack.append(value)
+            case ast.Subscript(slice=ast.Constant(value=str(key)), value=value, ctx=ast.Store()):
+                attributes.add(item_name(key))
                 stack.append(value)
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 names.add(name)
