@@ -1015,6 +1015,19 @@ def pyproject(start: str) -> tuple[str, dict[str, Any]]:
         folder = parent
 
 
+def candidates(paths: Iterable[str]) -> list[str]:
+    """Where configuration files of some files and folders are, or would be."""
+    folders: dict[str, None] = {}
+    for path in paths:
+        folder = os.path.abspath(path)
+        if not os.path.isdir(folder):
+            folder = os.path.dirname(folder)
+        while folder not in folders:
+            folders[folder] = None
+            folder = os.path.dirname(folder)
+    return [os.path.join(folder, name) for folder in folders for name in FILES]
+
+
 def _read_table(path: str) -> dict[str, Any] | None:
     """What a configuration file says to us, None where it is not there or says nothing."""
     try:

@@ -371,6 +371,20 @@ def test_the_severity_is_that_of_the_place_of_the_mistake() -> None:
     assert "AMP201 [info]" in amp_check("pkg/scaler.py").stdout
 
 
+def test_what_is_known_of_the_folder_is_known_of_each_file_by_name() -> None:
+    write(TOGETHER)
+    known = ("--baseline", "known.json")
+    assert amp_check("--no-cache", *known, "--update-baseline").returncode == 0
+    for names in (["."], ["train.py"], ["pkg/scaler.py"], ["pkg/__init__.py", "pkg/scaler.py"]):
+        assert places(*known, *names) == []
+    before = Path("known.json").read_text()
+    assert amp_check("--no-cache", *known, "--update-baseline", "pkg/scaler.py").returncode == 0
+    assert Path("known.json").read_text() == before
+    # What is new in the other file is told of where the named one takes part in it.
+    write({"other.py": TRAIN})
+    assert places(*known, "pkg/scaler.py") == [("pkg/scaler.py", SCALE, "AMP201")]
+
+
 def test_no_fix_is_made_where_a_mistake_is_only_shown() -> None:
     write(TOGETHER)
     for flags in (("--fix",), ("--fix", "--unsafe-fixes"), ("--diff", "--unsafe-fixes")):
