@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 
-from ..protocol.named import NamedTuple
 from . import options as table
 
 TYPE_CHECKING = False
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..protocol.finding import Finding
-    from ..static.engine import Settings
-    from .baseline import Baseline
+    from .around import Around
 
 #: What flake8 calls standard input.
 STANDARD_INPUT = ("stdin", "-")
@@ -26,21 +24,12 @@ STANDARD_INPUT = ("stdin", "-")
 UNCHECKED = "AMP903"
 
 
-class _Around(NamedTuple):
-    """What holds in a folder: its settings, the folder that they are from, known findings, or why there is none."""
-
-    settings: Settings
-    project: str
-    known: Baseline | None
-    wrong: str = ""
-
-
 class Plugin:
     """What flake8 makes for each file."""
 
     off_by_default = True
-    #: By the folder of a file.
-    _folders: dict[str, _Around] = {}  # noqa: RUF012
+    #: By the folder of a file: what holds there, or why nothing can.
+    _folders: dict[str, Around | str] = {}  # noqa: RUF012
 
     def __init__(self, tree: Any, filename: str, lines: list[str]) -> None:
         self._filename = filename
@@ -49,15 +38,15 @@ class Plugin:
     def run(self) -> Iterator[tuple[int, int, str, type[Plugin]]]:
         stdin = self._filename in STANDARD_INPUT
         around = self._around(os.curdir if stdin else os.path.dirname(self._filename) or os.curdir)
-        if around.wrong:
+        if isinstance(around, str):
             # What a plugin raises becomes a traceback, and the findings of all others are lost.
-            yield 1, 0, f"{UNCHECKED} not-checked: {around.wrong}", type(self)
+            yield 1, 0, f"{UNCHECKED} not-checked: {around}", type(self)
             return
         for finding in self._findings(around, stdin=stdin):
             said = f"{finding.code} {finding.name}: {finding.message}"
             yield max(finding.line, 1), finding.site.column, said, type(self)
 
-    def _findings(self, around: _Around, *, stdin: bool) -> list[Finding]:
+    def _findings(self, around: Around, *, stdin: bool) -> list[Finding]:
         from ..static import engine
         from .text import Sources
 
@@ -65,29 +54,22 @@ class Plugin:
             source = "".join(self._lines)
             found = engine.check_source(source, "stdin", around.settings)
             sources = Sources({"stdin": source})
-        elif engine.is_excluded(self._filename, around.settings, None, named=False, base=around.project):
+        elif engine.is_excluded(self._filename, around.settings, None, named=False, base=around.project or os.curdir):
             return []
         else:
             found = engine.check_paths([self._filename], around.settings).findings
             # What a mistake in another file has to do with this one is said there: flake8 is given that file, too.
             found = [each for each in found if each.filename == self._filename and not each.elsewhere]
             sources = Sources()
-        return found if around.known is None else around.known.unknown(found, sources)
+        return around.unknown(found, sources)
 
-    def _around(self, folder: str) -> _Around:
+    def _around(self, folder: str) -> Around | str:
+        from . import around
+
         folder = os.path.abspath(folder)
         if folder not in self._folders:
-            self._folders[folder] = _settings(folder)
+            try:
+                self._folders[folder] = around.look(folder)
+            except table.ConfigError as error:
+                self._folders[folder] = str(error)
         return self._folders[folder]
-
-
-def _settings(folder: str) -> _Around:
-    from ..static.engine import Settings
-    from .baseline import Baseline, Unusable
-
-    try:
-        options = table.resolve({}, start=folder)
-        known = None if options.baseline is None else Baseline(options.baseline)
-        return _Around(table.settings(options), options.project or os.curdir, known)
-    except (table.ConfigError, Unusable) as error:
-        return _Around(Settings(), os.curdir, None, str(error))
