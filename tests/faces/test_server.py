@@ -319,6 +319,19 @@ def test_known_findings_are_not_shown(tmp_path: Path) -> None:
         assert editor.places(address) == [(CLIP[0], CLIP[1] + BAD.count("\n"))]
 
 
+def test_a_finding_leads_to_the_page_of_its_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "Metadata-Version: 2.1\nName: pytest-amp-check\nVersion: 1\n"
+    told += "Project-URL: Documentation, https://example.org/docs\n"
+    distribution = tmp_path / "installed" / "pytest_amp_check-1.dist-info"
+    distribution.mkdir(parents=True)
+    (distribution / "METADATA").write_text(told, encoding="utf-8")
+    around = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(distribution.parent), around])))
+    with Editor(tmp_path) as editor:
+        (found,) = editor.found(editor.open(tmp_path / "train.py", BAD))
+        assert found.code_description == types.CodeDescription("https://example.org/docs/rules/AMP201/")
+
+
 def test_only_what_may_be_fixed_is_offered(tmp_path: Path) -> None:
     settings = tmp_path / ".amp-check.toml"
     settings.write_text('unfixable = ["AMP201"]\n', encoding="utf-8")

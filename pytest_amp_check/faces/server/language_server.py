@@ -21,6 +21,7 @@ from ...protocol.fix import SAFE
 from ...protocol.rules import RULES
 from ...static.sources.source_files import Unsaved
 from .. import options as table
+from ..machine import page
 from ..text import Sources, rule_markdown
 from . import actions
 from .checking import Checked, Checker, Stale, Text
@@ -168,11 +169,13 @@ class Server:
                 located = from_fs_path(os.path.abspath(step.site.path)) or "", spanned(step.site, lines)
             if located is not None:
                 related.append(types.DiagnosticRelatedInformation(types.Location(*located), step.text))
+        address = page(finding.code)
         return types.Diagnostic(
             range=where,
             message=f"{finding.name}: {message}",
             severity=SEVERITIES[finding.severity],
             code=finding.code,
+            code_description=types.CodeDescription(address) if address else None,
             source="amp-check",
             related_information=related or None,
             tags=[TAGS[finding.code]] if finding.code in TAGS else None,
