@@ -9,7 +9,7 @@ Each checkout is set up in a copy, as somebody would who brings amp-check into a
 - pytest: ``pytest --amp-check --amp-only static``; test modules are not imported, since what they need is not there
 - alone: some files by name, one in each call, as when one file is committed: those with findings first
 
-What each of them finds is compared by file, line and code; a door that fails must have been told of something that
+What each of them finds is compared by file, line, code and severity; a door that fails must have been told of something that
 fails, and the other way round. Then a baseline of all of it is written, with which all of them must pass, and mistakes
 (of ``mistakes.py``) are put in, one at a time: each door must fail with the same new findings, in the file of the
 mistake. A row of the table is a project; what differs is printed below it.
@@ -32,8 +32,8 @@ from typing import NamedTuple
 from mistakes import WANTED, Place, mutated, places
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Where a finding is, and its code.
-Found = frozenset[tuple[str, int, str]]
+#: Where findings are, their codes and severities.
+Found = frozenset[tuple[str, int, str, str]]
 #: Not the lines in which pytest sums up what failed.
 _HEADLINE = re.compile(r"(?!FAILED )(\S.*?):(?:cell \d+:)?(\d+):\d+: (AMP\d{3})(?: \[\*\])? \[(\w+)\]")
 FAILING = ("error", "warning")
@@ -45,9 +45,12 @@ class Verdict(NamedTuple):
     """What a door says of a project."""
 
     found: Found
-    #: Whether something that fails is among that.
-    fails: bool
     code: int
+
+    @property
+    def fails(self) -> bool:
+        """Whether something that fails is among what was found."""
+        return any(severity in FAILING for *_, severity in self.found)
 
 
 def run(command: Sequence[str], project: Path) -> subprocess.CompletedProcess[str]:
@@ -67,8 +70,10 @@ def run(command: Sequence[str], project: Path) -> subprocess.CompletedProcess[st
 def of_records(done: subprocess.CompletedProcess[str]) -> Verdict:
     """What the lines of JSON in an output say; paths count from the project."""
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    found = frozenset((Path(row["filename"]).as_posix(), row["location"]["row"], row["code"]) for row in rows)
-    return Verdict(found, any(row["severity"] in FAILING for row in rows), done.returncode)
+    found = frozenset(
+        (Path(row["filename"]).as_posix(), row["location"]["row"], row["code"], row["severity"]) for row in rows
+    )
+    return Verdict(found, done.returncode)
 
 
 def check(project: Path) -> Verdict:
@@ -85,8 +90,8 @@ def pytest(project: Path) -> Verdict:
     flags += ["-o", "python_files=", "-o", "addopts=", "-p", "no:cacheprovider", "."]
     done = run([sys.executable, "-m", "pytest", *flags], project)
     rows = {match.groups() for match in map(_HEADLINE.match, done.stdout.splitlines()) if match}
-    found = frozenset((Path(path).as_posix(), int(line), code) for path, line, code, _ in rows)
-    return Verdict(found, any(row[3] in FAILING for row in rows), done.returncode)
+    found = frozenset((Path(path).as_posix(), int(line), code, severity) for path, line, code, severity in rows)
+    return Verdict(found, done.returncode)
 
 
 DOORS: dict[str, Callable[[Path], Verdict]] = {"check": check, "commit": commit, "pytest": pytest}
@@ -127,13 +132,17 @@ def differences(verdicts: dict[str, Verdict]) -> Iterator[str]:
 def alone(project: Path, whole: Found, number: int) -> Iterator[str]:
     """Where a file by name, of which so many are asked, says another thing of itself than the folder does."""
     listed = run([sys.executable, "-m", "pytest_amp_check", "check", "--show-files", "."], project).stdout.splitlines()
-    guilty = {path for path, _, _ in whole}
+    guilty = {path for path, *_ in whole}
     speaking = [name for name in listed if b"autocast" in (project / name).read_bytes() and name not in guilty]
     for name in [*sorted(guilty), *speaking][:number]:
         done = run([sys.executable, "-m", "pytest_amp_check", "check", *LINES, name], project)
         said = [json.loads(line) for line in done.stdout.splitlines()]
         # What stands in another file is shown in this one too, and says so.
-        own = {(name, one["location"]["row"], one["code"]) for one in said if "the mistake is at" not in one["message"]}
+        own = {
+            (name, one["location"]["row"], one["code"], one["severity"])
+            for one in said
+            if "the mistake is at" not in one["message"]
+        }
         here = {one for one in whole if one[0] == name}
         yield from (f"by name alone: {one}" for one in sorted(own - here))
         yield from (f"by name lacks: {one}" for one in sorted(here - own))
@@ -164,7 +173,7 @@ def plant(project: Path, number: int, operators: Sequence[str]) -> Iterator[tupl
         path.write_text(mutated(source, place), encoding="utf-8")
         keep(project)
         verdicts = {"check": check(project)}
-        if any(code in WANTED[place.operator] for _, _, code in verdicts["check"].found):
+        if any(code in WANTED[place.operator] for _, _, code, _ in verdicts["check"].found):
             verdicts |= {door: act(project) for door, act in DOORS.items() if door != "check"}
             wrong = list(differences(verdicts))
             if all(one[0] != name for one in verdicts["check"].found):
