@@ -9,10 +9,10 @@ Each checkout is set up in a copy, as somebody would who brings amp-check into a
 - pytest: ``pytest --amp-check --amp-only static``; test modules are not imported, since what they need is not there
 - alone: some files by name, one in each call, as when one file is committed: those with findings first
 
-What each of them finds is compared by file, line, code and severity; a door that fails must have been told of something that
-fails, and the other way round. Then a baseline of all of it is written, with which all of them must pass, and mistakes
-(of ``mistakes.py``) are put in, one at a time: each door must fail with the same new findings, in the file of the
-mistake. A row of the table is a project; what differs is printed below it.
+What each of them finds is compared by file, line, code and severity; a door that fails must have been told of something
+that fails, and the other way round. Then a baseline of all of it is written, with which all of them must pass, and
+mistakes (of ``mistakes.py``) are put in, one at a time: each door must fail with the same new findings, in the file of
+the mistake. A row of the table is a project; what differs is printed below it.
 """
 
 from __future__ import annotations
