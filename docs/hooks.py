@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import Any
+
+from pytest_amp_check.faces import machine
+
+
+def on_config(config: Any, **_: object) -> Any:
+    """The address of the site is the one that findings lead to: where pyproject.toml says it, it is said."""
+    if machine.home():
+        config.site_url = f"{machine.home()}/"
+    return config
 
 
 def on_page_content(html: str, **_: object) -> str:

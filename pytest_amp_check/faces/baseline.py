@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from ..protocol.finding import Finding
+from . import files
 from .text import Sources
 
 TYPE_CHECKING = False
@@ -27,9 +28,10 @@ class Unusable(ValueError):
 
 
 def key(finding: Finding, sources: Sources, folder: str) -> Key:
-    """What a finding is known by, seen from a folder."""
-    text = " ".join((sources.at(finding.site, finding.line) or "").split())
-    return _seen_from(folder, finding.filename), finding.code, finding.site.function, text
+    """What a finding is known by, seen from a folder: the place of the mistake, wherever it is shown."""
+    site = finding.elsewhere or finding.site
+    text = " ".join((sources.at(site, site.line) or "").split())
+    return _seen_from(folder, site.path), finding.code, site.function, text
 
 
 def _seen_from(folder: str, path: str) -> str:
@@ -74,6 +76,9 @@ class Baseline:
         from collections import Counter
 
         found: Counter[Key] = Counter()
+        # What is no file may never end.
+        if os.path.exists(self.path) and not os.path.isfile(self.path):
+            raise Unusable(f"{self.path} cannot be read: it is no file")
         try:
             with open(self.path, encoding="utf-8") as file:
                 written = json.load(file)
@@ -90,8 +95,12 @@ class Baseline:
             raise Unusable(f"{self.path} is no baseline: --update-baseline writes one where there is no file") from None
         return found
 
+    def unknown(self, findings: Iterable[Finding], sources: Sources) -> list[Finding]:
+        """The findings that are new."""
+        return new(findings, sources, self.folder, self.known)[0]
+
     def apply(self, findings: Sequence[Finding], sources: Sources, checked: Collection[str]) -> list[Finding]:
-        """The findings that are new. ``checked`` are the files that were looked at: what they lack is gone."""
+        """The same, and what is gone: what the files lack that were looked at, which are ``checked``."""
         fresh, met = new(findings, sources, self.folder, self.known)
         names = {_seen_from(self.folder, path) for path in checked}
         self.gone = {
@@ -132,17 +141,12 @@ def write(path: str, known: Counter[Key]) -> None:
     import json
 
     by_path: dict[str, list[dict[str, Any]]] = {}
-    for (file, code, function, text), count in sorted(known.items()):
-        by_path.setdefault(file, []).append({"code": code, "function": function, "text": text, "count": count})
-    part = f"{path}.part"
+    for (name, code, function, text), count in sorted(known.items()):
+        by_path.setdefault(name, []).append({"code": code, "function": function, "text": text, "count": count})
     try:
-        with open(part, "w", encoding="utf-8") as stream:
-            # ASCII, which holds halves of characters in odd file names, too.
-            stream.write(json.dumps({"version": VERSION, "findings": by_path}, indent=1) + "\n")
-        os.replace(part, path)
+        # ASCII, which holds halves of characters in odd file names, too.
+        files.write(path, json.dumps({"version": VERSION, "findings": by_path}, indent=1) + "\n")
     except OSError as error:
-        if os.path.exists(part):
-            os.remove(part)
         raise Unusable(f"{path} cannot be written: {_said(error)}") from None
 
 

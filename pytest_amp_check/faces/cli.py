@@ -255,53 +255,82 @@ def _check(given: Any) -> int:
         raise InputFailure("- reads standard input and cannot be given together with paths")
     if given.stdin_filename and not stdin:
         raise InputFailure("--stdin-filename names standard input: give - as the path")
-    start = (given.stdin_filename or os.curdir) if stdin else _around(given.paths or [os.curdir])
-    flags = table.flags(given, table.CLI) | {"paths": None}
-    options = table.resolve(flags, start=start)
+    asked = _Asked(given)
+    options = asked.options()
     text.speak(colour=options.color, silent=options.silent)
-    paths = given.paths or [text.below(path) for path in options.paths] or [os.curdir]
     if options.show_settings:
         from . import inspecting
 
         table.settings(options)
         inspecting.show_settings(options, sys.stdout)
         return CLEAN
-    if options.show_files or options.watch:
-        if stdin:
-            raise InputFailure("standard input is no file that can be listed or watched: give paths")
-        return _listed_or_watched(paths, options, given, flags)
-    return _check_now(paths, options, given, flags)
+    if (options.show_files or options.watch) and stdin:
+        raise InputFailure("standard input is no file that can be listed or watched: give paths")
+    if options.show_files:
+        from . import inspecting
+
+        inspecting.show_files(asked.files(options), sys.stdout)
+        return CLEAN
+    if options.watch:
+        return _watch(asked)
+    return _check_now(asked, options)
 
 
-def _listed_or_watched(paths: list[str], options: table.Options, given: Any, flags: dict[str, Any]) -> int:
-    from ..static import engine
-    from . import inspecting, watching
+class _Asked:
+    """What the command line asks of a check: the same each time, whatever configuration files say by then."""
 
-    settings = table.settings(options)
-    nearer = table.nearer(options, settings, lambda folder: table.resolve(flags, start=folder))
+    def __init__(self, given: Any) -> None:
+        self.stdin_filename: str | None = given.stdin_filename
+        self.stdin = given.paths == ["-"]
+        self.flags = table.flags(given, table.CLI) | {"paths": None}
+        self._paths: list[str] = given.paths
 
-    def files() -> list[str]:
+    def options(self) -> table.Options:
+        start = (self.stdin_filename or os.curdir) if self.stdin else _around(self._paths or [os.curdir])
+        return table.resolve(self.flags, start=start)
+
+    def paths(self, options: table.Options) -> list[str]:
+        """The files and folders to check; those of the configuration, where none are given."""
+        return self._paths or [text.below(path) for path in options.paths] or [os.curdir]
+
+    def files(self, options: table.Options) -> list[str]:
+        """The files that these come to."""
+        from ..static import engine
+
+        settings = table.settings(options)
+        nearer = table.nearer(options, settings, lambda folder: table.resolve(self.flags, start=folder))
         try:
-            return engine.found(paths, settings, nearer)
+            return engine.found(self.paths(options), settings, nearer)
         except engine.InputError as error:
             raise InputFailure(str(error)) from None
 
+
+def _watch(asked: _Asked) -> int:
+    from . import watching
+
+    # What is wrong at the start ends it.
+    last = asked.files(asked.options())
+
+    def files() -> list[str]:
+        nonlocal last
+        # While a path is gone, as between two saves, or settings are wrong, the last ones are looked at.
+        with suppress(ConfigError, InputFailure):
+            last = asked.files(asked.options())
+        return [*last, *table.candidates(last or [os.curdir])]
+
     def again() -> None:
         try:
-            _check_now(paths, options, given, flags)
+            _check_now(asked, asked.options())
         except (ConfigError, InputFailure) as error:
             _fail(str(error))
         sys.stdout.write("Watching for changes.\n")
         sys.stdout.flush()
 
-    if options.show_files:
-        inspecting.show_files(files(), sys.stdout)
-    else:
-        watching.watch(files, again)
+    watching.watch(files, again)
     return CLEAN
 
 
-def _check_now(paths: list[str], options: table.Options, given: Any, flags: dict[str, Any]) -> int:
+def _check_now(asked: _Asked, options: table.Options) -> int:
     form = FORMATS[options.output_format]
     if options.statistics and not form.counts:
         raise ConfigError(
@@ -309,7 +338,8 @@ def _check_now(paths: list[str], options: table.Options, given: Any, flags: dict
         )
     if options.update_baseline and options.baseline is None:
         raise ConfigError("--update-baseline writes a file: name it by --baseline")
-    check = Check(["-"] if given.paths == ["-"] else paths, options, given.stdin_filename, flags)
+    paths = asked.paths(options)
+    check = Check(paths, options, asked.stdin_filename, asked.flags)
     if not check.files:
         where = ", ".join(paths)
         but = " that is not excluded" if check.all_excluded() else ""
@@ -398,10 +428,18 @@ def _write(shown: Shown, options: table.Options, stream: TextIO) -> None:
     if options.output_file is None:
         form.write(shown, stream)
         return
+    from io import StringIO
+
+    from . import files
+
+    page = StringIO()
+    form.write(shown, page)
     try:
-        with open(options.output_file, "w", encoding="utf-8", errors="backslashreplace") as file:
-            form.write(shown, file)
+        files.write(options.output_file, page.getvalue())
     except OSError as error:
+        # A check takes its time and a training more: what they have found is not lost with the file.
+        stream.write(page.getvalue())
+        stream.flush()
         raise InputFailure(f"{options.output_file} cannot be written: {(error.strerror or 'error').lower()}") from None
 
 

@@ -16,39 +16,60 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..protocol.finding import Finding
-    from ..static.engine import Settings
+    from .around import Around
 
 #: What flake8 calls standard input.
 STANDARD_INPUT = ("stdin", "-")
+#: The code of a file that could not be checked, whatever the reason.
+UNCHECKED = "AMP903"
 
 
 class Plugin:
     """What flake8 makes for each file."""
 
     off_by_default = True
-    #: By the folder of a file: what the configuration around it says.
-    _settings: dict[str, Settings] = {}  # noqa: RUF012
+    #: By the folder of a file: what holds there, or why nothing can.
+    _folders: dict[str, Around | str] = {}  # noqa: RUF012
 
     def __init__(self, tree: Any, filename: str, lines: list[str]) -> None:
         self._filename = filename
         self._lines = lines
 
     def run(self) -> Iterator[tuple[int, int, str, type[Plugin]]]:
-        for finding in self._findings():
+        stdin = self._filename in STANDARD_INPUT
+        around = self._around(os.curdir if stdin else os.path.dirname(self._filename) or os.curdir)
+        if isinstance(around, str):
+            # What a plugin raises becomes a traceback, and the findings of all others are lost.
+            yield 1, 0, f"{UNCHECKED} not-checked: {around}", type(self)
+            return
+        for finding in self._findings(around, stdin=stdin):
             said = f"{finding.code} {finding.name}: {finding.message}"
             yield max(finding.line, 1), finding.site.column, said, type(self)
 
-    def _findings(self) -> list[Finding]:
+    def _findings(self, around: Around, *, stdin: bool) -> list[Finding]:
         from ..static import engine
+        from .text import Sources
 
-        if self._filename in STANDARD_INPUT:
-            return engine.check_source("".join(self._lines), "stdin", self._around(os.curdir))
-        found = engine.check_paths([self._filename], self._around(self._filename)).findings
-        # What a mistake in another file has to do with this one is said there: flake8 is given that file, too.
-        return [each for each in found if each.filename == self._filename and not each.elsewhere]
+        if stdin:
+            source = "".join(self._lines)
+            found = engine.check_source(source, "stdin", around.settings)
+            sources = Sources({"stdin": source})
+        elif engine.is_excluded(self._filename, around.settings, None, named=False, base=around.project or os.curdir):
+            return []
+        else:
+            found = engine.check_paths([self._filename], around.settings).findings
+            # What a mistake in another file has to do with this one is said there: flake8 is given that file, too.
+            found = [each for each in found if each.filename == self._filename and not each.elsewhere]
+            sources = Sources()
+        return around.unknown(found, sources)
 
-    def _around(self, path: str) -> Settings:
-        folder = os.path.dirname(os.path.abspath(path)) if path != os.curdir else os.path.abspath(path)
-        if folder not in self._settings:
-            self._settings[folder] = table.settings(table.resolve({}, start=folder))
-        return self._settings[folder]
+    def _around(self, folder: str) -> Around | str:
+        from . import around
+
+        folder = os.path.abspath(folder)
+        if folder not in self._folders:
+            try:
+                self._folders[folder] = around.look(folder)
+            except table.ConfigError as error:
+                self._folders[folder] = str(error)
+        return self._folders[folder]

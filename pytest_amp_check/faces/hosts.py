@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..protocol.finding import ERROR, INFO, WARNING, Finding
-from .machine import _fingerprints, _in_cell, _region, _relative, dumps, page
+from .machine import _fingerprints, _in_cell, _region, _relative, dumps, page, record
 from .text import Sources
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ ROWS = 200
 def json_lines(findings: Iterable[Finding]) -> str:
     import json
 
-    return "".join(json.dumps(finding.as_dict()) + "\n" for finding in findings)
+    return "".join(json.dumps(record(finding)) + "\n" for finding in findings)
 
 
 def pylint(findings: Iterable[Finding], sources: Sources) -> str:

@@ -7,12 +7,11 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from html import escape as _escape
 
 from ..protocol.finding import SEVERITIES
 from ..protocol.rules import RULES
-from . import charts, figures, tree
+from . import charts, figures, files, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,23 +52,12 @@ def write(runs: Sequence[Run], path: str, *, title: str = TITLE) -> None:
     written.
     """
     page = render(runs, title)
-    part = real = ""
     try:
         folder = os.path.dirname(path)
         if folder:
             os.makedirs(folder, exist_ok=True)
-        # What lies there is kept until there is all of the new one; what is no file is written to.
-        real = os.path.realpath(path)
-        part = f"{real}.{os.getpid()}" if os.path.isfile(real) or not os.path.exists(real) else real
-        # A path may hold bytes that are no text.
-        with open(part, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            file.write(page)
-        if part != real:
-            os.replace(part, real)
+        files.write(path, page)
     except OSError as error:
-        if part != real:
-            with suppress(OSError):
-                os.remove(part)
         reason = error.strerror or str(error)
         raise ReportUnavailable(f"the report cannot be written to {path}: {reason}: name another file") from error
 

@@ -30,7 +30,14 @@ def dumps(value: Any) -> str:
 
 
 def json_text(findings: Iterable[Finding]) -> str:
-    return dumps([finding.as_dict() for finding in findings])
+    return dumps([record(finding) for finding in findings])
+
+
+def record(finding: Finding) -> dict[str, Any]:
+    """A finding as JSON has it, with the address of its rule's page, or where that lies in the repository."""
+    found = finding.as_dict()
+    found["url"] = page(finding.code) or found["url"]
+    return found
 
 
 def passed_over(paths: Mapping[str, list[str]]) -> list[dict[str, Any]]:
@@ -141,7 +148,8 @@ def home() -> str:
 
 def page(code: str) -> str:
     """The address of the page of a rule, or nothing."""
-    return f"{home()}/rules/{code}" if home() else ""
+    # As mkdocs lays them out.
+    return f"{home()}/rules/{code}/" if home() else ""
 
 
 def _rule(code: str) -> dict[str, Any]:

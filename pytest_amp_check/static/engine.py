@@ -244,7 +244,7 @@ def report(
     for look in looked.seen:
         tree.know(look.path, look)
     tree.grow(files, paths)
-    used = _users(looked.seen, named, tree) if left is not None else []
+    used = _users(looked.seen, named, tree, settings) if left is not None else []
     for look in used:
         tree.know(look.path, look)
     todo = _worth_reading([*looked.seen, *used], named, tree)
@@ -333,14 +333,19 @@ def _look_at_all(files: list[str], named: frozenset[str], jobs: int, store: Cach
     return looked
 
 
-def _users(seen: list[Prefiltered], named: frozenset[str], tree: Project) -> list[Prefiltered]:
-    """A first look at the files that were not named, and use one that was."""
-    asked = [look.path for look in seen if look.path in named and look.speaks and look.path.endswith(".py")]
+def _users(seen: list[Prefiltered], named: frozenset[str], tree: Project, settings: Settings) -> list[Prefiltered]:
+    """A first look at the files that were not named, and use one that was; the tree learns of what is around those."""
+    asked = [
+        look.path for look in seen if look.path in named and look.speaks and look.path.endswith(source_files.PROGRAMS)
+    ]
     if not asked:
         return []
-    from .partners import partners
+    from .partners import Surroundings
 
-    return _look_at_all(partners(asked, tree), frozenset(), 1, None).seen
+    around = Surroundings(asked, settings.exclude, gitignore=settings.gitignore)
+    tree.surround(around.codes(), whole=around.whole)
+    users = around.partners([path for path in asked if path.endswith(".py")], tree)
+    return _look_at_all(users, frozenset(), 1, None).seen
 
 
 def _known(todo: list[Prefiltered], tree: Project, store: Cache | None) -> tuple[list[Reading], list[Prefiltered]]:

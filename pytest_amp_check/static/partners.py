@@ -7,51 +7,76 @@ that takes part in it.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 
 from ..protocol.finding import Finding, Step
 from .project.project import Project, marked_project, package_top
-from .sources import source_files
+from .sources import programs, source_files
+from .sources.patterns import Code
 
 #: Files of a project, above which none is looked for that uses a file by name: that would take seconds.
 MANY = 20_000
 
 
-def partners(named: Collection[str], tree: Project) -> list[str]:
-    """The files of the projects of some files that import one of them, directly or not."""
-    known = {os.path.abspath(path) for path in tree.files}
-    waiting = {os.path.abspath(path) for path in named}
-    data = {path: source_files.load_or_nothing(path) for path in _beside(waiting) - known}
-    found: list[str] = []
-    while waiting and data:
-        words = [source_files.stem(path).encode() for path in waiting]
-        if any(os.path.basename(path) == "__init__.py" for path in waiting):
-            # A package may be imported from without its name.
-            words.append(b"from .")
-        mentioning = [path for path, held in data.items() if any(word in held for word in words)]
-        waiting = {path for path in mentioning if not waiting.isdisjoint(tree.imports(path))}
-        for path in waiting:
-            del data[path]
-        found += sorted(waiting)
-    return [tree.written(path) for path in found]
+class Surroundings:
+    """The Python files of the projects that some files lie in, and what they hold; of notebooks, too.
+
+    ``whole`` says that these are all of them.
+    """
+
+    def __init__(self, named: Collection[str], exclude: Sequence[str], *, gitignore: bool) -> None:
+        self.whole = True
+        self.data: dict[str, bytes] = {}
+        for folder in {os.path.dirname(os.path.abspath(path)) for path in named}:
+            tops, whole = _tops(folder)
+            files = [
+                path
+                for path in source_files.find(tops, exclude, gitignore=gitignore)
+                if path.endswith(source_files.PROGRAMS)
+            ]
+            self.whole = self.whole and whole and len(files) <= MANY
+            for path in map(os.path.abspath, files if len(files) <= MANY else ()):
+                if path not in self.data:
+                    self.data[path] = source_files.load_or_nothing(path)
+
+    def codes(self) -> Iterator[Code]:
+        """The code of those that may load what was saved, or have a Trainer."""
+        for path, held in self.data.items():
+            if b"load_state_dict" in held or b"precision" in held:
+                with suppress(source_files.Unreadable):
+                    yield Code(programs.code(path, held))
+
+    def partners(self, named: Collection[str], tree: Project) -> list[str]:
+        """The files that import one of some files, directly or not, and are not known to the tree."""
+        known = {os.path.abspath(path) for path in tree.files}
+        waiting = {os.path.abspath(path) for path in named}
+        data = {path: held for path, held in self.data.items() if path not in known and path.endswith(".py")}
+        found: list[str] = []
+        while waiting and data:
+            words = [source_files.stem(path).encode() for path in waiting]
+            if any(os.path.basename(path) == "__init__.py" for path in waiting):
+                # A package may be imported from without its name.
+                words.append(b"from .")
+            mentioning = [path for path, held in data.items() if any(word in held for word in words)]
+            waiting = {path for path in mentioning if not waiting.isdisjoint(tree.imports(path))}
+            for path in waiting:
+                del data[path]
+            found += sorted(waiting)
+        return [tree.written(path) for path in found]
 
 
-def _beside(named: Iterable[str]) -> set[str]:
-    """The Python files of the projects that some files lie in; without a mark of one, of the package, and beside it."""
-    found: set[str] = set()
-    for folder in {os.path.dirname(path) for path in named}:
-        project = marked_project(folder)
-        around = package_top(folder)
-        if project is not None:
-            tops = [project]
-        else:
-            # Such a folder may hold anything: only what lies in it is looked at, and the package below it.
-            tops = _sources_in(around)
-            if around != folder:
-                tops.append(os.path.join(around, os.path.relpath(folder, around).split(os.sep)[0]))
-        files = [path for path in source_files.find(tops) if path.endswith(".py")]
-        found.update(map(os.path.abspath, files if len(files) <= MANY else ()))
-    return found
+def _tops(folder: str) -> tuple[list[str], bool]:
+    """Files and folders of the project of a folder, and whether they are all; without a mark of one what is near."""
+    project = marked_project(folder)
+    if project is not None:
+        return [project], True
+    # Such a folder may hold anything: only what lies in it is looked at, and the package below it.
+    around = package_top(folder)
+    tops = _sources_in(around)
+    if around != folder:
+        tops.append(os.path.join(around, os.path.relpath(folder, around).split(os.sep)[0]))
+    return tops, False
 
 
 def _sources_in(folder: str) -> list[str]:

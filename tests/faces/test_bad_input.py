@@ -10,12 +10,15 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from doors import flake8
 
+from pytest_amp_check.faces.formats import FORMATS
 from pytest_amp_check.protocol.rules import RULES
 
 pytest_plugins = ["pytester"]
 
 BAD = RULES["AMP201"].bad
+GOOD = RULES["AMP201"].good
 FULL = "/dev/full"
 needs_full = pytest.mark.skipif(not os.path.exists(FULL), reason="there is no device that is always full")
 LOST = "amp-check: error: what there is to say could not be written to its end: no space left on device"
@@ -42,7 +45,7 @@ def amp_check(*argv: str, cwd: str = ".") -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "argv",
     [
-        *(["check", "many", "--output-format", name] for name in ("full", "concise", "json", "github", "sarif")),
+        *(["check", "many", "--output-format", name] for name in FORMATS),
         ["check", "train.py"],
         ["check", "--diff", "train.py"],
         ["check", "--statistics", "train.py"],
@@ -94,7 +97,7 @@ def test_a_report_that_cannot_be_written_leaves_the_last_one(monkeypatch: pytest
 
     Path("report.html").write_text("the last one")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2048, hard))
     try:
         with pytest.raises(html.ReportUnavailable, match=r"the report cannot be written to report\.html"):
             html.write([], "report.html")
@@ -102,6 +105,139 @@ def test_a_report_that_cannot_be_written_leaves_the_last_one(monkeypatch: pytest
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert os.listdir() == ["report.html"]
     assert Path("report.html").read_text() == "the last one"
+
+
+def on_a_full_disk(*argv: str) -> subprocess.CompletedProcess[str]:
+    """The command, where no file that is written may have more than 2,048 bytes."""
+    resource = pytest.importorskip("resource")
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return subprocess.run(
+        [sys.executable, "-m", "pytest_amp_check", *argv],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2048, hard)),
+    )
+
+
+def many() -> None:
+    Path("many").mkdir()
+    for number in range(20):
+        # Longer than a file may be here.
+        Path("many", f"train_{number}.py").write_text(BAD + "# and a comment\n" * 300)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_file_of_findings_that_cannot_be_written_keeps_the_last_one(name: str) -> None:
+    many()
+    shown = amp_check("check", "many", "--output-format", name, "--no-cache").stdout
+    Path("found").write_text("the last one")
+    done = on_a_full_disk("check", "many", "--output-format", name, "--output-file", "found", "--no-cache")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("found cannot be written: file too large")
+    # What was found is shown instead: it may have taken long.
+    assert done.stdout == shown
+    assert sorted(os.listdir()) == ["found", "many"]
+    assert Path("found").read_text() == "the last one"
+
+
+@needs_full
+@pytest.mark.parametrize("name", FORMATS)
+def test_findings_may_be_written_to_a_device_that_is_full(name: str) -> None:
+    Path("train.py").write_text(BAD)
+    done = amp_check("check", "train.py", "--output-format", name, "--output-file", FULL)
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"amp-check: error: {FULL} cannot be written: no space left on device\n",
+    )
+    assert "AMP201" in done.stdout
+
+
+def test_a_baseline_that_cannot_be_written_keeps_the_last_one() -> None:
+    many()
+    amp_check("check", "many", "--no-cache", "--baseline", "known.json", "--update-baseline")
+    last = Path("known.json").read_text()
+    Path("many/train_0.py").write_text(GOOD)
+    for known in ("known.json", "new.json"):
+        done = on_a_full_disk("check", "many", "--no-cache", "--baseline", known, "--update-baseline")
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[-1].endswith(f"{known} cannot be written: file too large")
+    assert sorted(os.listdir()) == ["known.json", "many"]
+    assert Path("known.json").read_text() == last
+
+
+@pytest.mark.parametrize("flag", ["--fix", "--add-ignores"])
+def test_files_that_cannot_be_put_right_stay_as_they_are(flag: str) -> None:
+    many()
+    Path("small.py").write_text(BAD)
+    before = {path: path.read_text() for path in Path("many").iterdir()}
+    done = on_a_full_disk("check", "many", "small.py", flag, "--no-cache")
+    assert done.returncode == 2
+    said = [line for line in done.stderr.splitlines() if line.startswith("amp-check: error: ")]
+    assert said == [f"amp-check: error: {path} cannot be written: file too large" for path in sorted(map(str, before))]
+    assert {path: path.read_text() for path in Path("many").iterdir()} == before
+    # The others are put right all the same.
+    assert Path("small.py").read_text() != BAD
+
+
+# Whoever reads is gone.
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_reader_that_leaves_is_answered_by_an_exit_code(name: str) -> None:
+    many()
+    for number in range(60):
+        Path("many", f"more_{number}.py").write_text(BAD)
+    with subprocess.Popen(
+        [sys.executable, "-m", "pytest_amp_check", "check", "many", "--output-format", name, "--no-cache"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        # Of a signal there would be 128 more than its number, 13.
+        assert process.wait() in (1, 141)
+
+
+# Settings that cannot be used.
+
+WRONG = {
+    "[tool.amp-check": "is not valid TOML: ",
+    '[tool.amp-check]\nselct = ["AMP2"]\n': "did you mean 'select'?",
+    "[tool.amp-check]\nselect = 1\n": "must be a list of strings",
+    '[tool.amp-check]\nselect = ["AMP999"]\n': "unknown rule 'AMP999': did you mean 'AMP901'?",
+    '[tool.amp-check]\nbaseline = "gone.json"\n': "gone.json",
+}
+
+
+@pytest.mark.parametrize("toml", WRONG)
+def test_wrong_settings_are_one_sentence_at_every_door(toml: str, pytester: pytest.Pytester) -> None:
+    Path("train.py").write_text(BAD)
+    Path("pyproject.toml").write_text(toml)
+    done = amp_check("check", "train.py")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("amp-check: error: ") and WRONG[toml] in line
+    result = pytester.runpytest_subprocess("--amp-check", "--amp-only=static", "train.py")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    # A file that pytest cannot read either it says so itself.
+    assert WRONG[toml].removeprefix("is not valid TOML: ") in result.stderr.str()
+    done = flake8("--enable-extensions=AMP", "train.py")
+    assert (done.returncode, done.stderr) == (1, "")
+    (line,) = (line for line in done.stdout.splitlines() if "AMP" in line)
+    assert line.startswith("train.py:1:1: AMP903 not-checked: ") and WRONG[toml] in line
+    if "gone.json" not in toml:
+        # That may come while it watches.
+        done = amp_check("check", "train.py", "--watch")
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+
+
+@needs_full
+def test_what_is_no_file_is_no_baseline() -> None:
+    done = amp_check("check", "--baseline", FULL)
+    assert (done.returncode, done.stderr) == (2, f"amp-check: error: {FULL} cannot be read: it is no file\n")
 
 
 # Paths for hosts.

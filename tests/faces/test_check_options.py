@@ -321,6 +321,43 @@ def test_watch_checks_again_when_a_file_changes_and_ends_by_ctrl_c() -> None:
         assert process.wait(PATIENCE) == 0
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is no signal there")
+def test_watch_follows_the_configuration_and_outlives_what_is_wrong_for_a_while() -> None:
+    Path("train.py").write_text(BAD)
+    with subprocess.Popen(
+        [sys.executable, "-m", "pytest_amp_check", "check", "train.py", "--watch", "--output-format", "concise"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        assert process.stdout is not None
+        out = process.stdout.fileno()
+
+        def said() -> str:
+            return _read(out, b"Watching for changes.\n").decode()
+
+        assert "AMP201" in said()
+        Path("train.py").rename("away.py")
+        assert "`train.py` does not exist" in said()
+        Path("away.py").rename("train.py")
+        assert "AMP201" in said()
+        Path("amp-check.toml").write_text("ignore = [")
+        assert "amp-check.toml is not valid TOML" in said()
+        Path("amp-check.toml").write_text('ignore = ["AMP201"]\n')
+        assert "No AMP mistakes found" in said()
+        Path("train.py").write_text("<<<<<<< HEAD\nimport torch\n")
+        assert "AMP903" in said()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 0
+
+
+def test_watching_what_is_not_there_ends_at_once() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_amp_check", "check", "nowhere.py", "-w"], capture_output=True, encoding="utf-8"
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("amp-check: error: `nowhere.py` does not exist: ")
+
+
 def _read(stream: int, until: bytes) -> bytes:
     """What comes, up to some bytes; all of it, where it ends before."""
     found = b""

@@ -59,6 +59,20 @@ def test_flake8_reads_standard_input_other_files_and_our_configuration() -> None
     assert flake8(*on, "-", stdin=BAD).stdout == ""
 
 
+def test_flake8_passes_what_is_known_and_what_is_excluded() -> None:
+    on = ("--enable-extensions=AMP", "--select=AMP")
+    for name in ("old.py", "new.py", "third_party/other.py"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(BAD)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_amp_check", "check", "old.py", "--baseline", "known.json", "--update-baseline"]
+    )
+    assert done.returncode == 0
+    Path("amp-check.toml").write_text('baseline = "known.json"\nexclude = ["third_party"]\n')
+    assert [line.split(":")[0] for line in flake8(*on, ".").stdout.splitlines()] == ["./new.py"]
+    assert flake8(*on, "third_party/other.py").stdout == ""
+
+
 def test_flake8_finds_the_plugin_by_what_is_declared() -> None:
     if sys.version_info >= (3, 11):
         import tomllib

@@ -73,7 +73,7 @@ def test_sarif_keeps_to_its_schema(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [error.message for error in validator.iter_errors(log)] == []
     driver = log["runs"][0]["tool"]["driver"]
     assert driver["informationUri"] == "https://example.org/docs"
-    assert [rule["helpUri"] for rule in driver["rules"]] == ["https://example.org/docs/rules/AMP201"]
+    assert [rule["helpUri"] for rule in driver["rules"]] == ["https://example.org/docs/rules/AMP201/"]
     # The schema is not one that takes everything.
     assert list(validator.iter_errors({**log, "version": "2.2"}))
 
@@ -87,9 +87,19 @@ def test_the_address_of_the_documentation_is_that_of_the_distribution(monkeypatc
     monkeypatch.setattr(importlib.metadata, "metadata", lambda name: told)
     machine.home.cache_clear()
     try:
-        assert machine.page("AMP201") == "https://example.org/docs/rules/AMP201"
+        address = "https://example.org/docs/rules/AMP201/"
+        assert machine.page("AMP201") == address
+        assert [one["url"] for one in json.loads(shown("json", finding()))] == [address]
+        assert json.loads(shown("json-lines", finding()))["url"] == address
+        (told_of,) = json.loads(shown("rdjson", finding()))["diagnostics"]
+        assert told_of["code"] == {"value": "AMP201", "url": address}
     finally:
         machine.home.cache_clear()
+
+
+def test_without_an_address_json_names_the_page_in_the_repository() -> None:
+    (url,) = (one["url"] for one in json.loads(shown("json", finding())))
+    assert (Path(__file__).resolve().parents[2] / url).read_text(encoding="utf-8").startswith("# AMP201 ")
 
 
 def test_junit_is_read_by_a_parser_of_junit(tmp_path: Path) -> None:

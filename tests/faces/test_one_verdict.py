@@ -12,6 +12,8 @@ import pytest
 
 from pytest_amp_check.protocol.rules import RULES
 
+pytest_plugins = ["pytester"]
+
 BAD = RULES["AMP201"].bad
 GOOD = RULES["AMP201"].good
 CONFLICT = "x = 1\n<<<<<<< HEAD\ny = 2\n=======\ny = 3\n>>>>>>> other\n"
@@ -371,12 +373,54 @@ def test_the_severity_is_that_of_the_place_of_the_mistake() -> None:
     assert "AMP201 [info]" in amp_check("pkg/scaler.py").stdout
 
 
+def test_what_is_known_of_the_folder_is_known_of_each_file_by_name() -> None:
+    write(TOGETHER)
+    known = ("--baseline", "known.json")
+    assert amp_check("--no-cache", *known, "--update-baseline").returncode == 0
+    for names in (["."], ["train.py"], ["pkg/scaler.py"], ["pkg/__init__.py", "pkg/scaler.py"]):
+        assert places(*known, *names) == []
+    before = Path("known.json").read_text()
+    assert amp_check("--no-cache", *known, "--update-baseline", "pkg/scaler.py").returncode == 0
+    assert Path("known.json").read_text() == before
+    # What is new in the other file is told of where the named one takes part in it.
+    write({"other.py": TRAIN})
+    assert places(*known, "pkg/scaler.py") == [("pkg/scaler.py", SCALE, "AMP201")]
+
+
 def test_no_fix_is_made_where_a_mistake_is_only_shown() -> None:
     write(TOGETHER)
     for flags in (("--fix",), ("--fix", "--unsafe-fixes"), ("--diff", "--unsafe-fixes")):
         amp_check(*flags, "pkg/scaler.py")
         assert (Path("pkg/scaler.py").read_text(), Path("train.py").read_text()) == (SCALER, TRAIN)
     assert "[*]" not in amp_check("pkg/scaler.py").stdout
+
+
+SAVES = RULES["AMP401"].bad
+LOADS = "import torch\n\n\ndef resume(path, optimizer):\n    optimizer.load_state_dict(torch.load(path)['optimizer'])\n"
+TRAINS_IN_16 = "from lightning import Trainer\n\ntrainer = Trainer(precision='16-mixed')\n"
+
+
+@pytest.mark.parametrize("others", [{}, {"resume.py": LOADS}, {"old/resume.py": LOADS, "fit.py": TRAINS_IN_16}])
+@pytest.mark.parametrize("name", ["train.py", "train.ipynb"])
+def test_a_mistake_weighs_the_same_wherever_it_is_asked_for(
+    others: dict[str, str], name: str, pytester: pytest.Pytester
+) -> None:
+    cells = json.dumps({"cells": [{"cell_type": "code", "source": SAVES}]})
+    write(
+        {"pyproject.toml": "[tool.amp-check]\nexclude = ['old']\n", name: cells if "ipynb" in name else SAVES, **others}
+    )
+
+    def said(*argv: str) -> list[tuple[str, str, str]]:
+        rows = json.loads(amp_check("--output-format", "json", "--no-cache", *argv).stdout)
+        return [(row["filename"], row["code"], row["severity"]) for row in rows]
+
+    # Nothing is resumed yet where no file of the project loads the state of an optimizer.
+    expected = "warning" if "resume.py" in others else "info"
+    assert said(".") == said(name) == said(name, *filter(os.path.exists, ["fit.py"])) == [(name, "AMP401", expected)]
+    result = pytester.runpytest_subprocess(
+        *("--amp-check", "--amp-only=static", "-p", "no:cacheprovider", "-o", "python_files=", ".")
+    )
+    assert result.ret == (expected == "warning")
 
 
 def test_a_file_beside_no_project_is_looked_for_in_its_package_alone() -> None:

@@ -302,6 +302,50 @@ def test_the_nearest_configuration_counts(tmp_path: Path) -> None:
         assert editor.places(outer) == []
 
 
+def test_known_findings_are_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "amp-check.toml").write_text('baseline = "known.json"\n', encoding="utf-8")
+    train = tmp_path / "train.py"
+    train.write_text(BAD, encoding="utf-8")
+    with Editor(tmp_path) as editor:
+        address = editor.open(train, BAD)
+        assert editor.places(address) == []
+        assert [said for said in editor.said if "known.json cannot be read: no such file or directory" in said]
+        command = [sys.executable, "-m", "pytest_amp_check", "check", "--update-baseline", "--no-cache"]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+        # Lines that are not saved may move, and what is new in them is shown.
+        editor.type(address, "# One line more.\n" + BAD)
+        assert editor.places(address) == []
+        editor.type(address, BAD + BAD)
+        assert editor.places(address) == [(CLIP[0], CLIP[1] + BAD.count("\n"))]
+
+
+def test_a_finding_leads_to_the_page_of_its_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "Metadata-Version: 2.1\nName: pytest-amp-check\nVersion: 1\n"
+    told += "Project-URL: Documentation, https://example.org/docs\n"
+    distribution = tmp_path / "installed" / "pytest_amp_check-1.dist-info"
+    distribution.mkdir(parents=True)
+    (distribution / "METADATA").write_text(told, encoding="utf-8")
+    around = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(distribution.parent), around])))
+    with Editor(tmp_path) as editor:
+        (found,) = editor.found(editor.open(tmp_path / "train.py", BAD))
+        assert found.code_description == types.CodeDescription("https://example.org/docs/rules/AMP201/")
+
+
+def test_only_what_may_be_fixed_is_offered(tmp_path: Path) -> None:
+    settings = tmp_path / ".amp-check.toml"
+    settings.write_text('unfixable = ["AMP201"]\n', encoding="utf-8")
+    with Editor(tmp_path) as editor:
+        address = editor.open(tmp_path / "train.py", BAD)
+        assert editor.places(address) == [CLIP]
+        assert fixes(editor.actions(address)) == []
+        assert editor.actions(address, only=["source.fixAll"]) == []
+        settings.write_text("", encoding="utf-8")
+        editor.type(address, BAD + "\n")
+        assert len(fixes(editor.actions(address))) == 1
+        assert len(editor.actions(address, only=["source.fixAll"])) == 1
+
+
 def test_what_was_never_saved_and_what_lies_in_no_folder(tmp_path: Path) -> None:
     with Editor() as editor:
         unsaved = editor.open("untitled:Untitled-1", BAD)

@@ -24,8 +24,8 @@ MODULES = sorted(
 CHECK_PATH = [
     name
     for name in MODULES
-    if name.startswith(("protocol/", "static/"))
-    or name in ("faces/checking.py", "faces/cli.py", "faces/formats.py", "faces/options.py", "faces/text.py")
+    if name.startswith(("protocol/", "static/", "faces/options/"))
+    or name in ("faces/checking.py", "faces/cli.py", "faces/formats.py", "faces/text.py")
 ]
 DEAR = {
     "asyncio",
@@ -139,14 +139,18 @@ def may(name: str, found: Import) -> bool:
     if where == "faces/server":
         # Loaded for one command alone.
         return standard or (own and folder != "runtime") or top in ("lsprotocol", "pygls")
+    if where == "faces/options":
+        # What is resolved knows of no face; what a check does with it, it asks the engine for when it is asked.
+        if own:
+            known = folder == "protocol" or rest.startswith(("faces.options", "faces.formats"))
+            return known or (found.lazy and folder == "static")
+        # What tomllib was before it was part of Python.
+        return standard or (top == "tomli" and file == "files.py" and found.lazy)
     if where == "faces":
         if own and rest.startswith("faces.server"):
             return file == "cli.py" and found.lazy
         if own:
             return folder in ("protocol", "faces") or (found.lazy and folder in ("static", "runtime", "__version__"))
-        if top == "tomli":
-            # What tomllib was before it was part of Python.
-            return file == "options.py" and found.lazy
         if top == "plotly":
             return file == "html.py" and found.lazy
         if top == "rich":
@@ -271,6 +275,11 @@ def test_what_checking_a_file_loads(name: str) -> None:
         ("faces/cli.py", "from .server import language_server", False),
         ("faces/plugin.py", "def f():\n    from .server import documents", False),
         ("faces/server/checking.py", "from ...static import engine\nfrom .. import options", True),
+        ("faces/options/files.py", "from .kinds import nearest\nfrom ...protocol import finding", True),
+        ("faces/options/files.py", "def f():\n    import tomli", True),
+        ("faces/options/kinds.py", "def f():\n    import tomli", False),
+        ("faces/options/kinds.py", "from .. import cli", False),
+        ("faces/options/meaning.py", "from ...static import engine", False),
         ("faces/server/checking.py", "from ...runtime import session", False),
         ("faces/server/documents.py", "from lsprotocol import types", True),
         ("static/live.py", "from ..faces import options", False),

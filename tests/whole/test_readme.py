@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shlex
@@ -142,6 +143,39 @@ def test_every_flag_and_format_is_spoken_of_and_none_is_invented() -> None:
     switched_off = {option.flag.replace("--", "--no-", 1) for option in OPTIONS}
     assert spoken <= known | switched_off | others | of_benchmarks
     assert all(f"`{form}`" in TEXT for form in FORMATS)
+
+
+def test_the_page_on_adopting_works_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command in its order, in a repository with one mistake that cannot be fixed and one that can."""
+    monkeypatch.setenv("AMP_CHECK_CACHE", "0")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
+    (tmp_path / "hard.py").write_text(RULES["AMP202"].bad, encoding="utf-8")
+    (tmp_path / "easy.py").write_text(RULES["AMP201"].bad, encoding="utf-8")
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"], ["branch", "origin/main"]):
+        subprocess.run([*git, *words], check=True)
+    page = "\n".join(re.findall(r"^```console\n(.*?)^```$", DOCUMENTS["docs/adopting.md"], re.MULTILINE | re.DOTALL))
+    ended: list[tuple[str, int]] = []
+    for line in filter(None, page.splitlines()):
+        words = shlex.split(line, comments=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest_amp_check", *words[1:]], cwd=tmp_path, capture_output=True, encoding="utf-8"
+        )
+        assert "error:" not in done.stderr, line
+        ended.append((words[2] if len(words) > 3 else "", done.returncode))
+    assert ended == [
+        ("--statistics", 1),
+        ("--select", 1),
+        ("--diff", 1),
+        ("--show-blind-spots", 1),
+        ("--fix", 1),
+        ("--baseline", 0),
+        ("--baseline", 0),
+        ("--diff-base", 0),
+        ("--add-ignores", 0),
+    ]
+    assert "scaler.unscale_(optimizer)" in (tmp_path / "easy.py").read_text(encoding="utf-8")
+    assert "# amp: ignore[AMP202]" in (tmp_path / "hard.py").read_text(encoding="utf-8")
 
 
 OPTIONS_PAGE = (ROOT / "docs/options.md").read_text(encoding="utf-8")

@@ -14,7 +14,10 @@ from ...static.live import Live
 from ...static.project.project import Project
 from ...static.sources import programs
 from ...static.sources.source_files import Unreadable, Unsaved
+from .. import around
 from .. import options as table
+from ..around import Around
+from ..text import Sources
 
 #: Folders, each with a configuration, of which what was found is kept while nothing of them is open.
 KEPT = 4
@@ -79,54 +82,57 @@ class Checker:
                 except Stale:
                     raise
                 except Exception as error:  # noqa: BLE001 - the others are checked all the same
-                    self.wrong[paths[0]] = f"internal error: {type(error).__name__}: {error}: please report it"
+                    self.wrong[next(iter(paths))] = f"internal error: {type(error).__name__}: {error}: please report it"
 
-    def _groups(self, paths: Iterable[str]) -> list[tuple[Live, list[str]]]:
+    def _groups(self, paths: Iterable[str]) -> list[tuple[Live, dict[str, Around]]]:
         """The documents that are checked together: those of one folder with one configuration."""
         self.wrong = {}
-        known: dict[str, Settings | None] = {}
-        groups: dict[tuple[str | None, str], tuple[Live, list[str]]] = {}
+        known: dict[str, Around | None] = {}
+        groups: dict[tuple[str | None, str], tuple[Live, dict[str, Around]]] = {}
         for path in paths:
             beside = os.path.dirname(path)
             if beside not in known:
-                known[beside] = self._settings(beside)
-            settings = known[beside]
-            if settings is None:
+                known[beside] = self._around(beside)
+            around = known[beside]
+            if around is None:
                 continue
-            around = [folder for folder in self.folders if path.startswith(os.path.join(folder, ""))]
-            folder = max(around, key=len, default=None)
+            settings = around.settings
+            above = [folder for folder in self.folders if path.startswith(os.path.join(folder, ""))]
+            folder = max(above, key=len, default=None)
             key = (folder, f"{settings!r} {settings.reading()!r} {settings.exclude} {settings.gitignore}")
             live = self._lives.get(key)
             if live is None:
                 live = self._lives[key] = Live(folder, settings)
             if not live.excluded(path):
-                groups.setdefault(key, (live, []))[1].append(path)
+                groups.setdefault(key, (live, {}))[1][path] = around
         # Those under a configuration that is not there any more are never asked for again.
         for key in [key for key in self._lives if key not in groups][: max(len(self._lives) - KEPT, 0)]:
             del self._lives[key]
         return list(groups.values())
 
-    def _settings(self, folder: str) -> Settings | None:
-        """What the nearest configuration says; None, and a sentence in ``wrong``, where it cannot be used."""
+    def _around(self, folder: str) -> Around | None:
+        """What holds in a folder; None, and a sentence in ``wrong``, where it cannot be used."""
         try:
-            return table.settings(table.resolve({}, start=folder))
+            return around.look(folder)
         except table.ConfigError as error:
             self.wrong[folder] = str(error)
             return None
 
 
 def _checked(
-    live: Live, paths: list[str], edited: dict[str, bytes], progress: Callable[[int, int], None], *, quick: bool
+    live: Live, paths: dict[str, Around], edited: dict[str, bytes], progress: Callable[[int, int], None], *, quick: bool
 ) -> dict[str, Checked]:
-    """What is found in some documents of one folder, with an offer of what puts it right."""
-    report = live.check(paths, edited, progress, quick=quick)
-    shown = frozenset(paths)
-    findings = [finding for finding in report.findings if finding.filename in shown]
-    with Unsaved(edited):
-        apply.offer(findings, None, report.tree.files)
+    """What is found in some documents of one folder and not known, with an offer of what puts it right."""
+    report = live.check(list(paths), edited, progress, quick=quick)
     found: dict[str, list[Finding]] = {path: [] for path in paths}
-    for finding in findings:
-        found[finding.filename].append(finding)
+    for finding in report.findings:
+        if finding.filename in found:
+            found[finding.filename].append(finding)
+    with Unsaved(edited):
+        sources = Sources()
+        found = {path: paths[path].unknown(own, sources) for path, own in found.items()}
+        offered = [each for path, own in found.items() for each in own if each.code in paths[path].fixable]
+        apply.offer(offered, None, report.tree.files)
     return {path: Checked(own, live.settings, report.tree) for path, own in found.items()}
 
 

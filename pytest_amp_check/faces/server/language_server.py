@@ -20,6 +20,8 @@ from ...protocol.finding import ERROR, INFO, WARNING, Finding
 from ...protocol.fix import SAFE
 from ...protocol.rules import RULES
 from ...static.sources.source_files import Unsaved
+from .. import options as table
+from ..machine import page
 from ..text import Sources, rule_markdown
 from . import actions
 from .checking import Checked, Checker, Stale, Text
@@ -36,7 +38,7 @@ SEVERITIES = {
     INFO: types.DiagnosticSeverity.Information,
 }
 TAGS = {"AMP901": types.DiagnosticTag.Deprecated, "AMP902": types.DiagnosticTag.Unnecessary}
-WATCHED = ("**/*.py", "**/*.ipynb", "**/*.md", "**/pyproject.toml")
+WATCHED = tuple(f"**/{name}" for name in ("*.py", "*.ipynb", "*.md", *table.FILES))
 
 
 class Server:
@@ -167,11 +169,13 @@ class Server:
                 located = from_fs_path(os.path.abspath(step.site.path)) or "", spanned(step.site, lines)
             if located is not None:
                 related.append(types.DiagnosticRelatedInformation(types.Location(*located), step.text))
+        address = page(finding.code)
         return types.Diagnostic(
             range=where,
             message=f"{finding.name}: {message}",
             severity=SEVERITIES[finding.severity],
             code=finding.code,
+            code_description=types.CodeDescription(address) if address else None,
             source="amp-check",
             related_information=related or None,
             tags=[TAGS[finding.code]] if finding.code in TAGS else None,
@@ -222,7 +226,8 @@ class Server:
                 made += await self._fixes(document, checked, finding, diagnostics)
                 made += self._silencing(document, finding, diagnostics)
         if only is not None and actions.wants(only, actions.FIX_ALL):
-            edit = await self._fixed(document, checked, checked.findings, unsafe=False)
+            offered = [finding for finding in checked.findings if finding.fix is not None]
+            edit = await self._fixed(document, checked, offered, unsafe=False)
             if edit is not None:
                 made.append(types.CodeAction("Fix all that amp-check can fix safely", actions.FIX_ALL, edit=edit))
         return made

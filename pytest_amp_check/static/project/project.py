@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...protocol import frameworks, surface
 from ..sources import patterns, programs, source_files
@@ -36,7 +36,7 @@ class Project:
 
     ``autocast`` are the files that may enter autocast, ``float16`` those that speak of float16, ``lightning16`` says
     whether any has a Trainer of Lightning train in it, ``resumes`` whether any may load the state of an optimizer:
-    which of a project is not known where no folder of it was looked at.
+    which of a project is not known where no folder of it was looked at, and no mark says where it ends.
     """
 
     __slots__ = (
@@ -52,6 +52,7 @@ class Project:
         "_names",
         "_places",
         "_resumes",
+        "_surrounded",
         "_tails",
         "_tops",
         "asked",
@@ -78,6 +79,8 @@ class Project:
         #: The types of devices that the project runs on, where the configuration says so.
         self.devices: tuple[str, ...] = ()
         self._resumes = False
+        #: Whether all files of the projects that named files lie in were asked.
+        self._surrounded = False
         self._helpers = Exports(source_files.load_or_nothing)
         #: Absolute path -> path as it is written.
         self.files: dict[str, str] = {}
@@ -119,6 +122,13 @@ class Project:
         self.lightning16 = self.lightning16 or shown.lightning16
         self._resumes = self._resumes or shown.resumes
 
+    def surround(self, codes: Iterable[Code], *, whole: bool) -> None:
+        """Know what the code around files that were named has shown; ``whole`` says whether that is all there is."""
+        self._surrounded = whole
+        for code in codes:
+            self.lightning16 = self.lightning16 or code.lightning16
+            self._resumes = self._resumes or code.resumes
+
     def grow(self, files: list[str], paths: Sequence[str]) -> None:
         """Take in the files that were found below the paths that the user named."""
         self.files = {os.path.abspath(file): file for file in files}
@@ -136,7 +146,7 @@ class Project:
 
     @property
     def resumes(self) -> bool:
-        return self._resumes or all(alone for _, alone in self._tops)
+        return self._resumes or (not self._surrounded and all(alone for _, alone in self._tops))
 
     # From an import to a file.
 

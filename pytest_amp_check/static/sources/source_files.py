@@ -12,6 +12,8 @@ from itertools import groupby
 
 #: What the files are called that may hold Python: source, stubs, notebooks, documentation.
 SUFFIXES = (".py", ".pyi", ".ipynb", ".md")
+#: Those of them that are programs of a project.
+PROGRAMS = (".py", ".ipynb")
 #: Directories that hold no source of the project, whatever they contain.
 SKIPPED = frozenset(
     ".amp_check_cache .eggs .git .hg .ipynb_checkpoints .jj .mypy_cache .nox .pytest_cache .pytype .ruff_cache .svn "

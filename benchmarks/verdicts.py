@@ -1,0 +1,231 @@
+"""Whether CI, pre-commit and pytest say the same of a project, and of a mistake that is new in it.
+
+``python benchmarks/verdicts.py CHECKOUT [CHECKOUT ...] [--mistakes 3] [--alone 40] [--operator NAME ...]``
+
+Each checkout is set up in a copy, as somebody would who brings amp-check into a project:
+
+- check: ``amp-check check .``, which is what CI runs
+- commit: ``pre-commit run --all-files`` with the hook of this repository, which names all files in batches
+- pytest: ``pytest --amp-check --amp-only static``; test modules are not imported, since what they need is not there
+- alone: some files by name, one in each call, as when one file is committed: those with findings first
+
+What each of them finds is compared by file, line, code and severity; a door that fails must have been told of something
+that fails, and the other way round. Then a baseline of all of it is written, with which all of them must pass, and
+mistakes (of ``mistakes.py``) are put in, one at a time: each door must fail with the same new findings, in the file of
+the mistake. A row of the table is a project; what differs is printed below it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from mistakes import WANTED, Place, mutated, places
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Where findings are, their codes and severities.
+Found = frozenset[tuple[str, int, str, str]]
+#: Not the lines in which pytest sums up what failed.
+_HEADLINE = re.compile(r"(?!FAILED )(\S.*?):(?:cell \d+:)?(\d+):\d+: (AMP\d{3})(?: \[\*\])? \[(\w+)\]")
+FAILING = ("error", "warning")
+LINES = ["--output-format", "json-lines"]
+LIMIT_S = 900
+
+
+class Verdict(NamedTuple):
+    """What a door says of a project."""
+
+    found: Found
+    code: int
+
+    @property
+    def fails(self) -> bool:
+        """Whether something that fails is among what was found."""
+        return any(severity in FAILING for *_, severity in self.found)
+
+
+def run(command: Sequence[str], project: Path) -> subprocess.CompletedProcess[str]:
+    keep = {name: value for name, value in os.environ.items() if not name.startswith(("AMP_CHECK_", "PYTEST_"))}
+    return subprocess.run(
+        command,
+        cwd=project,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        check=False,
+        timeout=LIMIT_S,
+        env=keep | {"PRE_COMMIT_HOME": str(project.parent / "pre-commit"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )
+
+
+def of_records(done: subprocess.CompletedProcess[str]) -> Verdict:
+    """What the lines of JSON in an output say; paths count from the project."""
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    found = frozenset(
+        (Path(row["filename"]).as_posix(), row["location"]["row"], row["code"], row["severity"]) for row in rows
+    )
+    return Verdict(found, done.returncode)
+
+
+def check(project: Path) -> Verdict:
+    return of_records(run([sys.executable, "-m", "pytest_amp_check", "check", *LINES, "."], project))
+
+
+def commit(project: Path) -> Verdict:
+    return of_records(run([sys.executable, "-m", "pre_commit", "run", "--all-files", "--verbose"], project))
+
+
+def pytest(project: Path) -> Verdict:
+    flags = ["--amp-check", "--amp-only", "static", "-p", "pytest_amp_check.faces.plugin", "--noconftest", "-q"]
+    # Nothing of the project's own runs, and its own addopts may ask for plugins that are not there.
+    flags += ["-o", "python_files=", "-o", "addopts=", "-p", "no:cacheprovider", "."]
+    done = run([sys.executable, "-m", "pytest", *flags], project)
+    rows = {match.groups() for match in map(_HEADLINE.match, done.stdout.splitlines()) if match}
+    found = frozenset((Path(path).as_posix(), int(line), code, severity) for path, line, code, severity in rows)
+    return Verdict(found, done.returncode)
+
+
+DOORS: dict[str, Callable[[Path], Verdict]] = {"check": check, "commit": commit, "pytest": pytest}
+
+
+def set_up(checkout: Path, folder: Path) -> Path:
+    """A copy of a checkout as a repository of its own, with the hook."""
+    import yaml
+
+    project = folder / checkout.name
+    shutil.copytree(checkout, project, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+    declared = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    hook = next(each for each in declared if each["id"] == "amp-check")
+    entry = hook["entry"].replace("amp-check", f"{sys.executable} -m pytest_amp_check", 1)
+    local = {**hook, "entry": entry, "language": "system", "args": LINES}
+    config = json.dumps({"repos": [{"repo": "local", "hooks": [local]}]})
+    (project / ".pre-commit-config.yaml").write_text(config, encoding="utf-8")
+    run(["git", "init", "-q"], project)
+    keep(project)
+    return project
+
+
+def keep(project: Path) -> None:
+    """Tell git of all files: pre-commit asks it which there are."""
+    run(["git", "add", "-A", "-f"], project)
+
+
+def differences(verdicts: dict[str, Verdict]) -> Iterator[str]:
+    """Where doors say another thing than the first one, or end otherwise than with what they say."""
+    first = next(iter(verdicts.values()))
+    for door, verdict in verdicts.items():
+        yield from (f"{door} alone: {one}" for one in sorted(verdict.found - first.found))
+        yield from (f"{door} lacks: {one}" for one in sorted(first.found - verdict.found))
+        if verdict.code != int(verdict.fails):
+            yield f"{door} ends with {verdict.code}"
+
+
+def alone(project: Path, whole: Found, number: int) -> Iterator[str]:
+    """Where a file by name, of which so many are asked, says another thing of itself than the folder does."""
+    listed = run([sys.executable, "-m", "pytest_amp_check", "check", "--show-files", "."], project).stdout.splitlines()
+    guilty = {path for path, *_ in whole}
+    speaking = [name for name in listed if b"autocast" in (project / name).read_bytes() and name not in guilty]
+    for name in [*sorted(guilty), *speaking][:number]:
+        done = run([sys.executable, "-m", "pytest_amp_check", "check", *LINES, name], project)
+        said = [json.loads(line) for line in done.stdout.splitlines()]
+        # What stands in another file is shown in this one too, and says so.
+        own = {
+            (name, one["location"]["row"], one["code"], one["severity"])
+            for one in said
+            if "the mistake is at" not in one["message"]
+        }
+        here = {one for one in whole if one[0] == name}
+        yield from (f"by name alone: {one}" for one in sorted(own - here))
+        yield from (f"by name lacks: {one}" for one in sorted(here - own))
+
+
+def candidates(project: Path, operators: Sequence[str]) -> Iterator[tuple[Path, str, Place]]:
+    """Places for mistakes, of each operator in turn, so that the first few differ."""
+    by_operator: dict[str, list[tuple[Path, str, Place]]] = {name: [] for name in operators}
+    for path in sorted(project.rglob("*.py")):
+        try:
+            source = path.read_text(encoding="utf-8")
+            found = places(source) if "scaler" in source.lower() else []
+        except (SyntaxError, ValueError):
+            continue
+        for place in found:
+            if place.operator in by_operator:
+                by_operator[place.operator].append((path, source, place))
+    waiting = list(by_operator.values())
+    while any(waiting):
+        yield from (each.pop(0) for each in waiting if each)
+
+
+def plant(project: Path, number: int, operators: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Mistakes that the folder check names, each with what the doors say otherwise of it."""
+    done = 0
+    for path, source, place in candidates(project, operators):
+        name = path.relative_to(project).as_posix()
+        path.write_text(mutated(source, place), encoding="utf-8")
+        keep(project)
+        verdicts = {"check": check(project)}
+        if any(code in WANTED[place.operator] for _, _, code, _ in verdicts["check"].found):
+            verdicts |= {door: act(project) for door, act in DOORS.items() if door != "check"}
+            wrong = list(differences(verdicts))
+            if all(one[0] != name for one in verdicts["check"].found):
+                wrong.append(f"shown in {sorted({one[0] for one in verdicts['check'].found})}")
+            yield f"{place.operator} in {name}:{place.start[0]}", wrong
+            done += 1
+        path.write_text(source, encoding="utf-8")
+        keep(project)
+        if done == number:
+            return
+
+
+def row(checkout: Path, mistakes: int, files: int, operators: Sequence[str]) -> None:
+    with tempfile.TemporaryDirectory(prefix="verdicts") as folder:
+        project = set_up(checkout, Path(folder))
+        verdicts = {door: act(project) for door, act in DOORS.items()}
+        wrong = list(differences(verdicts))
+        wrong += alone(project, verdicts["check"].found, files)
+        (project / "amp-check.toml").write_text('baseline = "amp-baseline.json"\n', encoding="utf-8")
+        run([sys.executable, "-m", "pytest_amp_check", "check", "--update-baseline", "."], project)
+        keep(project)
+        after = {door: act(project) for door, act in DOORS.items()}
+        wrong += [f"with the baseline, {said}" for said in differences(after)]
+        wrong += [f"with the baseline, {door} finds {len(each.found)}" for door, each in after.items() if each.found]
+        planted = list(plant(project, mistakes, operators))
+        wrong += [f"{what}: {said}" for what, each in planted for said in each]
+        same = len({verdict.found for verdict in verdicts.values()}) == 1
+        failing = sum(not each for _, each in planted)
+        print(
+            f"| {checkout.name} | {' / '.join(str(len(each.found)) for each in verdicts.values())} | "
+            f"{'yes' if same else 'no'} | {'passes' if not any(each.fails for each in after.values()) else 'fails'} | "
+            f"{failing} of {len(planted)} |"
+        )
+        for what, _ in planted:
+            print(f"  {what}")
+        for said in wrong:
+            print(f"  DIFFERS {said}")
+        sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkouts", nargs="+", type=Path)
+    parser.add_argument("--mistakes", type=int, default=3, help="mistakes for each project")
+    parser.add_argument("--alone", type=int, default=40, help="files for each project that are checked by name")
+    parser.add_argument("--operator", action="append", choices=sorted(WANTED), help="which mistakes")
+    given = parser.parse_args()
+    print("| project | findings: check / commit / pytest | the same | with a baseline | mistakes that all doors name |")
+    print("| --- | --- | --- | --- | --- |")
+    for checkout in given.checkouts:
+        row(checkout.resolve(), given.mistakes, given.alone, given.operator or sorted(WANTED))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Configuration files: where they are looked for, and what they say to us."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from .kinds import nearest
+from .table import BY_KEY, OPTIONS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+TABLE = "[tool.amp-check]"
+#: Configuration files, of which the first that a folder has counts; all but the last hold nothing but our own keys.
+FILES = (".amp-check.toml", "amp-check.toml", "pyproject.toml")
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used. The message is one sentence that says where it stands and what would do."""
+
+
+def nearest_file(start: str) -> tuple[str, dict[str, Any]]:
+    """The nearest configuration file, from ``start`` upwards, and what it says.
+
+    That is a pyproject.toml with a table of ours, or a file of our own, which comes before one beside it.
+    """
+    folder = os.path.abspath(start or os.curdir)
+    if not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    while True:
+        for name in FILES:
+            path = os.path.join(folder, name)
+            table = read_table(path)
+            if table is not None:
+                return path, table
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return "", {}
+        folder = parent
+
+
+def candidates(paths: Iterable[str]) -> list[str]:
+    """Where configuration files of some files and folders are, or would be."""
+    folders: dict[str, None] = {}
+    for path in paths:
+        folder = os.path.abspath(path)
+        if not os.path.isdir(folder):
+            folder = os.path.dirname(folder)
+        while folder not in folders:
+            folders[folder] = None
+            folder = os.path.dirname(folder)
+    return [os.path.join(folder, name) for folder in folders for name in FILES]
+
+
+def read_table(path: str) -> dict[str, Any] | None:
+    """What a configuration file says to us, None where it is not there or says nothing."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    if os.path.basename(path) != FILES[-1]:
+        return checked(parsed(data, path), path)
+    # Looked for before tomllib is imported: most projects' files say nothing to us, or name the package alone.
+    # The table may be written in several ways.
+    if data.count(b"amp-check") > data.count(b"pytest-amp-check"):
+        tool = parsed(data, path).get("tool")
+        table = tool.get("amp-check") if isinstance(tool, dict) else None
+        # None: the bytes stood in a comment or a string.
+        if table is not None:
+            return checked(table, path)
+    for wrong in (b"[tool.amp_check", b"[tool.ampcheck", b"[tool.pytest-amp-check", b"[tool.pytest_amp_check"):
+        if wrong in data:
+            raise ConfigError(f"{path} has a table {wrong.decode()}]: amp-check reads {TABLE}")
+    return None
+
+
+def name_of(path: str) -> str:
+    """A configuration file as sentences name it: by its table, where it has others."""
+    return f"{TABLE} of {path}" if os.path.basename(path) == FILES[-1] else path
+
+
+def parsed(data: bytes | str, where: str) -> dict[str, Any]:
+    import sys
+
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        found: dict[str, Any] = tomllib.loads(data.decode() if isinstance(data, bytes) else data)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{where} is not valid TOML: {error}") from None
+    return found
+
+
+def checked(table: Any, path: str) -> dict[str, Any]:
+    """What was set, if options of that name can be set in a file."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"{name_of(path)} must be a table")
+    keys = tuple(option.key for option in OPTIONS if option.file)
+    for key in table:
+        if key in keys:
+            continue
+        option = BY_KEY.get(key)
+        if option is not None:
+            raise ConfigError(f"{key} in {name_of(path)} is no setting of a file: give {option.flag}")
+        if key == "tool":
+            raise ConfigError(f"unknown key 'tool' in {path}: it holds the keys alone, without {TABLE}")
+        hint = nearest(key, keys) or f": it has {', '.join(keys)}"
+        raise ConfigError(f"unknown key {key!r} in {name_of(path)}{hint}")
+    return table
