@@ -84,7 +84,7 @@ class Baseline:
                     found[(str(path), str(row["code"]), str(row["function"]), str(row["text"]))] += int(row["count"])
         except OSError as error:
             raise Unusable(f"{self.path} cannot be read: {_said(error)}") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if isinstance(error, Unusable):
                 raise
             raise Unusable(f"{self.path} is no baseline: --update-baseline writes one where there is no file") from None
@@ -131,18 +131,16 @@ def write(path: str, known: Counter[Key]) -> None:
     """Write a baseline in the place of the one before, at once or not at all; a line for each file and finding."""
     import json
 
+    from ..static.sources.replacing import put
+
     by_path: dict[str, list[dict[str, Any]]] = {}
     for (file, code, function, text), count in sorted(known.items()):
         by_path.setdefault(file, []).append({"code": code, "function": function, "text": text, "count": count})
-    part = f"{path}.part"
+    # ASCII, which holds halves of characters in odd file names, too.
+    text = json.dumps({"version": VERSION, "findings": by_path}, indent=1) + "\n"
     try:
-        with open(part, "w", encoding="utf-8") as stream:
-            # ASCII, which holds halves of characters in odd file names, too.
-            stream.write(json.dumps({"version": VERSION, "findings": by_path}, indent=1) + "\n")
-        os.replace(part, path)
+        put(path, text.encode("ascii"))
     except OSError as error:
-        if os.path.exists(part):
-            os.remove(part)
         raise Unusable(f"{path} cannot be written: {_said(error)}") from None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from . import options as table
+from . import text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Plugin:
 
     def run(self) -> Iterator[tuple[int, int, str, type[Plugin]]]:
         for finding in self._findings():
-            said = f"{finding.code} {finding.name}: {finding.message}"
+            said = text.visible(f"{finding.code} {finding.name}: {finding.message}")
             yield max(finding.line, 1), finding.site.column, said, type(self)
 
     def _findings(self) -> list[Finding]:

@@ -491,6 +491,14 @@ OPTIONS = (
         "leave with 0 from a script in which no training step was recorded, too",
         run_flag="--allow-no-steps",
     ),
+    Option(
+        "allow-no-files",
+        FLAG,
+        False,
+        "leave with 0 from a check that found no file to look at, too",
+        flag="--allow-no-files",
+        run_flag="",
+    ),
     Option("fix", FLAG, False, "make the fixes that are safe, and show what is left", flag="--fix", run_flag=""),
     Option(
         "fix-only",
@@ -789,6 +797,7 @@ class Options:
     exit_zero: bool
     exit_non_zero_on_fix: bool
     allow_no_steps: bool
+    allow_no_files: bool
     fix: bool
     fix_only: bool
     fixable: tuple[str, ...] | None
@@ -825,6 +834,8 @@ class Options:
     report: str | None
     #: the folder of the configuration file that was found, or nothing
     project: str
+    #: names of what a configuration file has set that nobody has named by --config: it came with what is checked
+    found: frozenset[str]
     #: words of extend_select from a nearer place than ignore, which does not take them back
     insisted: tuple[str, ...]
     #: option name -> where its value stands, in words
@@ -890,6 +901,9 @@ def resolve(
         value = _together([each.value for each in found], option.default) if option.extends else found[0].value
         setattr(options, option.name, value)
         options.origin[option.name] = " and ".join(each.where for each in found)
+    named = path in map(os.path.abspath, config)
+    by_file = (name for name, each in said.items() if each[0].door == len(places) - 1)
+    options.found = frozenset(() if named else by_file)
     select, ignore = said["select"][0].door, said["ignore"][0].door
     options.insisted = _together([each.value for each in said["extend_select"] if each.door < ignore], ())
     if select < ignore:
@@ -1056,6 +1070,8 @@ def _toml(data: bytes | str, where: str) -> dict[str, Any]:
         found: dict[str, Any] = tomllib.loads(data.decode() if isinstance(data, bytes) else data)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where} is not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{where} is nested too deeply to be read") from None
     return found
 
 
