@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from .faces.cli import run
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def run() -> NoReturn:
+    """The command, from its first moment on: loading it takes longest, and may be interrupted as well."""
+    from .faces import signals
+
+    signals.at_once()
+
+    from .faces import cli
+
+    cli.run()
+
 
 if __name__ == "__main__":
     run()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 
 from ..protocol.finding import Finding
-from . import files
 from .text import Sources
 
 TYPE_CHECKING = False
@@ -89,7 +88,7 @@ class Baseline:
                     found[(str(path), str(row["code"]), str(row["function"]), str(row["text"]))] += int(row["count"])
         except OSError as error:
             raise Unusable(f"{self.path} cannot be read: {_said(error)}") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if isinstance(error, Unusable):
                 raise
             raise Unusable(f"{self.path} is no baseline: --update-baseline writes one where there is no file") from None
@@ -140,12 +139,15 @@ def write(path: str, known: Counter[Key]) -> None:
     """Write a baseline in the place of the one before, at once or not at all; a line for each file and finding."""
     import json
 
+    from ..static.sources.replacing import put
+
     by_path: dict[str, list[dict[str, Any]]] = {}
     for (name, code, function, text), count in sorted(known.items()):
         by_path.setdefault(name, []).append({"code": code, "function": function, "text": text, "count": count})
+    # ASCII, which holds halves of characters in odd file names, too.
+    held = json.dumps({"version": VERSION, "findings": by_path}, indent=1) + "\n"
     try:
-        # ASCII, which holds halves of characters in odd file names, too.
-        files.write(path, json.dumps({"version": VERSION, "findings": by_path}, indent=1) + "\n")
+        put(path, held.encode("ascii"))
     except OSError as error:
         raise Unusable(f"{path} cannot be written: {_said(error)}") from None
 

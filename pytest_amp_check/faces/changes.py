@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Files that say which torch a project asks for, and where it begins.
 DECLARING = (".toml", ".cfg", ".txt", ".in", ".yml", ".yaml")
+#: git, told not to start what the repository's own folder .git names: a file system monitor, or hooks.
+GIT = ("git", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
 #: Bytes above which a file of the revision is left out: no source that is parsed is larger.
 LARGEST = 10_000_000
 
@@ -90,7 +92,7 @@ def _write(top: str, commit: str, folder: str) -> None:
 def _contents(top: str, commit: str, names: list[str]) -> Iterator[tuple[str, bytes]]:
     """What files of a commit hold."""
     with subprocess.Popen(
-        ["git", "cat-file", "--batch"], cwd=top, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [*GIT, "cat-file", "--batch"], cwd=top, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -110,15 +112,21 @@ def _contents(top: str, commit: str, names: list[str]) -> Iterator[tuple[str, by
 
 
 def _renamed(top: str, commit: str) -> Iterator[tuple[str, str]]:
-    """Files that were renamed since a commit: the old name and the new one."""
-    words = _maybe_git(top, "diff", "--name-status", "-M", "-z", "--diff-filter=R", commit).split("\0")
+    """Files that were renamed since a commit: the old name and the new one.
+
+    As the index has them: to look at the work tree, git would run the filters that its configuration names, and a name
+    that it has not been told of it does not know there either.
+    """
+    words = _maybe_git(
+        top, "diff", "--cached", "--no-ext-diff", "--name-status", "-M", "-z", "--diff-filter=R", commit
+    ).split("\0")
     for at in range(0, len(words) - 2, 3):
         yield words[at + 1], words[at + 2]
 
 
 def _git(folder: str, *words: str, asked: str) -> str:
     try:
-        done = subprocess.run(["git", *words], cwd=folder, capture_output=True, check=False)
+        done = subprocess.run([*GIT, *words], cwd=folder, capture_output=True, check=False)
     except OSError as error:
         raise NoRevision(f"--diff-base needs git: {error.strerror}") from None
     if done.returncode != 0:

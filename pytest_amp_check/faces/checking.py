@@ -6,7 +6,7 @@ import os
 import sys
 
 from . import options as table
-from . import text
+from . import reach, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,10 +45,11 @@ class Check:
         #: How many findings were put right, and where what is left is shown.
         self.fixed = 0
         self.shown: TextIO = sys.stdout
+        reach.baseline(options)
         if self.stdin:
             from ..static import engine
 
-            self.data[self.name] = sys.stdin.buffer.read()
+            self.data[self.name] = text.standard_input().buffer.read()
             source = _standard_input(self.name, self.data[self.name])
             self.tree = engine.alone(source, self.name)
             self.findings = self.read_again(source)
@@ -145,6 +146,14 @@ class Check:
             text.warn(f"{count(gone, 'finding')} of {text.below(path)} are gone: --update-baseline takes them out")
         return fresh
 
+    def looked_at_nothing(self) -> bool:
+        """Whether there was no file to look at, and nobody has said that this is right.
+
+        Who names files together with ``force-exclude``, as pre-commit does, says that none of them may be left.
+        """
+        left_out = self.options.force_exclude and not any(map(os.path.isdir, self.paths))
+        return not (self.files or left_out or self.options.allow_no_files)
+
     def fails(self) -> bool:
         """Whether anything was found that fails."""
         return any(table.fails(self.options, finding.severity) for finding in self.findings)
@@ -163,7 +172,7 @@ def _checked(
     show, wipe = text.progress(sys.stderr)
     try:
         # A few files are read as soon as what is known of them.
-        cache = table.cache(options) if cached and any(map(os.path.isdir, paths)) else None
+        cache = reach.cache(options) if cached and any(map(os.path.isdir, paths)) else None
         jobs = options.jobs or processes.processors()
         return engine.check_paths(paths, settings, show, jobs=jobs, cache=cache, nearer=nearer)
     except engine.InputError as error:

@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 
 from . import options as table
-from . import text
+from . import reach, signals, text
 from .checking import Check, InputFailure, count
 from .formats import FORMATS, Shown, counting
 from .options import ConfigError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CLEAN, FOUND, FAILED = 0, 1, 2
 #: Why output cannot be written, though nobody has closed it: the disk is full, or the quota is, or it fails.
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-INTERRUPTED, PIPE_CLOSED = 130, 141
+PIPE_CLOSED = 141
 #: Objects that may be made before the garbage collector looks for cycles among them.
 YOUNG = 100_000
 
@@ -42,7 +42,9 @@ def run() -> NoReturn:
     gc.set_threshold(YOUNG)
     # The script that is run gets arguments of its own in their place.
     recorded = sys.argv[1:2] == ["run"]
+    signals.in_order()
     code = main()
+    signals.no_more()
     try:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -51,6 +53,7 @@ def run() -> NoReturn:
         code = code or PIPE_CLOSED
     if recorded:
         # A script's own threads are waited for, and what it wants done at exit is done.
+        signals.usual()
         sys.exit(code)
     # Taking the interpreter apart, object by object, takes longer than checking a small file.
     os._exit(code)
@@ -64,36 +67,64 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
         return code
-    except (ConfigError, InputFailure) as error:
+    except (ConfigError, InputFailure, text.NoInput) as error:
         return _fail(str(error))
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return _ended(signals.INTERRUPT)
+    except signals.Ended as end:
+        return _ended(end.number)
     except BrokenPipeError:
         # Whoever read the output is gone.
         _close_output()
         return PIPE_CLOSED
     except Exception as error:
-        # What is about a file has its name.
-        if isinstance(error, OSError) and error.errno in UNWRITABLE and error.filename is None:
+        full = _is_full(error)
+        if full:
             _close_output()
-            return _fail(f"what there is to say could not be written to its end: {str(error.strerror).lower()}")
-        if os.environ.get(table.DEBUG):
+        elif os.environ.get(table.DEBUG):
             raise
-        return _fail(
+        return _fail(_said(error, full=full))
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether output could not be written. What is about a file has its name."""
+    return isinstance(error, OSError) and error.errno in UNWRITABLE and error.filename is None
+
+
+def _said(error: Exception, *, full: bool) -> str:
+    """What has ended the command, in one sentence: the system, or a mistake of its own."""
+    if isinstance(error, MemoryError):
+        return "memory ran out: give --jobs 1, or fewer files at a time"
+    if not isinstance(error, OSError):
+        return (
             f"internal error: {type(error).__name__}: {error}: please report it, "
             "with what AMP_CHECK_DEBUG=1 shows for the same command"
         )
+    reason = (error.strerror or type(error).__name__).lower()
+    if full:
+        return f"what there is to say could not be written to its end: {reason}"
+    return f"{os.fsdecode(error.filename)}: {reason}" if isinstance(error.filename, (str, bytes)) else reason
+
+
+def _ended(number: int) -> int:
+    # Whoever asks again cannot wait.
+    signals.no_more()
+    with suppress(OSError):
+        sys.stderr.write(signals.line(number))
+        sys.stderr.flush()
+    return signals.code(number)
 
 
 def _close_output() -> None:
     """Has nothing written to standard output again, at exit either."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str) -> int:
     # Where standard error cannot be written either, the exit code says it.
     with suppress(OSError):
-        sys.stderr.write(f"amp-check: error: {' '.join(message.split())}\n")
+        sys.stderr.write(f"amp-check: error: {text.visible(' '.join(message.split()))}\n")
         sys.stderr.flush()
     return FAILED
 
@@ -170,7 +201,7 @@ def _parser() -> ArgumentParser:
 
         def error(self, message: str) -> NoReturn:
             self.print_usage(sys.stderr)
-            self.exit(FAILED, f"amp-check: error: {message}{_nearest_choice(message)}\n")
+            self.exit(FAILED, f"amp-check: error: {text.visible(message + _nearest_choice(message))}\n")
 
         def _print_message(self, message: str, file: Any = None) -> None:
             # That of argparse says nothing where it cannot be written.
@@ -283,15 +314,15 @@ class _Asked:
         self.stdin_filename: str | None = given.stdin_filename
         self.stdin = given.paths == ["-"]
         self.flags = table.flags(given, table.CLI) | {"paths": None}
-        self._paths: list[str] = given.paths
+        self.given: list[str] = given.paths
 
     def options(self) -> table.Options:
-        start = (self.stdin_filename or os.curdir) if self.stdin else _around(self._paths or [os.curdir])
+        start = (self.stdin_filename or os.curdir) if self.stdin else _around(self.given or [os.curdir])
         return table.resolve(self.flags, start=start)
 
     def paths(self, options: table.Options) -> list[str]:
         """The files and folders to check; those of the configuration, where none are given."""
-        return self._paths or [text.below(path) for path in options.paths] or [os.curdir]
+        return self.given or [text.below(path) for path in options.paths] or [os.curdir]
 
     def files(self, options: table.Options) -> list[str]:
         """The files that these come to."""
@@ -340,37 +371,53 @@ def _check_now(asked: _Asked, options: table.Options) -> int:
         raise ConfigError("--update-baseline writes a file: name it by --baseline")
     paths = asked.paths(options)
     check = Check(paths, options, asked.stdin_filename, asked.flags)
+    empty = check.looked_at_nothing()
     if not check.files:
         where = ", ".join(paths)
         but = " that is not excluded" if check.all_excluded() else ""
-        text.warn(f"no Python file, notebook or Markdown{but} was found in {where}")
+        said = f"no Python file, notebook or Markdown{but} was found in {where}"
+        if not empty:
+            text.warn(said)
+        elif not options.silent:
+            _fail(f"{said}: --allow-no-files, where that is right")
+    code = _done(check, reach.Reach(asked.given, options))
+    return FAILED if empty else code
+
+
+def _done(check: Check, reached: reach.Reach) -> int:
+    """What is asked for besides looking, and the exit code of that."""
+    options = check.options
     if options.add_ignores:
-        return _add_ignores(check)
+        return _add_ignores(check, reached)
     if options.diff:
         from . import fixing
 
-        outcomes = _outcomes(check)
+        outcomes = _outcomes(check, reached)
         fixing.show_difference(outcomes, check.findings)
         return FOUND if outcomes and not options.exit_zero else CLEAN
     if options.fix or options.fix_only:
-        _mend(check)
+        _mend(check, reached)
     return _tell(check)
 
 
-def _outcomes(check: Check) -> list[Outcome]:
-    """What becomes of the files that hold something to be fixed, nothing written yet."""
+def _outcomes(check: Check, reached: reach.Reach) -> list[Outcome]:
+    """What becomes of the files that hold something to be fixed, nothing written yet; what may not be, is said."""
     from . import fixing
 
     allowed = table.fixable(check.options)
     wanted = [finding for finding in check.findings if finding.code in allowed]
-    return fixing.mend(wanted, check.data, check.settings, check.tree, unsafe=check.options.unsafe_fixes)
+    made = fixing.mend(wanted, check.data, check.settings, check.tree, unsafe=check.options.unsafe_fixes)
+    refused = {} if check.stdin else {outcome.path: reached.refusal(outcome.path) for outcome in made}
+    for sentence in filter(None, refused.values()):
+        text.warn(sentence)
+    return [outcome for outcome in made if not refused.get(outcome.path)]
 
 
-def _mend(check: Check) -> None:
+def _mend(check: Check, reached: reach.Reach) -> None:
     """Make the fixes."""
     from . import fixing
 
-    outcomes = _outcomes(check)
+    outcomes = _outcomes(check, reached)
     before = len(check.findings)
     if check.stdin:
         # The source is what is asked for; what is left to say goes where it is in nobody's way.
@@ -410,7 +457,7 @@ def _tell(check: Check) -> int:
     if options.quiet:
         shown.summary = shown.fixable = ""
     elif not options.silent:
-        sys.stderr.writelines(f"{sentence}\n" for sentence in check.said)
+        sys.stderr.writelines(f"{text.visible(sentence)}\n" for sentence in check.said)
     _write(shown, options, check.shown)
     for sentence in check.wrong:
         _fail(sentence)
@@ -443,12 +490,12 @@ def _write(shown: Shown, options: table.Options, stream: TextIO) -> None:
         raise InputFailure(f"{options.output_file} cannot be written: {(error.strerror or 'error').lower()}") from None
 
 
-def _add_ignores(check: Check) -> int:
+def _add_ignores(check: Check, reached: reach.Reach) -> int:
     from . import ignoring
 
     if check.stdin:
         raise InputFailure("--add-ignores writes into files: give paths")
-    number, files, wrong = ignoring.add(check.findings)
+    number, files, wrong = ignoring.add(check.findings, reached)
     if not (check.options.quiet or check.options.silent):
         sys.stdout.write(f"Silenced {count(number, 'finding')} in {count(files, 'file')}.\n")
     for sentence in wrong:
@@ -531,6 +578,7 @@ def _serve(given: Any) -> int:
         if (error.name or "").partition(".")[0] not in ("pygls", "lsprotocol"):
             raise
         raise InputFailure("the language server needs pygls: pip install 'pytest-amp-check[server]'") from None
+    signals.usual()
     language_server.serve()
     return CLEAN
 

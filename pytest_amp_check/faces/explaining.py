@@ -28,7 +28,7 @@ class Unexplained(Exception):
 
 def explain(words: Sequence[str], *, as_json: bool) -> None:
     """Write the page of the rule, or the pages of the messages, that these words name; ``-`` reads standard input."""
-    given = sys.stdin.read() if list(words) == ["-"] else " ".join(words)
+    given = text.standard_input().read() if list(words) == ["-"] else " ".join(words)
     rule = find(given)
     found = [] if rule is not None else find_messages(given)
     if rule is None and not found:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+
+from ..static.sources.replacing import put
 
 
 def write(path: str, text: str) -> None:
@@ -12,15 +13,10 @@ def write(path: str, text: str) -> None:
     What is there and is no file, such as a pipe or a terminal, is written to.
     """
     real = os.path.realpath(path)
-    part = f"{real}.{os.getpid()}" if os.path.isfile(real) or not os.path.exists(real) else real
-    try:
-        # A path may hold bytes that are no text.
-        with open(part, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            file.write(text)
-        if part != real:
-            os.replace(part, real)
-    except OSError:
-        if part != real:
-            with suppress(OSError):
-                os.remove(part)
-        raise
+    # A path may hold bytes that are no text.
+    data = text.encode("utf-8", "backslashreplace")
+    if os.path.isfile(real) or not os.path.exists(real):
+        put(real, data)
+        return
+    with open(real, "wb") as file:
+        file.write(data)

@@ -95,7 +95,8 @@ def _write(outcomes: Iterable[Outcome]) -> tuple[list[str], list[Outcome]]:
     made: list[Outcome] = []
     for outcome in outcomes:
         try:
-            apply.save(outcome)
+            for sentence in apply.save(outcome):
+                text.warn(sentence)
             made.append(outcome)
         except apply.Refused as error:
             wrong.append(str(error))
@@ -109,7 +110,7 @@ def show_made(outcomes: Sequence[Outcome]) -> None:
     number = sum(sum(outcome.fixed.values()) for outcome in outcomes)
     lines = [f"Fixed {number:,} finding{'' if number == 1 else 's'}{':' if number else '.'}"]
     for outcome in outcomes:
-        lines.append(f"- {outcome.path}:")
+        lines.append(f"- {text.visible(outcome.path)}:")
         lines += [f"    {count:,} x {code} ({RULES[code].name})" for code, count in sorted(outcome.fixed.items())]
     sys.stderr.write("\n".join(lines) + "\n")
 
@@ -160,5 +161,6 @@ def _lines(diff: str) -> list[str]:
 
 
 def _coloured(line: str) -> text.Line:
+    line = text.visible(line)
     style = {"+": "good", "-": "mark", "@": "command"}.get(line[:1], "")
     return [(line, "path" if line.startswith(("+++", "---")) else style)]

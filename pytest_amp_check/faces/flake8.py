@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from . import options as table
+from . import text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,10 +41,10 @@ class Plugin:
         around = self._around(os.curdir if stdin else os.path.dirname(self._filename) or os.curdir)
         if isinstance(around, str):
             # What a plugin raises becomes a traceback, and the findings of all others are lost.
-            yield 1, 0, f"{UNCHECKED} not-checked: {around}", type(self)
+            yield 1, 0, text.visible(f"{UNCHECKED} not-checked: {around}"), type(self)
             return
         for finding in self._findings(around, stdin=stdin):
-            said = f"{finding.code} {finding.name}: {finding.message}"
+            said = text.visible(f"{finding.code} {finding.name}: {finding.message}")
             yield max(finding.line, 1), finding.site.column, said, type(self)
 
     def _findings(self, around: Around, *, stdin: bool) -> list[Finding]:

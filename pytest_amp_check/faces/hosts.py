@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ..protocol.finding import ERROR, INFO, WARNING, Finding
 from .machine import _fingerprints, _in_cell, _region, _relative, dumps, page, record
-from .text import Sources
+from .text import Sources, hidden, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def pylint(findings: Iterable[Finding], sources: Sources) -> str:
     for finding in findings:
         line = _region(finding.site, sources)[0]
         said = f"{finding.name}: {_in_cell(finding.site)}{finding.message}"
-        lines.append(f"{_relative(finding.filename)}:{line}: [{finding.code}] {said}\n")
+        lines.append(visible(f"{_relative(finding.filename)}:{line}: [{finding.code}] {said}") + "\n")
     return "".join(lines)
 
 
@@ -57,7 +57,7 @@ def azure(findings: Iterable[Finding], sources: Sources) -> str:
 
 
 def _azure_data(text: str) -> str:
-    return text.replace("%", "%AZP25").replace("\r", "%0D").replace("\n", "%0A")
+    return visible(text.replace("%", "%AZP25").replace("\r", "%0D").replace("\n", "%0A"))
 
 
 def _azure(text: str) -> str:
@@ -188,9 +188,9 @@ def _case(path: str, finding: Finding, sources: Sources) -> str:
 
 
 def _xml(text: str) -> str:
-    """The text without what XML cannot hold: control characters, and halves of characters in odd file names."""
+    """The text without what XML cannot hold, such as halves of characters, and without what nobody is to be shown."""
     kept = (
-        c if c in "\t\n\r" or ("\x20" <= c < "\ud800") or "\ue000" <= c not in "\ufffe\uffff" else "?" for c in text
+        c if c == "\r" or not (hidden(c) or "\ud800" <= c < "\ue000" or c in "\f\ufffe\uffff") else "?" for c in text
     )
     return "".join(kept)
 
@@ -208,7 +208,7 @@ def summary_markdown(findings: Sequence[Finding], summary: str, sources: Sources
             f"`{place}`",
             _in_cell(finding.site) + finding.message,
         )
-        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n")
+        lines.append("| " + " | ".join(visible(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n")
     if len(findings) > ROWS:
         lines.append(f"\nand {len(findings) - ROWS:,} more.\n")
     return "".join(lines)

@@ -13,14 +13,18 @@ if TYPE_CHECKING:
     from ..protocol.finding import Finding
     from ..protocol.fix import Edit
     from ..static.fixes.edited_file import EditedFile
+    from .reach import Reach
 
 #: What a comment in the source cannot silence, or what is about such a comment.
 NEVER = frozenset(("AMP902", "AMP903"))
 _LISTED = r"(#+\s*amp:\s*ignore\[)([^\]#]*)\]"
 
 
-def add(findings: Sequence[Finding]) -> tuple[int, int, list[str]]:
-    """Silence findings by comments on their lines: how many, in how many files, and what could not be done."""
+def add(findings: Sequence[Finding], reached: Reach) -> tuple[int, int, list[str]]:
+    """Silence findings by comments on their lines: how many, in how many files, and what could not be done.
+
+    What may not be written, and what a comment cannot silence, is said.
+    """
     from ..static.fixes import apply
     from ..static.fixes.edited_file import EditedFile
     from ..static.sources import source_files
@@ -36,8 +40,13 @@ def add(findings: Sequence[Finding]) -> tuple[int, int, list[str]]:
         try:
             outcome = apply.Outcome(EditedFile.of(path, source_files.load(path)))
             outcome.document, silenced, left = _silenced(outcome.original, found)
+            refused = reached.refusal(path) if outcome.changed else ""
+            if refused:
+                text.warn(refused)
+                continue
             if outcome.changed:
-                apply.save(outcome)
+                for sentence in apply.save(outcome):
+                    text.warn(sentence)
                 files += 1
         except source_files.Unreadable:
             # Nothing can be written into it, either.

@@ -86,7 +86,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     options = fixtures.options(config)
     settings = fixtures.settings(config)
-    _refuse_missing(options)
+    _refuse_missing(config, options)
     if options.only != table.RUNTIME:
         config.pluginmanager.register(_Check(config, options, settings), CHECK)
     if options.only != table.STATIC:
@@ -95,8 +95,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise fixtures.wrong(f"{options.origin['report']} needs recorded tests: leave {options.origin['only']} out")
 
 
-def _refuse_missing(options: table.Options) -> None:
-    """Refuses paths that are not there, before anything is collected."""
+def _refuse_missing(config: pytest.Config, options: table.Options) -> None:
+    """Refuses paths that are not there, and a cache that is none, before anything is collected."""
     for path in options.paths:
         if not os.path.lexists(path):
             raise fixtures.wrong(f"{options.origin['paths']}: {path} does not exist")
@@ -107,6 +107,27 @@ def _refuse_missing(options: table.Options) -> None:
             Baseline(options.baseline)
         except Unusable as error:
             raise fixtures.wrong(f"{options.origin['baseline']}: {error}") from None
+    folder = _cache(config, options) if options.only != table.RUNTIME else None
+    if folder is not None:
+        from ..static.cache import refuse_foreign
+        from ..static.engine import InputError
+
+        try:
+            refuse_foreign(folder)
+        except InputError as error:
+            raise fixtures.wrong(str(error)) from None
+
+
+def _cache(config: pytest.Config, options: table.Options) -> str | None:
+    """The folder of the cache: there is none where pytest has none, either."""
+    if not config.pluginmanager.hasplugin("cacheprovider"):
+        return None
+    from . import reach
+
+    try:
+        return reach.cache(options, str(config.rootpath))
+    except table.ConfigError as error:
+        raise fixtures.wrong(str(error)) from None
 
 
 def _record(config: pytest.Config, options: table.Options, settings: Settings) -> None:
@@ -359,9 +380,7 @@ class _Check:
         from ..static import engine
         from . import text
 
-        cache = None
-        if self.config.pluginmanager.hasplugin("cacheprovider"):
-            cache = table.cache(self.options, str(self.config.rootpath))
+        cache = _cache(self.config, self.options)
         named = [text.below(str(path)) for path in paths.values()]
         report = engine.check_paths(named, self.settings, cache=cache, nearer=self.nearer)
         sources = text.Sources()

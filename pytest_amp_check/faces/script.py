@@ -177,7 +177,11 @@ def execute(target: str, arguments: Sequence[str], *, module: bool, raised: Call
 
     ``raised`` is given the exception that has ended it, if one has.
     """
+    from . import signals
+
     sys.argv = [target, *arguments]
+    # What they do to the script is its own affair.
+    signals.usual()
     try:
         if module:
             import runpy

@@ -41,6 +41,22 @@ PLACES = 12
 #: Blamed lines shown of one range, and characters shown of one line.
 TALL, WIDE = 5, 160
 TAB = "    "
+#: Characters that turn the order around in which others are shown (Unicode's Bidi_Control).
+_TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+class NoInput(Exception):
+    """There is no standard input; the message is one sentence."""
+
+
+def standard_input() -> TextIO:
+    """Standard input, which whoever has started this may have closed."""
+    if sys.stdin is None:
+        raise NoInput("standard input is closed, so nothing can be read from it")
+    reconfigure = getattr(sys.stdin, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="replace")
+    return sys.stdin
 
 
 class Sources:
@@ -122,7 +138,7 @@ def speak(*, colour: str, silent: bool) -> None:
 def warn(sentence: str) -> None:
     """Say on standard error what is no finding, and no failure either."""
     if not _manner.silent:
-        sys.stderr.write(f"amp-check: warning: {sentence}\n")
+        sys.stderr.write(f"amp-check: warning: {visible(sentence)}\n")
 
 
 def colour_wanted(stream: TextIO) -> bool:
@@ -356,6 +372,26 @@ def _printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def visible(text: str) -> str:
+    """The text with what moves a terminal's cursor, or turns the order of characters around, spelled out.
+
+    Everything else stays, white space as well, so that a diff can still be applied.
+    """
+    if text.isprintable():
+        return text
+    return "".join(_spelled(c) if hidden(c) else c for c in text)
+
+
+def hidden(character: str) -> bool:
+    """Whether a character is not shown, and does something to what is."""
+    control = character < " " or "\x7f" <= character <= "\x9f"
+    return character in _TURNING or (control and character not in "\t\n\f")
+
+
+def _spelled(character: str) -> str:
+    return f"\\x{ord(character):02x}" if ord(character) < 0x100 else f"\\u{ord(character):04x}"
 
 
 def below(path: str) -> str:

@@ -20,7 +20,8 @@ from .project.project import package_top
 from .results import Answer, Reading, decode, encode, text, truth
 from .sources import source_files
 from .sources.prefilter import Prefiltered
-from .sources.source_files import Stat
+from .sources.replacing import PART, put
+from .sources.source_files import InputError, Stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,11 +39,12 @@ SUFFIX = ".json"
 LEVELS = 1000
 #: The number of what an import leads to where that is nothing.
 NOWHERE = -1
-#: What marks the directory for git, and for what makes backups (https://bford.info/cachedir/).
-MARKS = {
-    ".gitignore": "# Made by amp-check.\n*\n",
-    "CACHEDIR.TAG": "Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache of amp-check. It can be deleted.\n",
-}
+#: What marks the directory as ours, and for what makes backups (https://bford.info/cachedir/).
+TAG = "CACHEDIR.TAG"
+TAGGED = b"Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache of amp-check. It can be deleted.\n"
+#: What keeps it out of git.
+UNTRACKED = ".gitignore"
+NOTHING = b"# Made by amp-check.\n*\n"
 #: What goes wrong with a file that somebody else wrote, or that breaks off.
 WRONG = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, MemoryError, OverflowError)
 
@@ -240,35 +242,56 @@ class Cache:
     def _store(self, made: dict[str, Any]) -> None:
         import json
 
-        part = f"{self._path}.{os.getpid()}"
         try:
             os.makedirs(self._directory, exist_ok=True)
-            for name, content in MARKS.items():
+            # The tag comes first: whatever else lies here from then on lies in a cache.
+            for name, content in ((TAG, TAGGED), (UNTRACKED, NOTHING)):
                 mark = os.path.join(self._directory, name)
                 if not os.path.lexists(mark):
-                    with open(mark, "x", encoding="utf-8") as file:
-                        file.write(content)
+                    put(mark, content, lasting=False)
             fresh = not os.path.exists(self._path)
-            # Not what lies there already: it may be a link.
-            with open(part, "x", encoding="ascii") as file:
-                file.write(json.dumps(made, separators=(",", ":")))
-            os.replace(part, self._path)
+            put(self._path, json.dumps(made, separators=(",", ":")).encode("ascii"), lasting=False)
             if fresh:
                 self._prune()
         except (OSError, ValueError):
             # The next run reads again what this one has read.
-            _remove(part)
+            return
 
     def _prune(self) -> None:
         """Remove the files of lists of paths that were not checked for longest, and what broken runs have left."""
-        found: list[tuple[int, str]] = []
         with os.scandir(self._directory) as scan:
-            for entry in scan:
-                stem, _, rest = entry.name.partition(".")
-                if len(stem) == 32 and f".{rest}".startswith(SUFFIX):
-                    found.append((entry.stat().st_mtime_ns, entry.path))
+            ours = [entry for entry in scan if _is_ours(entry.name) and entry.is_file(follow_symlinks=False)]
+        found = [(entry.stat(follow_symlinks=False).st_mtime_ns, entry.path) for entry in ours]
         for _, path in sorted(found)[:-KEPT]:
             _remove(path)
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a file of this name in a cache is one that a cache writes, besides its marks."""
+    stem, dot, rest = name.partition(".")
+    whole = len(stem) == 32 and set(stem) <= set("0123456789abcdef")
+    # Versions before this one have put the number of their process behind the name of what they had not finished.
+    return name.startswith(PART) or (whole and f"{dot}{rest}".startswith(SUFFIX))
+
+
+def refuse_foreign(directory: str) -> None:
+    """Raises :class:`InputError` where a directory is there and is no cache: nothing is written into it."""
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        # There is none, or it cannot be written either.
+        return
+    try:
+        with open(os.path.join(directory, TAG), "rb") as file:
+            tagged = file.read(len(TAGGED) + 1) == TAGGED
+    except OSError:
+        tagged = False
+    # A run that was killed as it made one has left no more than this.
+    if not tagged and not all(name.startswith(PART) for name in names):
+        raise InputError(
+            f"`{directory}` holds something else than a cache of amp-check: name another folder by --cache-dir, or "
+            "give --no-cache"
+        )
 
 
 class _Back:

@@ -154,7 +154,8 @@ class Report:
 
 
 def check_source(text: str, filename: str = "<string>", settings: Settings | None = None) -> list[Finding]:
-    """Findings in one source text."""
+    """Findings in one source text, which may begin with a byte order mark."""
+    text = text.removeprefix("\ufeff")
     return check_again(text, filename, settings or Settings(), alone(text, filename))
 
 
@@ -185,8 +186,8 @@ def check_paths(
     A file that is named is read whatever it holds; one that was found below a directory, if it can hold a mistake.
     ``progress`` is told how many of how many files are done. ``cache`` is a directory that keeps what was found for the
     next time. ``nearer`` gives the settings that hold from a folder on, by its real path, where it has any of its own.
-    Raises :class:`InputError` for a path that is not there, and :class:`~.processes.EndedEarly` where one
-    of the processes is killed.
+    Raises :class:`InputError` for a path that is not there and for a ``cache`` that is something else, and
+    :class:`~.processes.EndedEarly` where one of the processes is killed.
     """
     return uncollected(lambda: _report(paths, settings or Settings(), progress, jobs, cache, nearer))
 
@@ -215,8 +216,9 @@ def _report(
     store: Cache | None = None
     # What was come by is not kept from run to run: it is asked for seldom.
     if cache is not None and all(SPOTS not in each.select for each in (settings, *settings.nearer.values())):
-        from .cache import Cache
+        from .cache import Cache, refuse_foreign
 
+        refuse_foreign(cache)
         store = Cache(cache, paths, repr(settings), repr(settings.reading()))
     return report(files, paths, frozenset(paths), settings, progress, jobs, store, left=left)
 

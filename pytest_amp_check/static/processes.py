@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext, suppress
+
+from .sources.replacing import ending, held
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,25 +63,14 @@ def spread(act: Callable[[Item], Result], items: Sequence[Item], jobs: int, give
 # Of the pools of the standard library, one waits for ever for what a killed process had in hand, and the other leaves
 # processes behind that wait for ever where this one is killed. With a pipe to each, either side sees the other's end.
 def _spread(act: Callable[[Item], Result], items: Sequence[Item], jobs: int, given: object) -> Iterator[Result]:
-    import multiprocessing
     from multiprocessing import connection
 
-    # A forked process starts with everything imported; where there are threads about, forking is not safe.
-    forks = sys.platform.startswith("linux") and not _has_threads()
-    context: Any = multiprocessing.get_context("fork" if forks else "spawn")
     left = iter(items)
-    processes: dict[Connection[Any, Any], BaseProcess] = {}
+    workers = _Workers(act, given)
     try:
-        for _ in range(jobs):
-            ours, theirs = context.Pipe()
-            # What is open here would stay open in a forked process, which would then not see that this one has ended.
-            inherited = [*processes, ours] if forks else []
-            process = context.Process(target=_serve, args=(theirs, inherited, act, given), daemon=True)
-            process.start()
-            theirs.close()
-            processes[ours] = process
+        for ours in workers.start(jobs):
             _tell(ours, next(left))
-        busy = list(processes)
+        busy = list(workers.pipes)
         while busy:
             ready: Any = connection.wait(busy)
             for ours in ready:
@@ -92,10 +84,61 @@ def _spread(act: Callable[[Item], Result], items: Sequence[Item], jobs: int, giv
                     busy.remove(ours)
                 yield result
     finally:
-        for ours, process in processes.items():
+        workers.end()
+    # Where none could be started.
+    yield from spread(act, list(left), 1, given)
+
+
+class _Workers:
+    """Processes that serve: as many as are wanted, and as there are to be had."""
+
+    def __init__(self, act: Callable[[Any], object], given: object) -> None:
+        import multiprocessing
+
+        self._act = act
+        self._given = given
+        # A forked process starts with everything imported; where there are threads about, forking is not safe.
+        self._forks = sys.platform.startswith("linux") and not _has_threads()
+        self._context: Any = multiprocessing.get_context("fork" if self._forks else "spawn")
+        #: Our end of the pipe to each.
+        self.pipes: dict[Connection[Any, Any], BaseProcess] = {}
+        #: Nothing is sent through this one. It ends when this process does, however that comes about.
+        self._life: list[Connection[Any, Any]] = []
+
+    def start(self, jobs: int) -> Iterator[Connection[Any, Any]]:
+        """Start them, until there are no more processes or open files to be had."""
+        with suppress(OSError):
+            self._life += self._context.Pipe(duplex=False)
+            while len(self.pipes) < jobs:
+                ours, theirs = self._context.Pipe()
+                try:
+                    self.pipes[ours] = self._started(ours, theirs)
+                except OSError:
+                    ours.close()
+                    raise
+                finally:
+                    theirs.close()
+        yield from list(self.pipes)
+
+    def _started(self, ours: Connection[Any, Any], theirs: Connection[Any, Any]) -> BaseProcess:
+        watched, life = self._life
+        # What is open here would stay open in a forked process, which would then not see that this one has ended.
+        inherited = [*self.pipes, ours, life] if self._forks else []
+        process: BaseProcess = self._context.Process(
+            target=_serve, args=(theirs, watched, inherited, self._act, self._given), daemon=True
+        )
+        # A forked one must not take a signal for this one's.
+        with held() if self._forks else nullcontext():
+            process.start()
+        return process
+
+    def end(self) -> None:
+        for ours, process in self.pipes.items():
             process.terminate()
             process.join()
             ours.close()
+        for each in self._life:
+            each.close()
 
 
 def _tell(pipe: Connection[Any, Any], item: object) -> None:
@@ -113,17 +156,26 @@ def _hear(pipe: Connection[Any, Any]) -> Any:
 
 
 def _serve(
-    pipe: Connection[Any, Any], inherited: list[Connection[Any, Any]], act: Callable[[Any], object], given: object
+    pipe: Connection[Any, Any],
+    watched: Connection[Any, Any],
+    inherited: list[Connection[Any, Any]],
+    act: Callable[[Any], object],
+    given: object,
 ) -> None:
-    """Work in a process of its own, until the other side of the pipe is closed."""
+    """Work in a process of its own, until the other side of the pipe is closed, or its process is gone."""
     import gc
     import signal
+    import threading
 
     for each in inherited:
         each.close()
     # An interrupt from the keyboard reaches all processes, and the one that started them speaks of it.
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for number in ending():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ending())
+    threading.Thread(target=_follow, args=(watched,), daemon=True).start()
     # What it was started with lives as long as it does.
     gc.disable()
     gc.freeze()
@@ -133,6 +185,13 @@ def _serve(
             pipe.send(_answer(act, pipe.recv()))
     except (EOFError, OSError):
         pass
+
+
+def _follow(watched: Connection[Any, Any]) -> None:
+    """End this process as soon as the one that has started it is gone, whatever is being worked at."""
+    with suppress(EOFError, OSError):
+        watched.recv_bytes()
+    os._exit(1)
 
 
 def _answer(act: Callable[[Any], object], item: object) -> tuple[object, Exception | None, str]:

@@ -240,6 +240,122 @@ def test_what_is_no_file_is_no_baseline() -> None:
     assert (done.returncode, done.stderr) == (2, f"amp-check: error: {FULL} cannot be read: it is no file\n")
 
 
+@needs_full
+@pytest.mark.parametrize(
+    "argv", [["--output-file", FULL], ["--fix", "--show-fixes"], ["nowhere"], ["--output-format", "github"]]
+)
+def test_other_output_that_cannot_be_written_is_said_too(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", FULL)
+    Path("train.py").write_text(BAD)
+    with open(FULL, "w") as full:
+        command = [sys.executable, "-m", "pytest_amp_check", "check", "train.py", *argv]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        assert subprocess.run(command, stdout=full, stderr=full).returncode == 2
+    assert done.returncode == 2
+    assert "internal error" not in done.stderr and "Traceback" not in done.stderr
+
+
+# Input that is not there.
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the shell is POSIX")
+@pytest.mark.parametrize("words", ["check -", "check - --fix", "explain -"])
+def test_a_standard_input_that_is_closed_is_said(words: str) -> None:
+    command = f"'{sys.executable}' -m pytest_amp_check {words} <&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "amp-check: error: standard input is closed, so nothing can be read from it\n"
+
+
+def test_what_is_explained_need_not_be_text() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_amp_check", "explain", "-"], input=b"\xff\xfe not a message", capture_output=True
+    )
+    assert done.returncode == 2
+    assert b"internal error" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the shell is POSIX")
+@pytest.mark.parametrize("files", [8, 12, 16, 20])
+def test_few_open_files_are_enough_or_said(files: int) -> None:
+    Path("many").mkdir()
+    for number in range(20):
+        Path("many", f"train_{number}.py").write_text(BAD + "# " + "x" * 100_000 + "\n")
+    command = f"ulimit -n {files}; '{sys.executable}' -m pytest_amp_check check many --jobs 6 --output-format concise"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert "internal error" not in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 1
+    assert done.stdout.count("AMP201") == 20
+
+
+@pytest.mark.parametrize("config", [[], ["--config", "fixable=" + "[" * 5000 + "]" * 5000], ["--config", "deep.toml"]])
+def test_brackets_in_brackets_in_a_configuration(config: list[str]) -> None:
+    Path("deep.toml").write_text("fixable = " + "[" * 5000 + "]" * 5000)
+    Path("amp-check.toml").write_text("" if config else Path("deep.toml").read_text())
+    Path("train.py").write_text(BAD)
+    done = amp_check("check", "train.py", *config)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(" is nested too deeply to be read\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_brackets_in_brackets_in_a_baseline() -> None:
+    Path("train.py").write_text(BAD)
+    Path("known.json").write_text('{"version": 1, "findings": ' + "[" * 100_000 + "]" * 100_000 + "}")
+    done = amp_check("check", "train.py", "--baseline", "known.json")
+    assert done.returncode == 2
+    assert "known.json is no baseline" in done.stderr
+
+
+def test_a_source_text_may_begin_with_a_byte_order_mark() -> None:
+    from pytest_amp_check import check_source
+
+    (plain,) = check_source(BAD)
+    (marked,) = check_source("\ufeff" + BAD)
+    assert (marked.code, marked.line) == (plain.code, plain.line) == ("AMP201", plain.line)
+
+
+# Characters that move the cursor, or turn the order of others around.
+
+ODD = "a\x1b[31m\u202eb\x9b2J\u2066.py"
+#: What of them no output holds as it is.
+RAW = ("\x1b", "\x9b", "\u202e", "\u2066", "\x07")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a file system that takes any characters")
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_format_shows_them_as_they_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", os.path.abspath("summary.md"))
+    Path(ODD).write_text(BAD.replace("max_norm=0.1)", "max_norm=0.1)  # \x1b]0;\u202e\x07\u2066"), encoding="utf-8")
+    for more in ([], ["--show-fixes", "--fix", "--fixable", "AMP901"]):
+        done = amp_check("check", ".", "--output-format", name, "--no-cache", *more)
+        assert done.returncode == 1
+        assert "AMP201" in done.stdout
+        for raw in RAW:
+            assert raw not in done.stdout
+            assert raw not in done.stderr
+    if os.path.exists("summary.md"):
+        assert not any(raw in Path("summary.md").read_text(encoding="utf-8") for raw in RAW)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a file system that takes any characters")
+@pytest.mark.parametrize(
+    "argv", [["--diff"], ["--fix", "--show-fixes"], ["--show-files"], ["--verbose"], ["--statistics"]]
+)
+def test_nothing_else_that_is_said_shows_them(argv: list[str]) -> None:
+    Path(ODD).write_text(BAD.replace("max_norm=0.1)", "max_norm=0.1)  # \x1b]0;\u202e\x07\u2066"), encoding="utf-8")
+    for place in (".", ODD):
+        done = amp_check("check", place, *argv, "--no-cache")
+        assert not any(raw in done.stdout + done.stderr for raw in RAW)
+    assert not any(raw in amp_check("check", f"{ODD}x", *argv).stderr for raw in RAW)
+
+
+def test_a_diff_keeps_white_space_and_says_what_it_has_spelled_out() -> None:
+    Path("train.py").write_text(BAD.replace("max_norm=0.1)", "max_norm=0.1)\t# é \x1b[2J\u202e"), encoding="utf-8")
+    line = next(line for line in amp_check("check", "--diff", "train.py").stdout.splitlines() if "max_norm" in line)
+    assert line.endswith("max_norm=0.1)\t# é \\x1b[2J\\u202e  # AMP201")
+
+
 # Paths for hosts.
 
 

@@ -114,6 +114,8 @@ def test_quiet_shows_findings_alone_and_silent_nothing() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
     Path("empty").mkdir()
     done = amp_check("empty", "-s")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+    done = amp_check("empty", "-s", "--allow-no-files")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

@@ -87,10 +87,13 @@ def test_without_a_path_the_folder_is_checked_or_what_pyproject_names() -> None:
     assert amp_check("check", "other", "--output-format", "concise").stdout.startswith("other/train.py:")
 
 
-def test_a_folder_without_python_is_said_and_passes() -> None:
+def test_a_folder_without_python_is_said_and_is_no_success() -> None:
     done = amp_check("check", ".")
-    assert done.returncode == 0
-    assert done.stderr == "amp-check: warning: no Python file, notebook or Markdown was found in .\n"
+    assert done.returncode == 2
+    said = "no Python file, notebook or Markdown was found in ."
+    assert done.stderr == f"amp-check: error: {said}: --allow-no-files, where that is right\n"
+    done = amp_check("check", ".", "--allow-no-files")
+    assert (done.returncode, done.stderr) == (0, f"amp-check: warning: {said}\n")
 
 
 def test_standard_input_has_the_name_it_is_given() -> None:
@@ -194,7 +197,7 @@ def test_patterns_count_behind_a_link_too() -> None:
     Path("real/gen/train.py").write_text(BAD)
     Path("real/pyproject.toml").write_text('[tool.amp-check]\nexclude = ["gen/*.py"]\n')
     Path("link").symlink_to("real")
-    assert amp_check("check", "link").returncode == 0
+    assert amp_check("check", "link", "--allow-no-files").stdout == "No AMP mistakes found in 0 files.\n"
     Path("real/pyproject.toml").write_text('[tool.amp-check]\nper-file-ignores = {"gen/*.py" = ["ALL"]}\n')
     assert amp_check("check", "link").returncode == 0
 
@@ -406,13 +409,13 @@ def test_paths_alone_are_taken_as_with_flags() -> None:
     assert failed(amp_check("check", "-", "train.py")) == failed(amp_check("check", "-", "train.py", "--exit-zero"))
 
 
-def test_an_interrupt_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(given: object) -> int:
         raise KeyboardInterrupt
 
     monkeypatch.setitem(cli.COMMANDS, "check", interrupted)
     assert cli.main(["check"]) == 130
-    assert capsys.readouterr() == ("", "")
+    assert capsys.readouterr() == ("", "amp-check: interrupted\n")
 
 
 def test_an_error_of_our_own_is_one_sentence(

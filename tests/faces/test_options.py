@@ -86,6 +86,7 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
     "exit-zero": ([], [], "true", lambda base: True),
     "exit-non-zero-on-fix": ([], [], "true", lambda base: True),
     "allow-no-steps": ([], [], "true", lambda base: True),
+    "allow-no-files": ([], [], "true", lambda base: True),
     "fix": ([], [], "true", lambda base: True),
     "fix-only": ([], [], "true", lambda base: True),
     "fixable": (["AMP201"], [], '["AMP201"]', lambda base: ("AMP201",)),

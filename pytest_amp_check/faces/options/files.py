@@ -95,6 +95,8 @@ def parsed(data: bytes | str, where: str) -> dict[str, Any]:
         found: dict[str, Any] = tomllib.loads(data.decode() if isinstance(data, bytes) else data)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where} is not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{where} is nested too deeply to be read") from None
     return found
 
 

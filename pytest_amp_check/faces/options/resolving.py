@@ -82,6 +82,9 @@ def resolve(
         value = _together([each.value for each in found], option.default) if option.extends else found[0].value
         setattr(options, option.name, value)
         options.origin[option.name] = " and ".join(each.where for each in found)
+    named = path in map(os.path.abspath, config)
+    by_file = (name for name, each in said.items() if each[0].door == len(places) - 1)
+    options.found = frozenset(() if named else by_file)
     select, ignore = said["select"][0].door, said["ignore"][0].door
     options.insisted = _together([each.value for each in said["extend_select"] if each.door < ignore], ())
     if select < ignore:

@@ -243,6 +243,14 @@ OPTIONS = (
         "leave with 0 from a script in which no training step was recorded, too",
         run_flag="--allow-no-steps",
     ),
+    Option(
+        "allow-no-files",
+        FLAG,
+        False,
+        "leave with 0 from a check that found no file to look at, too",
+        flag="--allow-no-files",
+        run_flag="",
+    ),
     Option("fix", FLAG, False, "make the fixes that are safe, and show what is left", flag="--fix", run_flag=""),
     Option(
         "fix-only",
@@ -541,6 +549,7 @@ class Options:
     exit_zero: bool
     exit_non_zero_on_fix: bool
     allow_no_steps: bool
+    allow_no_files: bool
     fix: bool
     fix_only: bool
     fixable: tuple[str, ...] | None
@@ -577,6 +586,8 @@ class Options:
     report: str | None
     #: the folder of the configuration file that was found, or nothing
     project: str
+    #: names of what a configuration file has set that nobody has named by --config: it came with what is checked
+    found: frozenset[str]
     #: words of extend_select from a nearer place than ignore, which does not take them back
     insisted: tuple[str, ...]
     #: option name -> where its value stands, in words

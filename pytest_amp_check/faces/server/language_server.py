@@ -22,7 +22,7 @@ from ...protocol.rules import RULES
 from ...static.sources.source_files import Unsaved
 from .. import options as table
 from ..machine import page
-from ..text import Sources, rule_markdown
+from ..text import Sources, rule_markdown, standard_input
 from . import actions
 from .checking import Checked, Checker, Stale, Text
 from .documents import Buffer, Document, Notebook, spanned, units
@@ -290,7 +290,7 @@ class Server:
 
 def serve() -> None:
     """Serve an editor over standard input and output until it says that it is done."""
-    stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
+    stdin, stdout = standard_input().buffer, sys.stdout.buffer
     # Whatever is printed would stand in the middle of the protocol.
     sys.stdout = sys.stderr
     made().start_io(stdin, stdout)

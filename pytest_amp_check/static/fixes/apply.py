@@ -15,6 +15,7 @@ from ..engine import Settings, check_again, uncollected
 from ..project.project import Project
 from ..project.surroundings import Surroundings
 from ..sources import source_files
+from ..sources.replacing import put
 from . import edits
 from .edited_file import EditedFile
 from .fixers import FIXERS, fixer, needed
@@ -296,13 +297,10 @@ def difference(outcome: Outcome) -> str:
     return "".join(shown)
 
 
-def save(outcome: Outcome) -> None:
-    """Put the new version of a file in the place of the old one, at once or not at all."""
-    import tempfile
-
+def save(outcome: Outcome) -> list[str]:
+    """Put the new version of a file in the place of the old one, at once or not at all; what is to be said of it."""
     path = os.path.realpath(outcome.original.path)
     shown = outcome.original.path
-    part = ""
     try:
         mode = os.stat(path).st_mode
         # Whoever may do everything may still be asked not to.
@@ -311,14 +309,6 @@ def save(outcome: Outcome) -> None:
         with open(path, "rb") as file:
             if file.read() != outcome.original.data():
                 raise Refused(f"{shown} was changed by another program while it was being fixed: run amp-check again")
-        handle, part = tempfile.mkstemp(prefix=".amp-check-", dir=os.path.dirname(path))
-        with os.fdopen(handle, "wb") as file:
-            file.write(outcome.document.data())
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(part, stat.S_IMODE(mode))
-        os.replace(part, path)
+        return [f"{shown}: {lost}" for lost in put(path, outcome.document.data())]
     except OSError as error:
-        if part and os.path.exists(part):
-            os.remove(part)
         raise Refused(f"{shown} cannot be written: {(error.strerror or type(error).__name__).lower()}") from None

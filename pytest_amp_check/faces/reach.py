@@ -1,0 +1,89 @@
+"""What a check may write: what its command line names, and no more than the project where only a file there says so.
+
+A repository that is checked brings its own configuration, links and folders. None of them makes a check write outside
+of it: not by ``fix`` and ``paths``, not by a symbolic link, not by the folder of the cache or the baseline.
+"""
+
+from __future__ import annotations
+
+import os
+
+from . import options as table
+from .options import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Reach:
+    """Which files fixes and comments may be written into. ``given`` are the paths of the command line."""
+
+    def __init__(self, given: Sequence[str], options: table.Options) -> None:
+        self._roots = [
+            os.path.realpath(path) if os.path.isdir(path) else _file(path, options.project)
+            for path in given or options.paths or [os.curdir]
+        ]
+        self._project = ""
+        self._because = ""
+        asked = [name for name in ("fix", "fix_only", "add_ignores") if getattr(options, name)]
+        by_file = [name for name in asked if name in options.found]
+        if asked and asked == by_file:
+            self._confine(options, asked[0])
+        elif not given and "paths" in options.found:
+            self._confine(options, "paths")
+
+    def _confine(self, options: table.Options, name: str) -> None:
+        self._project = os.path.realpath(options.project)
+        self._because = options.origin[name]
+
+    def refusal(self, path: str) -> str:
+        """Why a file is not to be written, in one sentence; nothing, where it may be."""
+        real = os.path.realpath(path)
+        if not any(_is_below(real, root) for root in self._roots):
+            return (
+                f"{path} was not written: a symbolic link leads from there to {real}, outside of what was named: "
+                "name that file"
+            )
+        if self._project and not _is_below(real, self._project):
+            return (
+                f"{path} was not written: {self._because} speaks of that project alone: name the file, and give --fix"
+            )
+        return ""
+
+
+def _file(path: str, project: str) -> str:
+    """The file that a named one stands for; a place that no file has, where a link there leads out of its tree."""
+    real = os.path.realpath(path)
+    written = os.path.abspath(path)
+    if _is_below(written, os.getcwd()):
+        tops = [os.getcwd(), *([project] if project else [])]
+    else:
+        tops = [os.path.dirname(written)]
+    return real if any(_is_below(real, os.path.realpath(top)) for top in tops) else os.path.join(real, "")
+
+
+def _is_below(path: str, top: str) -> bool:
+    """Whether a path is another or lies below it; both are absolute."""
+    return path == top or path.startswith(os.path.join(top, ""))
+
+
+def cache(options: table.Options, base: str = os.curdir) -> str | None:
+    """The folder of the cache, if there is to be one. Raises :class:`ConfigError` where a project puts it elsewhere."""
+    folder = table.cache(options, base)
+    if folder is not None and (options.cache_dir is None or "cache_dir" in options.found):
+        _refuse_outside(folder, options.project or base, "the cache", options.origin["cache_dir"], "--cache-dir")
+    return folder
+
+
+def baseline(options: table.Options) -> None:
+    """Raises :class:`ConfigError` where a project has a baseline written elsewhere."""
+    if options.update_baseline and options.baseline is not None and "baseline" in options.found:
+        origin = options.origin["baseline"]
+        _refuse_outside(options.baseline, options.project, "the baseline", origin, "--baseline")
+
+
+def _refuse_outside(path: str, project: str, what: str, origin: str, flag: str) -> None:
+    real, top = os.path.realpath(path), os.path.realpath(project)
+    if not _is_below(real, top):
+        raise ConfigError(f"{what} would be written to {real}, outside of {top} ({origin}): name that place by {flag}")
