@@ -133,7 +133,7 @@ class Run:
         self._assert_recorded()
         worse = [f for f in self.findings if f.severity in (ERROR, WARNING) and f.code not in allowed]
         if worse:
-            lines = [line for finding in worse[:SHOWN] for line in _lines_of(finding)]
+            lines = [line for finding in worse[:SHOWN] for line in lines_of(finding)]
             if len(worse) > SHOWN:
                 lines.append(f"and {len(worse) - SHOWN} more")
             count = f"{len(worse)} mistake{'s' if len(worse) > 1 else ''} in mixed-precision training"
@@ -168,7 +168,7 @@ class Run:
         bad = self.bad_losses
         if not (found or bad):
             return
-        lines = [line for finding in found[:SHOWN] for line in _lines_of(finding)]
+        lines = [line for finding in found[:SHOWN] for line in lines_of(finding)]
         if bad:
             lines.insert(
                 0, f"the loss was not finite in {bad} of {self.steps_total} steps, first in step {self.first_bad_loss}"
@@ -363,7 +363,7 @@ def _explained(alarm: Alarm) -> Cause | None:
     return explain(alarm)
 
 
-def _lines_of(finding: Finding) -> list[str]:
+def lines_of(finding: Finding) -> list[str]:
     lines = [
         f"{finding.filename}:{finding.line}: {finding.code} [{finding.severity}] {finding.name}: {finding.message}"
     ]

@@ -139,6 +139,14 @@ def restore_random(state: dict[str, Any]) -> None:
         sys.modules["numpy"].random.set_state(state["numpy.random"])
 
 
+def seed_all(seed: int) -> None:
+    """Seed the global generators of torch (on every device), of Python, and of NumPy where it is loaded."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed)
+
+
 class _Cell:
     """A variable that a function keeps from where it was defined."""
 
