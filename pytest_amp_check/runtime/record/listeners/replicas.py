@@ -24,6 +24,8 @@ class Replicas(Listener):
         self.averages = False
         #: Whether this process has belonged to a group of several when it stepped.
         self.grouped = False
+        #: Its number in that group.
+        self.rank: int | None = None
 
     @listens
     def runs(self, module: Any) -> None:
@@ -35,6 +37,8 @@ class Replicas(Listener):
         """A scaler is about to step."""
         if not self.grouped:
             self.grouped = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+            if self.grouped:
+                self.rank = dist.get_rank()
 
     @listens
     def hooked(self, hook: Any) -> None:
