@@ -776,6 +776,14 @@ OPTIONS = (
         run_flag="--rank-timeout",
     ),
     Option(
+        "update-baselines",
+        FLAG,
+        False,
+        "write the baselines of run.assert_baseline() as they are now, and remove those of tests that are gone",
+        pytest_flag="--amp-update-baselines",
+        file=False,
+    ),
+    Option(
         "report",
         PATH,
         None,
@@ -842,6 +850,7 @@ class Options:
     only: str | None
     device: str
     rank_timeout: float
+    update_baselines: bool
     dtype: str
     report: str | None
     #: the folder of the configuration file that was found, or nothing

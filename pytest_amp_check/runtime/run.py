@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
     from ..protocol.messages import Message
+    from .baselines import Baselines
     from .measure.dtypes import Dtypes
     from .measure.memory import Memory
     from .measure.numerics import Numerics
@@ -46,6 +47,8 @@ class Run:
         self.ended_by: Message | None = None
         #: Set by ``amp.run``: how to run the same steps again.
         self.replay: Replay | None = None
+        #: Set by the fixture ``amp``: where the baselines of its test are.
+        self.baselines: Baselines | None = None
         self._select: frozenset[str] = in_runs(None, (), RULES)
         #: Whether comments silence findings.
         self.suppress = True
@@ -284,6 +287,24 @@ class Run:
             workspace=workspace,
             other=other,
         )
+
+    def assert_baseline(self, name: str = "run", *, memory: float | None = None) -> None:
+        """Fail where dtypes, memory, skipped steps or the loss scale are not what the baseline of this test says.
+
+        Baselines lie beside the tests, in ``amp_baselines``, one for each kind of device and version of torch, and are
+        written by ``pytest --amp-update-baselines``. ``memory`` is how far each category may be from what it was, as a
+        part of that (0.02); everything else has to be the same. ``name`` tells several runs of a test apart. What the
+        run has recorded is compared: ``amp.record(model, dtypes=True, memory=True)``. Needs the fixture ``amp``.
+        """
+        __tracebackhide__ = True
+        self._assert_recorded()
+        if self.baselines is None:
+            raise ValueError(
+                "assert_baseline() needs a run of the fixture amp: amp.record(model) or amp.run(step, ...)"
+            )
+        from .baselines import MEMORY
+
+        self.baselines.compare(self, name, MEMORY if memory is None else memory)
 
     def assert_matches_fp32(
         self,

@@ -16,6 +16,7 @@ from .replay.snapshot import random_state, restore_random, seed_all
 from .run import Run, record
 
 if TYPE_CHECKING:
+    from .baselines import Baselines
     from .ranks.distributed import Ranks
 
 #: The seed of every random generator, the same in every test: a test that fails alone fails in every order.
@@ -81,6 +82,8 @@ class Session:
         self.runs: list[Run] = []
         self._rules = None if rules is None else sorted(rules)
         self._seed = seed
+        #: Where the baselines of its test are, set by the fixture.
+        self.baselines: Baselines | None = None
 
     def autocast(self, **more: Any) -> torch.autocast:
         """An autocast region for the device and the dtype; ``more`` are other arguments of ``torch.autocast``."""
@@ -129,6 +132,7 @@ class Session:
     def _keep(self, run: Run) -> None:
         if self._rules is not None:
             run.select(*self._rules)
+        run.baselines = self.baselines
         self.runs.append(run)
 
 

@@ -50,7 +50,7 @@ DEAR = {
 
 #: Room of runtime -> what it may import of runtime: rooms, and the modules on top of them.
 RUNTIME_ROOMS = {
-    "": {"run", "session", "ranks", "replay", "measure", "explain", "record", "emulate"},
+    "": {"run", "session", "baselines", "ranks", "replay", "measure", "explain", "record", "emulate"},
     "ranks": {"run", "ranks", "replay", "record", "emulate"},
     "replay": {"replay", "record", "emulate"},
     "measure": {"measure", "record", "emulate"},
