@@ -142,7 +142,7 @@ def entry(run: Run) -> _Entry:
         found["dtypes"] = {part: dtypes[part] for part in ("modules", "parameters", "gradients", "optimizer state")}
         found["dtypes"]["loss"] = {"loss": dtypes["loss"]}
     if run.memory is not None:
-        found["memory"] = {"peak": run.memory.total, **run.memory.highest}
+        found["memory"] = {"peak": run.memory.peak, **run.memory.highest}
     return found
 
 

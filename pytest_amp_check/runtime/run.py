@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import math
 import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -199,7 +200,7 @@ class Run:
         """Fail unless the loss scale behaved.
 
         ``minimum`` and ``maximum`` bound the scale after every update; ``max_skipped`` the number of skipped steps in
-        all; ``recovers_within`` the length of any run of skipped steps; ``grows`` says whether it has to have grown
+        all; ``recovers_within`` the length of any row of skipped steps; ``grows`` says whether it has to have grown
         (True) or must not have (False). Without any step through an enabled scaler the assertion fails: there was
         nothing to judge.
         """
@@ -215,28 +216,33 @@ class Run:
                 " emulate_cuda(), --amp-device emulate or GradScaler('cpu'))"
             )
         wrong = []
+        values = list(steps.history)
         if minimum is not None and steps.lowest < minimum:
-            wrong.append(f"the scale fell to {steps.lowest:g}, below {minimum:g}: gradients overflow again and again")
+            when = _first(values, lambda scale: scale < minimum)
+            fell = f"the scale fell to {_power(steps.lowest)}, below {_power(minimum)}{when}"
+            wrong.append(f"{fell}: gradients overflow again and again")
         if maximum is not None and steps.highest > maximum:
-            wrong.append(f"the scale rose to {steps.highest:g}, above {maximum:g}")
+            when = _first(values, lambda scale: scale > maximum)
+            wrong.append(f"the scale rose to {_power(steps.highest)}, above {_power(maximum)}{when}")
+        skips = [step.index for step in steps.kept if step.skipped]
         if max_skipped is not None and steps.skipped > max_skipped:
-            wrong.append(f"{steps.skipped} of {steps.total} steps were skipped, more than {max_skipped}")
+            wrong.append(f"{steps.skipped} of {steps.total} steps were skipped, more than {max_skipped}{_which(skips)}")
         if recovers_within is not None and steps.longest > recovers_within:
+            row = f"{steps.longest} steps in a row were skipped, more than {recovers_within}"
             wrong.append(
-                f"{steps.longest} steps in a row were skipped, more than {recovers_within}: a loss that is not finite"
-                " at any scale, or gradients that are never cleared"
+                f"{row}{_which(_longest_row(skips))}: a loss that is not finite at any scale, or gradients that are"
+                " never cleared"
             )
         if grows is not None:
-            values = [scale for _, scale in steps.history]
-            grew = any(after > before for before, after in itertools.pairwise(values))
-            if grew != grows:
+            grown = [after for before, after in itertools.pairwise(values) if after[1] > before[1]]
+            if bool(grown) != grows:
                 wrong.append(
                     "the scale never grew: run longer than growth_interval, or set a shorter one in the test"
                     if grows
-                    else "the scale grew"
+                    else f"the scale grew to {_power(grown[0][1])} at step {grown[0][0]}"
                 )
         if wrong:
-            history = ", ".join(f"{scale:g} from step {index}" for index, scale in list(steps.history)[-SHOWN:])
+            history = ", ".join(f"{_power(scale)} from step {index}" for index, scale in values[-SHOWN:])
             raise AssertionError("\n".join(["The loss scale did not behave:", *wrong, f"scale: {history}"]))
 
     def assert_dtypes(self, expected: Mapping[str, Any]) -> None:
@@ -369,6 +375,43 @@ def _needs(collector: Any, part: str) -> Any:
     if collector is None:
         raise ValueError(f"This run was recorded without its {part}: pass {part}=True to record()")
     return collector
+
+
+def _power(scale: float) -> str:
+    """A loss scale as scalers move it, in powers of two where it is one: "65536 (2^16)"."""
+    fraction, exponent = math.frexp(scale)
+    return f"{scale:g} (2^{exponent - 1})" if fraction == 0.5 and scale != 1.0 else f"{scale:g}"
+
+
+def _first(history: Sequence[tuple[int, float]], wrong: Callable[[float], bool]) -> str:
+    """From which step on the scale was first so, where that is still known."""
+    found = next((index for index, scale in history if wrong(scale)), None)
+    return "" if found is None else f", first at step {found}"
+
+
+def _which(steps: Sequence[int]) -> str:
+    """The steps, consecutive ones taken together: " (steps 2, 5 to 8)"."""
+    rows: list[list[int]] = []
+    for step in steps:
+        if rows and rows[-1][-1] == step - 1:
+            rows[-1].append(step)
+        else:
+            rows.append([step])
+    words = [str(row[0]) if len(row) == 1 else f"{row[0]} to {row[-1]}" for row in rows[:SHOWN]]
+    more = ", ..." if len(rows) > SHOWN else ""
+    return f" (step{'s' if len(steps) > 1 else ''} {', '.join(words)}{more})" if words else ""
+
+
+def _longest_row(steps: Sequence[int]) -> Sequence[int]:
+    """The longest row of consecutive numbers, the first of several."""
+    longest = range(0)
+    start = 0
+    for place, step in enumerate(steps):
+        if place and steps[place - 1] != step - 1:
+            start = place
+        if place + 1 - start > len(longest):
+            longest = range(start, place + 1)
+    return [steps[place] for place in longest]
 
 
 def _device() -> str:

@@ -109,18 +109,21 @@ class Memory(Collector):
         return f"storages of {'fake ' * self.fake}tensors{', as CUDA would allocate them' * self.as_cuda}"
 
     @property
-    def total(self) -> int:
-        """The peak, in bytes."""
+    def peak(self) -> int:
+        """The most bytes that there were at one moment, of all together: what ``assert_memory(peak=)`` limits."""
         return self.allocator.get("allocated") or self._storages.ledger.peak_total + self._workspaces()
 
     @property
-    def peak(self) -> dict[str, int]:
-        """Bytes by category at the moment of the peak."""
+    def at_peak(self) -> dict[str, int]:
+        """Bytes by category at that moment; they sum up to the peak."""
         return self._ordered(self._storages.ledger.peak)
 
     @property
     def highest(self) -> dict[str, int]:
-        """The peak of each category by itself, in bytes; these moments differ, so they sum up to more than the peak."""
+        """The peak of each category by itself, in bytes: what ``assert_memory(activations=)`` and the like limit.
+
+        These moments differ, so that they sum up to more than the peak.
+        """
         return self._ordered(self._storages.ledger.highest)
 
     @property
@@ -149,10 +152,17 @@ class Memory(Collector):
         return {
             "how": self.how,
             "device": str(self.device),
-            "peak": {**self.peak, "total": self.total},
+            "peak": {**self.at_peak, "total": self.peak},
             "timeline": [{"label": point.label, "bytes": point.bytes} for point in self.timeline],
             "budget": self.budget,
         }
+
+    def __repr__(self) -> str:
+        if not self.peak:
+            return f"<Memory of {self.device}: nothing measured yet>"
+        largest = sorted(self.at_peak.items(), key=lambda pair: -pair[1])
+        parts = ", ".join(f"{category} {format_size(size)}" for category, size in largest)
+        return f"<Memory of {self.device}: peak {format_size(self.peak)} ({parts}), by {self.how}>"
 
     def _workspaces(self) -> int:
         if self._allocator:
@@ -233,7 +243,7 @@ def assert_memory(
     limits = {name: parse_size(limit) for name, limit in asked.items() if limit is not None}
     if "peak" in limits:
         memory.budget = limits["peak"]
-    measured = {**memory.highest, "peak": memory.total}
+    measured = {**memory.highest, "peak": memory.peak}
     if any(measured.get(name, 0) > limit for name, limit in limits.items()):
         raise AssertionError(_over(memory, measured, limits))
 
@@ -248,10 +258,10 @@ def _over(memory: Memory, measured: dict[str, int], limits: dict[str, int]) -> s
         verdict = f"{format_size(size - limit)} too much" if size > limit else "within"
         lines.append(f"  {name:<15} {format_size(size):>12}  of at most {format_size(limit):>12}  {verdict}")
     lines.append("At the peak:")
-    lines += [f"  {category:<15} {format_size(size):>12}" for category, size in memory.peak.items()]
+    lines += [f"  {category:<15} {format_size(size):>12}" for category, size in memory.at_peak.items()]
     # A peak is reduced where most of it is.
     blamed = [name for name in over if name != "peak"]
-    largest = sorted(memory.peak, key=lambda name: -memory.peak[name])[:2]
+    largest = sorted(memory.at_peak, key=lambda name: -memory.at_peak[name])[:2]
     for category in blamed or largest:
         makers = memory.contributors(category)
         if makers:
