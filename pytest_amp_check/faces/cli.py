@@ -448,6 +448,8 @@ def _record(given: Any) -> int:
         raise InputFailure(str(error)) from None
     if recorded.told_elsewhere:
         return code
+    if options.data:
+        recorded.write_data(options.data)
     findings = recorded.findings(settings)
     counts = text.count(finding.severity for finding in findings)
     if form.whole and not (options.statistics or options.quiet or options.silent or options.output_file):

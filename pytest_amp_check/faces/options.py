@@ -776,6 +776,15 @@ OPTIONS = (
         run_flag="--rank-timeout",
     ),
     Option(
+        "data",
+        PATH,
+        None,
+        "JSON file for all that was recorded of a script, of each of its ranks where it has several",
+        metavar="FILE",
+        run_flag="--data",
+        file=False,
+    ),
+    Option(
         "update-baselines",
         FLAG,
         False,
@@ -851,6 +860,7 @@ class Options:
     device: str
     rank_timeout: float
     update_baselines: bool
+    data: str | None
     dtype: str
     report: str | None
     #: the folder of the configuration file that was found, or nothing

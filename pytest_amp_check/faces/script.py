@@ -103,6 +103,16 @@ class Recorded:
         sys.stdout.flush()
         return code
 
+    def write_data(self, path: str) -> None:
+        """Write all that was recorded as JSON."""
+        from ..runtime.exports import as_json
+
+        try:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(as_json({"runs": self.runs()}))
+        except OSError as error:
+            self.wrong = f"{path} cannot be written: {(error.strerror or 'error').lower()}"
+
     def _recorded(self, wanted: bool, limit: float, ending: _Ending) -> int:
         """Run it under the recorder, and gather what its ranks have told; ``wanted`` says that all of it is shown."""
         from contextlib import ExitStack

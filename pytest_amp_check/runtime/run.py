@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import linecache
 import math
+import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -113,7 +114,7 @@ class Run:
             "torch": torch.__version__,
             "device": _device(),
             "platform": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-            "steps": [step.as_dict() for step in self.steps],
+            "steps": self.rows(),
             "steps_total": self.steps_total,
             "skipped_total": self.skipped_total,
             "scale_history": [list(change) for change in self.scale_history],
@@ -123,6 +124,55 @@ class Run:
             "findings": [finding.as_dict() for finding in self.findings],
             "failure": None if self.failure is None else f"{type(self.failure).__name__}: {self.failure}",
         }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What is known of each step that was kept, as plain data.
+
+        With ``numerics`` a step that was looked at has "underflow", the share (0 to 1) of its gradients that float16
+        loses at the loss scale; with ``memory`` each has "memory", the most bytes since the step before.
+        """
+        lost = {} if self.numerics is None else self.numerics.lost_by_step
+        peaks = {} if self.memory is None else self.memory.peak_by_step
+        rows = []
+        for step in self.steps:
+            row = step.as_dict()
+            if self.numerics is not None:
+                row["underflow"] = lost.get(step.index)
+            if self.memory is not None:
+                row["memory"] = peaks.get(step.index)
+            rows.append(row)
+        return rows
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Everything that is known as JSON, which is written to a file too where one is named."""
+        from .exports import as_json
+
+        text = as_json(self.as_dict())
+        if path is not None:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        return text
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame`` with a row for each step, see :meth:`rows`. ImportError where there is no pandas."""
+        from .exports import as_frame
+
+        return as_frame(self.rows())
+
+    def to_tensorboard(self, into: Any) -> None:
+        """Scale, skips, underflow, memory, loss and gradient norm of each step, for TensorBoard.
+
+        ``into`` is a folder, or a ``SummaryWriter``. ImportError where a folder is named and there is no tensorboard.
+        """
+        from .exports import write_tensorboard
+
+        write_tensorboard(self.rows(), into)
+
+    def to_wandb(self, into: Any = None) -> None:
+        """The same for Weights & Biases: ``into`` is a run of it, by default the active one, which has to be there."""
+        from .exports import write_wandb
+
+        write_wandb(self.rows(), into)
 
     # Assertions.
 

@@ -124,6 +124,7 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
     "only": (["static"], ["static"], '"static"', lambda base: "static"),
     "device": (["cuda", "cuda:1"], ["cuda:1"], '"cuda:1"', lambda base: "cuda:1"),
     "dtype": (["bfloat16"], ["bf16"], '"bfloat16"', lambda base: "bfloat16"),
+    "data": (["out/run.json"], [], "", lambda base: f"{base}/out/run.json"),
     "update-baselines": ([], [], "", lambda base: True),
     "rank-timeout": (["1.5"], [], "1.5", lambda base: 1.5),
     "report": (["out/amp.html"], ["out/amp.html"], '"out/amp.html"', lambda base: f"{base}/out/amp.html"),

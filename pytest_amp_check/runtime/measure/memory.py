@@ -11,6 +11,7 @@ from torch import nn
 
 from ..emulate.cuda import emulating
 from ..record.collector import Collector
+from ..record.steps import KEPT
 from .ledger import Point
 from .sizes import format_size, parse_size
 from .storages import CATEGORIES, Storages, storages
@@ -71,6 +72,9 @@ class Memory(Collector):
         #: Peaks in bytes of CUDA's allocator ("allocated", "requested", "reserved"), and how often it had to retry.
         self.allocator: dict[str, int] = {}
         self._workspace = workspace
+        #: The most bytes of tensors since the step before, by the number of the step, of the latest ones.
+        self.peak_by_step: dict[int, int] = {}
+        self._steps = 0
         self._storages = Storages(self.device, as_cuda=self.as_cuda, fake=fake)
 
     def start(self) -> None:
@@ -100,6 +104,14 @@ class Memory(Collector):
             self._workspace = max(0, self.allocator["allocated"] - self._storages.ledger.peak_total)
         # They are the user's, and not needed any more.
         self._named = ()
+
+    def after_step(
+        self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, *, skipped: bool
+    ) -> None:
+        """Take note of what this step needed."""
+        self.peak_by_step[self._steps] = self._storages.ledger.recent_peak()
+        self.peak_by_step.pop(self._steps - KEPT, None)
+        self._steps += 1
 
     @property
     def how(self) -> str:
