@@ -191,11 +191,13 @@ class Recorded:
 
         from . import charts, text
 
-        assert self._run is not None
         if not self.steps:
             return
         width = shutil.get_terminal_size((80, 24)).columns
-        lines = charts.lines(self._run.as_dict(), width, stream.encoding)
+        # Of several ranks the first.
+        data = self.runs()[0]
+        lines = charts.lines(data, width, stream.encoding)
+        lines += [[(f"advice: {each['what']}: {each['evidence']}", "")] for each in data.get("advice", ())]
         if lines:
             text.write([[("", "")], *lines, [("", "")]], stream, text.colour_wanted(stream))
 

@@ -20,7 +20,11 @@ from .emulate.cuda import emulating
 from .measure.sizes import format_size
 
 if TYPE_CHECKING:
-    from .run import Run
+    from collections.abc import Sequence
+
+    from .measure.dtypes import Dtypes
+    from .measure.memory import Memory
+    from .record.steps import StepRecord
 
 #: The folder beside the tests.
 FOLDER = "amp_baselines"
@@ -45,21 +49,20 @@ class Baselines:
     def command(self) -> str:
         return f'pytest {UPDATE} "{self.nodeid}"'
 
-    def compare(self, run: Run, name: str, memory: float) -> None:
-        """Raise AssertionError where a run is not what its baseline says; write that where updates are wanted."""
+    def compare(self, now: Mapping[str, Any], name: str, memory: float) -> None:
+        """Raise AssertionError where an entry is not what the baseline says; write it where updates are wanted."""
         __tracebackhide__ = True
         if name in self.asked:
             raise ValueError(
                 f"assert_baseline() was called twice for the baseline {name!r} of this test: give each run its own name"
             )
         self.asked.append(name)
-        now = entry(run)
         known = self.read()
         environment = where()
         before = known.get(environment, {}).get(name)
         if self.update:
             if before is None or list(differences(before, now, memory)):
-                known.setdefault(environment, {})[name] = now
+                known.setdefault(environment, {})[name] = dict(now)
                 self._write(known)
             return
         if before is None:
@@ -130,23 +133,25 @@ def where() -> str:
     return f"{device}, torch {version}"
 
 
-def entry(run: Run) -> _Entry:
+def entry(
+    steps: Sequence[StepRecord], total: int, scales: Iterable[Any], dtypes: Dtypes | None, memory: Memory | None
+) -> _Entry:
     """What a baseline holds of a run: all of it was recorded, and is the same in every run of the same code."""
     found: _Entry = {
-        "steps": run.steps_total,
-        "skipped": [step.index for step in run.steps if step.skipped],
-        "scale": [list(change) for change in run.scale_history],
+        "steps": total,
+        "skipped": [step.index for step in steps if step.skipped],
+        "scale": [list(change) for change in scales],
     }
-    if run.dtypes is not None:
-        dtypes = run.dtypes.as_dict()
-        found["dtypes"] = {part: dtypes[part] for part in ("modules", "parameters", "gradients", "optimizer state")}
-        found["dtypes"]["loss"] = {"loss": dtypes["loss"]}
-    if run.memory is not None:
-        found["memory"] = {"peak": run.memory.peak, **run.memory.highest}
+    if dtypes is not None:
+        known = dtypes.as_dict()
+        found["dtypes"] = {part: known[part] for part in ("modules", "parameters", "gradients", "optimizer state")}
+        found["dtypes"]["loss"] = {"loss": known["loss"]}
+    if memory is not None:
+        found["memory"] = {"peak": memory.peak, **memory.highest}
     return found
 
 
-def differences(before: _Entry, now: _Entry, memory: float) -> Iterator[str]:
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], memory: float) -> Iterator[str]:
     """What is not as it was, in words."""
     for part in ("dtypes", "memory"):
         if part in before and part not in now:
@@ -183,7 +188,7 @@ def _memory(before: _Entry, now: _Entry, tolerance: float) -> Iterator[str]:
             yield f"memory, {name}: {format_size(new)}, was {format_size(old)} ({by}, {new:,} bytes for {old:,})"
 
 
-def _scale(before: _Entry, now: _Entry) -> Iterator[str]:
+def _scale(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     if before["steps"] != now["steps"]:
         yield f"steps: {now['steps']}, were {before['steps']}"
     if before["skipped"] != now["skipped"]:

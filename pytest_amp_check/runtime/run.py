@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
     from ..protocol.messages import Message
+    from .advice import Advice
     from .baselines import Baselines
     from .measure.dtypes import Dtypes
     from .measure.memory import Memory
@@ -121,9 +122,20 @@ class Run:
             "numerics": None if self.numerics is None else self.numerics.as_dict(),
             "memory": None if self.memory is None else self.memory.as_dict(),
             "dtypes": None if self.dtypes is None else self.dtypes.as_dict(),
+            "advice": [each.as_dict() for each in self.advice()],
             "findings": [finding.as_dict() for finding in self.findings],
             "failure": None if self.failure is None else f"{type(self.failure).__name__}: {self.failure}",
         }
+
+    def advice(self) -> list[Advice]:
+        """What the run advises, with what it has shown: ``what`` to do, and the ``evidence``. Nothing is applied.
+
+        An initial scale at which the first steps are not skipped; with ``numerics`` modules whose gradients underflow,
+        or whose outputs come near to float16's end; with ``memory``, once a budget was asserted, what needs most of it.
+        """
+        from .advice import advise
+
+        return advise(self.steps, self.steps_total, self.dtypes, self.numerics, self.memory)
 
     def rows(self) -> list[dict[str, Any]]:
         """What is known of each step that was kept, as plain data.
@@ -358,9 +370,10 @@ class Run:
             raise ValueError(
                 "assert_baseline() needs a run of the fixture amp: amp.record(model) or amp.run(step, ...)"
             )
-        from .baselines import MEMORY
+        from .baselines import MEMORY, entry
 
-        self.baselines.compare(self, name, MEMORY if memory is None else memory)
+        now = entry(self.steps, self.steps_total, self.scale_history, self.dtypes, self.memory)
+        self.baselines.compare(now, name, MEMORY if memory is None else memory)
 
     def assert_matches_fp32(
         self,

@@ -50,7 +50,19 @@ DEAR = {
 
 #: Room of runtime -> what it may import of runtime: rooms, and the modules on top of them.
 RUNTIME_ROOMS = {
-    "": {"run", "session", "baselines", "exports", "ranks", "replay", "measure", "explain", "record", "emulate"},
+    "": {
+        "run",
+        "session",
+        "advice",
+        "baselines",
+        "exports",
+        "ranks",
+        "replay",
+        "measure",
+        "explain",
+        "record",
+        "emulate",
+    },
     "ranks": {"run", "ranks", "replay", "record", "emulate"},
     "replay": {"replay", "record", "emulate"},
     "measure": {"measure", "record", "emulate"},

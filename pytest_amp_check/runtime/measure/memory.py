@@ -18,7 +18,8 @@ from .storages import CATEGORIES, Storages, storages
 
 Named = nn.Module | torch.optim.Optimizer | torch.Tensor
 
-_ADVICE = {
+#: What to do about a category that needs too much.
+ADVICE = {
     "parameters": "keep frozen weights in bfloat16, or shard the model (torch.distributed.fsdp)",
     "gradients": "call zero_grad(set_to_none=True) before the forward pass, and freeze what need not be trained",
     "optimizer state": "use an optimizer with less state (SGD without momentum has none), or shard it (FSDP, ZeRO)",
@@ -278,7 +279,7 @@ def _over(memory: Memory, measured: dict[str, int], limits: dict[str, int]) -> s
         makers = memory.contributors(category)
         if makers:
             lines.append(f"Most of {category}: " + ", ".join(f"{name} {format_size(size)}" for _, name, size in makers))
-        lines.append(f"To need less for {category}: {_ADVICE[category]}.")
+        lines.append(f"To need less for {category}: {ADVICE[category]}.")
     return "\n".join(lines)
 
 
