@@ -9,7 +9,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from contextlib import ExitStack
+    from contextlib import AbstractContextManager, ExitStack
     from traceback import FrameSummary
     from typing import Any, TextIO
 
@@ -132,8 +132,7 @@ class Recorded:
                 stack.enter_context(rank.watched())
             started = Started(parts, limit)
             stack.enter_context(started.recording())
-            stack.enter_context(ending.raising())
-            code = execute(self.target, self.arguments, module=self.module, raised=recording.broken_by)
+            code = execute(self.target, self.arguments, module=self.module, raised=recording.broken_by, within=ending)
         self._ranks = started.gather()
         if rank is not None:
             self._tell_as_rank(rank, code, ending)
@@ -235,7 +234,7 @@ class Recorded:
 class _Ending:
     """Takes note of a request to end, as a launcher makes to all ranks where one has failed.
 
-    While the script runs it raises SystemExit there. A script that takes such requests itself goes on doing so.
+    As a region it raises SystemExit then, in the script. A script that takes such requests itself goes on doing so.
     """
 
     def __init__(self) -> None:
@@ -263,13 +262,12 @@ class _Ending:
             if signal.getsignal(signal.SIGTERM) is self:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    @contextlib.contextmanager
-    def raising(self) -> Iterator[None]:
+    # A generator would stand in the traceback of what the script raises.
+    def __enter__(self) -> None:
         self.raises = True
-        try:
-            yield
-        finally:
-            self.raises = False
+
+    def __exit__(self, *raised: object) -> None:
+        self.raises = False
 
 
 def _prepare_device(device: str, stack: ExitStack) -> None:
@@ -289,19 +287,28 @@ def _prepare_device(device: str, stack: ExitStack) -> None:
         choose(device)
 
 
-def execute(target: str, arguments: Sequence[str], *, module: bool, raised: Callable[[BaseException], object]) -> int:
+def execute(
+    target: str,
+    arguments: Sequence[str],
+    *,
+    module: bool,
+    raised: Callable[[BaseException], object],
+    within: AbstractContextManager[object],
+) -> int:
     """Run it, and give the exit code that it would have ended with. Its output, and its traceback, are its own.
 
-    ``raised`` is given the exception that has ended it, if one has.
+    ``raised`` is given the exception that has ended it, if one has; ``within`` is a region for the script alone, and
+    not for what is said of its end.
     """
     sys.argv = [target, *arguments]
     try:
-        if module:
-            import runpy
+        with within:
+            if module:
+                import runpy
 
-            runpy.run_module(target, run_name="__main__", alter_sys=True)
-        else:
-            _script(target)
+                runpy.run_module(target, run_name="__main__", alter_sys=True)
+            else:
+                _script(target)
     except SystemExit as leave:
         if leave.code is None or isinstance(leave.code, int):
             return leave.code or 0
