@@ -94,7 +94,7 @@ def against_storages() -> None:
             ),
         }
         gaps = ", ".join(f"{name} {memory.highest[name] - size:+d} of {size:,}" for name, size in real.items())
-        print(f"  {program:<12} {gaps}; peak {format_size(memory.total)}")
+        print(f"  {program:<12} {gaps}; peak {format_size(memory.peak)}")
 
 
 def cost(pairs: int) -> None:
@@ -132,8 +132,8 @@ def estimate() -> None:
     done = time.perf_counter()
     count = sum(p.numel() for p in model.parameters())
     print(f"Estimate of {count:,} parameters, two steps: {done - start:.1f} s, of which steps {done - entered:.1f} s")
-    print("  " + ", ".join(f"{name} {format_size(size)}" for name, size in memory.peak.items()))
-    print(f"  peak {format_size(memory.total)}")
+    print("  " + ", ".join(f"{name} {format_size(size)}" for name, size in memory.at_peak.items()))
+    print(f"  peak {format_size(memory.peak)}")
 
 
 def against_cuda() -> None:
@@ -152,7 +152,7 @@ def against_cuda() -> None:
             real = torch.cuda.max_memory_allocated() - before
             with measure_memory(trained.model, trained.optimizer) as memory:
                 step(trained, "cuda", precision)
-            told = memory.total - before
+            told = memory.peak - before
             del trained
             with estimate_memory() as estimated:
                 trained = build(program, "cuda", precision)
@@ -161,8 +161,8 @@ def against_cuda() -> None:
             del trained
             print(
                 f"  {program:<12} {precision:<9} {format_size(real):>12}"
-                f"  measured {told / real - 1:+.1%}  estimated {estimated.total / real - 1:+.1%}"
-                f"  (not of tensors: {format_size(memory.peak.get('workspace', 0))})"
+                f"  measured {told / real - 1:+.1%}  estimated {estimated.peak / real - 1:+.1%}"
+                f"  (not of tensors: {format_size(memory.at_peak.get('workspace', 0))})"
             )
 
 

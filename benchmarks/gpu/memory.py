@@ -135,7 +135,7 @@ def _emulated(what: str, case: Case) -> Iterator[Row]:
         model, chosen, step = _run(case, 1)
         with measure_memory(model, chosen, device="cpu", as_cuda=True) as measured:
             step()
-        real, categories = measured.total, measured.peak
+        real, categories = measured.peak, measured.at_peak
     del model, chosen, step
     told = estimated(case, 0)
     yield _estimate(what, told, real, categories)
@@ -153,7 +153,7 @@ def _on_cuda(what: str, case: Case, workspace: int) -> Iterator[Row]:
     with measure_memory(model, chosen) as measured:
         step()
     del model, chosen, step
-    yield _estimate(what, told, real, measured.peak)
+    yield _estimate(what, told, real, measured.at_peak)
     yield _measured(what, measured, measured.allocator["allocated"])
     _forget_workspaces()
 
@@ -171,22 +171,22 @@ def _estimate(what: str, told: Any, real: int, categories: dict[str, int]) -> Ro
     return {
         "kind": "estimate",
         "what": what,
-        "error": told.total / real - 1,
-        "told": told.total,
+        "error": told.peak / real - 1,
+        "told": told.peak,
         "allocated": real,
-        "told by category": told.peak,
+        "told by category": told.at_peak,
         "measured by category": categories,
     }
 
 
 def _measured(what: str, measured: Any, allocated: int) -> Row:
-    total = sum(measured.peak.values())
-    agrees = measured.total == allocated and abs(total - allocated) <= ROUNDING * allocated
+    total = sum(measured.at_peak.values())
+    agrees = measured.peak == allocated and abs(total - allocated) <= ROUNDING * allocated
     return {
         "kind": "measured",
         "what": what,
         "agrees": agrees,
-        "seen": f"{measured.total} of {allocated} bytes, categories {total}",
+        "seen": f"{measured.peak} of {allocated} bytes, categories {total}",
     }
 
 

@@ -528,9 +528,13 @@ def _record(given: Any) -> int:
     try:
         target = script.prepare(given.script, module=given.module)
         recorded = script.Recorded(target, given.arguments, module=given.module)
-        code = recorded.run(options.device, options.report)
+        code = recorded.run(options.device, options.report, options.rank_timeout)
     except script.Unrunnable as error:
         raise InputFailure(str(error)) from None
+    if recorded.told_elsewhere:
+        return code
+    if options.data:
+        recorded.write_data(options.data)
     findings = recorded.findings(settings)
     counts = text.count(finding.severity for finding in findings)
     if form.whole and not (options.statistics or options.quiet or options.silent or options.output_file):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -32,6 +33,10 @@ _session = pytest.StashKey["Session"]()
 _random = pytest.StashKey[dict[str, Any]]()
 _excess = pytest.StashKey[str]()
 _refused = pytest.StashKey[str]()
+#: Files of baselines whose tests are gone.
+_orphans = pytest.StashKey[list[str]]()
+#: The folder of baselines, as pytest_amp_check.runtime.baselines calls it, which needs torch.
+BASELINES = "amp_baselines"
 #: What a test with a budget needed.
 measured = pytest.StashKey[Any]()
 
@@ -171,7 +176,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
+    # Before anything selects among them.
+    _collected(session, items)
     readers: dict[str, Callable[[pytest.Item], Any]] = {"amp": _amp, "amp_memory": budget, "amp_allow": allowed}
     for item in items:
         names = {mark.name for mark in item.iter_markers()}
@@ -242,7 +249,11 @@ def amp(request: pytest.FixtureRequest) -> Iterator[Session]:
             raise
         pytest.fail("the fixture amp needs torch: pip install 'pytest-amp-check[torch]'", pytrace=False)
     rules = settings(config).select - allowed(item)
+    from ..runtime.baselines import Baselines
+
     with session(marked.get("device", given.device), named, rules=rules) as made:
+        file, _, test = item.nodeid.partition("::")
+        made.baselines = Baselines(str(item.path), test, f"{file}::{test}", update=given.update_baselines)
         item.stash[_session] = made
         yield made
 
@@ -325,9 +336,81 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed and call.excinfo is not None and _unavailable(call.excinfo.value):
         skip_instead(report, item, call)
+    if call.when == "call" and report.passed:
+        _settle_baselines(report, item)
     if call.when == "call" and _excess in item.stash and not fail(report, item, item.stash[_excess]):
         report.sections.append((f"{NAME} memory", item.stash[_excess]))
     return report
+
+
+# Baselines that nobody asks for.
+
+
+def _settle_baselines(report: pytest.TestReport, item: pytest.Item) -> None:
+    """Fail a test that has passed without asking for a baseline of its own, or take that out."""
+    made = item.stash.get(_session, None)
+    baselines = None if made is None else made.baselines
+    if baselines is None or not os.path.exists(baselines.path):
+        return
+    unasked = baselines.unasked()
+    if unasked and baselines.update:
+        baselines.forget(unasked)
+    elif unasked:
+        names = ", ".join(repr(name) for name in unasked)
+        fail(report, item, f"It has not asserted its baseline {names} in {baselines.path}: {baselines.command}")
+
+
+def _collected(session: pytest.Session, items: list[pytest.Item]) -> None:
+    """Take note of the baselines of tests that are gone, where all tests of their file were collected."""
+    config = session.config
+    if any("::" in argument for argument in config.args):
+        return
+    files: dict[str, set[str]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function):
+            files.setdefault(str(item.path), set()).add(item.nodeid.partition("::")[2])
+    folders = {os.path.dirname(file) for file in files}
+    if not any(os.path.isdir(os.path.join(folder, BASELINES)) for folder in folders):
+        return
+    from ..runtime.baselines import abandoned, orphans
+
+    found = [path for file, tests in files.items() for path in orphans(file, tests)]
+    config.stash[_orphans] = found + [path for folder in sorted(folders) for path in abandoned(folder)]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Removes baselines of tests that are gone, where that was asked for; else they fail a run in CI."""
+    config = session.config
+    found = config.stash.get(_orphans, [])
+    if _is_worker(config):
+        config.workeroutput["amp_orphans"] = found  # type: ignore[attr-defined]
+        return
+    if found and options(config).update_baselines:
+        for path in found:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
+    elif found and os.environ.get("CI"):
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A worker of pytest-xdist has ended: all of them have collected the same tests."""
+    found = getattr(node, "workeroutput", {}).get("amp_orphans")
+    if found:
+        node.config.stash[_orphans] = found
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    found = config.stash.get(_orphans, [])
+    if not found:
+        return
+    update = options(config).update_baselines
+    terminalreporter.write_sep("=", f"{NAME} baselines")
+    for path in found:
+        terminalreporter.write_line(f"{path}: {'removed: ' if update else ''}no test asserts it any more")
+    if not update:
+        terminalreporter.write_line("pytest --amp-update-baselines removes what no test asserts")
 
 
 def _unavailable(error: BaseException) -> bool:

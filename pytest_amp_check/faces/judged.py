@@ -60,7 +60,7 @@ def _suppressions(path: str) -> Suppressions:
 
 
 def _copy(finding: Finding, severity: str, folder: str) -> Finding:
-    return Finding(
+    copy = Finding(
         finding.code,
         finding.name,
         severity,
@@ -70,6 +70,8 @@ def _copy(finding: Finding, severity: str, folder: str) -> Finding:
         condition=finding.condition,
         witness=tuple(Step(_own(step.site, folder), step.text) for step in finding.witness),
     )
+    copy.ranks = finding.ranks
+    return copy
 
 
 def _own(site: Site, folder: str) -> Site:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from contextlib import ExitStack
+    from contextlib import AbstractContextManager, ExitStack
     from traceback import FrameSummary
-    from typing import TextIO
+    from typing import Any, TextIO
 
     from ..protocol.finding import Finding
+    from ..runtime.ranks.scripts import Gathered, Launched
     from ..runtime.run import Run
     from ..static.engine import Settings
 
 #: The exit code of a Python program that an exception has ended.
 RAISED = 1
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
 #: Of how many steps a report looks at the gradients of one.
 EVERY = 10
 
@@ -58,9 +60,15 @@ class Recorded:
         #: Why a part of the recording is missing, one sentence.
         self.wrong = ""
         self._run: Run | None = None
+        #: What several ranks have told, where there are several, and whether another one tells it.
+        self._ranks: Gathered | None = None
+        self.told_elsewhere = False
 
-    def run(self, device: str, report: str | None) -> int:
-        """Run it on a device, and write a report where one is wanted; gives the exit code of the script."""
+    def run(self, device: str, report: str | None, limit: float) -> int:
+        """Run it on a device, and write a report where one is wanted; gives the exit code of the script.
+
+        ``limit`` is for how many seconds its ranks are waited for, where there are any.
+        """
         from contextlib import ExitStack
         from importlib.util import find_spec
 
@@ -73,36 +81,95 @@ class Recorded:
                 html.ready(report)
         except html.ReportUnavailable as error:
             raise Unrunnable(str(error)) from None
+        ending = _Ending()
         with ExitStack() as stack:
             _prepare_device(device, stack)
-            from ..runtime.run import record
-
-            # What costs little enough to be looked at in passing.
-            name = " ".join([self.target, *self.arguments])
-            wanted = bool(report)
-            recording = record(title=name, dtypes=wanted, numerics=EVERY if wanted else 0, norms=wanted, search=wanted)
-            self._run = stack.enter_context(recording)
-            self._run.select("ALL")
-            code = execute(self.target, self.arguments, module=self.module, raised=recording.broken_by)
+            stack.enter_context(ending.listening())
+            code = self._recorded(bool(report), limit, ending)
+        assert self._run is not None
         if self._run.failure is not None:
             error_name = type(self._run.failure).__name__
             self.wrong = (
                 f"the recorder failed ({error_name}: {self._run.failure}), so the script was not recorded to its end: "
                 "please report it"
             )
-        if report:
+        elif self._ranks is not None:
+            self.wrong = "; ".join(f"rank {rank} {why}" for rank, why in sorted(self._ranks.missing.items()))
+        if report and not self.told_elsewhere:
             try:
-                html.write([self._run.as_dict()], report, title=f"amp-check run {name}")
+                html.write(self.runs(), report, title=f"amp-check run {self._run.title}")
             except html.ReportUnavailable as error:
                 self.wrong = str(error)
         sys.stdout.flush()
         return code
 
+    def write_data(self, path: str) -> None:
+        """Write all that was recorded as JSON."""
+        from ..runtime.exports import as_json
+
+        try:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(as_json({"runs": self.runs()}))
+        except OSError as error:
+            self.wrong = f"{path} cannot be written: {(error.strerror or 'error').lower()}"
+
+    def _recorded(self, wanted: bool, limit: float, ending: _Ending) -> int:
+        """Run it under the recorder, and gather what its ranks have told; ``wanted`` says that all of it is shown."""
+        from contextlib import ExitStack
+
+        from ..runtime.ranks.scripts import Started, launched
+        from ..runtime.run import record
+
+        with ExitStack() as stack:
+            # What costs little enough to be looked at in passing.
+            parts: dict[str, Any] = {"dtypes": wanted, "norms": wanted, "search": wanted}
+            parts.update(title=" ".join([self.target, *self.arguments]), numerics=EVERY if wanted else 0)
+            recording = record(**parts)
+            self._run = stack.enter_context(recording)
+            self._run.select("ALL")
+            rank = launched(limit)
+            if rank is not None:
+                stack.enter_context(rank.watched())
+            started = Started(parts, limit)
+            stack.enter_context(started.recording())
+            code = execute(self.target, self.arguments, module=self.module, raised=recording.broken_by, within=ending)
+        self._ranks = started.gather()
+        if rank is not None:
+            self._tell_as_rank(rank, code, ending)
+        return code
+
+    def _tell_as_rank(self, rank: Launched, code: int, ending: _Ending) -> None:
+        """Leave what was recorded for the first rank of the machine, which tells what all have found."""
+        assert self._run is not None
+        rank.leave(self._run)
+        # One that has failed makes the launcher end the others: it tells for itself.
+        self.told_elsewhere = not rank.first and not code
+        if rank.first:
+            self._ranks = rank.gather(lambda: ending.asked)
+        elif code:
+            from ..runtime.ranks.scripts import Gathered
+            from ..runtime.ranks.telling import tell
+
+            self._ranks = Gathered(rank.size)
+            self._ranks.add(rank.rank, {"told": tell(self._run, rank.rank), "run": self._run.as_dict()})
+
+    def runs(self) -> list[dict[str, Any]]:
+        """What was recorded, as plain data: of the script, or of each of its ranks."""
+        assert self._run is not None
+        if self._ranks is None:
+            return [self._run.as_dict()]
+        return [
+            {**run, "title": f"{self._run.title}: rank {rank}", "rank": rank}
+            for rank, run in sorted(self._ranks.runs.items())
+        ]
+
     @property
     def steps(self) -> int:
-        """How many training steps were recorded."""
+        """How many training steps were recorded, on all ranks together."""
         assert self._run is not None
-        return self._run.steps_total
+        if self._ranks is None:
+            return self._run.steps_total
+        return sum(run["steps_total"] for run in self._ranks.runs.values())
 
     def findings(self, settings: Settings) -> list[Finding]:
         """What was found, as the configuration wants it."""
@@ -110,7 +177,12 @@ class Recorded:
 
         assert self._run is not None
         self._run.suppress = settings.suppress
-        return settle(self._run.findings, settings, folder=os.path.join(os.getcwd(), ""))
+        found = self._run.findings
+        if self._ranks is not None:
+            from ..protocol.ranks import together
+
+            found = together(self._ranks.told, self._ranks.size)
+        return settle(found, settings, folder=os.path.join(os.getcwd(), ""))
 
     def show(self, stream: TextIO) -> None:
         """What the run looked like, in a few lines."""
@@ -118,11 +190,13 @@ class Recorded:
 
         from . import charts, text
 
-        assert self._run is not None
         if not self.steps:
             return
         width = shutil.get_terminal_size((80, 24)).columns
-        lines = charts.lines(self._run.as_dict(), width, stream.encoding)
+        # Of several ranks the first.
+        data = self.runs()[0]
+        lines = charts.lines(data, width, stream.encoding)
+        lines += [[(f"advice: {each['what']}: {each['evidence']}", "")] for each in data.get("advice", ())]
         if lines:
             text.write([[("", "")], *lines, [("", "")]], stream, text.colour_wanted(stream))
 
@@ -137,6 +211,8 @@ class Recorded:
                 " (--allow-no-steps where none is meant to)."
             )
         trained = f"{steps} training step{'s' if steps > 1 else ''}"
+        if self._ranks is not None:
+            trained += f" on {len(self._ranks.runs)} ranks"
         if not sum(counts.values()):
             bad = 0 if self._run is None else self._run.bad_losses
             if self._run is not None and bad:
@@ -153,6 +229,45 @@ class Recorded:
         if message is None:
             return sentence
         return f"{sentence} It ended in an exception of torch: amp-check explain {message.name}"
+
+
+class _Ending:
+    """Takes note of a request to end, as a launcher makes to all ranks where one has failed.
+
+    As a region it raises SystemExit then, in the script. A script that takes such requests itself goes on doing so.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.raises = False
+
+    def __call__(self, number: int, frame: object) -> None:
+        self.asked = True
+        if self.raises:
+            raise SystemExit(TERMINATED)
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        import signal
+        import threading
+
+        main = threading.current_thread() is threading.main_thread()
+        if not main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+            yield
+            return
+        signal.signal(signal.SIGTERM, self)
+        try:
+            yield
+        finally:
+            if signal.getsignal(signal.SIGTERM) is self:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    # A generator would stand in the traceback of what the script raises.
+    def __enter__(self) -> None:
+        self.raises = True
+
+    def __exit__(self, *raised: object) -> None:
+        self.raises = False
 
 
 def _prepare_device(device: str, stack: ExitStack) -> None:
@@ -172,10 +287,18 @@ def _prepare_device(device: str, stack: ExitStack) -> None:
         choose(device)
 
 
-def execute(target: str, arguments: Sequence[str], *, module: bool, raised: Callable[[BaseException], object]) -> int:
+def execute(
+    target: str,
+    arguments: Sequence[str],
+    *,
+    module: bool,
+    raised: Callable[[BaseException], object],
+    within: AbstractContextManager[object],
+) -> int:
     """Run it, and give the exit code that it would have ended with. Its output, and its traceback, are its own.
 
-    ``raised`` is given the exception that has ended it, if one has.
+    ``raised`` is given the exception that has ended it, if one has; ``within`` is a region for the script alone, and
+    not for what is said of its end.
     """
     from . import signals
 
@@ -183,12 +306,13 @@ def execute(target: str, arguments: Sequence[str], *, module: bool, raised: Call
     # What they do to the script is its own affair.
     signals.usual()
     try:
-        if module:
-            import runpy
+        with within:
+            if module:
+                import runpy
 
-            runpy.run_module(target, run_name="__main__", alter_sys=True)
-        else:
-            _script(target)
+                runpy.run_module(target, run_name="__main__", alter_sys=True)
+            else:
+                _script(target)
     except SystemExit as leave:
         if leave.code is None or isinstance(leave.code, int):
             return leave.code or 0

@@ -33,6 +33,7 @@ class Finding:
     came upon it. ``label`` is that of the fault, ``names`` what its message is filled with, ``proven`` whether a run
     shows it though its rule is off by default, and ``fix`` how the source can be put right, where that was asked for
     and is known. ``elsewhere`` is the place of the mistake where the finding stands at another that takes part in it.
+    ``ranks`` are the processes of a distributed run that it was found on, empty where there was one process.
     """
 
     __slots__ = (
@@ -47,6 +48,7 @@ class Finding:
         "name",
         "names",
         "proven",
+        "ranks",
         "severity",
         "site",
         "witness",
@@ -81,6 +83,7 @@ class Finding:
         self.fix: Fix | None = None
         self.elsewhere: Site | None = None
         self.entries: set[tuple[str, int]] = set()
+        self.ranks: tuple[int, ...] = ()
 
     @property
     def filename(self) -> str:
@@ -100,7 +103,9 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         """The finding in the shape ruff's JSON has, with severity, certainty and witness added."""
+        ranks = {"ranks": list(self.ranks)} if self.ranks else {}
         return {
+            **ranks,
             "code": self.code,
             "name": self.name,
             "severity": self.severity,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import math
+import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
     from ..protocol.messages import Message
+    from .advice import Advice
+    from .baselines import Baselines
     from .measure.dtypes import Dtypes
     from .measure.memory import Memory
     from .measure.numerics import Numerics
@@ -46,6 +50,8 @@ class Run:
         self.ended_by: Message | None = None
         #: Set by ``amp.run``: how to run the same steps again.
         self.replay: Replay | None = None
+        #: Set by the fixture ``amp``: where the baselines of its test are.
+        self.baselines: Baselines | None = None
         self._select: frozenset[str] = in_runs(None, (), RULES)
         #: Whether comments silence findings.
         self.suppress = True
@@ -109,16 +115,76 @@ class Run:
             "torch": torch.__version__,
             "device": _device(),
             "platform": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-            "steps": [step.as_dict() for step in self.steps],
+            "steps": self.rows(),
             "steps_total": self.steps_total,
             "skipped_total": self.skipped_total,
             "scale_history": [list(change) for change in self.scale_history],
             "numerics": None if self.numerics is None else self.numerics.as_dict(),
             "memory": None if self.memory is None else self.memory.as_dict(),
             "dtypes": None if self.dtypes is None else self.dtypes.as_dict(),
+            "advice": [each.as_dict() for each in self.advice()],
             "findings": [finding.as_dict() for finding in self.findings],
             "failure": None if self.failure is None else f"{type(self.failure).__name__}: {self.failure}",
         }
+
+    def advice(self) -> list[Advice]:
+        """What the run advises, with what it has shown: ``what`` to do, and the ``evidence``. Nothing is applied.
+
+        An initial scale at which the first steps are not skipped; with ``numerics`` modules whose gradients underflow,
+        or whose outputs come near to float16's end; with ``memory``, once a budget was asserted, what needs most of it.
+        """
+        from .advice import advise
+
+        return advise(self.steps, self.steps_total, self.dtypes, self.numerics, self.memory)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What is known of each step that was kept, as plain data.
+
+        With ``numerics`` a step that was looked at has "underflow", the share (0 to 1) of its gradients that float16
+        loses at the loss scale; with ``memory`` each has "memory", the most bytes since the step before.
+        """
+        lost = {} if self.numerics is None else self.numerics.lost_by_step
+        peaks = {} if self.memory is None else self.memory.peak_by_step
+        rows = []
+        for step in self.steps:
+            row = step.as_dict()
+            if self.numerics is not None:
+                row["underflow"] = lost.get(step.index)
+            if self.memory is not None:
+                row["memory"] = peaks.get(step.index)
+            rows.append(row)
+        return rows
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Everything that is known as JSON, which is written to a file too where one is named."""
+        from .exports import as_json
+
+        text = as_json(self.as_dict())
+        if path is not None:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        return text
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame`` with a row for each step, see :meth:`rows`. ImportError where there is no pandas."""
+        from .exports import as_frame
+
+        return as_frame(self.rows())
+
+    def to_tensorboard(self, into: Any) -> None:
+        """Scale, skips, underflow, memory, loss and gradient norm of each step, for TensorBoard.
+
+        ``into`` is a folder, or a ``SummaryWriter``. ImportError where a folder is named and there is no tensorboard.
+        """
+        from .exports import write_tensorboard
+
+        write_tensorboard(self.rows(), into)
+
+    def to_wandb(self, into: Any = None) -> None:
+        """The same for Weights & Biases: ``into`` is a run of it, by default the active one, which has to be there."""
+        from .exports import write_wandb
+
+        write_wandb(self.rows(), into)
 
     # Assertions.
 
@@ -133,7 +199,7 @@ class Run:
         self._assert_recorded()
         worse = [f for f in self.findings if f.severity in (ERROR, WARNING) and f.code not in allowed]
         if worse:
-            lines = [line for finding in worse[:SHOWN] for line in _lines_of(finding)]
+            lines = [line for finding in worse[:SHOWN] for line in lines_of(finding)]
             if len(worse) > SHOWN:
                 lines.append(f"and {len(worse) - SHOWN} more")
             count = f"{len(worse)} mistake{'s' if len(worse) > 1 else ''} in mixed-precision training"
@@ -168,7 +234,7 @@ class Run:
         bad = self.bad_losses
         if not (found or bad):
             return
-        lines = [line for finding in found[:SHOWN] for line in _lines_of(finding)]
+        lines = [line for finding in found[:SHOWN] for line in lines_of(finding)]
         if bad:
             lines.insert(
                 0, f"the loss was not finite in {bad} of {self.steps_total} steps, first in step {self.first_bad_loss}"
@@ -196,7 +262,7 @@ class Run:
         """Fail unless the loss scale behaved.
 
         ``minimum`` and ``maximum`` bound the scale after every update; ``max_skipped`` the number of skipped steps in
-        all; ``recovers_within`` the length of any run of skipped steps; ``grows`` says whether it has to have grown
+        all; ``recovers_within`` the length of any row of skipped steps; ``grows`` says whether it has to have grown
         (True) or must not have (False). Without any step through an enabled scaler the assertion fails: there was
         nothing to judge.
         """
@@ -212,28 +278,33 @@ class Run:
                 " emulate_cuda(), --amp-device emulate or GradScaler('cpu'))"
             )
         wrong = []
+        values = list(steps.history)
         if minimum is not None and steps.lowest < minimum:
-            wrong.append(f"the scale fell to {steps.lowest:g}, below {minimum:g}: gradients overflow again and again")
+            when = _first(values, lambda scale: scale < minimum)
+            fell = f"the scale fell to {_power(steps.lowest)}, below {_power(minimum)}{when}"
+            wrong.append(f"{fell}: gradients overflow again and again")
         if maximum is not None and steps.highest > maximum:
-            wrong.append(f"the scale rose to {steps.highest:g}, above {maximum:g}")
+            when = _first(values, lambda scale: scale > maximum)
+            wrong.append(f"the scale rose to {_power(steps.highest)}, above {_power(maximum)}{when}")
+        skips = [step.index for step in steps.kept if step.skipped]
         if max_skipped is not None and steps.skipped > max_skipped:
-            wrong.append(f"{steps.skipped} of {steps.total} steps were skipped, more than {max_skipped}")
+            wrong.append(f"{steps.skipped} of {steps.total} steps were skipped, more than {max_skipped}{_which(skips)}")
         if recovers_within is not None and steps.longest > recovers_within:
+            row = f"{steps.longest} steps in a row were skipped, more than {recovers_within}"
             wrong.append(
-                f"{steps.longest} steps in a row were skipped, more than {recovers_within}: a loss that is not finite"
-                " at any scale, or gradients that are never cleared"
+                f"{row}{_which(_longest_row(skips))}: a loss that is not finite at any scale, or gradients that are"
+                " never cleared"
             )
         if grows is not None:
-            values = [scale for _, scale in steps.history]
-            grew = any(after > before for before, after in itertools.pairwise(values))
-            if grew != grows:
+            grown = [after for before, after in itertools.pairwise(values) if after[1] > before[1]]
+            if bool(grown) != grows:
                 wrong.append(
                     "the scale never grew: run longer than growth_interval, or set a shorter one in the test"
                     if grows
-                    else "the scale grew"
+                    else f"the scale grew to {_power(grown[0][1])} at step {grown[0][0]}"
                 )
         if wrong:
-            history = ", ".join(f"{scale:g} from step {index}" for index, scale in list(steps.history)[-SHOWN:])
+            history = ", ".join(f"{_power(scale)} from step {index}" for index, scale in values[-SHOWN:])
             raise AssertionError("\n".join(["The loss scale did not behave:", *wrong, f"scale: {history}"]))
 
     def assert_dtypes(self, expected: Mapping[str, Any]) -> None:
@@ -284,6 +355,25 @@ class Run:
             workspace=workspace,
             other=other,
         )
+
+    def assert_baseline(self, name: str = "run", *, memory: float | None = None) -> None:
+        """Fail where dtypes, memory, skipped steps or the loss scale are not what the baseline of this test says.
+
+        Baselines lie beside the tests, in ``amp_baselines``, one for each kind of device and version of torch, and are
+        written by ``pytest --amp-update-baselines``. ``memory`` is how far each category may be from what it was, as a
+        part of that (0.02); everything else has to be the same. ``name`` tells several runs of a test apart. What the
+        run has recorded is compared: ``amp.record(model, dtypes=True, memory=True)``. Needs the fixture ``amp``.
+        """
+        __tracebackhide__ = True
+        self._assert_recorded()
+        if self.baselines is None:
+            raise ValueError(
+                "assert_baseline() needs a run of the fixture amp: amp.record(model) or amp.run(step, ...)"
+            )
+        from .baselines import MEMORY, entry
+
+        now = entry(self.steps, self.steps_total, self.scale_history, self.dtypes, self.memory)
+        self.baselines.compare(now, name, MEMORY if memory is None else memory)
 
     def assert_matches_fp32(
         self,
@@ -350,6 +440,43 @@ def _needs(collector: Any, part: str) -> Any:
     return collector
 
 
+def _power(scale: float) -> str:
+    """A loss scale as scalers move it, in powers of two where it is one: "65536 (2^16)"."""
+    fraction, exponent = math.frexp(scale)
+    return f"{scale:g} (2^{exponent - 1})" if fraction == 0.5 and scale != 1.0 else f"{scale:g}"
+
+
+def _first(history: Sequence[tuple[int, float]], wrong: Callable[[float], bool]) -> str:
+    """From which step on the scale was first so, where that is still known."""
+    found = next((index for index, scale in history if wrong(scale)), None)
+    return "" if found is None else f", first at step {found}"
+
+
+def _which(steps: Sequence[int]) -> str:
+    """The steps, consecutive ones taken together: " (steps 2, 5 to 8)"."""
+    rows: list[list[int]] = []
+    for step in steps:
+        if rows and rows[-1][-1] == step - 1:
+            rows[-1].append(step)
+        else:
+            rows.append([step])
+    words = [str(row[0]) if len(row) == 1 else f"{row[0]} to {row[-1]}" for row in rows[:SHOWN]]
+    more = ", ..." if len(rows) > SHOWN else ""
+    return f" (step{'s' if len(steps) > 1 else ''} {', '.join(words)}{more})" if words else ""
+
+
+def _longest_row(steps: Sequence[int]) -> Sequence[int]:
+    """The longest row of consecutive numbers, the first of several."""
+    longest = range(0)
+    start = 0
+    for place, step in enumerate(steps):
+        if place and steps[place - 1] != step - 1:
+            start = place
+        if place + 1 - start > len(longest):
+            longest = range(start, place + 1)
+    return [steps[place] for place in longest]
+
+
 def _device() -> str:
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
@@ -363,7 +490,7 @@ def _explained(alarm: Alarm) -> Cause | None:
     return explain(alarm)
 
 
-def _lines_of(finding: Finding) -> list[str]:
+def lines_of(finding: Finding) -> list[str]:
     lines = [
         f"{finding.filename}:{finding.line}: {finding.code} [{finding.severity}] {finding.name}: {finding.message}"
     ]

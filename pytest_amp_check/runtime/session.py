@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .emulate.cuda import emulate_cuda
 from .replay.comparison import Unavailable
 from .replay.replay import Replay
-from .replay.snapshot import random_state, restore_random
+from .replay.snapshot import random_state, restore_random, seed_all
 from .run import Run, record
+
+if TYPE_CHECKING:
+    from .baselines import Baselines
+    from .ranks.distributed import Ranks
 
 #: The seed of every random generator, the same in every test: a test that fails alone fails in every order.
 SEED = 0
@@ -78,6 +81,9 @@ class Session:
         self.generator = torch.Generator(device).manual_seed(seed)
         self.runs: list[Run] = []
         self._rules = None if rules is None else sorted(rules)
+        self._seed = seed
+        #: Where the baselines of its test are, set by the fixture.
+        self.baselines: Baselines | None = None
 
     def autocast(self, **more: Any) -> torch.autocast:
         """An autocast region for the device and the dtype; ``more`` are other arguments of ``torch.autocast``."""
@@ -112,9 +118,21 @@ class Session:
             replay.run()
         return run
 
+    def distributed(self, function: Callable[..., Any], nprocs: int = 2, args: Sequence[Any] = (), **how: Any) -> Ranks:
+        """Calls ``function(rank, *args)`` on several ranks at once, each a recorded process, and gives what they did.
+
+        ``how`` are the other arguments of :func:`~pytest_amp_check.runtime.ranks.distributed.distributed`: ``timeout``
+        in seconds, ``backend`` (gloo on the CPU), and the parts of a recording.
+        """
+        __tracebackhide__ = True
+        from .ranks.distributed import distributed
+
+        return distributed(function, nprocs, args, **{"seed": self._seed, "rules": self._rules, **how})
+
     def _keep(self, run: Run) -> None:
         if self._rules is not None:
             run.select(*self._rules)
+        run.baselines = self.baselines
         self.runs.append(run)
 
 
@@ -161,11 +179,3 @@ def session(
         place = torch.device("cuda" if emulated or device == "auto" else device)
         named = getattr(torch, dtype) if isinstance(dtype, str) else dtype
         yield Session(place, named, emulated=emulated, seed=seed, rules=rules)
-
-
-def seed_all(seed: int) -> None:
-    """Seed the global generators of torch (on every device), of Python, and of NumPy where it is loaded."""
-    torch.manual_seed(seed)
-    random.seed(seed)
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed(seed)

@@ -205,7 +205,7 @@ def test_every_test_draws_the_same_numbers(pytester: pytest.Pytester) -> None:
 def seeded(seed: int) -> Iterator[list[float]]:
     """Seeds the global generators, and after the block gives what they draw first; then all is as it was."""
     before = snapshot.random_state()
-    session.seed_all(seed)
+    snapshot.seed_all(seed)
     drawn: list[float] = []
     yield drawn
     drawn += [random.random(), torch.rand(1).item(), np.random.rand()]  # noqa: NPY002, S311

@@ -125,6 +125,9 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
     "only": (["static"], ["static"], '"static"', lambda base: "static"),
     "device": (["cuda", "cuda:1"], ["cuda:1"], '"cuda:1"', lambda base: "cuda:1"),
     "dtype": (["bfloat16"], ["bf16"], '"bfloat16"', lambda base: "bfloat16"),
+    "rank-timeout": (["1.5"], [], "1.5", lambda base: 1.5),
+    "data": (["out/run.json"], [], "", lambda base: f"{base}/out/run.json"),
+    "update-baselines": ([], [], "", lambda base: True),
     "report": (["out/amp.html"], ["out/amp.html"], '"out/amp.html"', lambda base: f"{base}/out/amp.html"),
 }
 
@@ -175,7 +178,7 @@ def test_the_command_line_sets_it(option: Option, tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", [o for o in OPTIONS if o.pytest_flag], ids=lambda option: option.key)
 def test_the_command_line_of_pytest_sets_it(option: Option, pytester: pytest.Pytester) -> None:
     words, _, _, expected = ROWS[option.key]
-    argv = [f"{option.pytest_flag}={word}" for word in words]
+    argv = [option.pytest_flag] if option.kind is FLAG else [f"{option.pytest_flag}={word}" for word in words]
     assert value(in_pytest(pytester, *argv), option) == expected(os.path.realpath(pytester.path))
 
 

@@ -287,3 +287,13 @@ def test_without_torch_it_says_what_to_install(folder: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, encoding="utf-8")
     assert done.returncode == 2
     assert "amp-check run needs torch" in done.stderr and "pytest-amp-check[torch]" in done.stderr
+
+
+def test_all_that_was_recorded_is_written_as_json(folder: Path) -> None:
+    assert run("--data", "run.json", "--exit-zero", "train.py", folder=folder).returncode == 0
+    (recorded,) = json.loads((folder / "run.json").read_text(encoding="utf-8"))["runs"]
+    assert (recorded["title"], recorded["steps_total"]) == ("train.py", 3)
+    assert [finding["code"] for finding in recorded["findings"]] == ["AMP201"]
+    done = run("--data", "none/run.json", "--exit-zero", "train.py", folder=folder)
+    assert done.returncode == 2
+    assert "none/run.json cannot be written: no such file or directory" in done.stderr

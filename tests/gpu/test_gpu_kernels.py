@@ -116,7 +116,7 @@ def test_convolutions(low: Session, layout: torch.memory_format, benchmark: bool
     run.assert_no_findings()
     run.assert_dtypes({"0": low.dtype, "1": low.dtype, "5": low.dtype, "loss": "float32", "gradients": "float32"})
     assert run.memory is not None
-    assert run.memory.peak["parameters"] > 0
+    assert run.memory.at_peak["parameters"] > 0
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

@@ -62,8 +62,8 @@ def test_by_category(low: Session) -> None:
     # What the layers are given and give, half of 1 MiB each, the last of it in float32 too, and when the region has
     # ended the casts of the weights, which the backward pass needs.
     assert 2 * MIB <= highest["activations"] <= 8 * MIB
-    assert sum(memory.peak.values()) == pytest.approx(memory.total, rel=0.01)
-    assert_memory(memory, parameters="8 MiB", gradients="8 MiB", peak=memory.total)
+    assert sum(memory.at_peak.values()) == pytest.approx(memory.peak, rel=0.01)
+    assert_memory(memory, parameters="8 MiB", gradients="8 MiB", peak=memory.peak)
     with pytest.raises(AssertionError, match=r"To need less for gradients: .*set_to_none=True"):
         assert_memory(memory, gradients="7 MiB")
 
@@ -74,9 +74,9 @@ def test_of_a_recording(half: Session) -> None:
         trainer.step()
     run.assert_no_findings()
     assert run.memory is not None
-    run.assert_memory(peak=run.memory.total, parameters="8 MiB", optimizer_state="17 MiB")
+    run.assert_memory(peak=run.memory.peak, parameters="8 MiB", optimizer_state="17 MiB")
     with pytest.raises(AssertionError, match="peak of memory is"):
-        run.assert_memory(peak=run.memory.total - 1)
+        run.assert_memory(peak=run.memory.peak - 1)
     labels = {point.label for point in run.memory.timeline}
     assert {"forward", "backward", "step", "peak"} <= labels
 
@@ -120,11 +120,11 @@ def test_the_total_is_the_allocators(dtype: str) -> None:
         with measure_memory(trainer.model, trainer.optimizer) as memory:
             trainer.step()
     assert memory.how == "CUDA's caching allocator"
-    assert memory.total == torch.cuda.max_memory_allocated()
-    assert memory.total == memory.allocator["allocated"]
+    assert memory.peak == torch.cuda.max_memory_allocated()
+    assert memory.peak == memory.allocator["allocated"]
     assert memory.allocator["reserved"] >= memory.allocator["allocated"] >= memory.allocator["requested"]
     # To measure takes no memory of the device.
-    assert memory.total == pytest.approx(alone, rel=0.01)
+    assert memory.peak == pytest.approx(alone, rel=0.01)
 
 
 class Transformer:
@@ -161,13 +161,13 @@ def test_an_estimate_is_within_a_tenth_of_the_allocator(precision: str) -> None:
     real = torch.cuda.max_memory_allocated() - before
     with measure_memory(built.model, built.optimizer) as on_cuda:
         built.step()
-    assert on_cuda.total == on_cuda.allocator["allocated"]
-    assert abs(on_cuda.total - before - real) <= 0.01 * real
+    assert on_cuda.peak == on_cuda.allocator["allocated"]
+    assert abs(on_cuda.peak - before - real) <= 0.01 * real
     with estimate_memory(workspace=0) as estimated:
         built = Transformer(precision)
         for _ in range(2):
             built.step()
-    assert abs(estimated.total - real) <= 0.1 * real
+    assert abs(estimated.peak - real) <= 0.1 * real
 
 
 SEGMENTS = """
@@ -193,7 +193,7 @@ with record(model) as run:
     for size in (64, 4096, 512):
         with measure_memory(model, optimizer) as memory:
             step(size)
-        assert memory.total == torch.cuda.max_memory_allocated() == memory.allocator["allocated"]
+        assert memory.peak == torch.cuda.max_memory_allocated() == memory.allocator["allocated"]
 run.assert_no_findings()
 run.assert_scale(max_skipped=0)
 print("segments expand:", any(s.get("is_expandable") for s in torch.cuda.memory_snapshot()))

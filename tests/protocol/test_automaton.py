@@ -29,6 +29,8 @@ FLAGS = ("clipped", "partly", "held", "many", "undivided", "discarded", "veteran
 INSIDE = ("", e.LOOSE, e.MICRO)
 #: Labels with an ``@`` that the judge of graphs settles itself, or a rule's own judge gives.
 OF_OTHERS = {
+    "backward@ranks",
+    "step@ranks",
     "backward@stale-again",
     "backward@unscaled-early",
     "update@new-scale",

@@ -22,6 +22,7 @@ from pytest_amp_check.runtime.measure import ledger, storages
 from pytest_amp_check.runtime.measure.estimate import CUBLAS_WORKSPACE, estimate_memory
 from pytest_amp_check.runtime.measure.memory import Memory, assert_memory, measure_memory
 from pytest_amp_check.runtime.measure.sizes import format_size, parse_size
+from pytest_amp_check.runtime.session import session
 
 FP32, FP16, INT64 = 4, 2, 8
 #: The loss, and the gradient of ones from which backward starts.
@@ -210,8 +211,8 @@ def test_buffers_are_no_parameters() -> None:
     model = nn.BatchNorm1d(10)
     with measure_memory(model) as memory:
         model(torch.randn(4, 10))
-    assert memory.peak["parameters"] == 2 * 10 * FP32
-    assert memory.peak["other"] == 2 * 10 * FP32 + INT64
+    assert memory.at_peak["parameters"] == 2 * 10 * FP32
+    assert memory.at_peak["other"] == 2 * 10 * FP32 + INT64
     assert ("other", "running_mean", 40) in memory.contributors("other")
 
 
@@ -220,7 +221,7 @@ def test_other_devices_do_not_count() -> None:
         elsewhere = torch.ones(1000, device="meta") + torch.ones(1000, device="meta")
         here = torch.ones(10)
     assert elsewhere.device.type == "meta"
-    assert memory.total == here.untyped_storage().nbytes()
+    assert memory.peak == here.untyped_storage().nbytes()
 
 
 def test_shared_weights_and_views_count_once() -> None:
@@ -263,7 +264,7 @@ def test_a_model_made_while_measuring_is_known_by_its_names() -> None:
         model = Mlp()
         model(torch.randn(5, 24)).sum().backward()
         exact = sum(sizes_of(model.parameters()))
-    assert memory.peak["parameters"] == exact
+    assert memory.at_peak["parameters"] == exact
     assert memory.contributors("parameters", 1) == [("parameters", "down.weight", 56 * 24 * FP32)]
 
 
@@ -376,8 +377,8 @@ def test_inference_has_no_activations() -> None:
     with measure_memory(model, x) as memory, torch.no_grad():
         for _ in range(3):
             model(x)
-    assert "activations" not in memory.peak
-    assert memory.peak["temporaries"] == 2 * 5 * 56 * FP32
+    assert "activations" not in memory.at_peak
+    assert memory.at_peak["temporaries"] == 2 * 5 * 56 * FP32
 
 
 def test_what_outlives_several_steps_is_no_activation() -> None:
@@ -496,7 +497,7 @@ def test_temporaries_of_adam(options: dict[str, Any], temporaries: int) -> None:
     parameters = [nn.Parameter(torch.ones(30, 40)), nn.Parameter(torch.ones(50))]
     memory = step_alone(torch.optim.Adam(parameters, **options), parameters)
     assert memory.highest.get("temporaries", 0) == temporaries
-    assert memory.total == 4 * (30 * 40 + 50) * FP32 + 2 * FP32 + temporaries
+    assert memory.peak == 4 * (30 * 40 + 50) * FP32 + 2 * FP32 + temporaries
     if temporaries:
         assert memory.contributors("temporaries", 1)[0][1].startswith("Adam.step (")
 
@@ -550,11 +551,11 @@ def test_the_peak_is_a_moment() -> None:
     model, x = Stack([Mlp(), Mlp()]), torch.randn(6, 24)
     with measure_memory(model, x) as memory:
         model(x).square().mean().backward()
-    assert sum(memory.peak.values()) == memory.total
-    assert memory.total <= sum(memory.highest.values())
-    assert all(memory.peak[category] <= memory.highest[category] for category in memory.peak)
+    assert sum(memory.at_peak.values()) == memory.peak
+    assert memory.peak <= sum(memory.highest.values())
+    assert all(memory.at_peak[category] <= memory.highest[category] for category in memory.at_peak)
     assert [point.label for point in memory.timeline] == ["forward", "peak", "backward", "end"]
-    assert sum(size for *_, size in memory.contributors(most=1000)) == memory.total
+    assert sum(size for *_, size in memory.contributors(most=1000)) == memory.peak
 
 
 def test_the_timeline_is_bounded_and_keeps_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -569,8 +570,8 @@ def test_the_timeline_is_bounded_and_keeps_the_peak(monkeypatch: pytest.MonkeyPa
     assert len(memory.timeline) <= 21
     (place,) = (index for index, point in enumerate(memory.timeline) if point.label == "peak")
     assert 0.3 < place / len(memory.timeline) < 0.7
-    assert sum(memory.timeline[place].bytes.values()) == memory.total
-    assert memory.total > 1000 * 3 * FP32
+    assert sum(memory.timeline[place].bytes.values()) == memory.peak
+    assert memory.peak > 1000 * 3 * FP32
 
 
 def test_a_phase_that_does_not_end_is_summed_up_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -579,7 +580,7 @@ def test_a_phase_that_does_not_end_is_summed_up_in_parts(monkeypatch: pytest.Mon
     with measure_memory(x) as memory:
         for _ in range(200):
             x.add(1)
-    assert memory.total == 2 * 100 * FP32
+    assert memory.peak == 2 * 100 * FP32
 
 
 def test_plain_data_for_reports() -> None:
@@ -591,8 +592,42 @@ def test_plain_data_for_reports() -> None:
     assert data["how"] == "storages of tensors"
     assert data["device"] == "cpu"
     assert data["budget"] == 2**30
-    assert data["peak"] == {**memory.peak, "total": memory.total}
+    assert data["peak"] == {**memory.at_peak, "total": memory.peak}
     assert data["timeline"][0] == {"label": "forward", "bytes": at(memory, "forward")}
+
+
+def test_it_says_what_it_has_measured() -> None:
+    model = nn.Linear(256, 256, bias=False)
+    memory = Memory(model, device="cpu", as_cuda=False)
+    assert repr(memory) == "<Memory of cpu: nothing measured yet>"
+    memory.start()
+    kept = torch.ones(2, 256)
+    memory.stop()
+    # 256 * 256 and 2 * 256 numbers of four bytes.
+    said = "<Memory of cpu: peak 258.00 KiB (parameters 256.00 KiB, inputs 2.00 KiB), by storages of tensors>"
+    assert (repr(memory), kept.numel()) == (said, 512)
+
+
+def test_what_the_recorder_keeps_to_run_the_steps_again_is_not_counted() -> None:
+    def peak(through: bool) -> int:
+        model = nn.Linear(64, 64, bias=False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x: torch.Tensor) -> None:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        batches = [torch.zeros(1, 64)] * 2
+        with session("cpu") as amp, measure_memory(device="cpu", as_cuda=False) as memory:
+            if through:
+                amp.run(step, batches)
+            else:
+                for x in batches:
+                    step(x)
+        return memory.at_peak["parameters"] + memory.at_peak.get("inputs", 0) + memory.at_peak.get("other", 0)
+
+    assert peak(through=True) == peak(through=False) == 64 * 64 * FP32 + 64 * FP32
 
 
 # Nothing changes.
@@ -679,7 +714,7 @@ def test_what_is_measured_is_not_kept_alive() -> None:
         model(torch.randn(5, 24)).sum().backward()
     del model
     assert alive() is None
-    assert memory.peak["parameters"] == (2 * 24 * 56 + 24 + 56) * FP32
+    assert memory.at_peak["parameters"] == (2 * 24 * 56 + 24 + 56) * FP32
 
 
 def test_a_user_may_catch_what_a_model_raises() -> None:
@@ -775,8 +810,8 @@ def test_an_estimate_is_what_the_same_step_measures() -> None:
     with estimate_memory(cuda=False) as estimated:
         step()
     assert estimated.how == "storages of fake tensors"
-    assert estimated.total == measured.total
     assert estimated.peak == measured.peak
+    assert estimated.at_peak == measured.at_peak
     assert estimated.timeline == measured.timeline
 
 
@@ -800,7 +835,7 @@ def test_cublas_workspaces_stand_apart() -> None:
         with estimate_memory(**options) as memory:
             model = nn.Linear(8, 8)
             model(torch.randn(4, 8)).sum().backward()
-        return memory.peak
+        return memory.at_peak
 
     # One for the thread of the forward pass and one for that of the backward pass.
     assert peak()["workspace"] == 2 * CUBLAS_WORKSPACE == 17_039_360
@@ -808,7 +843,7 @@ def test_cublas_workspaces_stand_apart() -> None:
     assert "workspace" not in peak(workspace=0)
     with estimate_memory() as memory:
         torch.ones(3).add(1)
-    assert "workspace" not in memory.peak
+    assert "workspace" not in memory.at_peak
 
 
 def test_values_that_are_asked_for() -> None:
@@ -850,7 +885,7 @@ def test_within_budget() -> None:
     memory = measured()
     assert_memory(
         memory,
-        peak=memory.total,
+        peak=memory.peak,
         parameters=memory.highest["parameters"],
         gradients="22 KiB",
         optimizer_state="44 KiB",
@@ -861,7 +896,7 @@ def test_within_budget() -> None:
         workspace=0,
         other=0,
     )
-    assert memory.budget == memory.total
+    assert memory.budget == memory.peak
 
 
 def test_over_budget_says_what_and_what_to_do() -> None:
@@ -872,7 +907,7 @@ def test_over_budget_says_what_and_what_to_do() -> None:
     head = f"activations of memory is 212.51 KiB ({activations:,} bytes), over its budget of 100.00 KiB (102,400 bytes)"
     assert str(raised.value).splitlines()[:3] == [
         f"{head} (storages of tensors, on cpu):",
-        f"  peak            {format_size(memory.total):>12}  of at most     1.00 GiB  within",
+        f"  peak            {format_size(memory.peak):>12}  of at most     1.00 GiB  within",
         "  activations       212.51 KiB  of at most   100.00 KiB  112.51 KiB too much",
     ]
     assert "Most of activations: blocks.0 43.75 KiB, blocks.0.up 43.75 KiB" in str(raised.value)
@@ -924,4 +959,4 @@ def test_what_a_checkpoint_computes_anew_is_what_the_forward_computed(around: st
             torch.autograd.backward(loss)
         else:
             torch.autograd.grad(loss, list(layers.parameters()))
-    assert memory.total > 0
+    assert memory.peak > 0

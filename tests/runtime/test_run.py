@@ -230,10 +230,10 @@ def test_a_run_without_a_step_has_shown_nothing() -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"minimum": 1024}, "the scale fell to 256, below 1024"),
-        ({"maximum": 512}, "the scale rose to 1024, above 512"),
-        ({"max_skipped": 1}, "2 of 4 steps were skipped, more than 1"),
-        ({"recovers_within": 1}, "2 steps in a row were skipped, more than 1"),
+        ({"minimum": 1024}, "the scale fell to 256 (2^8), below 1024 (2^10), first at step 1: gradients"),
+        ({"maximum": 512}, "the scale rose to 1024 (2^10), above 512 (2^9), first at step 0"),
+        ({"max_skipped": 1}, "2 of 4 steps were skipped, more than 1 (steps 1 to 2)"),
+        ({"recovers_within": 1}, "2 steps in a row were skipped, more than 1 (steps 1 to 2): a loss"),
         ({"grows": True}, "the scale never grew: run longer than growth_interval"),
     ],
 )
@@ -242,7 +242,15 @@ def test_a_scale_that_misbehaves(how: dict[str, Any], message: str) -> None:
     with pytest.raises(AssertionError) as caught:
         run.assert_scale(**how)
     assert message in str(caught.value)
-    assert "1024 from step 0, 512 from step 1, 256 from step 2" in str(caught.value)
+    assert "scale: 1024 (2^10) from step 0, 512 (2^9) from step 1, 256 (2^8) from step 2" in str(caught.value)
+
+
+def test_the_longest_row_of_skips_is_named() -> None:
+    run = recorded([True, False, True, True, True, False, True, True, False, True])
+    with pytest.raises(AssertionError) as caught:
+        run.assert_scale(recovers_within=2, max_skipped=0)
+    assert "7 of 10 steps were skipped, more than 0 (steps 0, 2 to 4, 6 to 7, 9)" in str(caught.value)
+    assert "3 steps in a row were skipped, more than 2 (steps 2 to 4): a loss" in str(caught.value)
 
 
 def test_a_scale_that_behaves() -> None:

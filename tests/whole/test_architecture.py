@@ -50,7 +50,20 @@ DEAR = {
 
 #: Room of runtime -> what it may import of runtime: rooms, and the modules on top of them.
 RUNTIME_ROOMS = {
-    "": {"run", "session", "replay", "measure", "explain", "record", "emulate"},
+    "": {
+        "run",
+        "session",
+        "advice",
+        "baselines",
+        "exports",
+        "ranks",
+        "replay",
+        "measure",
+        "explain",
+        "record",
+        "emulate",
+    },
+    "ranks": {"run", "ranks", "replay", "record", "emulate"},
     "replay": {"replay", "record", "emulate"},
     "measure": {"measure", "record", "emulate"},
     "explain": {"explain", "record"},
@@ -135,7 +148,8 @@ def may(name: str, found: Import) -> bool:
         if folder == "runtime":
             room, wanted = [*name.split("/")[1:-1], ""][0], rest.split(".")[1]
             return wanted in RUNTIME_ROOMS.get(room, ())
-        return standard or folder == "protocol" or top == "torch"
+        writes = file == "exports.py" and found.lazy and top in ("pandas", "wandb")
+        return standard or folder == "protocol" or top == "torch" or writes
     if where == "faces/server":
         # Loaded for one command alone.
         return standard or (own and folder != "runtime") or top in ("lsprotocol", "pygls")

@@ -227,6 +227,16 @@ def _truth(value: Any, base: str) -> bool:
     return value
 
 
+def _seconds(value: Any) -> float:
+    try:
+        number = float("nan") if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not 0 <= number < float("inf"):
+        raise ValueError("a number of seconds, 0 for no limit")
+    return number
+
+
 def _count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError("a whole number from 1")
@@ -252,6 +262,7 @@ DEVICE = Kind('"emulate"', "string", lambda v, b: device(v[-1]), lambda v, b: de
 DTYPE = Kind('"bfloat16"', "string", lambda v, b: dtype(v[-1]), lambda v, b: dtype(v))
 PATH = Kind('"amp-report.html"', "string", lambda v, b: _path(v[-1], b), _path)
 COUNT = Kind("4", "string", lambda v, b: _count(int(v[-1]) if v[-1].isdecimal() else v[-1]), lambda v, b: _count(v))
+SECONDS = Kind("60", "string", lambda v, b: _seconds(v[-1]), lambda v, b: _seconds(v))
 HELPERS = Kind(
     '{ "mylib.finish" = ["unscales", "clips", "steps", "updates", "clears"] }',
     "linelist",

@@ -21,6 +21,7 @@ from .kinds import (
     PATHS,
     PATTERNS,
     REVISION,
+    SECONDS,
     SOURCES,
     TYPES,
     VERSION,
@@ -516,6 +517,32 @@ OPTIONS = (
         ini="amp_dtype",
     ),
     Option(
+        "rank-timeout",
+        SECONDS,
+        600.0,
+        "seconds for which the ranks of a script may all stand still, or be waited for after the first has ended, "
+        "before that is a failure; 0 for no limit",
+        metavar="SECONDS",
+        run_flag="--rank-timeout",
+    ),
+    Option(
+        "data",
+        PATH,
+        None,
+        "JSON file for all that was recorded of a script, of each of its ranks where it has several",
+        metavar="FILE",
+        run_flag="--data",
+        file=False,
+    ),
+    Option(
+        "update-baselines",
+        FLAG,
+        False,
+        "write the baselines of run.assert_baseline() as they are now, and remove those of tests that are gone",
+        pytest_flag="--amp-update-baselines",
+        file=False,
+    ),
+    Option(
         "report",
         PATH,
         None,
@@ -582,6 +609,9 @@ class Options:
     devices: tuple[str, ...]
     only: str | None
     device: str
+    rank_timeout: float
+    update_baselines: bool
+    data: str | None
     dtype: str
     report: str | None
     #: the folder of the configuration file that was found, or nothing

@@ -438,7 +438,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         ("scaler-step",),
         (),
-        ("step@shards-plain", "step@shards-fused"),
+        ("step@shards-plain", "step@shards-fused", "step@ranks"),
     ),
     (
         ("AMP603", "fsdp1-local-clip", "distributed", "error", "both", True, ""),
@@ -448,7 +448,7 @@ INDEX: tuple[Listing, ...] = (
         ("clip@shards",),
     ),
     (
-        ("AMP604", "fp16-compress-with-scaler", "distributed", "warning", "static", True, ""),
+        ("AMP604", "fp16-compress-with-scaler", "distributed", "warning", "both", True, ""),
         ("scaler",),
         (),
         ("comm-hook",),
@@ -473,7 +473,7 @@ INDEX: tuple[Listing, ...] = (
         ("isnan backward(", "isinf backward(", "isfinite backward("),
         ("left-out",),
         (),
-        ("left-out@rank",),
+        ("left-out@rank", "backward@ranks"),
     ),
     (
         ("AMP701", "redundant-amp-overhead", "overhead", "info", "static", False, ""),

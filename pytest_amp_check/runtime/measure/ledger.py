@@ -52,6 +52,7 @@ class Ledger:
         self._seen = self._stride = 1
         self._peak_after = 0
         self.peak_total = 0
+        self._recent = 0
         self.peak: dict[str, int] = {}
         self.peak_places: dict[Place, int] = {}
         self.highest: dict[str, int] = {}
@@ -91,6 +92,7 @@ class Ledger:
         place = (category, block.name)
         self._total += size
         self.peak_total += size
+        self._recent += size
         for sums in (self._bytes, self.peak, self.highest, *(point.bytes for point in self._points)):
             sums[category] = sums.get(category, 0) + size
         for places in (self._places, self.peak_places):
@@ -112,6 +114,7 @@ class Ledger:
                 self.highest[category] = value
                 highest_at[category] = index
             self._total += change
+            self._recent = max(self._recent, self._total)
             if self._total > self.peak_total:
                 self.peak_total, peak_at = self._total, index
         for index, (block, change, place) in enumerate(events):
@@ -130,6 +133,11 @@ class Ledger:
                 self._peak_after = len(self._points)
         if label is not None:
             self._add_point(Point(label, dict(self._bytes)))
+
+    def recent_peak(self) -> int:
+        """The most bytes since this was asked last, of what is summed up already."""
+        found, self._recent = self._recent, self._total
+        return found
 
     def _add_point(self, point: Point) -> None:
         self._seen += 1

@@ -11,13 +11,15 @@ from torch import nn
 
 from ..emulate.cuda import emulating
 from ..record.collector import Collector
+from ..record.steps import KEPT
 from .ledger import Point
 from .sizes import format_size, parse_size
 from .storages import CATEGORIES, Storages, storages
 
 Named = nn.Module | torch.optim.Optimizer | torch.Tensor
 
-_ADVICE = {
+#: What to do about a category that needs too much.
+ADVICE = {
     "parameters": "keep frozen weights in bfloat16, or shard the model (torch.distributed.fsdp)",
     "gradients": "call zero_grad(set_to_none=True) before the forward pass, and freeze what need not be trained",
     "optimizer state": "use an optimizer with less state (SGD without momentum has none), or shard it (FSDP, ZeRO)",
@@ -71,6 +73,9 @@ class Memory(Collector):
         #: Peaks in bytes of CUDA's allocator ("allocated", "requested", "reserved"), and how often it had to retry.
         self.allocator: dict[str, int] = {}
         self._workspace = workspace
+        #: The most bytes of tensors since the step before, by the number of the step, of the latest ones.
+        self.peak_by_step: dict[int, int] = {}
+        self._steps = 0
         self._storages = Storages(self.device, as_cuda=self.as_cuda, fake=fake)
 
     def start(self) -> None:
@@ -101,6 +106,14 @@ class Memory(Collector):
         # They are the user's, and not needed any more.
         self._named = ()
 
+    def after_step(
+        self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, *, skipped: bool
+    ) -> None:
+        """Take note of what this step needed."""
+        self.peak_by_step[self._steps] = self._storages.ledger.recent_peak()
+        self.peak_by_step.pop(self._steps - KEPT, None)
+        self._steps += 1
+
     @property
     def how(self) -> str:
         """What was counted."""
@@ -109,18 +122,21 @@ class Memory(Collector):
         return f"storages of {'fake ' * self.fake}tensors{', as CUDA would allocate them' * self.as_cuda}"
 
     @property
-    def total(self) -> int:
-        """The peak, in bytes."""
+    def peak(self) -> int:
+        """The most bytes that there were at one moment, of all together: what ``assert_memory(peak=)`` limits."""
         return self.allocator.get("allocated") or self._storages.ledger.peak_total + self._workspaces()
 
     @property
-    def peak(self) -> dict[str, int]:
-        """Bytes by category at the moment of the peak."""
+    def at_peak(self) -> dict[str, int]:
+        """Bytes by category at that moment; they sum up to the peak."""
         return self._ordered(self._storages.ledger.peak)
 
     @property
     def highest(self) -> dict[str, int]:
-        """The peak of each category by itself, in bytes; these moments differ, so they sum up to more than the peak."""
+        """The peak of each category by itself, in bytes: what ``assert_memory(activations=)`` and the like limit.
+
+        These moments differ, so that they sum up to more than the peak.
+        """
         return self._ordered(self._storages.ledger.highest)
 
     @property
@@ -149,10 +165,17 @@ class Memory(Collector):
         return {
             "how": self.how,
             "device": str(self.device),
-            "peak": {**self.peak, "total": self.total},
+            "peak": {**self.at_peak, "total": self.peak},
             "timeline": [{"label": point.label, "bytes": point.bytes} for point in self.timeline],
             "budget": self.budget,
         }
+
+    def __repr__(self) -> str:
+        if not self.peak:
+            return f"<Memory of {self.device}: nothing measured yet>"
+        largest = sorted(self.at_peak.items(), key=lambda pair: -pair[1])
+        parts = ", ".join(f"{category} {format_size(size)}" for category, size in largest)
+        return f"<Memory of {self.device}: peak {format_size(self.peak)} ({parts}), by {self.how}>"
 
     def _workspaces(self) -> int:
         if self._allocator:
@@ -233,7 +256,7 @@ def assert_memory(
     limits = {name: parse_size(limit) for name, limit in asked.items() if limit is not None}
     if "peak" in limits:
         memory.budget = limits["peak"]
-    measured = {**memory.highest, "peak": memory.total}
+    measured = {**memory.highest, "peak": memory.peak}
     if any(measured.get(name, 0) > limit for name, limit in limits.items()):
         raise AssertionError(_over(memory, measured, limits))
 
@@ -248,15 +271,15 @@ def _over(memory: Memory, measured: dict[str, int], limits: dict[str, int]) -> s
         verdict = f"{format_size(size - limit)} too much" if size > limit else "within"
         lines.append(f"  {name:<15} {format_size(size):>12}  of at most {format_size(limit):>12}  {verdict}")
     lines.append("At the peak:")
-    lines += [f"  {category:<15} {format_size(size):>12}" for category, size in memory.peak.items()]
+    lines += [f"  {category:<15} {format_size(size):>12}" for category, size in memory.at_peak.items()]
     # A peak is reduced where most of it is.
     blamed = [name for name in over if name != "peak"]
-    largest = sorted(memory.peak, key=lambda name: -memory.peak[name])[:2]
+    largest = sorted(memory.at_peak, key=lambda name: -memory.at_peak[name])[:2]
     for category in blamed or largest:
         makers = memory.contributors(category)
         if makers:
             lines.append(f"Most of {category}: " + ", ".join(f"{name} {format_size(size)}" for _, name, size in makers))
-        lines.append(f"To need less for {category}: {_ADVICE[category]}.")
+        lines.append(f"To need less for {category}: {ADVICE[category]}.")
     return "\n".join(lines)
 
 

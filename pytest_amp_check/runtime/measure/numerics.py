@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..record.collector import Collector
+from ..record.steps import KEPT
 from .dtypes import ParameterNames
 from .headroom import Headroom
 
@@ -120,6 +121,10 @@ class Numerics(Collector):
         self._table = torch.zeros(0, 2, _WIDTH, dtype=torch.int64, device="cpu")
         self._scratch = _Scratch()
         self._samples = 0
+        #: The share that float16 loses at the loss scale, by the number of the step, of the latest that were looked at.
+        self.lost_by_step: dict[int, float] = {}
+        self._lost: weakref.WeakKeyDictionary[torch.optim.Optimizer, float] = weakref.WeakKeyDictionary()
+        self._done = 0
         self._scales: tuple[float, float] | None = None
         self._scaled = False
 
@@ -163,6 +168,10 @@ class Numerics(Collector):
     ) -> None:
         """The next gradients are those of another step."""
         self._stepping.discard(optimizer)
+        if optimizer in self._lost:
+            self.lost_by_step[self._done] = self._lost.pop(optimizer)
+            self.lost_by_step.pop(self._done - KEPT, None)
+        self._done += 1
         # Outputs are looked at in the steps in which gradients are.
         self.headroom.stepped(looks_next=(self._steps.get(optimizer, -1) + 1) % self._every == 0)
 
@@ -175,12 +184,15 @@ class Numerics(Collector):
         if number % self._every or not 0.0 < scale < math.inf:
             return
         seen = False
+        counted = torch.zeros(_WIDTH, dtype=torch.int64, device="cpu")
         with torch.no_grad(), _disable_current_modes():
             for rows, pieces in _batches(self._pieces(optimizer)):
                 table = _before_and_after(pieces, 1.0 / held, scale / held, self._scratch)
                 self._table.index_add_(0, torch.tensor(rows, device="cpu"), table)
+                counted += table[:, 1].sum(0)
                 seen = True
         if seen:
+            self._lost[optimizer] = _counts(counted).share_lost
             self._samples += 1
             self._scaled |= scaler is not None and scaler.is_enabled()
             low, high = self._scales or (scale, scale)

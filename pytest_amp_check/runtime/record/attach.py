@@ -19,6 +19,7 @@ from .patches import (
     losses,
     modules,
     optimizers,
+    replicas,
     scalers,
     tensors,
     threads,
@@ -27,7 +28,7 @@ from .patches.table import INSTALLED
 from .recorder import Recorder
 
 #: Modules that say what is patched: each has ``patches()``.
-TABLES = (autocast, losses, scalers, backward, optimizers, tensors, clipping, modules, checkpoints, threads)
+TABLES = (autocast, losses, scalers, backward, optimizers, tensors, clipping, modules, checkpoints, threads, replicas)
 
 _LOCK = threading.Lock()
 _hooks: list[Any] = []

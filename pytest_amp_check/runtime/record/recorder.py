@@ -17,6 +17,7 @@ from .listeners.gradients import Gradients
 from .listeners.losses import Losses
 from .listeners.optimizers import Optimizers
 from .listeners.penalties import Penalties
+from .listeners.replicas import Replicas
 from .listeners.scaler_construction import ScalerConstruction
 from .listeners.scalers import Scalers
 from .listeners.scaling import Scaling
@@ -58,6 +59,7 @@ class Recorder:
         self.followers = Followers(recording)
         self.scalers = Scalers(recording, self.gradients, self.weights, self.optimizers, self.followers, self.finite)
         self.checkpoints = Checkpoints(recording)
+        self.replicas = Replicas(recording)
 
     @property
     def in_region(self) -> bool:

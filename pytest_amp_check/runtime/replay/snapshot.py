@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 #: Whose objects hold no training state, or are not ours to rewind: a test's fixtures, loggers, locks, open files.
 _NOT_FOLLOWED = frozenset(sys.stdlib_module_names) | {
@@ -102,7 +103,10 @@ class Snapshot:
     def __init__(self, roots: Iterable[Named]) -> None:
         self._random = random_state()
         storages: dict[int, Callable[[], None]] = {}
-        self._restorers = [restorer for _, item in reachable(roots) if (restorer := _keep(item, storages)) is not None]
+        # What is kept here is no part of what a program needs, where its memory is measured meanwhile.
+        with _disable_current_modes():
+            kept = [_keep(item, storages) for _, item in reachable(roots)]
+        self._restorers = [restorer for restorer in kept if restorer is not None]
         self._restorers += storages.values()
 
     def restore(self) -> None:
@@ -137,6 +141,14 @@ def restore_random(state: dict[str, Any]) -> None:
         torch.mps.set_rng_state(state["torch.mps"])
     if "numpy.random" in state:
         sys.modules["numpy"].random.set_state(state["numpy.random"])
+
+
+def seed_all(seed: int) -> None:
+    """Seed the global generators of torch (on every device), of Python, and of NumPy where it is loaded."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed)
 
 
 class _Cell:

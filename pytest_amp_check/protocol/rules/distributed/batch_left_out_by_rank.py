@@ -23,7 +23,13 @@ RULE = Rule(
             "`{call}` asks for the batch of this rank alone, and where it leaves out the backward the other ranks wait"
             " in theirs, which averages the gradients of `{module}`: run backward all the same, as a GradScaler skips"
             " the step on every rank, or let all ranks leave the batch out, by an `all_reduce` of the answer"
-        )
+        ),
+        # Given where the recordings of several ranks are laid beside each other.
+        "backward@ranks": Fault(
+            "`{call}` began {counts}, though each averages gradients over the ranks, so that those of different"
+            " batches meet, and a rank waits for one that never comes: run every backward on every rank, as a"
+            " GradScaler skips the step on all of them, or let all leave the batch out, by an `all_reduce` of why"
+        ),
     },
     why="""\
 DistributedDataParallel averages the gradients of all ranks inside backward, and FullyShardedDataParallel gathers the

@@ -28,6 +28,12 @@ RULE = Rule(
             "`{scaler}` does not tell other ranks of infinities that the fused `{optimizer}` finds, so ranks disagree"
             " about skipping a step: construct the optimizer without `fused=True`"
         ),
+        # Given where the recordings of several ranks are laid beside each other.
+        "step@ranks": Fault(
+            "`{scaler}` skipped {turns} on {ranks} and took it on {others}, so that their parameters and scales differ"
+            " from there on: let all ranks see the same gradients, averaged before they are unscaled, or reduce what"
+            " the scaler has found over all of them, as ShardedGradScaler does"
+        ),
     },
     why="""\
 With FullyShardedDataParallel every rank holds a part of each gradient, and an infinity is in the part of one rank. A

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...events import COMM_HOOK, SCALER_NEW, SCALER_STEP, Event, Program
-from ...rule import STATIC, WARNING, Fault, Rule, Verdicts
+from ...rule import WARNING, Fault, Rule, Verdicts
 
 #: An initial scale up to which float16 holds gradients of the size that training has.
 _SMALL_SCALE = 1024.0
@@ -42,7 +42,6 @@ RULE = Rule(
     "fp16-compress-with-scaler",
     WARNING,
     "Gradients that are multiplied by the loss scale are cast to float16 before they are averaged.",
-    readers=STATIC,
     whole={COMM_HOOK: _compressed},
     words=("scaler",),
     faults={

@@ -44,6 +44,8 @@ class Backward(Listener):
         #: Where anomaly detection was switched on last, and whether it was found to be on.
         self._detection: Site | None = None
         self._detects = False
+        #: How many have begun at each place, whether they have come to their end or not.
+        self.begun: dict[Site, int] = {}
 
     @listens
     def begins(self, outputs: Any) -> BackwardPass | None:
@@ -51,6 +53,7 @@ class Backward(Listener):
         if self.recording.backwards > 1:
             return None  # a checkpoint computes its part anew inside the pass
         site = self.sites.here()
+        self.begun[site] = self.begun.get(site, 0) + 1
         self._look_at_gradients(site)
         roots = tensors(outputs)
         scaled = self._scaled.below(roots)

@@ -96,6 +96,7 @@ def _refused(recorder: Recorder, error: object, *args: Any, **kwargs: Any) -> No
 
 def _before_step(recorder: Recorder, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
     recorder.scalers.before_step(scaler, optimizer, args, kwargs)
+    recorder.replicas.steps()
 
 
 def _after_step(recorder: Recorder, result: object, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:

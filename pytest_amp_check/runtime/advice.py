@@ -1,0 +1,135 @@
+"""What a run advises, each piece with what it was seen to rest on. Nothing of it is ever applied by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .measure.headroom import MOST
+from .measure.memory import ADVICE
+from .measure.sizes import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .measure.dtypes import Dtypes
+    from .measure.memory import Memory
+    from .measure.numerics import Counts, Numerics
+    from .record.steps import StepRecord
+
+#: The share of a module's gradients that float16 loses from which on it is told.
+LOST = 0.01
+#: A module has room enough where its outputs may grow by this factor: training seldom makes them grow more at once.
+ROOM = 4.0
+#: The part of a budget from which on it is told what needs most.
+NEAR = 0.9
+#: Modules of one kind that are told, and contributors to memory.
+_MOST = 5
+
+
+class Advice:
+    """One piece of advice: ``what`` to do, ``evidence`` that the run gives for it, and what it is ``about``."""
+
+    __slots__ = ("about", "evidence", "what")
+
+    def __init__(self, about: str, what: str, evidence: str) -> None:
+        self.about = about
+        self.what = what
+        self.evidence = evidence
+
+    def as_dict(self) -> dict[str, str]:
+        return {"about": self.about, "what": self.what, "evidence": self.evidence}
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.evidence}"
+
+    def __repr__(self) -> str:
+        return f"<advice on {self.about}: {self}>"
+
+
+def advise(
+    steps: Sequence[StepRecord], total: int, dtypes: Dtypes | None, numerics: Numerics | None, memory: Memory | None
+) -> list[Advice]:
+    """What a run of ``total`` steps advises, as far as it has recorded what that rests on."""
+    scaled = [step for step in steps if step.scaler is not None]
+    # Of a long run the first steps are no longer known.
+    found = list(_initial_scale(scaled)) if total == len(steps) else []
+    if scaled and numerics is not None:
+        # Gradients are scaled for float16 alone.
+        found += [*_underflow(numerics), *_headroom(numerics, dtypes)]
+    if memory is not None:
+        found += _budget(memory)
+    return found
+
+
+def _initial_scale(scaled: Sequence[StepRecord]) -> Iterator[Advice]:
+    """The scale at which the first steps would not have been skipped."""
+    taken = next((place for place, step in enumerate(scaled) if not step.skipped), 0)
+    if not taken or len({step.scaler for step in scaled}) > 1:
+        return
+    first, found = scaled[0].scale_before, scaled[taken].scale_before
+    if first is None or found is None or not 0 < found < first:
+        return
+    steps = f"steps {scaled[0].index} to {scaled[taken - 1].index} were" if taken > 1 else "step 0 was"
+    exponent = math.log2(found)
+    value = f"2.0**{int(exponent)}" if exponent.is_integer() else f"{found:g}"
+    yield Advice(
+        "initial scale",
+        f"construct {scaled[0].scaler} with init_scale={value}",
+        f"{steps} skipped while the scale fell from {first:g} to {found:g}, where step {scaled[taken].index} was taken",
+    )
+
+
+def _underflow(numerics: Numerics) -> Iterator[Advice]:
+    """Modules whose gradients float16 rounds to zero, though they are scaled."""
+    modules: dict[str, list[Counts]] = {}
+    for name, of_one in numerics.parameters(without_scaling=False).items():
+        modules.setdefault(name.rpartition(".")[0] or name, []).append(of_one)
+    shares = []
+    for name, counts in modules.items():
+        nonzero = sum(each.nonzero + each.flushed for each in counts)
+        lost = sum(each.lost + each.flushed for each in counts)
+        if nonzero and lost >= LOST * nonzero:
+            shares.append((lost / nonzero, name))
+    low, high = numerics.scales or (0.0, 0.0)
+    scale = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+    for share, name in sorted(shares, key=lambda pair: (-pair[0], pair[1]))[:_MOST]:
+        yield Advice(
+            "underflow",
+            f"run `{name}` in an autocast region that is off, or let the scale grow",
+            f"float16 rounds {share:.1%} of its gradients to zero at a loss scale of {scale}",
+        )
+
+
+def _headroom(numerics: Numerics, dtypes: Dtypes | None) -> Iterator[Advice]:
+    """Modules whose outputs come near to the most that float16 holds."""
+    outputs = numerics.headroom.as_dict()["outputs"].items()
+    near = [(name, most) for name, most in outputs if MOST <= most * ROOM < math.inf]
+    if dtypes is not None:
+        # Where it is known: what another dtype holds is no matter of float16.
+        known = dtypes.as_dict()["modules"]
+        near = [(name, most) for name, most in near if "float16" in known.get(name, "").split(", ")]
+    for name, most in near[:_MOST]:
+        yield Advice(
+            "headroom",
+            f"run `{name}` in an autocast region that is off, or scale its inputs down",
+            f"its outputs reach {most:.4g}, and float16 ends at {MOST:g}, {MOST / most:.1f} times as much",
+        )
+
+
+def _budget(memory: Memory) -> Iterator[Advice]:
+    """What needs most of a budget that is used up, or nearly so."""
+    if not memory.budget or memory.peak < NEAR * memory.budget:
+        return
+    category = max(memory.at_peak, key=lambda name: memory.at_peak[name])
+    makers = [
+        f"{name} ({what}) {format_size(size)}, {size / memory.peak:.0%}"
+        for what, name, size in memory.contributors(None, 3)
+    ]
+    yield Advice(
+        "memory",
+        ADVICE[category],
+        f"the peak is {memory.peak / memory.budget:.0%} of the budget of {format_size(memory.budget)}, of which "
+        f"{category} are {memory.at_peak[category] / memory.peak:.0%}; the largest are {'; '.join(makers)}",
+    )

@@ -1,0 +1,100 @@
+"""``amp-check run`` on several ranks, under torchrun and where the script starts them itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rank_programs import source_line
+
+pytestmark = [
+    pytest.mark.skipif("not __import__('torch').distributed.is_gloo_available()"),
+    pytest.mark.skipif(sys.platform != "linux", reason="the ranks meet over the interface lo"),
+]
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
+LAUNCHED = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+RUN = ["pytest_amp_check", "run", "--output-format", "concise"]
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    settings = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
+    package = str(SUPPORT.parents[1])
+    return subprocess.run(
+        command,
+        cwd=SUPPORT,
+        env={**settings, "OMP_NUM_THREADS": "1", "PYTHONPATH": package, **environment},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+    )
+
+
+def launched(ranks: int, name: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return run(*LAUNCHED, str(ranks), "-m", *RUN, *options, "rank_script.py", name)
+
+
+def started(name: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, "-m", *RUN, *options, "rank_script.py", name, "spawn")
+
+
+STEP = source_line("scaler.step(optimizer)")
+
+
+def test_what_ranks_find_is_told_once_by_the_first_of_them() -> None:
+    done = launched(4, "by_hand")
+    finding, summary = done.stdout.splitlines()
+    assert finding.startswith(f"rank_programs.py:{STEP}:9: AMP602 [error] found-inf-not-synchronised: `scaler` skipped")
+    assert "skipped step 1 on rank 1 and took it on ranks 0, 2 and 3" in finding
+    assert summary == "Found 1 error in 16 training steps on 4 ranks."
+    assert done.returncode != 0
+    # The others have not failed: torchrun is told of the one alone that has something to say.
+    assert "rank      : 0 (local_rank: 0)\n  exitcode  : 1" in done.stderr
+    assert "local_rank: 1" not in done.stderr.partition("Root Cause")[2]
+
+
+def test_all_is_well_where_all_skip() -> None:
+    done = launched(2, "replicas")
+    assert (done.returncode, done.stdout) == (0, "No mistakes found in 8 training steps on 2 ranks.\n")
+
+
+def test_a_rank_that_dies_is_named() -> None:
+    done = launched(2, "dies")
+    assert done.returncode != 0
+    assert "amp-check: error: rank 1 ended without a word of what it had recorded\n" in done.stderr
+
+
+def test_processes_that_the_script_starts_are_recorded() -> None:
+    done = started("leaves_out")
+    begins = source_line("scaler.scale(loss).backward()")
+    *_, finding, summary = done.stdout.splitlines()
+    assert finding.startswith(
+        f"rank_programs.py:{begins}:9: AMP607 [error] batch-left-out-by-rank: `scaler.scale(loss)"
+    )
+    assert "began 4 times on rank 0 and 3 times on rank 1" in finding
+    assert summary.endswith(" training steps on 2 ranks.")
+    assert done.returncode == 1
+
+
+def test_a_rank_that_hangs_ends_and_says_where_it_stood() -> None:
+    done = started("hangs", "--rank-timeout", "3")
+    where = f"rank_programs.py:{source_line('time.sleep(600)')} in hangs"
+    said = f"amp-check: error: rank 1 had not moved for 3 s, nor had any other: it stood at {where}\n"
+    assert done.returncode != 0
+    assert done.stderr.count(said) == 2  # by itself, and by the process that started it
+
+
+def test_a_process_beside_the_training_is_no_rank(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import multiprocessing\nimport sys\n\n\ndef writes():\n    print('beside')\n\n\n"
+        "if __name__ == '__main__':\n"
+        "    multiprocessing.set_start_method('fork')\n"
+        "    beside = multiprocessing.Process(target=writes)\n    beside.start()\n    beside.join()\n"
+        "    import torch\n    weight = torch.nn.Parameter(torch.ones(2))\n"
+        "    optimizer = torch.optim.SGD([weight], lr=0.1)\n    weight.sum().backward()\n    optimizer.step()\n",
+        encoding="utf-8",
+    )
+    done = run(sys.executable, "-m", *RUN, str(tmp_path / "train.py"))
+    assert (done.returncode, done.stdout) == (0, "beside\nNo mistakes found in 1 training step.\n")

@@ -1,0 +1,98 @@
+"""What a run advises, and what it says that this rests on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp_check import Run, record
+
+
+def trained(model: nn.Module, x: torch.Tensor, scale: float, steps: int, factor: float = 1.0, **parts: Any) -> Run:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    with record(model, **parts) as run:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = model(x).float().mean() * factor
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    return run
+
+
+def one_weight(value: float) -> nn.Module:
+    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.fill_(value)
+    return model
+
+
+def test_an_initial_scale_that_spares_the_first_skips() -> None:
+    # The gradient in float16 is the scale times 4, which is infinite from 2**14 on.
+    run = trained(one_weight(1.0), torch.ones(1, 1), 2.0**16, 6, factor=4.0)
+    assert [step.skipped for step in run.steps] == [True, True, True, False, False, False]
+    (advice,) = run.advice()
+    assert (advice.about, advice.what) == ("initial scale", "construct scaler with init_scale=2.0**13")
+    assert advice.evidence == (
+        "steps 0 to 2 were skipped while the scale fell from 65536 to 8192, where step 3 was taken"
+    )
+    # It is right: a run from there skips nothing, and has nothing to advise.
+    again = trained(one_weight(1.0), torch.ones(1, 1), 2.0**13, 6, factor=4.0)
+    assert (again.skipped_total, again.advice()) == (0, [])
+
+
+def test_no_scale_is_known_where_no_step_is_taken() -> None:
+    assert trained(one_weight(1.0), torch.ones(1, 1), 2.0**16, 2, factor=4.0).advice() == []
+
+
+def test_modules_that_underflow() -> None:
+    model = nn.ModuleDict({"large": nn.Linear(1, 1), "small": nn.Linear(1, 3)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    with record(model, numerics=True) as run:
+        x = torch.ones(1, 1)
+        # The weights of the second have gradients of 2**-29 when they are scaled, of which float16 makes zero.
+        scaler.scale(model["large"](x).sum() + model["small"](x).sum() * 2.0**-30).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    (advice,) = run.advice()
+    assert advice.about == "underflow"
+    assert advice.what == "run `small` in an autocast region that is off, or let the scale grow"
+    assert advice.evidence == "float16 rounds 100.0% of its gradients to zero at a loss scale of 2"
+
+
+@pytest.mark.parametrize(("size", "told"), [(32000.0, ["0", "1"]), (8000.0, [])])
+def test_modules_that_lack_headroom(size: float, told: list[str]) -> None:
+    run = trained(one_weight(1.0), torch.full((1, 1), size), 2.0**-8, 2, numerics=True, dtypes=True)
+    advice = [each for each in run.advice() if each.about == "headroom"]
+    # That of the model as a whole is that of its last module.
+    assert sorted({each.what.split("`")[1] for each in advice} & {"0", "1"}) == told
+    if told:
+        assert advice[0].evidence == "its outputs reach 3.2e+04, and float16 ends at 65504, 2.0 times as much"
+
+
+def test_what_a_budget_is_spent_on() -> None:
+    model = nn.Linear(256, 256, bias=False)
+    run = trained(model, torch.ones(1, 256), 1.0, 2, memory=True)
+    assert run.memory is not None
+    assert run.advice() == []
+    run.assert_memory(peak=run.memory.peak)
+    (advice,) = run.advice()
+    largest = run.memory.contributors(most=1)[0]
+    assert advice.about == "memory"
+    assert advice.evidence.startswith("the peak is 100% of the budget of ")
+    assert f"the largest are {largest[1]} ({largest[0]}) 256.00 KiB, " in advice.evidence
+    run.assert_memory(peak="1 GiB")
+    assert run.advice() == []
+
+
+def test_it_is_plain_data_too() -> None:
+    run = trained(one_weight(1.0), torch.ones(1, 1), 2.0**16, 6, factor=4.0)
+    assert run.as_dict()["advice"] == [each.as_dict() for each in run.advice()]
+    assert str(run.advice()[0]).startswith("construct scaler with init_scale=2.0**13: steps 0 to 2 were skipped")

@@ -1,0 +1,123 @@
+"""Several ranks, each a recorded process: what they find together, and that none of them is waited for without end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import rank_programs as programs
+from rank_programs import source_line
+
+from pytest_amp_check.protocol.finding import Finding
+from pytest_amp_check.runtime.ranks.distributed import RankFailed, distributed
+from pytest_amp_check.runtime.session import Session
+
+pytestmark = pytest.mark.skipif("not __import__('torch').distributed.is_gloo_available()")
+STEP, BACKWARD = "scaler.step(optimizer)", "scaler.scale(loss).backward()"
+
+
+def place(line: str) -> str:
+    return f"rank_programs.py:{source_line(line)}"
+
+
+def found(findings: list[Finding]) -> list[tuple[str, str, tuple[int, ...]]]:
+    return [(f.code, f"{f.filename.rpartition('/')[2]}:{f.line}", f.ranks) for f in findings]
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "line"),
+    [
+        (programs.compressed, "AMP604", "model.register_comm_hook(None, default_hooks.fp16_compress_hook)"),
+        (programs.sharded, "AMP602", STEP),
+        (programs.clipped_shards, "AMP603", "nn.utils.clip_grad_norm_(model.parameters(), 0.1)"),
+    ],
+)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_what_each_rank_finds_is_told_once_with_its_ranks(
+    ranks: int, program: Callable[[int], object], code: str, line: str
+) -> None:
+    run = distributed(program, ranks)
+    assert found(run.findings) == [(code, place(line), tuple(range(ranks)))]
+    assert run.findings[0].message.endswith("(both ranks)" if ranks == 2 else "(all 4 ranks)")
+    assert run.findings[0].as_dict()["ranks"] == list(range(ranks))
+
+
+@pytest.mark.parametrize("program", [programs.replicas, programs.fully_sharded])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_an_overflow_that_all_ranks_see_is_silent(ranks: int, program: Callable[[int], list[float]]) -> None:
+    run = distributed(program, ranks)
+    run.assert_no_findings()
+    # The second of four steps is skipped everywhere.
+    assert run.results == [[256.0, 128.0, 128.0, 128.0]] * ranks
+    assert [each["skipped_total"] for each in run.runs] == [1] * ranks
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_that_disagree_about_a_step(ranks: int) -> None:
+    run = distributed(programs.by_hand, ranks)
+    assert found(run.findings) == [("AMP602", place(STEP), (1,))]
+    others = "rank 0" if ranks == 2 else "ranks 0, 2 and 3"
+    assert run.findings[0].message.startswith(f"`scaler` skipped step 1 on rank 1 and took it on {others}, so that")
+    with pytest.raises(AssertionError, match=f"1 mistake in mixed-precision training on {ranks} ranks:\n.*AMP602"):
+        run.assert_no_findings()
+    run.assert_no_findings(allow=["AMP602"])
+
+
+def test_models_that_ranks_train_apart_may_skip_as_they_like() -> None:
+    run = distributed(programs.alone, 2, backend=None)
+    assert (run.findings, run.results) == ([], [(0, "2"), (1, "2")])
+    assert [each["skipped_total"] for each in run.runs] == [1, 1]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_leaves_a_batch_out_alone(ranks: int) -> None:
+    # The last backward of the others has nobody to average with.
+    with pytest.raises(RankFailed) as failed:
+        distributed(programs.leaves_out, ranks, timeout=30)
+    said = str(failed.value)
+    assert said.startswith(f"Not all of {ranks} ranks came to their end:\n  rank ")
+    others = "rank 0" if ranks == 2 else "ranks 0, 2 and 3"
+    assert f"{place(BACKWARD)}: AMP607 [error] batch-left-out-by-rank: `scaler.scale(loss).backward` began" in said
+    assert f"began 4 times on {others} and 3 times on rank 1, though each averages gradients" in said
+
+
+def test_ranks_that_join_may_have_as_many_batches_as_they_like() -> None:
+    assert distributed(programs.joined, 2).findings == []
+
+
+def test_what_kept_a_rank_from_its_end_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RankFailed) as failed:
+        distributed(programs.dies, 2)
+    first, second = str(failed.value).splitlines()[1:3]
+    assert first == "  rank 1 ended with exit code 3"
+    assert second == "  rank 0 raised:"
+    with pytest.raises(RankFailed, match=r"rank 1 raised:\n(.*\n)*KeyError: 'the data set has no such item'"):
+        distributed(programs.raises, 2)
+    assert capsys.readouterr().out.count("was here") == 2
+
+
+def test_a_rank_that_hangs_is_ended_and_says_where_it_stood() -> None:
+    with pytest.raises(RankFailed) as failed:
+        distributed(programs.hangs, 2, timeout=5.0)
+    where = f"rank_programs.py:{source_line('time.sleep(600)')} in hangs"
+    assert str(failed.value).splitlines()[1] == f"  rank 1 had not ended within 5 s: it stood at {where}"
+
+
+def test_what_no_process_can_be_given_is_said() -> None:
+    with pytest.raises(ValueError, match="a function at the top of a module"):
+        distributed(lambda rank: None, 2)
+    with pytest.raises(ValueError, match="nprocs must be 1 or more, not 0"):
+        distributed(programs.alone, 0)
+    with pytest.raises(RankFailed, match="what the function returned cannot be given to another process"):
+        distributed(programs.returns_a_function, 1)
+    with pytest.raises(AssertionError, match="No training step was recorded on rank 0"):
+        distributed(programs.nothing, 1).assert_no_findings()
+
+
+def test_the_fixture_runs_ranks(amp: Session) -> None:
+    run = amp.distributed(programs.numbered, 2, ("x",))
+    assert run.results == [("x", 0, 2), ("x", 1, 2)]
+    # Both drew the numbers of the test's own seed.
+    drawn: list[Any] = [run.results for run in (amp.distributed(programs.draws, 2), amp.distributed(programs.draws, 2))]
+    assert drawn[0] == drawn[1]
