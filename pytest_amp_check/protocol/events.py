@@ -115,12 +115,12 @@ SCALE = Kind("scale", "autocast bare callees dtypes float32 forward forward_read
 # divided: the loss, vague: whether it was is not sure; inside: a loop without a step, apart: under no_sync, averaged:
 # the tests under which it averages the gradients over processes, None where it does not, as far as is known; dtypes of
 # its forward, forward: the event of that; alone: no scaler is in view; custom: its autograd Functions care for autocast
-# themselves; uneven: parts of the loss have different scales; scaled: a scaler
-# has scaled it; given: who gave it may have; opaque: gradients that are given may be; beside: the scaler of the same
-# object, by which no method of it does this.
+# themselves; float8: it runs in a region of TransformerEngine; uneven: parts of the loss have different scales; scaled:
+# a scaler has scaled it; given: who gave it may have; opaque: gradients that are given may be; beside: the scaler of
+# the same object, by which no method of it does this.
 BACKWARD = Kind(
     "backward",
-    "alone apart averaged beside custom divided dtypes feeds forward given inside leaves opaque outside scaled "
+    "alone apart averaged beside custom divided dtypes feeds float8 forward given inside leaves opaque outside scaled "
     "several twice uneven vague",
     worth=MOVES,
     says="gradients of an unscaled loss are added",

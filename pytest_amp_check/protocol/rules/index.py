@@ -25,9 +25,9 @@ INDEX: tuple[Listing, ...] = (
     (
         ("AMP103", "backward-in-autocast", "autocast", "warning", "both", True, "safe"),
         ("autocast",),
+        ("backward",),
         (),
-        (),
-        ("backward@region", "step@region"),
+        ("backward@region", "step@region", "backward@float8"),
     ),
     (
         ("AMP104", "loss-outside-autocast", "autocast", "warning", "both", True, ""),
