@@ -257,6 +257,8 @@ LATE_SCALE = Kind("late-scale", "dtype guessed")  # scores of an attention are s
 LOW_OP = Kind("low-op", "dtype guessed how")  # an op that has no kernel for low precision is given a tensor of it
 DTYPE_CLASH = Kind("dtype-clash", "dtype guessed how")  # a low-precision tensor meets float32 where nothing promotes
 OVERHEAD = Kind("overhead", "how", turns=True)  # what is cast or copied more often than needed
+# A product in low precision has a side of which Tensor Cores make less; how: one of its "weight", or its "rows".
+ODD_SIZE = Kind("odd-size", "how")
 # Things are given to code that cannot be read; trains: those that it is known to train, about: the MATTERS that it
 # speaks of, which it may have done to them.
 HANDOFF = Kind("handoff", "about things trains", worth=SELDOM)
@@ -274,8 +276,8 @@ END = Kind("end", worth=SELDOM, says="the program ends")  # the end of the progr
 THINGS = {
     "scaler": ("arguments callable cls constructed device doubt enabled framework sharded shared"),
     "optimizer": "callable constructed divided engine frozen fused hooked owns shared shares wrapped",
-    "module": "casts class compiled computes_in copied copies deepspeed frozen kind low parameter partly_frozen parts "
-    "read shared trainer wide wrapped",
+    "module": "casts class compiled computes_in copied copies deepspeed frozen kind low odd parameter partly_frozen "
+    "parts read shared trainer wide wrapped",
     "autocast": "cache device dtype shared stored",
     "device": "shared",
     "loss": "kind promotes reduction shared",

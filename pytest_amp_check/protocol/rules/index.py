@@ -483,6 +483,13 @@ INDEX: tuple[Listing, ...] = (
         ("cast:each-turn", "cast:no-cache", "scale:told", "zero:zeros"),
     ),
     (
+        ("AMP702", "odd-matrix-sizes", "overhead", "info", "both", False, ""),
+        ("autocast",),
+        ("odd-size",),
+        (),
+        ("size:weight", "size:rows"),
+    ),
+    (
         ("AMP801", "scale-collapse", "dynamics", "error", "runtime", True, ""),
         (),
         ("update",),

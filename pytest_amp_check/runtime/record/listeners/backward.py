@@ -22,6 +22,7 @@ from .finite import Finite
 from .gradients import Gradients
 from .listener import Listener, listens
 from .penalties import Penalties
+from .sizes import Sizes
 
 
 class Backward(Listener):
@@ -34,8 +35,10 @@ class Backward(Listener):
         scaled: ScaledLosses,
         penalties: Penalties,
         finite: Finite,
+        sizes: Sizes,
     ) -> None:
         super().__init__(recording)
+        self._sizes = sizes
         self._finite = finite
         self._gradients = gradients
         self._scaled = scaled
@@ -78,6 +81,7 @@ class Backward(Listener):
         }
         if first:
             facts["leaves"] = reached
+            self._sizes.look(roots, site)
         subject = None if scaled is None else scaled.scaler.thing.key
         names = self.recording.read(site, _backward_names)
         event = self.recording.emit(e.BACKWARD, site, subject, names=names, **facts)
