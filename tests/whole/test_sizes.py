@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from agreement import recorded, traced
+from agreement import TORCH, recorded, traced
 from marks import MISTAKES, marks, places, shown
 
 from pytest_amp_check.static.engine import Settings, check_source
@@ -72,5 +72,6 @@ def assert_told(source: str, folder: Path) -> None:
     path.write_text(source, encoding="utf-8")
     run = recorded(lambda: traced(path, set()))
     assert (run.failure, run.error) == (None, None)
-    assert places(run.findings) == marks(source, "runtime"), shown(run.findings)
+    # Before torch 2.5 the nodes of a graph do not tell of what dtype their results are.
+    assert places(run.findings) == (marks(source, "runtime") if TORCH >= (2, 5) else set()), shown(run.findings)
     assert places(check_source(source, str(path), Settings(select=MISTAKES))) == marks(source)
