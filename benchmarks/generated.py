@@ -6,7 +6,6 @@ shortest program of each kind is printed.
 
 from __future__ import annotations
 
-import linecache
 import sys
 import tempfile
 import time
@@ -50,7 +49,6 @@ def main() -> int:
     tally = {"agree": 0, "disagree": 0, "with a finding": 0, "raised": 0}
     with tempfile.TemporaryDirectory() as folder:
         for source in generated(count, number):
-            linecache.clearcache()
             judged = verdict(source, Path(folder) / "generated.py")
             told = judged.disagreements()
             tally["disagree" if told else "agree"] += 1

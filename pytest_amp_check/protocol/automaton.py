@@ -313,14 +313,12 @@ FIRST: dict[str, tuple[Row, ...]] = {
         Row("unscale@step-pending", stages=_IS_STEPPED),
         Row("unscale@window", stages=_IS_UNSCALED, when=_open),
         Row("unscale@unscaled", stages=_IS_UNSCALED),
-        Row("step@discarded", _IS_CLEAN, when=_discarded),
         Row("step@another", frozenset({SCALED}), when=_of_another),
         *_CLIPS,
     ),
     SCALER_STEP: (
         Row("step@stepped", stages=_IS_STEPPED),
         Row("step@another", frozenset({SCALED}), when=_of_another),
-        Row("step@discarded", _IS_CLEAN, when=_discarded),
         *_CLIPS,
     ),
     RESTORE: _CLIPS,
@@ -332,8 +330,10 @@ FIRST: dict[str, tuple[Row, ...]] = {
     ZERO: (Row("zero@window", PENDING - {EXPOSED}, when=_inside_window),),
 }
 _WINDOW = (Row("step@undivided", when=_undivided), Row("step@apart", PENDING, when=_apart))
+#: Nothing is left for the step, whatever the stage says to it.
+_DISCARDED = Row("step@discarded", _IS_CLEAN, when=_discarded)
 #: Input that ends a window -> faults of the window, each of which is committed besides.
-ENDS: dict[str, tuple[Row, ...]] = {SCALER_STEP: _WINDOW, STEP: _WINDOW}
+ENDS: dict[str, tuple[Row, ...]] = {UNSCALE: (_DISCARDED,), SCALER_STEP: (_DISCARDED, *_WINDOW), STEP: _WINDOW}
 
 
 class Given(NamedTuple):

@@ -115,12 +115,12 @@ SCALE = Kind("scale", "autocast bare callees dtypes float32 forward forward_read
 # divided: the loss, vague: whether it was is not sure; inside: a loop without a step, apart: under no_sync, averaged:
 # the tests under which it averages the gradients over processes, None where it does not, as far as is known; dtypes of
 # its forward, forward: the event of that; alone: no scaler is in view; custom: its autograd Functions care for autocast
-# themselves; uneven: parts of the loss have different scales; scaled: a scaler
-# has scaled it; given: who gave it may have; opaque: gradients that are given may be; beside: the scaler of the same
-# object, by which no method of it does this.
+# themselves; float8: it runs in a region of TransformerEngine; uneven: parts of the loss have different scales; scaled:
+# a scaler has scaled it; given: who gave it may have; opaque: gradients that are given may be; beside: the scaler of
+# the same object, by which no method of it does this.
 BACKWARD = Kind(
     "backward",
-    "alone apart averaged beside custom divided dtypes feeds forward given inside leaves opaque outside scaled "
+    "alone apart averaged beside custom divided dtypes feeds float8 forward given inside leaves opaque outside scaled "
     "several twice uneven vague",
     worth=MOVES,
     says="gradients of an unscaled loss are added",
@@ -257,6 +257,8 @@ LATE_SCALE = Kind("late-scale", "dtype guessed")  # scores of an attention are s
 LOW_OP = Kind("low-op", "dtype guessed how")  # an op that has no kernel for low precision is given a tensor of it
 DTYPE_CLASH = Kind("dtype-clash", "dtype guessed how")  # a low-precision tensor meets float32 where nothing promotes
 OVERHEAD = Kind("overhead", "how", turns=True)  # what is cast or copied more often than needed
+# A product in low precision has a side of which Tensor Cores make less; how: one of its "weight", or its "rows".
+ODD_SIZE = Kind("odd-size", "how")
 # Things are given to code that cannot be read; trains: those that it is known to train, about: the MATTERS that it
 # speaks of, which it may have done to them.
 HANDOFF = Kind("handoff", "about things trains", worth=SELDOM)
@@ -274,8 +276,8 @@ END = Kind("end", worth=SELDOM, says="the program ends")  # the end of the progr
 THINGS = {
     "scaler": ("arguments callable cls constructed device doubt enabled framework sharded shared"),
     "optimizer": "callable constructed divided engine frozen fused hooked owns shared shares wrapped",
-    "module": "casts class compiled computes_in copied copies deepspeed frozen kind low parameter partly_frozen parts "
-    "read shared trainer wide wrapped",
+    "module": "casts class compiled computes_in copied copies deepspeed frozen kind low odd parameter partly_frozen "
+    "parts read shared trainer wide wrapped",
     "autocast": "cache device dtype shared stored",
     "device": "shared",
     "loss": "kind promotes reduction shared",

@@ -39,6 +39,16 @@ LOAD = "load"  # of the state of its scaler
 SAVE = "save"
 
 
+#: Regions in which TransformerEngine's modules compute in float8, and where each of its releases keeps their state.
+FLOAT8 = (
+    "transformer_engine.pytorch.autocast",
+    "transformer_engine.pytorch.fp8_autocast",
+    "transformer_engine.pytorch.quantization.autocast",
+    "transformer_engine.pytorch.fp8.fp8_autocast",
+)
+FLOAT8_STATES = ("transformer_engine.pytorch.quantization", "transformer_engine.pytorch.fp8")
+
+
 class Framework:
     """What the tool knows of one framework.
 

@@ -39,6 +39,7 @@ from .libraries import (
     precision,
     regions,
     scalers,
+    sizes,
     torch_calls,
     unknown_methods,
 )
@@ -82,6 +83,7 @@ LIBRARIES = (
     distributed,
     compiled,
     overhead,
+    sizes,
     precision,
     builtin_calls,
     torch_calls,

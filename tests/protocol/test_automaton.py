@@ -40,6 +40,7 @@ OF_OTHERS = {
     "write@region-then-forward",
     "enter@entered",
     "backward@region",
+    "backward@float8",
     "step@region",
     "bce@region",
     "bce@region-cpu",

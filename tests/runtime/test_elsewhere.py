@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -98,6 +99,43 @@ def test_what_sees_all_shards_is_left_alone() -> None:
     assert codes_of_clip(model, lambda: nn.utils.clip_grad_value_(model.parameters(), 0.1)) == []
     assert codes_of_step(model, ShardedGradScaler("cpu", init_scale=256.0)) == []
     assert codes_of_step(model, ShardedGradScaler("cpu", init_scale=256.0), fused=True) == ["AMP602"]
+
+
+def codes_of_policy(dtype: Any, scaler: Any, region: Any) -> list[tuple[str, int]]:
+    """What is told of a training whose modules are sharded by a policy, each with the line after that of its loss."""
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    policy = fsdp.MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    for module in (model[0], model):
+        fsdp.fully_shard(module, mesh=mesh, mp_policy=policy)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    first = 0
+    with record() as run:
+        for _ in range(2):
+            optimizer.zero_grad()
+            with region:
+                loss = model(torch.randn(4, 8)).float().square().mean()
+            first = sys._getframe().f_lineno
+            (loss if scaler is None else scaler.scale(loss)).backward()
+            if scaler is None:
+                optimizer.step()
+            else:
+                scaler.step(optimizer)
+                scaler.update()
+    assert run.failure is None
+    return [(finding.code, finding.line - first) for finding in run.findings]
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.skipif(not hasattr(torch.distributed.fsdp, "fully_shard"), reason="fully_shard came with torch 2.6")
+def test_float16_by_a_policy_needs_a_scaler() -> None:
+    bfloat16 = torch.autocast("cpu", dtype=torch.bfloat16)
+    assert codes_of_policy(torch.float16, None, nullcontext()) == [("AMP502", 1)]
+    assert codes_of_policy(torch.float16, torch.amp.GradScaler("cpu", init_scale=256.0), nullcontext()) == []
+    assert codes_of_policy(torch.bfloat16, None, nullcontext()) == []
+    assert codes_of_policy(None, None, nullcontext()) == []
+    assert codes_of_policy(torch.float16, None, bfloat16) == []
 
 
 LAYER = nn.Linear(8, 2)

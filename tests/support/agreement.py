@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
+import linecache
 import random
+import re
 import runpy
 import sys
 import traceback
@@ -29,6 +32,7 @@ from pytest_amp_check.static.engine import Settings, check_source
 SEEN_BY_RUNS = {
     "backward:no-scaler": "a source with a scaler in it is taken to know which of its optimizers go without",
     "scheduler:skipped": "a source takes any condition of a scheduler for one that asks whether the step was skipped",
+    "size:rows": "a source does not know the sizes of batches",
     "scheduler:micro-batch": "a source knows a window by its count, a run by the gradients that wait for a step",
 }
 #: Faults of which the source may tell what does not show in every run: why, and whether it should in this one.
@@ -52,6 +56,8 @@ SAME = {"AMP303": "AMP209"}
 #: The version of torch, and codes of mistakes that it makes impossible.
 TORCH = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 IMPOSSIBLE = {"AMP109"} if TORCH >= (2, 11) else set()
+#: A setting that a program leaves off.
+_OFF = r"(?m)^(\w+) = False$"
 COMPARED = frozenset(code for code, rule in RULES.items() if rule.readers == BOTH)
 
 
@@ -131,6 +137,8 @@ def traced(path: Path, lines: set[int]) -> None:
 class Verdict(NamedTuple):
     """What both readers found in a program."""
 
+    source: str
+    path: Path
     read: list[Finding]
     run: Recorded
     lines: set[int]
@@ -142,37 +150,67 @@ class Verdict(NamedTuple):
 
         A run finds what has happened: the source must tell of it, if only as possible. What the source tells for
         certain must have happened where all of its places were executed; an error that ends the run spares the rest.
+        A setting that the program leaves off is read as if it might be on: what is told must happen where it is, and
+        what it would provide for is told where nobody can turn it on.
         """
         if self.run.failure is not None:
             return [f"the recorder failed: {self.run.failure!r}"]
         read = {_place(finding) for finding in self.read}
-        ran = {_place(finding) for finding in self.run.findings}
         missed = [
             f
             for f in self.run.findings
             if f.code in COMPARED and f.label not in SEEN_BY_RUNS and _place(f) not in read and f.line != self.raised_at
         ]
+        if missed:
+            held = _checked(re.sub(_OFF, r"\1 = \1 = False", self.source), self.path)
+            missed = [f for f in missed if _place(f) not in set(map(_place, held))]
         told = [f"only the run: {f.line} {f.code} {f.message}" for f in missed]
-        if self.run.error is None:
-            for finding in self.read:
-                places = {finding.line, *(step.site.line for step in finding.witness)}
-                due = finding.code in COMPARED and finding.certain and places <= self.lines
-                if finding.label in SEEN_IN_SOURCE:
-                    due = due and SEEN_IN_SOURCE[finding.label][1](self.run.run, finding)
-                if due and _place(finding) not in ran:
-                    told.append(f"only the source: {finding.line} {finding.code} {finding.message}")
-        return told
+        unseen = self._unseen(self.read)
+        for on in _switched_on(self.source) if unseen else ():
+            unseen = _verdict(on, self.path, self.read)._unseen(unseen)
+        return told + [f"only the source: {f.line} {f.code} {f.message}" for f in unseen]
+
+    def _unseen(self, read: list[Finding]) -> list[Finding]:
+        """What the source tells for certain, of some findings, and did not happen though it should have."""
+        if self.run.error is not None:
+            return []
+        ran = {_place(finding) for finding in self.run.findings}
+        unseen = []
+        for finding in read:
+            places = {finding.line, *(step.site.line for step in finding.witness)}
+            due = finding.code in COMPARED and finding.certain and places <= self.lines
+            if finding.label in SEEN_IN_SOURCE:
+                due = due and SEEN_IN_SOURCE[finding.label][1](self.run.run, finding)
+            if due and _place(finding) not in ran:
+                unseen.append(finding)
+        return unseen
 
 
 def _place(finding: Finding) -> tuple[int, str]:
     return finding.line, SAME.get(finding.code, finding.code)
 
 
+def _switched_on(source: str) -> list[str]:
+    """A program with the settings that it leaves off turned on: some of them, or all."""
+    off = re.findall(_OFF, source)
+    chosen = [names for count in range(len(off)) for names in itertools.combinations(off, count + 1)]
+    return [re.sub(_OFF.replace(r"\w+", "|".join(names)), r"\1 = True", source) for names in chosen]
+
+
 def verdict(source: str, path: Path) -> Verdict:
     """Read a program, and run it as the script at a path."""
+    return _verdict(source, path, _checked(source, path))
+
+
+def _checked(source: str, path: Path) -> list[Finding]:
+    return check_source(source, str(path), Settings(select=MISTAKES))
+
+
+def _verdict(source: str, path: Path, read: list[Finding]) -> Verdict:
+    linecache.clearcache()
     path.write_text(source, encoding="utf-8")
     lines: set[int] = set()
     run = recorded(lambda: traced(path, lines))
     frames = traceback.extract_tb(run.error.__traceback__) if run.error is not None else []
     raised_at = next((frame.lineno or 0 for frame in reversed(frames) if frame.filename == str(path)), 0)
-    return Verdict(check_source(source, str(path), Settings(select=MISTAKES)), run, lines, raised_at)
+    return Verdict(source, path, read, run, lines, raised_at)

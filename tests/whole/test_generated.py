@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,6 @@ seeded = settings(
 @seeded
 @given(programs())
 def test_both_readers_agree_on_generated_programs(tmp_path_factory: pytest.TempPathFactory, source: str) -> None:
-    linecache.clearcache()
     path = tmp_path_factory.getbasetemp() / "generated.py"
     disagreements = verdict(source, path).disagreements()
     assert not disagreements, "\n".join([*disagreements, source])
@@ -238,6 +236,26 @@ for x, y in batches:
 {FORWARD}
     scaler.scale(loss).backward()
     norm_of(model)  # AMP202
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "gradients that are cleared before their step, by a scaler that is never updated": f"""\
+{ONE}
+for i, (x, y) in enumerate(batches[:3]):
+{FORWARD}
+    scaler.scale(loss / 3).backward()
+    if (i + 1) % 3 == 0:
+        model.zero_grad(set_to_none=False)  # AMP215
+        scaler.step(optimizer)  # AMP206
+""",
+    "a loss that overflows float32, after gradients that are zeroed in place": f"""\
+{ONE}
+batches[3] = (batches[3][0], 1e30 * batches[3][1])
+for x, y in batches:
+{FORWARD}
+    optimizer.zero_grad(set_to_none=False)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
     scaler.step(optimizer)
     scaler.update()
 """,

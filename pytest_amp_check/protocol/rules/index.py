@@ -25,9 +25,9 @@ INDEX: tuple[Listing, ...] = (
     (
         ("AMP103", "backward-in-autocast", "autocast", "warning", "both", True, "safe"),
         ("autocast",),
+        ("backward",),
         (),
-        (),
-        ("backward@region", "step@region"),
+        ("backward@region", "step@region", "backward@float8"),
     ),
     (
         ("AMP104", "loss-outside-autocast", "autocast", "warning", "both", True, ""),
@@ -481,6 +481,13 @@ INDEX: tuple[Listing, ...] = (
         ("overhead",),
         ("scaler-step",),
         ("cast:each-turn", "cast:no-cache", "scale:told", "zero:zeros"),
+    ),
+    (
+        ("AMP702", "odd-matrix-sizes", "overhead", "info", "both", False, ""),
+        ("autocast",),
+        ("odd-size",),
+        (),
+        ("size:weight", "size:rows"),
     ),
     (
         ("AMP801", "scale-collapse", "dynamics", "error", "runtime", True, ""),

@@ -31,8 +31,8 @@ def is_product(node: Any) -> bool:
 
 
 def dtypes(node: Any) -> Iterator[torch.dtype]:
-    """The dtypes of what a node of the graph gave."""
-    for made in node._input_metadata:
+    """The dtypes of what a node of the graph gave; none where torch does not tell, as before 2.5."""
+    for made in getattr(node, "_input_metadata", ()):
         yield made.dtype
 
 

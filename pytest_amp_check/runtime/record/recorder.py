@@ -22,6 +22,7 @@ from .listeners.scaler_construction import ScalerConstruction
 from .listeners.scalers import Scalers
 from .listeners.scaling import Scaling
 from .listeners.schedulers import Schedulers
+from .listeners.sizes import Sizes
 from .listeners.threads import Threads
 from .listeners.traces import Traces
 from .listeners.weights import Weights
@@ -51,7 +52,8 @@ class Recorder:
         self.clearing = Clearing(recording, self.gradients)
         self.clipping = Clipping(recording, self.gradients)
         self.penalties = Penalties(recording, scaled)
-        self.backward = Backward(recording, self.gradients, scaled, self.penalties, self.finite)
+        self.sizes = Sizes(recording)
+        self.backward = Backward(recording, self.gradients, scaled, self.penalties, self.finite, self.sizes)
         self.construction = ScalerConstruction(recording)
         self.optimizers = Optimizers(recording, self.gradients, self.weights, self.construction, self.finite)
         self.schedulers = Schedulers(recording)

@@ -6,6 +6,7 @@ entered and left tell what was computed where, at no cost for the ops in between
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._C._autograd import _get_sequence_nr
 
+from ...protocol import frameworks
 from ...protocol.events import Site
 from .graph import FAR, NEAR, nodes
 
@@ -137,3 +139,12 @@ class Regions:
 def dtype_of(region: Any) -> str:
     """The low precision that a region of torch is for, also where it is disabled."""
     return LOW.get(region.fast_dtype) or str(region.fast_dtype).removeprefix("torch.")
+
+
+def in_float8() -> bool:
+    """Whether code runs in a region of TransformerEngine, as that itself knows."""
+    for name in frameworks.FLOAT8_STATES:
+        state = getattr(sys.modules.get(name), "FP8GlobalStateManager", None)
+        if state is not None:
+            return bool(state.is_fp8_enabled())
+    return False

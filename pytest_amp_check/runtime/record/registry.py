@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...protocol.chain import Chain
@@ -99,6 +100,14 @@ class Registry:
         tracked.scaler = weakref.ref(scaler, self._on_death(id(scaler), thing))
         tracked.scale = self.scale_now(scaler)
         return tracked
+
+    @contextmanager
+    def replaying(self) -> Iterator[None]:
+        """What happens meanwhile writes to gradients and puts back what they were, which only their marks show."""
+        seen = [each for each in self.optimizers.values() if each.marks and each.marks == each.sentinel_marks()]
+        yield
+        for tracked in seen:
+            tracked.marks = tracked.sentinel_marks()
 
     def by_key(self, key: int) -> TrackedOptimizer | None:
         for tracked in self.optimizers.values():

@@ -1,10 +1,13 @@
-"""Gradients of which a rank holds a part, as FullyShardedDataParallel leaves them."""
+"""Modules that are sharded: those of whose gradients a rank holds a part, and those with a precision of their own."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+
+from .regions import LOW
 
 
 def are_shards(params: Iterable[Any]) -> bool:
@@ -27,3 +30,25 @@ def unsynchronised(scaler: Any, optimizer: Any, params: Sequence[Any]) -> str:
     if sharded is None or not isinstance(scaler, sharded.ShardedGradScaler):
         return "plain" if type(scaler).__module__.startswith("torch.") else ""
     return "fused" if getattr(optimizer, "_step_supports_amp_scaling", False) else ""
+
+
+def low_of_policies(leaves: frozenset[int]) -> frozenset[str]:
+    """The low precisions in which ``fully_shard`` has modules compute, of those whose parameters are leaves here."""
+    composed = sys.modules.get("torch.distributed._composable_state")
+    return frozenset(
+        LOW[group.mp_policy.param_dtype]
+        for group in (_groups(composed) if composed is not None else ())
+        if group.mp_policy.param_dtype in LOW
+        # The leaves of a graph are the parameters as they were brought together for the forward.
+        and any(id(getattr(p, "_unsharded_param", None)) in leaves for p in group.fsdp_params)
+    )
+
+
+def _groups(composed: Any) -> Iterator[Any]:
+    """The parameters that are sharded together, of each module that is."""
+    for kept in list(composed._module_state_mapping.values()):
+        state = kept() if isinstance(kept, weakref.ref) else kept
+        groups = getattr(state, "_fsdp_param_groups", None)
+        if groups is None:
+            groups = [getattr(state, "_fsdp_param_group", None)]
+        yield from filter(None, groups)

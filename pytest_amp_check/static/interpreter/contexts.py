@@ -15,6 +15,7 @@ from .state import Open
 from .statements import _own_nodes, holds_autocast
 from .values import (
     Choice,
+    Float8,
     GradMode,
     HelperContext,
     Instance,
@@ -142,6 +143,9 @@ class _Either(Context):
             _enter_choice(at, value, node)
         elif _keeps_apart(value):
             at.state.apart.append(either(*(f for f, v in value.options if isinstance(v, NoSync))))
+        elif _is_float8(value):
+            enabled = (both(f, v.enabled) for f, v in value.options if isinstance(v, Float8))
+            _enter_float8(at, either(*enabled))
 
     def exit(self, at: Interpreter, value: Choice, node: ast.AST, depth: int) -> None:
         if holds_autocast(value):
@@ -153,6 +157,8 @@ class _Either(Context):
                 at.state.open.pop()
         elif _keeps_apart(value) and at.state.apart:
             at.state.apart.pop()
+        elif _is_float8(value):
+            _leave_float8(at)
 
 
 class _Apart(Context):
@@ -162,6 +168,14 @@ class _Apart(Context):
     def close(self, at: Interpreter, value: NoSync) -> None:
         if at.state.apart:
             at.state.apart.pop()
+
+
+class _Float8(Context):
+    def enter(self, at: Interpreter, value: Float8, node: ast.AST) -> None:
+        _enter_float8(at, value.enabled)
+
+    def close(self, at: Interpreter, value: Float8) -> None:
+        _leave_float8(at)
 
 
 class _WithoutGradients(Context):
@@ -175,6 +189,7 @@ class _WithoutGradients(Context):
 class _Stack(Itself):
     def enter(self, at: Interpreter, value: StackContext, node: ast.AST) -> None:
         value.depth, value.opened, value.apart = at.state.depth, len(at.state.open), len(at.state.apart)
+        value.float8 = len(at.state.float8)
 
     def exit(self, at: Interpreter, value: StackContext, node: ast.AST, depth: int) -> None:
         at.emit(e.AUTOCAST_EXIT, node, depth=depth)
@@ -182,6 +197,8 @@ class _Stack(Itself):
     def close(self, at: Interpreter, value: StackContext) -> None:
         del at.state.open[value.opened :]
         del at.state.apart[value.apart :]
+        while len(at.state.float8) > value.float8:
+            _leave_float8(at)
 
 
 class _Unknown(Context):
@@ -191,6 +208,18 @@ class _Unknown(Context):
         at.state.maybe_open += 1
 
     def close(self, at: Interpreter, value: Value) -> None:
+        at.state.maybe_open -= 1
+
+
+def _enter_float8(at: Interpreter, enabled: Formula) -> None:
+    """What TransformerEngine's modules compute here is of low precision, as in a region of which no more is known."""
+    at.state.float8.append(enabled)
+    at.state.maybe_open += 1
+
+
+def _leave_float8(at: Interpreter) -> None:
+    if at.state.float8:
+        at.state.float8.pop()
         at.state.maybe_open -= 1
 
 
@@ -266,6 +295,11 @@ def _keeps_apart(value: Value) -> bool:
     return any(isinstance(option, NoSync) for option in value.alternatives())
 
 
+def _is_float8(value: Value) -> bool:
+    """Whether a context may be a region of TransformerEngine."""
+    return any(isinstance(option, Float8) for option in value.alternatives())
+
+
 def _expects_error(context: ast.expr) -> bool:
     """Whether a context is there for an exception: ``pytest.raises``, ``self.assertRaises``."""
     func = context.func if isinstance(context, ast.Call) else context
@@ -281,6 +315,7 @@ def register(handlers: Handlers) -> None:
             "autocast": _Autocast(),
             "choice": _Either(),
             "no sync": _Apart(),
+            "float8": _Float8(),
             "grad mode": _WithoutGradients(),
             "stack": _Stack(),
             "tensor": Itself(),

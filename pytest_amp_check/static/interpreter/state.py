@@ -142,6 +142,7 @@ class State:
         "cur",
         "depth",
         "entered",
+        "float8",
         "forwards",
         "frame",
         "guarded",
@@ -180,6 +181,8 @@ class State:
         self.ambient: str | None = None
         #: When gradients are not averaged over processes here, for each context that says so.
         self.apart: list[Formula] = []
+        #: When the regions of TransformerEngine around the place are enabled, the innermost last.
+        self.float8: list[Formula] = []
         #: What provides for another version of a library: tests and handlers around the place, and tries of such
         #: handlers in the same function. What one of these calls provides for nothing.
         self.shims = self.trying = 0
@@ -201,5 +204,5 @@ class State:
         return made
 
 
-_LISTS = ("apart", "loops", "open", "path", "unwind")
+_LISTS = ("apart", "float8", "loops", "open", "path", "unwind")
 _PLAIN = tuple(name for name in State.__slots__ if name not in (*_LISTS, "handlers"))

@@ -896,23 +896,37 @@ class NoSync(Value):
     __slots__ = ()
 
 
+class Float8(Value):
+    """A region of TransformerEngine, whose modules compute in float8; ``enabled`` where they do."""
+
+    kind = "float8"
+    matters = True
+
+    __slots__ = ("enabled",)
+
+    def __init__(self, enabled: Formula) -> None:
+        super().__init__()
+        self.enabled = enabled
+
+
 class StackContext(Value):
     """An ``ExitStack``.
 
     ``depth`` and ``opened`` count the regions that were open when it was entered, ``apart`` the contexts in which
-    gradients stay apart.
+    gradients stay apart, ``float8`` the regions of TransformerEngine.
     """
 
     kind = "stack"
     matters = True
 
-    __slots__ = ("apart", "depth", "opened")
+    __slots__ = ("apart", "depth", "float8", "opened")
 
     def __init__(self) -> None:
         super().__init__()
         self.depth = 0
         self.opened = 0
         self.apart = 0
+        self.float8 = 0
 
 
 class HelperContext(Value):

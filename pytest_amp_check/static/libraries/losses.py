@@ -209,8 +209,12 @@ def backward(
         "names": names,
     }
 
+    def emit(*, apart: bool, float8: bool) -> None:
+        at.emit(e.BACKWARD, node, scaler, **facts, apart=apart, float8=float8)
+
     def run(*, apart: bool = False) -> None:
-        at.emit(e.BACKWARD, node, scaler, **facts, apart=apart)
+        inside = at.state.float8[-1] if at.state.float8 else False
+        fork(at, inside, lambda: emit(apart=apart, float8=True), lambda: emit(apart=apart, float8=False))
 
     fork(at, either(*at.state.apart), lambda: run(apart=True), run)
 

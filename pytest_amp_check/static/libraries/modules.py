@@ -46,6 +46,7 @@ from .checkpoints import state_of
 from .gradients import HOOKS, clip, rate_divided
 from .losses import owners_of, whole
 from .overhead import Costs, is_compiled_or_low
+from .sizes import note_sides
 from .written import called, first_argument, keywords_of, last_name
 
 #: What a method of a module does: None where it runs the module.
@@ -307,6 +308,7 @@ def torch_module(at: Interpreter, name: str, args: Args, keywords: Keywords, nod
             born(at, thing, dtype, node)
     elif kind.startswith(_WITH_WEIGHTS):
         born_by_default(at, thing)
+    note_sides(thing, kind, args, keywords, node)
     ordered = kind in ("Sequential", "ModuleList") and len(parts) == len(held)
     return Container(thing, held) if ordered else Ref(thing)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ...protocol import events as e
-from ...protocol import surface
+from ...protocol import frameworks, surface
 from ..interpreter.conditions import Formula
 from ..interpreter.contexts import close_context, enter, exit_context
 from ..interpreter.functions import has_stars
@@ -13,7 +13,7 @@ from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.truth import truth
 from ..interpreter.unknown import unknown
-from ..interpreter.values import Args, FunctionValue, Keywords, Named, Ref, Value
+from ..interpreter.values import Args, Float8, FunctionValue, Keywords, Named, Ref, Value
 from ..interpreter.wording import wording
 from ..project.module import Class
 from .arguments import bind, literal, plain, words_of
@@ -93,7 +93,12 @@ def _subclass_autocast(at: Interpreter, cls: Class, args: Args, keywords: Keywor
     return new_autocast(at, entry, args, keywords, node) if entry is not None else None
 
 
+def _float8(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    return Float8(when_enabled(at, bind(("enabled",), args, keywords), node, open_ended=has_stars(node)))
+
+
 def register(handlers: Handlers) -> None:
+    handlers.functions.update(dict.fromkeys(frameworks.FLOAT8, _float8))
     handlers.roles[surface.AUTOCAST] = new_autocast
     handlers.constructors[surface.AUTOCAST] = _subclass_autocast
     handlers.calls["autocast"] = _call_autocast

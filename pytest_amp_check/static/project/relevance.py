@@ -16,7 +16,8 @@ from .module import COUNTING, FILLING, LARGE_NUMBER, SCALING, SMALL_NUMBER, Func
 #: Identifiers that make a function worth following from a caller: whoever uses none of them, and names nobody who does,
 #: does nothing that the protocol knows.
 WORDS = frozenset(
-    "autocast GradScaler ShardedGradScaler scaler unscale_ backward grad step zero_grad update scale get_scale "
+    "autocast fp8_autocast GradScaler ShardedGradScaler scaler unscale_ backward grad step zero_grad update scale "
+    "get_scale "
     "clip_grad_norm_ clip_grad_norm clip_grad_value_ clip_grads_with_norm_ get_total_norm state_dict load_state_dict "
     "save "
     "half bfloat16 float16 param_groups optim Adam AdamW SGD nullcontext ExitStack enter_context no_sync partial "
@@ -67,7 +68,7 @@ _POSITIONS = frozenset({"arange", "register_buffer"})
 # What a function does, as bits.
 _AMP, _BACKWARD, _STEP, _COUNTS, _OLD, _FILLS, _LARGE, _CASTS, _STATE = (1 << n for n in range(9))
 _BITS = {
-    "autocast": _AMP,
+    **dict.fromkeys(("autocast", "fp8_autocast"), _AMP),
     "GradScaler": _AMP,
     "ShardedGradScaler": _AMP,
     "unscale_": _AMP,

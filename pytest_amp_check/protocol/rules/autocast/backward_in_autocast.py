@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from ...events import AUTOCAST_ENTER
+from ...events import AUTOCAST_ENTER, BACKWARD, Event, Program
 from ...fix import SAFE
-from ...rule import BOTH, WARNING, Fault, Rule
+from ...rule import BOTH, WARNING, Fault, Labels, Rule
+
+
+def _in_float8(event: Event, program: Program) -> Labels:
+    if event.facts.get("float8"):
+        yield "backward@float8", {}
+
 
 RULE = Rule(
     "AMP103",
@@ -13,6 +19,7 @@ RULE = Rule(
     "backward() or the optimizer's step runs inside an autocast region.",
     readers=BOTH,
     applicability=SAFE,
+    on={BACKWARD: _in_float8},
     words=("autocast",),
     faults={
         "backward@region": Fault(
@@ -28,13 +35,20 @@ RULE = Rule(
             yields_where_settled=("backward@region",),
             any_precision=True,
         ),
+        "backward@float8": Fault(
+            "`{call}` runs inside TransformerEngine's autocast, which brings the scaling factors of its forward up to"
+            " date where it is left: leave it before the backward pass",
+            any_precision=True,
+        ),
     },
     why="""\
 Backward ops run in the dtypes that their forward ops used, with or without autocast. In eager mode, for a model that
 is all autocast, a backward inside the region therefore changes nothing, which is why this is a warning. It is wrong
 where the forward left autocast on purpose: the backward of a float32 island, of a custom autograd function, a double
 backward or a compiled graph meets an autocast that its forward did not have. And an optimizer built on matmuls (Muon,
-Shampoo, SOAP) computes its update in low precision.
+Shampoo, SOAP) computes its update in low precision. TransformerEngine's own `autocast` (`fp8_autocast` before) gathers
+the scaling factors and the history of maxima of what ran in it, and brings them up to date, over all processes, where
+it is left: it asks for the backward outside. That runs in float8 wherever its forward did.
 """,
     harm="""\
 The gradients of an `enabled=False` island were off by 3.8e-4 (float16) and 3.1e-3 (bfloat16), and at the scale 65536
@@ -110,6 +124,7 @@ for _ in range(3):
         ),
         "pytorch/pytorch pull request 71169: backward reuses the dtypes of the forward",
         "pytorch/pytorch issue 153044: a compiled backward under autocast",
+        "TransformerEngine documentation: Using FP8 with Transformer Engine, Handling backward pass",
         "measured with torch 2.13 on the CPU",
     ),
 )

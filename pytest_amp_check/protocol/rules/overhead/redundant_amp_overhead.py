@@ -79,8 +79,8 @@ copy stays in memory until backward. `get_scale()` copies a number from the devi
 done. `set_to_none=False` fills gradients with zeros that backward then adds to, and holds their memory through forward.
 None of these changes a result, except that an optimizer also steps parameters whose gradient is zero. Found is what is
 plain in source: a loop with its region and its backward in view, a scale that is only reported. Left out are regions
-around different layers (2 microseconds each), reads of the scale that a program computes with, `loss.item()`, frozen
-float32 weights that could be cast once (rounding them may not be wanted), and sizes that Tensor Cores cannot use.
+around different layers (2 microseconds each), reads of the scale that a program computes with, `loss.item()`, and
+frozen float32 weights that could be cast once (rounding them may not be wanted).
 """,
     harm="""\
 A Linear layer run 16 times before one backward: 32 casts of weight and bias with a region in each turn or with

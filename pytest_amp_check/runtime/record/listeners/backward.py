@@ -13,13 +13,16 @@ from ..graph import bare, holds, leaves, tensors
 from ..reach import Reach
 from ..readings import ONE, ScaledValue
 from ..recording import Recording
+from ..regions import in_float8
 from ..scaled_losses import ScaledLosses
+from ..sharding import low_of_policies
 from ..source import SourceText
 from ..tracked import BackwardPass, TrackedOptimizer, TrackedScaler
 from .finite import Finite
 from .gradients import Gradients
 from .listener import Listener, listens
 from .penalties import Penalties
+from .sizes import Sizes
 
 
 class Backward(Listener):
@@ -32,8 +35,10 @@ class Backward(Listener):
         scaled: ScaledLosses,
         penalties: Penalties,
         finite: Finite,
+        sizes: Sizes,
     ) -> None:
         super().__init__(recording)
+        self._sizes = sizes
         self._finite = finite
         self._gradients = gradients
         self._scaled = scaled
@@ -61,19 +66,25 @@ class Backward(Listener):
             self._look_for_detection(site, scaled.scaler)
             self._penalties.backward_begins(roots)
             self._gradients.backward_begins()
+        reached = self._leaves.get(id(site))
+        first = reached is None
+        if reached is None:
+            reached = self._leaves[id(site)] = frozenset(leaves(roots))
         facts: dict[str, Any] = {
             "feeds": set(),
             "divided": True,
             "scaled": scaled is not None,
             # More than one number runs backward from gradients that are given, and may be scaled already.
             "opaque": scaled is None and any(root.numel() != 1 for root in roots),
-            "dtypes": self.regions.dtypes_below(site, roots),
+            # A region has its way with what a policy has cast.
+            "dtypes": self.regions.dtypes_below(site, roots) or low_of_policies(reached),
+            "float8": in_float8(),
             "several": scaled is not None and self._scaled.several(roots),
             "uneven": scaled is not None and self._scaled.uneven(roots, scaled.scale),
         }
-        reached = self._leaves.get(id(site))
-        if reached is None:
-            reached = self._leaves[id(site)] = facts["leaves"] = frozenset(leaves(roots))
+        if first:
+            facts["leaves"] = reached
+            self._sizes.look(roots, site)
         subject = None if scaled is None else scaled.scaler.thing.key
         names = self.recording.read(site, _backward_names)
         event = self.recording.emit(e.BACKWARD, site, subject, names=names, **facts)

@@ -388,7 +388,8 @@ class Finite(Listener):
         scaled = self._last is not None and self._last.scaled and what in (LOSS, SKIPPED)
         if scaled and self._quiet >= QUIET:
             return
-        cause = self.explain(alarm)
+        with self.registry.replaying():
+            cause = self.explain(alarm)
         if cause is None:
             return
         # The first scales may be too large for what is low, until one is found.

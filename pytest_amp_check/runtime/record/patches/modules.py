@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..active import THREAD
+from ..listeners.sizes import matters
 from ..regions import LOW
 from .table import After, Patch
 
@@ -59,6 +60,8 @@ def _loaded(recorder: Recorder, result: object, module: Any, *args: Any, **kwarg
 def _registered(recorder: Recorder, result: object, module: Any, name: str, param: Any) -> None:
     if param is not None and param.dtype in LOW:
         recorder.weights.births.registered(module, param)
+    if name == "weight" and param is not None and matters(param):
+        recorder.sizes.registered(module, param)
 
 
 def _default_set(recorder: Recorder, result: object, dtype: torch.dtype) -> None:

@@ -1,0 +1,87 @@
+"""AMP702 odd-matrix-sizes."""
+
+from __future__ import annotations
+
+from ...events import ODD_SIZE, Event, Program
+from ...rule import BOTH, INFO, Fault, Labels, Rule
+
+
+def _odd(event: Event, program: Program) -> Labels:
+    yield f"size:{event.facts['how']}", {}
+
+
+RULE = Rule(
+    "AMP702",
+    "odd-matrix-sizes",
+    INFO,
+    "Matrices are multiplied in low precision whose sizes are no multiples of 8.",
+    readers=BOTH,
+    default=False,
+    on={ODD_SIZE: _odd},
+    words=("autocast",),
+    faults={
+        "size:weight": Fault(
+            "`{call}` multiplies in low precision by a matrix with a side of {sizes}, of which the Tensor Cores of a "
+            "GPU make less than of multiples of 8: pad it to {better}"
+        ),
+        "size:rows": Fault(
+            "`{call}` runs backward from products of {sizes} rows in low precision, of which the Tensor Cores of a GPU "
+            "make less than of multiples of 8: use batches that give {better}"
+        ),
+    },
+    why="""\
+Tensor Cores take matrices of float16 and bfloat16 in blocks, and rows of them as 16 bytes: 8 numbers. Before cuBLAS 11
+and cuDNN 7.6.3 a product with a side that is no multiple of 8 did not use them at all; since then it does, but with
+kernels that read in smaller pieces, and is slower. On an A100 multiples of 64 are best. A vocabulary of 50257 words, or
+1001 classes, is the usual case: pad it to the next multiple, and never use the words that this adds. Products with a
+side below 128 are left out, as their speed is that of memory, and so are grouped convolutions. The source tells of
+sizes that are written out, of layers that run in a region in sight; a run of all products behind a backward, and of
+their rows.
+""",
+    harm="""\
+No result changes, only time. NVIDIA measured the last layer of a Transformer on a V100, with 1024 inputs and 5120 rows:
+a vocabulary that is a multiple of 8 makes it substantially faster, with cuBLAS 10.1 and with cuBLAS 11.0. It has not
+been measured here, for want of a GPU.
+""",
+    bad="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(
+    nn.Embedding(1001, 128),
+    nn.Linear(128, 1001),  # AMP702
+)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+words = torch.randint(1001, (4, 32))
+for _ in range(2):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = nn.functional.cross_entropy(model(words).flatten(0, 1), words.flatten())
+    loss.backward()
+    optimizer.step()
+""",
+    good="""\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(
+    nn.Embedding(1008, 128),
+    nn.Linear(128, 1008),
+)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+words = torch.randint(1001, (4, 32))
+for _ in range(2):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = nn.functional.cross_entropy(model(words).flatten(0, 1), words.flatten())
+    loss.backward()
+    optimizer.step()
+""",
+    fix="Pad vocabularies and channels to a multiple of 8, and use batches of a multiple of 8.",
+    sources=(
+        "NVIDIA: Matrix Multiplication Background User's Guide, requirements to use Tensor Cores",
+        "NVIDIA: Linear/Fully-Connected Layers User's Guide, quick-start checklist and vocabulary size",
+    ),
+)

@@ -1,0 +1,91 @@
+"""Matrix products in low precision, of sizes that Tensor Cores take less well."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ....protocol import events as e
+from ....protocol import sizes
+from ....protocol.events import Event, Site
+from ..forwards import dtypes, is_product
+from ..graph import FAR, nodes
+from ..recording import Recording
+from ..regions import LOW
+from ..source import SourceText
+from .listener import Listener, listens
+
+#: Ops between a weight and the product that takes it, and how many: it is cast, and seen in another shape.
+_CASTS = ("ToCopy", "TBackward", "Transpose", "Permute", "View", "UnsafeView")
+BETWEEN = 6
+#: What nodes of products keep of the shape of what is multiplied with a weight.
+_ROWS = ("_saved_mat1_sym_sizes", "_saved_self_sym_sizes")
+
+
+class Sizes(Listener):
+    """Listens to layers that are made, and looks at the products of the first backward at each place."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__(recording)
+        #: id of a layer's weight -> that, and where it was made.
+        self._made: dict[int, tuple[weakref.ref[Any], Site]] = {}
+        self._told: set[Site] = set()
+
+    @listens
+    def registered(self, module: nn.Module, param: torch.Tensor) -> None:
+        """A layer is given a weight whose sizes matter."""
+        if getattr(module, "groups", 1) == 1 and isinstance(module, (nn.Linear, nn.Embedding, nn.modules.conv._ConvNd)):
+            self._made[id(param)] = weakref.ref(param), self.sites.here()
+
+    def look(self, roots: Sequence[torch.Tensor], site: Site) -> None:
+        """Tell of the products behind a backward: by where their layers were made, of batches by where it runs."""
+        rows: list[int] = []
+        for node in nodes(roots, FAR):
+            if not is_product(node) or LOW.keys().isdisjoint(dtypes(node)):
+                continue
+            for weight in _weights(node):
+                if sizes.odd(weight.shape[:2]):
+                    self._tell_of_layer(weight)
+                rows += _odd_rows(node, weight)
+        if rows and site not in self._told:
+            self._told.add(site)
+            names = {"call": SourceText(site), **sizes.described(rows[:1])}
+            self.recording.chain.add(Event(e.ODD_SIZE, site, None, None, {"how": "rows"}, names))
+
+    def _tell_of_layer(self, weight: torch.Tensor) -> None:
+        kept, site = self._made.get(id(weight), (None, None))
+        if kept is None or site is None or kept() is not weight or site in self._told:
+            return
+        self._told.add(site)
+        names = {"call": SourceText(site), **sizes.described(sizes.odd(sorted(weight.shape[:2])))}
+        self.recording.chain.add(Event(e.ODD_SIZE, site, None, None, {"how": "weight"}, names))
+
+
+def matters(param: torch.Tensor) -> bool:
+    """Whether the sizes of a weight are such that somebody wants to know where it was made."""
+    return param.dim() > 1 and bool(sizes.odd(param.shape[:2]))
+
+
+def _weights(product: Any) -> Iterator[torch.Tensor]:
+    """The matrices that a product takes from parameters."""
+    for taken in product.next_functions:
+        node: Any = taken[0]
+        for _ in range(BETWEEN):
+            variable = getattr(node, "variable", None)
+            if variable is not None and variable.dim() > 1:
+                yield variable
+            if node is None or not type(node).__name__.startswith(_CASTS):
+                break
+            node = node.next_functions[0][0]
+
+
+def _odd_rows(product: Any, weight: torch.Tensor) -> list[int]:
+    """How many rows a product multiplies with a weight, where that is odd and all else is not."""
+    shape: Sequence[int] = next(filter(None, (getattr(product, name, None) for name in _ROWS)), ())
+    if len(shape) != 2 or weight.dim() != 2 or sizes.odd(weight.shape):
+        return []
+    return sizes.odd((int(shape[0]), *weight.shape))
