@@ -51,7 +51,7 @@ from pytest_amp_check.static.engine import Settings, check_paths, check_source  
 from pytest_amp_check.static.fixes.apply import mend  # noqa: E402
 from pytest_amp_check.static.fixes.edited_file import EditedFile  # noqa: E402
 from pytest_amp_check.static.project.surroundings import Surroundings  # noqa: E402
-from pytest_amp_check.static.sources import programs, source_files  # noqa: E402
+from pytest_amp_check.static.sources import source_files  # noqa: E402
 
 #: Processor time that any input may take, in seconds, and what each byte may take besides.
 SECONDS = 10.0
@@ -148,7 +148,9 @@ def _configured(given: Input, folder: Path) -> str:
         return str(error).replace(os.getcwd(), "")
     finally:
         path.unlink()
-    found = check_source("import torch\nscaler.unscale_(optimizer)\n" + RULES["AMP201"].bad, str(folder / "a.py"), settings)
+    found = check_source(
+        "import torch\nscaler.unscale_(optimizer)\n" + RULES["AMP201"].bad, str(folder / "a.py"), settings
+    )
     _sound(Input("configuration", "a.py", RULES["AMP201"].bad.encode() + b"\n" * 3), found)
     return _told(found)
 
@@ -166,7 +168,7 @@ def _cached(given: Input, path: Path, folder: Path) -> str:
         try:
             json.loads(text)
             whole = True
-        except ValueError:
+        except (ValueError, RecursionError):
             whole = False
         found = check_paths([str(folder)], settings, cache=str(cache)).findings
         for finding in found:
@@ -203,7 +205,9 @@ def answered(given: Input, folder: Path) -> dict[str, Any]:
         import traceback
 
         where = traceback.extract_tb(error.__traceback__)[-1]
-        answer["wrong"] = f"{type(error).__name__} at {os.path.basename(where.filename)}:{where.lineno}: {str(error)[:200]}"
+        answer["wrong"] = (
+            f"{type(error).__name__} at {os.path.basename(where.filename)}:{where.lineno}: {str(error)[:200]}"
+        )
         answer["trace"] = traceback.format_exc()[-3000:]
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
@@ -307,7 +311,9 @@ class Tally:
         yield f"longest: {self.longest[0]:.1f} s of processor time (input {self.longest[1]})"
 
 
-def fuzzed(seed: int, numbers: Iterator[int], made_of: Corpus, until: float = float("inf"), *, show: bool = False) -> Tally:
+def fuzzed(
+    seed: int, numbers: Iterator[int], made_of: Corpus, until: float = float("inf"), *, show: bool = False
+) -> Tally:
     """Have the inputs of these numbers read under both seeds of hashes, as long as there is time."""
     tally = Tally()
     readers = [Reader(hashes) for hashes in HASHES]

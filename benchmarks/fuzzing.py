@@ -174,7 +174,9 @@ def _lines(chance: random.Random, text: str, programs: Sequence[str]) -> str:
             number = chance.randint(1, 12)
             lines[at : at + number] = ["    " + line for line in lines[at : at + number]]
         elif what == 4:
-            head = chance.choice(("if flag:", "for i in x:", "while True:", "with autocast('cuda'):", "try:", "def f():"))
+            head = chance.choice(
+                ("if flag:", "for i in x:", "while True:", "with autocast('cuda'):", "try:", "def f():")
+            )
             indent = re.match(r"\s*", lines[at]).group()  # type: ignore[union-attr]
             lines[at] = f"{indent}{head}\n{indent}    {lines[at].strip() or 'pass'}"
         else:
@@ -197,7 +199,12 @@ def _characters(chance: random.Random, text: str, programs: Sequence[str]) -> st
 def _repeated(chance: random.Random, text: str, programs: Sequence[str]) -> str:
     """A few characters of the text, or of what patterns look for, very many times in a row."""
     at = chance.randint(0, len(text))
-    pieces = (text[at : at + chance.randint(1, 12)], chance.choice(WORDS), chance.choice(PRAGMAS), chance.choice(CHARACTERS))
+    pieces = (
+        text[at : at + chance.randint(1, 12)],
+        chance.choice(WORDS),
+        chance.choice(PRAGMAS),
+        chance.choice(CHARACTERS),
+    )
     piece = chance.choice((*pieces, chance.choice(" \t#,=([{<>'\"`~*?%!\\")))
     if chance.random() < 0.5:
         piece = piece.replace("\n", " ")
@@ -239,7 +246,9 @@ def _suppressed(chance: random.Random, text: str, programs: Sequence[str]) -> st
     for _ in range(chance.randint(1, 5)):
         at = chance.randrange(len(lines))
         said = chance.choice(PRAGMAS).replace("{code}", chance.choice((*RULES, "AMP2", "E501", "amp201")))
-        lines[at] = f"{lines[at]}{chance.choice(('', ' ', '  '))}{said}" if chance.random() < 0.7 else f"{said}\n{lines[at]}"
+        lines[at] = (
+            f"{lines[at]}{chance.choice(('', ' ', '  '))}{said}" if chance.random() < 0.7 else f"{said}\n{lines[at]}"
+        )
     return "\n".join(lines)
 
 
@@ -291,7 +300,9 @@ def _source(chance: random.Random, made_of: Corpus) -> Input:
     data = _changed(chance, chance.choice(made_of.programs), made_of.programs).encode("utf-8", "surrogatepass")
     way = chance.random()
     if way < 0.02:
-        data = b"# coding: " + chance.choice((b"latin-1", b"utf-8", b"utf-16", b"rot13", b"", b"undefined")) + b"\n" + data
+        data = (
+            b"# coding: " + chance.choice((b"latin-1", b"utf-8", b"utf-16", b"rot13", b"", b"undefined")) + b"\n" + data
+        )
     elif way < 0.04:
         data = chance.choice((b"\xef\xbb\xbf", b"\xff\xfe", b"\xff", b"\x00")) + data
     elif way < 0.06:
@@ -316,12 +327,18 @@ def _notebook(chance: random.Random, made_of: Corpus) -> Input:
             source = _changed(chance, chance.choice(made_of.programs), made_of.programs).replace("\r", "\n")
             lines = source.split("\n")
             for _ in range(chance.randint(0, 3)):
-                lines.insert(chance.choice((0, chance.randint(0, len(lines)))), chance.choice(MAGICS) * chance.choice((1, 1, 1, 300)))
+                lines.insert(
+                    chance.choice((0, chance.randint(0, len(lines)))),
+                    chance.choice(MAGICS) * chance.choice((1, 1, 1, 300)),
+                )
             source = "\n".join(lines)
             given: Any = source if chance.random() < 0.5 else source.splitlines(keepends=True)
             kind = chance.choice(("code", "code", "code", "code", "markdown", 3))
             cells.append({"cell_type": kind, "metadata": {}, "source": given, "outputs": [], "execution_count": None})
-        holder: Any = {"cells": cells, "metadata": {"kernelspec": {"language": chance.choice(("python", "python", "R", 1))}}}
+        holder: Any = {
+            "cells": cells,
+            "metadata": {"kernelspec": {"language": chance.choice(("python", "python", "R", 1))}},
+        }
         if chance.random() < 0.1:
             holder = {"worksheets": [holder]}
         text = json.dumps({**holder, "nbformat": 4, "nbformat_minor": 5}, indent=chance.choice((None, 1)))
@@ -338,7 +355,9 @@ def _document(chance: random.Random, made_of: Corpus) -> Input:
         for _ in range(chance.randint(1, 4)):
             fence = chance.choice(("```", "````", "~~~", "``", "``` "))
             head = chance.choice(("", "> ", "    ", "- ", "1. ", "> > - ", "\t"))
-            said = chance.choice(("python", "py", "python3 title=x", "{python}", "{.python .x}", "pycon", "", "{code-cell} python"))
+            said = chance.choice(
+                ("python", "py", "python3 title=x", "{python}", "{.python .x}", "pycon", "", "{code-cell} python")
+            )
             program = _changed(chance, chance.choice(made_of.programs), made_of.programs)
             rows = [fence + said, *program.split("\n"), chance.choice((fence, fence, fence + "`", ""))]
             parts.append("\n".join(head + row for row in rows))
@@ -353,7 +372,7 @@ VALUES = (
     '"AMP201"', '["AMP201", "AMP2"]', '["ALL"]', '"ALL"', "[]", '""', '" "', "true", "false", "0", "1", "-1", "9999999999",
     "1.5", "nan", "inf", "1979-05-27", "{}", '{"AMP201" = "error"}', '{"*.py" = ["AMP201"]}', '["*.py:AMP201"]', "[[[]]]",
     '["no-such-rule"]', '"error"', '"json"', '"2.4"', '["cuda"]', '{"f" = ["step"]}', '["AMP201=error"]', '["**/[!a"]',
-    '["!x"]', '"\\u0000"', '"\\u202e"', '["../x"]', '"1 GiB"', '[1, "a", true]', "'''\n'''", '"float16"', '["["]', "[\"(\"]",
+    '["!x"]', '"\\u0000"', '"\\u202e"', '["../x"]', '"1 GiB"', '[1, "a", true]', "'''\n'''", '"float16"', '["["]', '["("]',
 )  # fmt: skip
 
 
@@ -361,13 +380,22 @@ def _configuration(chance: random.Random, made_of: Corpus) -> Input:
     lines: list[str] = []
     for _ in range(chance.randint(0, 6)):
         option = chance.choice(OPTIONS)
-        key = option.key if chance.random() < 0.95 else chance.choice((option.name, option.key[:-1], '"a b"', "select.x", ""))
+        key = (
+            option.key
+            if chance.random() < 0.95
+            else chance.choice((option.name, option.key[:-1], '"a b"', "select.x", ""))
+        )
         value = option.kind.example if chance.random() < 0.4 else chance.choice(VALUES)
         lines.append(f"{key} = {value}")
     text = "\n".join(dict.fromkeys(lines)) + "\n"
     name = chance.choice(("pyproject.toml", "pyproject.toml", "amp-check.toml", ".amp-check.toml"))
     if name == "pyproject.toml":
-        text = chance.choice(("[tool.amp-check]\n", "[tool.amp-check]\n", '[tool."amp-check"]\n', "tool.amp-check.x = 1\n")) + text
+        text = (
+            chance.choice(
+                ("[tool.amp-check]\n", "[tool.amp-check]\n", '[tool."amp-check"]\n', "tool.amp-check.x = 1\n")
+            )
+            + text
+        )
     for _ in range(chance.choice((0, 0, 1, 1, 2))):
         text = chance.choice((_tokens, _lines, _characters, _repeated, _ended))(chance, text, VALUES)
     return Input("configuration", name, text.encode("utf-8", "surrogatepass"))
@@ -405,7 +433,9 @@ def _values(chance: random.Random, text: str, programs: Sequence[str]) -> str:
             break
         key = chance.choice(keys)
         if not isinstance(at[key], (dict, list)) or not at[key] or chance.random() < 0.15:
-            at[key] = chance.choice((None, True, -1, 0, 10**30, 1.5, "", "x", "/etc/passwd", [], {}, [[]], at[key], "AMP201"))
+            at[key] = chance.choice(
+                (None, True, -1, 0, 10**30, 1.5, "", "x", "/etc/passwd", [], {}, [[]], at[key], "AMP201")
+            )
             break
         at = at[key]
     return json.dumps(held)

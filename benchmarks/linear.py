@@ -73,7 +73,9 @@ def chain(lines: int) -> str:
 
 def methods(lines: int) -> str:
     """One class with very many methods."""
-    body = "".join("    " + line + "\n" if line else "\n" for line in STEP.replace("model, ", "self, model, ").split("\n"))
+    body = "".join(
+        "    " + line + "\n" if line else "\n" for line in STEP.replace("model, ", "self, model, ").split("\n")
+    )
     return HEAD + "class Trainer:\n" + repeated(body, lines)[len(HEAD) :]
 
 
@@ -159,7 +161,9 @@ def growth(name: str, sizes: Iterable[tuple[int, Callable[[], object]]], times: 
             least, first = size, spent
             break
     factor = (last / most) / (first / least)
-    print(f"{name:24} {'  '.join(f'{spent:8.3f}' for _, spent in taken)}   {factor:5.2f}{'' if factor <= MOST else ' !'}")
+    print(
+        f"{name:24} {'  '.join(f'{spent:8.3f}' for _, spent in taken)}   {factor:5.2f}{'' if factor <= MOST else ' !'}"
+    )
     return factor <= MOST
 
 

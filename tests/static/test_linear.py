@@ -1,0 +1,50 @@
+"""Input that somebody made to be slow: the work grows as its size does, and what never ends is not read."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_amp_check.static.engine import check_paths
+from pytest_amp_check.static.sources import notebooks
+
+
+def parsed(monkeypatch: pytest.MonkeyPatch, lines: int) -> int:
+    """How often a cell of so many commands without their sign is parsed."""
+    seen: list[str] = []
+    known = notebooks.invalid
+
+    def counted(text: str) -> tuple[int, str] | None:
+        seen.append(text)
+        return known(text)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(notebooks, "invalid", counted)
+        cell = {"cell_type": "code", "source": "ls x\n" * lines}
+        notebooks.programs(json.dumps({"cells": [cell]}))
+    return len(seen)
+
+
+def test_commands_without_their_sign_are_parsed_a_number_of_times_that_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert parsed(monkeypatch, 5) == 7
+    assert parsed(monkeypatch, 400) == parsed(monkeypatch, 800) <= notebooks.COMMANDS + 2
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_a_named_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    os.mkfifo(path)
+    (finding,) = check_paths([str(path)]).findings
+    assert finding.code == "AMP903"
+    assert "pipes, sockets and devices are not read" in finding.message
+    assert check_paths([str(tmp_path)]).files == 0
+
+
+def test_a_device_is_not_read() -> None:
+    (finding,) = check_paths([os.devnull]).findings
+    assert (finding.code, finding.line) == ("AMP903", 1)
