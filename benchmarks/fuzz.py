@@ -3,9 +3,9 @@ r"""Gives the reader what nobody would write, for minutes or hours, and says whe
     python benchmarks/fuzz.py [--inputs 2000 | --minutes 20] [--seed 0] [--strange 0] [--keep FOLDER] [FOLDER ...]
     python benchmarks/fuzz.py --seed 0 --only 123 [FOLDER ...]     # the input of that number again, on standard output
 
-Programs of the tests, the rules' examples, ``fixtures/``, and those of the folders that are named are changed by tokens,
-lines and characters; ``--strange`` asks for so many of hypothesmith's besides. They come as source, notebooks, Markdown,
-configuration, suppressions, and as caches that somebody spoilt. Of each is asked:
+Programs of the tests, the rules' examples, ``fixtures/``, and those of the folders that are named are changed by
+tokens, lines and characters; ``--strange`` asks for so many of hypothesmith's besides. They come as source, notebooks,
+Markdown, configuration, suppressions, and as caches that somebody spoilt. Of each is asked:
 
 - that it ends in findings or in a sentence, never in an error of the reader's own,
 - that it takes no more processor time than its size allows (:data:`SECONDS`, and :data:`SECONDS_PER_BYTE`),
@@ -255,7 +255,8 @@ class Reader:
             self._process.stdin.flush()
 
     def hear(self) -> dict[str, Any]:
-        assert self._process is not None and self._process.stdout is not None
+        assert self._process is not None
+        assert self._process.stdout is not None
         with selectors.DefaultSelector() as waiting:
             waiting.register(self._process.stdout, selectors.EVENT_READ)
             if not waiting.select(PATIENCE):

@@ -68,9 +68,9 @@ def corpus(folders: Sequence[str] = (), *, strange: int = 0, seed: int = 0) -> C
 def _written_in(path: Path) -> Iterator[str]:
     """Programs that tests have as strings."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count("\n") > 2:
-            if re.search(r"autocast|caler|backward\(", node.value):
-                yield node.value
+        text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+        if text.count("\n") > 2 and re.search(r"autocast|caler|backward\(", text):
+            yield text
 
 
 def _strange(number: int, seed: int) -> Iterator[str]:
@@ -215,8 +215,10 @@ def _nested(chance: random.Random, text: str, programs: Sequence[str]) -> str:
     """Something deep after the program, or in a line of it."""
     depth = chance.choice((5, 50, 150, 500, 2_000))
     before, after = chance.choice(
-        (("(", ")"), ("[", "]"), ("{1: ", "}"), ("f(", ")"), ("not ", ""), ("-", ""), ("a + ", ""), ("lambda: ", ""))
-        + (("x if y else ", ""), ("scaler.scale(", ")"), ("a.", ""), ("f'{", "}'"), ("await ", ""), ("a[", "]"))
+        (
+            *(("(", ")"), ("[", "]"), ("{1: ", "}"), ("f(", ")"), ("not ", ""), ("-", ""), ("a + ", "")),
+            *(("lambda: ", ""), ("x if y else ", ""), ("scaler.scale(", ")"), ("a.", ""), ("await ", ""), ("a[", "]")),
+        )
     )
     if chance.random() < 0.2:
         depth = min(depth, 150)
@@ -369,10 +371,11 @@ def _document(chance: random.Random, made_of: Corpus) -> Input:
 
 #: Values that some option may take, and some that none does.
 VALUES = (
-    '"AMP201"', '["AMP201", "AMP2"]', '["ALL"]', '"ALL"', "[]", '""', '" "', "true", "false", "0", "1", "-1", "9999999999",
-    "1.5", "nan", "inf", "1979-05-27", "{}", '{"AMP201" = "error"}', '{"*.py" = ["AMP201"]}', '["*.py:AMP201"]', "[[[]]]",
-    '["no-such-rule"]', '"error"', '"json"', '"2.4"', '["cuda"]', '{"f" = ["step"]}', '["AMP201=error"]', '["**/[!a"]',
-    '["!x"]', '"\\u0000"', '"\\u202e"', '["../x"]', '"1 GiB"', '[1, "a", true]', "'''\n'''", '"float16"', '["["]', '["("]',
+    '"AMP201"', '["AMP201", "AMP2"]', '["ALL"]', '"ALL"', "[]", '""', '" "', "true", "false", "0", "1", "-1",
+    "9999999999", "1.5", "nan", "inf", "1979-05-27", "{}", '{"AMP201" = "error"}', '{"*.py" = ["AMP201"]}',
+    '["*.py:AMP201"]', "[[[]]]", '["no-such-rule"]', '"error"', '"json"', '"2.4"', '["cuda"]', '{"f" = ["step"]}',
+    '["AMP201=error"]', '["**/[!a"]', '["!x"]', '"\\u0000"', '"\\u202e"', '["../x"]', '"1 GiB"', '[1, "a", true]',
+    "'''\n'''", '"float16"', '["["]', '["("]',
 )  # fmt: skip
 
 

@@ -54,7 +54,8 @@ def repeated(text: str, lines: int, last: str = "") -> str:
 
 def called(lines: int) -> str:
     """Functions that one loop calls, one after the other."""
-    piece = "def part{n}(x, scaler):\n    x = x * {n}\n    if x.sum() > {n}:\n        scaler.scale(x).backward()\n    return x\n\n"
+    piece = "def part{n}(x, scaler):\n    x = x * {n}\n    if x.sum() > {n}:\n"
+    piece += "        scaler.scale(x).backward()\n    return x\n\n"
     calls = "".join(f"        x = part{n}(x, scaler)\n" for n in range(max(lines // 7, 1)))
     head = "def train(loader, scaler, optimizer):\n    for x in loader:\n        optimizer.zero_grad()\n"
     return repeated(piece, lines * 6 // 7) + head + calls + "        scaler.step(optimizer)\n        scaler.update()\n"
@@ -124,7 +125,8 @@ def suppressed(lines: int) -> str:
 def modules(lines: int) -> str:
     """Modules whose forward computes what low precision may spoil."""
     piece = (
-        "class Net{n}(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.fc = nn.Linear(8, 8)\n\n"
+        "class Net{n}(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.fc = nn.Linear(8, 8)\n\n"
         "    def forward(self, x):\n        y = self.fc(x)\n        return (y.exp() + 1e-8).log().sum()\n\n"
     )
     return repeated(piece, lines, ALONE)

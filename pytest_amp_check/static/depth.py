@@ -24,7 +24,7 @@ ENOUGH = 8 * 1024 * 1024
 #: Bytes of the stack of a thread that is started: only what is used of it takes memory.
 OWN = 64 * 1024 * 1024
 
-#: Guards what all threads of a process have in common: the limit of recursion, and the size of the stacks of new threads.
+#: Guards what the threads of a process have in common: the limit of recursion, and the size of the stacks of new ones.
 _common = _thread.allocate_lock()
 #: The limits that the readings which are under way have found.
 _limits: list[int] = []

@@ -123,7 +123,11 @@ def test_the_limit_comes_back_after_the_last_of_several_threads() -> None:
         first_is_out.wait(60)
         seen.append(sys.getrecursionlimit())
 
-    one = threading.Thread(target=lambda: (depth.with_room(first), first_is_out.set()))
+    def whole() -> None:
+        depth.with_room(first)
+        first_is_out.set()
+
+    one = threading.Thread(target=whole)
     one.start()
     first_is_in.wait(60)
     other = threading.Thread(target=lambda: depth.with_room(second))
@@ -136,10 +140,11 @@ def test_the_limit_comes_back_after_the_last_of_several_threads() -> None:
 
 def test_what_is_raised_is_raised_where_it_is_waited_for() -> None:
     caught: list[Exception] = []
+    given: list[int] = []
 
     def ask() -> None:
         try:
-            depth.with_room(lambda: [][0])
+            depth.with_room(lambda: given[0])
         except IndexError as error:
             caught.append(error)
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 from pathlib import Path
 
 import pytest
 
-from pytest_amp_check.static.engine import check_paths
-from pytest_amp_check.static.sources import notebooks
+from pytest_amp_check.faces.options import ConfigError, resolve
+from pytest_amp_check.static import clearing
+from pytest_amp_check.static.engine import check_paths, check_source
+from pytest_amp_check.static.project import syntax
+from pytest_amp_check.static.sources import block, notebooks
 
 
 def parsed(monkeypatch: pytest.MonkeyPatch, lines: int) -> int:
     """How often a cell of so many commands without their sign is parsed."""
     seen: list[str] = []
-    known = notebooks.invalid
+    known = block.invalid
 
     def counted(text: str) -> tuple[int, str] | None:
         seen.append(text)
@@ -48,3 +52,33 @@ def test_a_named_pipe_is_not_waited_for(tmp_path: Path) -> None:
 def test_a_device_is_not_read() -> None:
     (finding,) = check_paths([os.devnull]).findings
     assert (finding.code, finding.line) == ("AMP903", 1)
+
+
+def walked(monkeypatch: pytest.MonkeyPatch, depth: int) -> int:
+    """How many nodes are gone through in functions that lie so deep in each other."""
+    seen: list[object] = []
+    known = syntax.children
+
+    def counted(node: ast.AST) -> list[ast.AST]:
+        seen.append(node)
+        return known(node)
+
+    heads = "".join(" " * level + f"def f{level}():\n" for level in range(depth))
+    text = f"import torch\n{heads}{' ' * depth}optimizer.zero_grad()\n{' ' * depth}scaler.step(optimizer)\n"
+    with monkeypatch.context() as patched:
+        patched.setattr(clearing, "children", counted)
+        patched.setattr(syntax, "children", counted)
+        check_source(text)
+    return len(seen)
+
+
+def test_functions_in_functions_are_gone_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_source("import torch\nscaler.step(optimizer)\n")
+    walks = [walked(monkeypatch, depth) for depth in (20, 40, 80)]
+    assert walks[2] - walks[1] <= 2.2 * (walks[1] - walks[0])
+
+
+def test_a_number_of_more_digits_than_python_reads_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "amp-check.toml").write_text(f"jobs = {'1' * 5_000}\n")
+    with pytest.raises(ConfigError, match="is not valid TOML"):
+        resolve({}, start=str(tmp_path))
