@@ -137,7 +137,7 @@ def _data(name: str, value: object) -> str:
 
 def _prose(text: str) -> str:
     """Text of a rule or a finding, in which ``code`` stands between backticks."""
-    parts = re.split(r"`+([^`]+)`+", text.strip())
+    parts = re.split(r"(?<!`)`+([^`]+)`+", text.strip())
     marked = [f"<code>{_text(part)}</code>" if odd % 2 else _text(part) for odd, part in enumerate(parts)]
     return "".join(marked).replace("\n\n", "<br><br>")
 

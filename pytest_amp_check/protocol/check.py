@@ -325,9 +325,11 @@ class _Judge(Judge):
     def _worth_remembering(self, least: int) -> int:
         """The tests (as a bit set) under which some event stands that moves the state."""
         bits = 0
-        for test in self.graph.tests:
-            if test.turn:
-                bits |= 1 << test.key
+        # Graphs of one file have their tests in one list: those that are not asked in this one are not gone through.
+        for key in {key for node in self.graph.nodes for _, key, _ in node.ways if key >= 0}:
+            for each in (key, *(other for _, other, _ in self.graph.tests[key].implies)):
+                if self.graph.tests[each].turn:
+                    bits |= 1 << each
         for node in self.graph.nodes:
             if node.event is not None and (node.event.kind.worth > least or node.event.facts.get("twice")):
                 for key, _ in node.event.guards:

@@ -497,10 +497,12 @@ class Program:
     was given up on; rules that judge the whole read them.
     """
 
-    __slots__ = ("facts", "graphs", "things")
+    __slots__ = ("facts", "graphs", "optimizers", "things")
 
     def __init__(self) -> None:
         self.graphs: list[Graph] = []
+        #: The keys of those of the things that are optimizers.
+        self.optimizers: list[int] = []
         self.things: list[Thing] = []
         self.facts: dict[str, Any] = {}
 
@@ -516,4 +518,6 @@ class Program:
         """Make a new thing of this program."""
         made = Thing(len(self.things), role, name, site, facts)
         self.things.append(made)
+        if role == "optimizer":
+            self.optimizers.append(made.key)
         return made

@@ -24,9 +24,9 @@ UNUSED = "AMP902"
 # Patterns are compiled when there is a comment to match, which is seldom; compiling both takes 3 ms.
 _HASH = r"(?:^|(?<=\s))#+\s*"
 #: Codes without brackets are taken for a list too: as the reason of a blanket suppression they would silence far more.
-_LIST = r"(?:\s*\[([^\]#]*)\]?|\s*:?\s*(AMP[0-9]+(?:[,\s]+AMP[0-9]+)*)\b)?"
+_LIST = r"(?:\s*\[([^\]#]*)\]?|\s*(?::\s*)?(AMP[0-9]+(?:[,\s]+AMP[0-9]+)*)\b)?"
 _PRAGMA = _HASH + r"amp:\s*ignore(-file)?(?![\w-])" + _LIST
-_MENTION = r"#[^\n]*(?i:noqa)[^\n]*"
+_LISTING = r"(?i)noqa\s*:([^\n]*)"
 _NOQA = "(?i)" + _HASH + r"noqa(?![\w-])(?:(\s*:)\s*([A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*\b)?)?"
 
 
@@ -118,7 +118,8 @@ class Suppressions:
         """Whether a text may hold a comment that is there for this tool alone."""
         if "amp:" in text:
             return True
-        return "AMP" in text and re.search(r"noqa\s*:[^\n]*AMP", text, re.IGNORECASE) is not None
+        # What follows the first on a line follows the others, too.
+        return "AMP" in text and any("amp" in said.lower() for said in re.findall(_LISTING, text))
 
     def silences(self, finding: Finding) -> bool:
         """Whether a finding is suppressed; the suppressions that do so have been of use from now on."""
@@ -213,7 +214,8 @@ def _may_suppress(text: str) -> bool:
     """Whether anything in a text looks like a comment that suppresses: most that say noqa speak to other tools."""
     if "amp:" in text and any("amp:" in line.partition("#")[2] for line in text.split("\n")):
         return True  # and not just the head of an ``if args.amp:``
-    return any(next(_parse(found, 0, 0), None) is not None for found in re.findall(_MENTION, text))
+    said = (line.partition("#") for line in text.split("\n") if "noqa" in line.lower())
+    return any(next(_parse(mark + comment, 0, 0), None) is not None for _, mark, comment in said)
 
 
 def _parse(comment: str, line: int, column: int) -> Iterator[_Suppression]:

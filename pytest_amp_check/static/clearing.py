@@ -6,7 +6,7 @@ import ast
 
 from .interpreter.interpreter import Interpreter
 from .project.module import Class, Function, Module
-from .project.syntax import tail, walk
+from .project.syntax import children, tail, walk
 
 
 class _Clearing:
@@ -14,6 +14,8 @@ class _Clearing:
 
     def __init__(self) -> None:
         self.functions: list[Function] | None = None
+        #: The names by which the file speaks of it.
+        self.spoken: set[str] = set()
 
 
 def cleared_around(at: Interpreter, function: Function) -> bool:
@@ -23,18 +25,33 @@ def cleared_around(at: Interpreter, function: Function) -> bool:
     overrides another one runs in its place.
     """
     module = at.module
-    spoken = set(filter(_is_clearing, module.identifiers))
-    if not spoken:
-        return False
     known = at.of_file(_Clearing)
     if known.functions is None:
-        known.functions = [each for each in module.functions.values() if _clears(each)]
-    loose = not spoken.isdisjoint(module.words) or not known.functions
+        known.spoken = set(filter(_is_clearing, module.identifiers))
+        known.functions = _clearing(module) if known.spoken else []
+    if not known.spoken:
+        return False
+    loose = not known.spoken.isdisjoint(module.words) or not known.functions
     return loose or any(_may_be_around(module, each, function) for each in known.functions)
 
 
-def _clears(function: Function) -> bool:
-    return any(_is_clearing(tail(node)) for node in walk(function.node))
+def _clearing(module: Module) -> list[Function]:
+    """The functions that clear gradients, or hold one that does: found in one walk, however deep they lie."""
+    around: dict[ast.AST, ast.AST | None] = {}
+    found: set[ast.AST | None] = {None}
+    stack: list[tuple[ast.AST, ast.AST | None]] = [(module.tree, None)]
+    while stack:
+        node, inside = stack.pop()
+        if node in module.functions:
+            around[node] = inside
+            inside = node
+        if _is_clearing(tail(node)):
+            above = inside
+            while above not in found:
+                found.add(above)
+                above = around[above] if above is not None else None
+        stack.extend([(child, inside) for child in children(node)])
+    return [function for node, function in module.functions.items() if node in found]
 
 
 def _is_clearing(name: str) -> bool:

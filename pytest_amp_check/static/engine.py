@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -14,6 +13,7 @@ from ..protocol.finding import Finding, merge
 from ..protocol.named import NamedTuple
 from ..protocol.rules import LABELS, RULES
 from ..protocol.suppress import Suppressions
+from .depth import with_room
 from .elsewhere import undone
 from .processes import shared, spread
 from .project.project import Project
@@ -48,8 +48,6 @@ IGNORED = "ignored by git"
 LINKS = "symbolic links that lead in a circle"
 #: The rule that lists blind spots, which cost a look at every call.
 SPOTS = "AMP904"
-#: Python frames that reading deeply nested code may take.
-RECURSION = 9_000
 
 
 class Settings:
@@ -169,7 +167,7 @@ def alone(text: str, filename: str) -> Project:
 def check_again(text: str, filename: str, settings: Settings, tree: Project) -> list[Finding]:
     """Findings in what a file holds, or would hold, among files of which the tree is known."""
     tree.declared, tree.devices = settings.helpers, settings.devices
-    readings = uncollected(lambda: _read(text, filename, settings, tree).readings)
+    readings = uncollected(lambda: with_room(lambda: _read(text, filename, settings, tree)).readings)
     return _settled(readings, [filename], settings, {filename: text})
 
 
@@ -407,6 +405,10 @@ class _Looked(NamedTuple):
 
 
 def _look(paths: list[str]) -> _Looked:
+    return with_room(lambda: _looked(paths))
+
+
+def _looked(paths: list[str]) -> _Looked:
     named: frozenset[str]
     digest: bool
     named, digest = shared()
@@ -427,7 +429,7 @@ def _check(path: str) -> Answer:
         text = programs.decode(path, source_files.load(path))
     except source_files.Unreadable as error:
         return Answer(path, [_unread(path, error.line, str(error))], lasting=False)
-    return _read(text, path, settings, tree)
+    return with_room(lambda: _read(text, path, settings, tree))
 
 
 def _read(text: str, path: str, settings: Settings, tree: Project) -> Answer:
@@ -670,37 +672,32 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False, spots:
     from .project.relevance import mark_relevant
     from .survey import survey, survey_scaled
 
-    limit = sys.getrecursionlimit()
-    try:
-        sys.setrecursionlimit(max(limit, RECURSION))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                parsed = ast.parse(text)
-            except SyntaxError as error:
-                return _unread(path, error.lineno or 1, source_files.invalid(error), text=text)
-            except ValueError as error:
-                return _unread(path, 1, str(error), text=text)
-        program = Program()
-        module = Module(path, text, parsed)
-        mark_relevant(module, tree.local_names(module, path))
-        program.facts["enters_autocast"] = around or any("autocast" in name for name in module.identifiers)
-        program.facts["fragment"] = programs.is_markdown(path)
-        program.facts["lightning16"] = tree.lightning16
-        program.facts["resumes"] = tree.resumes
-        passed = Passed() if spots else None
-        listed = census(module) if spots else []
-        reached = read_module(module, program, tree, passed)
-        survey(program, lambda: reach.is_near_float16(tree, path, parsed))
-        if not around:
-            survey_scaled(program, lambda: reach.entering(tree, path, parsed))
-        module.release()
-        own = program.facts["enters_autocast"]
-        # In another file, which was read.
-        program.facts["enters_autocast"] = own or any(thing.role == "autocast" for thing in program.things)
-        reading = Reading(path, check(program), reached, ours=Suppressions.ours_in(text))
-        if passed is not None:
-            reading.spots, reading.passed = listed, passed.calls
-        return reading
-    finally:
-        sys.setrecursionlimit(limit)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            parsed = ast.parse(text)
+        except SyntaxError as error:
+            return _unread(path, error.lineno or 1, source_files.invalid(error), text=text)
+        except ValueError as error:
+            return _unread(path, 1, str(error), text=text)
+    program = Program()
+    module = Module(path, text, parsed)
+    mark_relevant(module, tree.local_names(module, path))
+    program.facts["enters_autocast"] = around or any("autocast" in name for name in module.identifiers)
+    program.facts["fragment"] = programs.is_markdown(path)
+    program.facts["lightning16"] = tree.lightning16
+    program.facts["resumes"] = tree.resumes
+    passed = Passed() if spots else None
+    listed = census(module) if spots else []
+    reached = read_module(module, program, tree, passed)
+    survey(program, lambda: reach.is_near_float16(tree, path, parsed))
+    if not around:
+        survey_scaled(program, lambda: reach.entering(tree, path, parsed))
+    module.release()
+    own = program.facts["enters_autocast"]
+    # In another file, which was read.
+    program.facts["enters_autocast"] = own or any(thing.role == "autocast" for thing in program.things)
+    reading = Reading(path, check(program), reached, ours=Suppressions.ours_in(text))
+    if passed is not None:
+        reading.spots, reading.passed = listed, passed.calls
+    return reading

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..protocol.events import Site
 from ..protocol.finding import SEVERITIES, Finding, Step
-from ..protocol.rules import RULES
+from ..protocol.rules import LABELS, RULES
 from .sources import source_files
 
 TYPE_CHECKING = False
@@ -87,6 +87,8 @@ def encode(readings: list[Reading], rename: Rename) -> list[Any]:
 
 def decode(path: str, written: Any, rename: Rename) -> list[Reading]:
     """The readings of a file. Raises ValueError or its like for what :func:`encode` would not write."""
+    # Asked for one by one, each would load its rule.
+    labels = {"", *LABELS}
 
     def site(at: Any) -> Site:
         place, line, column, end_line, end_column, function, caller, cell = at
@@ -96,8 +98,8 @@ def decode(path: str, written: Any, rename: Rename) -> list[Reading]:
 
     def finding(found: Any) -> Finding:
         code, severity, message, certain, condition, place, witness, entries, label, names = found
-        if severity not in SEVERITIES:
-            raise ValueError(severity)
+        if severity not in SEVERITIES or label not in labels:
+            raise ValueError(severity, label)
         steps = tuple(Step(site(at), text(said)) for at, said in witness)
         made = Finding(code, RULES[code].name, severity, text(message), site(place), certain=truth(certain))
         made.condition, made.witness = text(condition), steps

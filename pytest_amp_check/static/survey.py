@@ -32,7 +32,8 @@ def survey(program: Program, near_float16: Callable[[], bool]) -> None:
     program.facts["scales_apart"] = any(map(_scales_apart, program.graphs))
     program.facts["scaler_dtypes"] = frozenset().union(*(event.facts.get("dtypes", ()) for event in scaled))
     steps = _steps(program, events)
-    beside = [key for key, by in steps.items() if not by.isdisjoint(thing.key for thing in live)]
+    of_live = {thing.key for thing in live}
+    beside = [key for key, by in steps.items() if not by.isdisjoint(of_live)]
     by_trainer = {t.key: t.facts["trainer"] for t in program.things if "trainer" in t.facts}
     in_float16 = {key for key, precision in by_trainer.items() if precision == "float16"}
     program.facts["scaled_modules"] = _whole(program, _owned(program.things[key] for key in beside)) | in_float16

@@ -93,7 +93,7 @@ def parsed(data: bytes | str, where: str) -> dict[str, Any]:
         import tomli as tomllib
     try:
         found: dict[str, Any] = tomllib.loads(data.decode() if isinstance(data, bytes) else data)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # and not its own kind alone: no TOML, no UTF-8, a number of 5,000 digits
         raise ConfigError(f"{where} is not valid TOML: {error}") from None
     except RecursionError:
         raise ConfigError(f"{where} is nested too deeply to be read") from None

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -30,8 +29,6 @@ from .documents import Buffer, Document, Notebook, spanned, units
 Result = TypeVar("Result")
 #: Seconds without another edit after which a check begins.
 PAUSE = 0.05
-#: Bytes of the stack of the thread that reads source: as deep as code may be nested that is read elsewhere.
-STACK = 64 * 1024 * 1024
 SEVERITIES = {
     ERROR: types.DiagnosticSeverity.Error,
     WARNING: types.DiagnosticSeverity.Warning,
@@ -50,7 +47,6 @@ class Server:
         self.documents: dict[str, Document] = {}
         self.found: dict[str, Checked] = {}
         self.checker = Checker()
-        threading.stack_size(STACK)
         self._worker = ThreadPoolExecutor(1, "amp-check")
         self._generation = 0
         self._task: asyncio.Task[None] | None = None

@@ -75,8 +75,8 @@ def half_decorated(raised: Raised, recorder: Recorder) -> list[Explanation] | No
 def recomputed(raised: Raised, recorder: Recorder) -> list[Explanation] | None:
     """Explain a checkpointed part that gave other dtypes when it was computed again."""
     text = str(raised.error)
-    first = re.search(r"saved metadata: \{[^}]*'dtype': torch\.(\w+)", text)
-    second = re.search(r"recomputed metadata: \{[^}]*'dtype': torch\.(\w+)", text)
+    first = re.search(r"saved metadata: \{[^{}]*'dtype': torch\.(\w+)", text)
+    second = re.search(r"recomputed metadata: \{[^{}]*'dtype': torch\.(\w+)", text)
     if first is None or second is None or first[1] == second[1]:
         return None
     calls = list(_calls(raised, (checkpoint.checkpoint,)))

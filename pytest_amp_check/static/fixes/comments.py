@@ -16,7 +16,7 @@ def remove_suppression(layout: Layout, finding: Finding) -> Mended:
     row = layout.lines[site.line - 1]
     said = row[site.column : site.end_column]
     idle = {reason.partition(" ")[0].rstrip(",") for reason in finding.names.get("reason", "").split("; ")}
-    listed = re.search(r"\[([^\]]*)\]|:\s*([A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*)\s*$", said, re.IGNORECASE)
+    listed = re.search(r"\A[^\[]*\[([^\]]*)\]|:\s*([A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*)\s*$", said, re.IGNORECASE)
     if listed is not None:
         group = 1 if listed.group(1) is not None else 2
         words = re.findall(r"[^,\s]+", listed.group(group))

@@ -84,7 +84,9 @@ class Tests:
     def __init__(self) -> None:
         self.asked: list[Test] = []
         self.keys: dict[object, int] = {}
+        self._questions: list[object] = []
         self._by_loop: dict[int, int] = {}
+        self._in_loop: dict[int, list[Test]] = {}
 
     def test(self, question: object, text: object, site: Site | None, loops: frozenset[int]) -> Test:
         """The test that asks ``question``; ``loops`` are those whose every turn may answer anew."""
@@ -93,14 +95,16 @@ class Tests:
             return self.asked[key]
         made = Test(len(self.asked), text, site)
         self.keys[question] = made.key
+        self._questions.append(question)
         self.asked.append(made)
         for loop in loops:
             self._by_loop[loop] = self._by_loop.get(loop, 0) | (1 << made.key)
+            self._in_loop.setdefault(loop, []).append(made)
         return made
 
     def question(self, key: int) -> object:
         """What the test with a key asks."""
-        return next((question for question, known in self.keys.items() if known == key), None)
+        return self._questions[key] if 0 <= key < len(self._questions) else None
 
     def forgotten_by(self, loop: int) -> int:
         """The tests (as a bit set) whose answers a new turn of a loop makes unknown."""
@@ -108,5 +112,4 @@ class Tests:
 
     def counts_turns(self, loop: int) -> bool:
         """Whether a test asks how many turns a loop has had."""
-        asked = self.forgotten_by(loop)
-        return any(test.counts for test in self.asked if asked >> test.key & 1)
+        return any(test.counts for test in self._in_loop.get(loop, ()))

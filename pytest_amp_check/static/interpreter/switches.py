@@ -19,6 +19,9 @@ _AGAIN = frozenset((ast.For, ast.AsyncFor, ast.While, ast.FunctionDef, ast.Async
 #: What binds no name but by a walrus, which nobody sets a switch with.
 _PLAIN = frozenset((ast.Call, ast.Attribute, ast.Compare, ast.BinOp, ast.Constant, ast.Dict, ast.JoinedStr))
 
+#: Characters of an annotation, above which it is none: each place of a long line would be looked behind to its end.
+ANNOTATION = 200
+
 
 def switched(at: Interpreter, node: ast.Assign, value: Value) -> Value:
     """The value that an assignment gives: that of a switch which is off may be either."""
@@ -86,7 +89,7 @@ def _stores_item(module: Module, key: str) -> bool:
 
 def _stored_once(module: Module, attribute: str) -> bool:
     """Whether a file seems to give objects an attribute at one place."""
-    return len(re.findall(rf"\.{attribute}\b\s*(?:[-+*/|&,)]|:[^=\n]+)?=(?!=)", module.text)) == 1
+    return len(re.findall(rf"\.{attribute}\b\s*(?:[-+*/|&,)]|:[^=\n]{{1,{ANNOTATION}}})?=(?!=)", module.text)) == 1
 
 
 def _named_once(module: Module, function: str) -> bool:

@@ -282,7 +282,7 @@ def updated_by(at: Interpreter, modules: frozenset[int] | None) -> tuple[int, ..
         return None
     copies = bool(modules) and all(at.program.things[key].facts.get("copied") for key in modules)
     owners = []
-    for key in all_optimizers(at):
+    for key in at.program.optimizers:
         owns = at.program.things[key].facts.get("owns")
         if owns is None:
             if copies and key < min(modules):
@@ -295,7 +295,7 @@ def updated_by(at: Interpreter, modules: frozenset[int] | None) -> tuple[int, ..
 
 
 def all_optimizers(at: Interpreter) -> tuple[int, ...]:
-    return tuple(thing.key for thing in at.program.things if thing.role == "optimizer")
+    return tuple(at.program.optimizers)
 
 
 def loss_arithmetic(at: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Value | None:
@@ -473,8 +473,8 @@ def may_go_apart(at: Interpreter) -> bool:
 
     A context of which nothing is known may be ``no_sync()`` by another name.
     """
-    names = at.module.identifiers | at.state.frame.module.identifiers
-    return at.state.maybe_open > 0 or not _SPARES.isdisjoint(names)
+    modules = (at.module, at.state.frame.module)
+    return at.state.maybe_open > 0 or any(not module.identifiers.isdisjoint(_SPARES) for module in modules)
 
 
 def averaged_over(at: Interpreter, tensor: Tensor) -> Thing | None:

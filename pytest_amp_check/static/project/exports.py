@@ -26,7 +26,7 @@ _NAME = re.compile(rb"[A-Za-z_]\w*")
 _STATEMENT = re.compile(rb"^(?:(?:async[ \t]+)?def[ \t]+(\w+)|class[ \t]+(\w+)|(@)|[^\s#)\]}])", re.MULTILINE)
 #: What a statement that is no definition gives a value to, at any depth.
 _TARGETS = re.compile(
-    rb"^[ \t]*(?:(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)|([\w, \t]+?)[ \t]*(?::[^=\n]+)?=(?!=))", re.MULTILINE
+    rb"^[ \t]*(?:(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)|([\w,][\w, \t]*)(?::[^=\n]+)?=(?!=))", re.MULTILINE
 )
 
 

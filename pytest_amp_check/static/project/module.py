@@ -28,6 +28,9 @@ LARGE_NUMBER = "#"
 FILLING = "="
 SCALING = "@"
 SMALL_NUMBER = "~"
+#: What a name stands for that is given so many different things is data, and no function by another name: each function
+#: that uses it would have the words of all of them.
+MEANT = 64
 
 
 class Imported(NamedTuple):
@@ -442,7 +445,7 @@ class Module:
 
     def _add_aliases(self, holders: list[set[str]]) -> None:
         """Let whoever uses an alias use what it stands for."""
-        aliases = {name: meant - {name} for name, meant in self.aliases.items()}
+        aliases = {name: meant - {name} for name, meant in self.aliases.items() if len(meant) <= MEANT}
         for holder in holders:
             todo = [name for name in holder if name in aliases]
             while todo:

@@ -209,15 +209,19 @@ def _words_of_names(module: Module) -> dict[str, frozenset[str]]:
 def _bits_of_names(used: dict[str, frozenset[str]], bits: dict[str, int]) -> dict[str, int]:
     """What calling each name of the file may do, through whatever it calls in turn."""
     own = {name: _joined(words, bits) for name, words in used.items()}
-    calls = {name: words & used.keys() for name, words in used.items()}
-    changed = True
-    while changed:
-        changed = False
-        for name, callees in calls.items():
-            does = own[name] | _joined(callees, own)
-            if does != own[name]:
-                own[name] = does
-                changed = True
+    callers: dict[str, list[str]] = {}
+    for name, words in used.items():
+        for callee in words & used.keys():
+            callers.setdefault(callee, []).append(name)
+    # Whatever has come to do more is looked at again by those that call it, and by nobody else.
+    todo = list(own)
+    while todo:
+        callee = todo.pop()
+        does = own[callee]
+        for name in callers.get(callee, ()):
+            if own[name] | does != own[name]:
+                own[name] |= does
+                todo.append(name)
     return own
 
 
@@ -231,11 +235,15 @@ def _joined(names: Iterable[str], bits: dict[str, int]) -> int:
 
 def _users_of(used: dict[str, frozenset[str]], words: frozenset[str]) -> frozenset[str]:
     """Names of the functions and classes that use one of some words, or the name of one that does."""
+    users: dict[str, list[str]] = {}
+    for name, names in used.items():
+        for word in names:
+            users.setdefault(word, []).append(name)
     found: set[str] = set()
-    known = words
-    while True:
-        new = {name for name, names in used.items() if name not in found and names & known}
-        if not new:
-            return frozenset(found)
-        found |= new
-        known = frozenset(new)
+    todo = list(words & users.keys())
+    while todo:
+        for name in users.get(todo.pop(), ()):
+            if name not in found:
+                found.add(name)
+                todo.append(name)
+    return frozenset(found)

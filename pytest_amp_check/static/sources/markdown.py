@@ -8,6 +8,8 @@ from .block import Block, Place
 
 _FENCE = re.compile(r"((?:[ \t]|>|[-*+](?=[ \t])|\d{1,9}[.)](?=[ \t]))*)(`{3,}(?=[^`]*$)|~{3,})[ \t]*(.*)")
 _PYTHON = re.compile(r"\{?[ \t]*\.?(?:code(?:-block|-cell)?\}[ \t]*)?(?:python3?|py3?)(?![\w.+-])", re.IGNORECASE)
+#: Columns after which a tab ends.
+_TAB = 4
 _QUOTE = re.compile(r"[ \t]{0,3}>[ \t]?")
 
 
@@ -57,12 +59,13 @@ def _unquoted(row: str, quotes: int) -> int:
 
 
 def _columns(text: str) -> int:
-    return len(text.expandtabs(4))
+    return len(text.expandtabs(_TAB))
 
 
 def _indented(row: str, width: int) -> int:
     """The characters of white space that fill the columns of a container."""
-    at = 0
-    while at < len(row) and row[at] in " \t" and _columns(row[:at]) < width:
+    at = columns = 0
+    while at < len(row) and row[at] in " \t" and columns < width:
+        columns += 1 if row[at] == " " else _TAB - columns % _TAB
         at += 1
     return at

@@ -105,6 +105,8 @@ _FILES = frozenset({"file", "writefile"})
 _AUTOMATIC = re.compile(
     r"(?:cat|cd|conda|cp|env|less|load_ext|ls|man|mamba|matplotlib|mkdir|more|mv|pip|pwd|reload_ext|rm|rmdir|run|uv)\s+[^\s=(,]"
 )
+#: Commands of a cell that are looked for one after the other: each time all of it is parsed again.
+COMMANDS = 50
 #: What a line of Python never begins with: magics, shell commands, help, automatic brackets and quotes.
 _ESCAPES = tuple("%!?/,;")
 _ASKING = re.compile(r"[^'\"#]*[\w*\])]\?{1,2}\s*$")
@@ -183,7 +185,9 @@ class _Cell:
             return
         self._replace()
         error = invalid("\n".join(self.rows))
-        while error is not None:
+        for _ in range(COMMANDS):
+            if error is None:
+                break
             number = min(error[0], len(self.rows)) - 1
             if not _AUTOMATIC.match(self.rows[number]):
                 break

@@ -19,8 +19,10 @@ _LOW_DTYPE = (
     rb"(?:from_pretrained|nn\.[A-Z]\w*)\((?:[^()]|\([^()]*\)){0,300}?dtype\s*=\s*[\"']?(?:torch\.)?(?:half|b?float16)"
 )
 
-#: An optimizer loads a state, or one is taken out of a checkpoint: ``opt_g.load_state_dict``, ``state["optimizer"]``.
-_RESUMES = rb"(?i)opt\w*(?:\[[^\]\n]*\])?\.load_state_dict|[\"']\w*optim\w*[\"']\s*[\])]"
+#: Something is taken out of a checkpoint: ``state["optimizer"]``.
+_TAKEN = rb"[\"'](\w*)[\"']\s*[\])]"
+_LOADS = b".load_state_dict"
+_OF_WORDS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 
 
 class Code:
@@ -71,7 +73,7 @@ class Code:
     @property
     def resumes(self) -> bool:
         """Whether it may load the state of an optimizer."""
-        return b"load_state_dict" in self.data and re.search(_RESUMES, self.data) is not None
+        return b"load_state_dict" in self.data and _resumes(self.data)
 
     def speaks(self) -> bool:
         """Whether it may hold anything that a rule speaks of; where not, it gives no finding and need not be parsed.
@@ -163,6 +165,19 @@ def helps(data: bytes) -> bool:
     return any(word in data for word in _HELP)
 
 
+def _resumes(data: bytes) -> bool:
+    """Whether an optimizer loads a state, or one is taken out of a checkpoint: ``opts[0].load_state_dict``."""
+    for before in data.split(_LOADS)[:-1]:
+        name, item = before, b"]"
+        if before.endswith(b"]"):
+            name, _, item = before.rpartition(b"[")
+        if b"\n" in item or item.find(b"]") < len(item) - 1:
+            continue
+        if b"opt" in name[len(name.rstrip(_OF_WORDS)) :].lower():
+            return True
+    return any(b"optim" in name.lower() for name in re.findall(_TAKEN, data))
+
+
 _QUOTES = b'"""'
 
 
@@ -186,12 +201,17 @@ def _lines_with(word: bytes, data: bytes) -> Iterator[int]:
     """Where a word begins a line, but for blanks: found by its bytes, which is much faster than by lines."""
     at = data.find(word)
     while at >= 0:
-        if not data[data.rfind(b"\n", 0, at) + 1 : at].strip(b" \t"):
+        start = data.rfind(b"\n", 0, at) + 1
+        if not data[start:at].strip(b" \t"):
             yield at
-        at = data.find(word, at + 1)
+        # No other of the line begins it.
+        end = data.find(b"\n", at)
+        at = data.find(word, end) if end >= 0 else -1
 
 
-_IMPORT = rb"from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)|import[ \t]+([^\n#]*)"
+#: What stands in brackets up to the first that closes: past a few more that open, of which each may be a start, too.
+_LISTED = rb"\([^()]*(?:\([^()]*){0,3}\)"
+_IMPORT = rb"from[ \t]+([.\w]+)[ \t]+import[ \t]+(" + _LISTED + rb"|[^\n#]*)|import[ \t]+([^\n#]*)"
 
 
 def imported(data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
@@ -211,7 +231,7 @@ def imported(data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
                     yield words[0], b"", words[-1] if len(words) > 1 else words[0].partition(b".")[0]
 
 
-_CLASS = rb"class\s+(\w+)\s*(?:\(([^)]*)\))?"
+_CLASS = rb"class\s+(\w+)\s*(" + _LISTED + rb")?"
 
 
 def _classes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -219,7 +239,7 @@ def _classes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     for at in _lines_with(b"class", data):
         match = re.compile(_CLASS).match(data, at)
         if match is not None:
-            yield match.group(1), match.group(2) or b""
+            yield match.group(1), (match.group(2) or b"")[1:-1]
 
 
 def _is_torch(module: bytes) -> bool:
@@ -232,10 +252,19 @@ _NO_REGION = (b"enter_autocast", b"exit_autocast", b"register_autocast")
 
 def _autocast(data: bytes) -> bool:
     """Whether autocast is called, imported, stored or used as a decorator, by this or a longer name that ends in it."""
+    last = line_end = 0
+    commented = False
     for match in re.finditer(rb"autocast(?![\w'\"])", data):
         start, end = match.span()
-        before = data[data.rfind(b"\n", 0, start) + 1 : end]
-        if before.lstrip().startswith(b"#") or before.endswith(_NO_REGION):
+        if start >= line_end:
+            before = data[data.rfind(b"\n", last, start) + 1 or last : end]
+            line_end = data.find(b"\n", end) + 1 or len(data)
+            commented = before.lstrip().startswith(b"#")
+        else:
+            # One more on its line, which the one before it does not begin.
+            before = data[last - 1 : end]
+        last = end
+        if commented or before.endswith(_NO_REGION):
             continue
         if data[end : end + 8].lstrip().startswith(b"("):
             return True
@@ -247,7 +276,8 @@ def _autocast(data: bytes) -> bool:
 
 def _scaler(data: bytes) -> bool:
     """Whether a scaler is used: a name that ends in scaler, or a method by which one is known."""
-    if b"caler" in data and re.search(rb"caler\w*\s*(?:[.(\[,)=:]|as\b)", data):
+    # What does not follow is left out, so that each name is gone through once.
+    if b"caler" in data and any(re.findall(rb"caler\w*\s*([.(\[,)=:]|as\b)?", data)):
         return True
     return b".unscale_" in data or (b"backward(" in data and b".scale(" in data)
 
@@ -257,10 +287,12 @@ _LARGE = (
     rb"(?:[0-9._]*[0-9.][eE]\+?0*(?:[4-9]|[1-3][0-9])(?!\w)|[0-9][0-9_]{4,}(?![\w.])"
     rb"|[0-9]{2,}\s*\*\*\s*[0-9]|[0-9]\s*\*\*\s*[0-9]{2}|\w*\.?finfo\()"
 )
-_SIGN = rb"\s*(?:float\()?[-'\"( ]*"
+_SIGN = rb"[-'\"(\s]*(?:float\([-'\"(\s]*)?"
 _FILLING = (b"masked_fill", b"index_fill", b"full_like", b".fill_(", b"where(")
 #: What stands before a number that is assigned to items.
 _ITEMS = b"] = "
+#: Bytes within which the bracket of a call stands behind its name.
+_NEAR = 40
 #: Brackets, two levels deep.
 _ARGUMENTS = rb"\((?:[^()#]|\((?:[^()#]|\([^()#]*\))*\)){0,400}\)"
 
@@ -272,21 +304,23 @@ def _fills(data: bytes) -> bool:
     words = [word for word in _FILLING if word in data]
     if not words:
         return False
-    numbers = [_LARGE]
+    names: set[bytes] = set()
     # The look ahead makes no difference but in time: most assignments end there.
     for match in re.finditer(rb"= *(?=[-0-9.'\"(fnt])" + _SIGN + _LARGE, data):
         name = re.search(rb"(\w+) *(?::[^=\n]*)?$", data[max(0, match.start() - 100) : match.start()])
         if name:
-            numbers.append(rb"(?:\w+\.)*" + name.group(1) + rb"\b")
-    value = re.compile(rb"(?:[,=(]|\n)" + _SIGN + rb"(?:" + b"|".join(numbers) + rb")")
+            names.add(name.group(1))
+    value = re.compile(rb"[,=(\n]" + _SIGN + rb"(?:(" + _LARGE + rb")|((?:\w+\.)*\w+))?")
     brackets = re.compile(_ARGUMENTS)
     for word in words:
         at = data.find(word)
         while at >= 0:
-            opening = data.find(b"(", at)
+            opening = data.find(b"(", at, at + _NEAR)
+            opening = opening if opening >= 0 else at
             arguments = brackets.match(data, opening)
-            if value.search(arguments.group() if arguments else data[opening : opening + 200]):
-                return True
+            for number, dotted in value.findall(arguments.group() if arguments else data[opening : opening + 200]):
+                if number or not names.isdisjoint(dotted.split(b".")):
+                    return True
             at = data.find(word, at + 1)
     return False
 
@@ -298,7 +332,9 @@ def _old_clip(code: Code) -> bool:
 
 def _suppresses(code: Code) -> bool:
     """Whether a comment may silence a rule."""
-    return re.search(rb"amp:\s*ignore|(?i:noqa)\s*:[^\n#]*AMP", code.data) is not None
+    return re.search(rb"amp:\s*ignore", code.data) is not None or any(
+        b"AMP" in said for said in re.findall(rb"(?i)noqa\s*:([^\n#]*)", code.data)
+    )
 
 
 #: What rules need that is looked at more closely -> words without which it is not there, and the closer look.

@@ -14,6 +14,8 @@ from .block import Block, invalid
 from .patterns import Code
 from .source_files import Unreadable
 
+_TILDES = rb"~~~[^\n]*\n?"
+
 # Which files are what.
 
 
@@ -68,7 +70,8 @@ def code(path: str, data: bytes) -> bytes:
         except Unreadable:
             return data
     elif is_markdown(path):
-        if not (re.search(rb"```[^\n`]*[pP][yY]", data) or re.search(rb"~~~[^\n]*[pP][yY]", data)):
+        # Of tildes all that stand in a row are taken at once: each would be looked behind for itself.
+        if not (re.search(rb"```[^\n`]*[pP][yY]", data) or re.search(rb"(?i)py", b"".join(re.findall(_TILDES, data)))):
             return b""
         from . import markdown
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -370,6 +371,10 @@ def load(path: str) -> bytes:
         if held is not None:
             return held
     try:
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            # Reading one may wait for ever, or never end.
+            raise Unreadable("it is no regular file, and pipes, sockets and devices are not read")
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:

@@ -1,0 +1,206 @@
+r"""How the time of a check grows with what is checked: files of 500 to 8,000 lines, and trees 1, 2 and 4 times.
+
+    python benchmarks/linear.py [--only SHAPE ...] [--times 3] [--tree FOLDER ...]
+
+For each shape of program the processor time of reading it at every size is shown, and how many times more than in
+proportion to its lines the largest takes beside the smallest from which on starting up does not count. Asked is at most
+1.3. What is said of a generated file of 4.7 MB is its processor time; asked is less than 3 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from pytest_amp_check.protocol.rules import RULES  # noqa: E402
+from pytest_amp_check.static.engine import Settings, check_paths, check_source  # noqa: E402
+
+LINES = (500, 1_000, 2_000, 4_000, 8_000)
+COPIES = (1, 2, 4)
+MOST = 1.3
+#: Bytes of the generated file.
+GENERATED = 4_700_000
+SETTINGS = Settings(select=frozenset(code for code, rule in RULES.items() if rule.default))
+
+HEAD = "import torch\nfrom torch import nn\n\n"
+STEP = """\
+def train{n}(model, loader, optimizer, criterion, scaler):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+"""
+ALONE = STEP.replace("{n}", "")
+
+
+def repeated(text: str, lines: int, last: str = "") -> str:
+    """A piece again and again, each with its number, up to so many lines."""
+    number = max(lines // text.count("\n"), 1)
+    return HEAD + "".join(text.replace("{n}", str(n)).replace("{next}", str(n + 1)) for n in range(number)) + last
+
+
+def called(lines: int) -> str:
+    """Functions that one loop calls, one after the other."""
+    piece = "def part{n}(x, scaler):\n    x = x * {n}\n    if x.sum() > {n}:\n"
+    piece += "        scaler.scale(x).backward()\n    return x\n\n"
+    calls = "".join(f"        x = part{n}(x, scaler)\n" for n in range(max(lines // 7, 1)))
+    head = "def train(loader, scaler, optimizer):\n    for x in loader:\n        optimizer.zero_grad()\n"
+    return repeated(piece, lines * 6 // 7) + head + calls + "        scaler.step(optimizer)\n        scaler.update()\n"
+
+
+def called_by_all(lines: int) -> str:
+    """One function that trains, which many others call."""
+    return HEAD + ALONE + repeated("def run{n}(a, b, c, d, e):\n    train(a, b, c, d, e)\n\n", lines)[len(HEAD) :]
+
+
+def chain(lines: int) -> str:
+    """Each function calls the next one."""
+    piece = "def part{n}(x, scaler):\n    y = part{next}(x, scaler)\n    scaler.scale(y).backward()\n    return y\n\n"
+    return repeated(piece, lines)
+
+
+def methods(lines: int) -> str:
+    """One class with very many methods."""
+    body = "".join(
+        "    " + line + "\n" if line else "\n" for line in STEP.replace("model, ", "self, model, ").split("\n")
+    )
+    return HEAD + "class Trainer:\n" + repeated(body, lines)[len(HEAD) :]
+
+
+def switches(lines: int) -> str:
+    """A class that leaves very many settings off, and the keys of a dictionary and parameters that are off."""
+    body = "".join(f"        self.flag{n} = False\n" for n in range(lines // 3))
+    keys = "config = {\n" + "".join(f"    'key{n}': False,\n" for n in range(lines // 3)) + "}\n"
+    given = "".join(f"def part{n}(x, amp=False): x.backward()\n" for n in range(lines // 3))
+    return HEAD + "class C:\n    def __init__(self):\n" + body + "\n" + keys + given + ALONE
+
+
+def fills(lines: int) -> str:
+    """Large constants with names, and tensors that are filled."""
+    piece = "LARGE{n} = 1{n}00000\nx = x.masked_fill(mask, value{n})\n"
+    return repeated(piece, lines, ALONE)
+
+
+def branches(lines: int) -> str:
+    """One loop with very many conditions."""
+    rows = "".join(f"        if flag{n}:\n            print({n})\n" for n in range(lines // 2))
+    return HEAD + ALONE.replace("        scaler.step", f"{rows}        scaler.step")
+
+
+def assignments(lines: int) -> str:
+    """One function of very many statements that train nothing."""
+    rows = "".join(f"        x{n} = model.part{n}(x{max(n - 1, 0)}, size={n})\n" for n in range(lines))
+    return HEAD + ALONE.replace("        scaler.step", f"{rows}        scaler.step")
+
+
+def table(lines: int) -> str:
+    """A table of numbers above a program."""
+    return HEAD + "TABLE = {\n" + "".join(f"    'k{n}': ({n}, {n}.5, 'v{n}'),\n" for n in range(lines)) + "}\n" + ALONE
+
+
+def nested(lines: int) -> str:
+    """Functions in functions, 15 deep, again and again."""
+    piece = "".join("    " * n + f"def f{n}_{{n}}(x):\n" for n in range(15)) + "    " * 15 + "x.backward()\n"
+    return repeated(piece, lines, ALONE)
+
+
+def suppressed(lines: int) -> str:
+    """Comments that silence."""
+    return repeated(STEP.replace("1.0)", "1.0)  # amp: ignore[AMP201]"), lines)
+
+
+def modules(lines: int) -> str:
+    """Modules whose forward computes what low precision may spoil."""
+    piece = (
+        "class Net{n}(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.fc = nn.Linear(8, 8)\n\n"
+        "    def forward(self, x):\n        y = self.fc(x)\n        return (y.exp() + 1e-8).log().sum()\n\n"
+    )
+    return repeated(piece, lines, ALONE)
+
+
+SHAPES: dict[str, Callable[[int], str]] = {
+    "functions that train": lambda lines: repeated(STEP, lines),
+    **{
+        each.__name__.replace("_", " "): each
+        for each in (
+            *(called, called_by_all, chain, methods, switches, fills, branches),
+            *(assignments, table, nested, suppressed, modules),
+        )
+    },
+}
+
+
+def seconds(act: Callable[[], object], times: int) -> float:
+    """The least processor time of so many tries."""
+    taken: list[float] = []
+    for _ in range(times):
+        start = time.process_time()
+        act()
+        taken.append(time.process_time() - start)
+    return min(taken)
+
+
+def growth(name: str, sizes: Iterable[tuple[int, Callable[[], object]]], times: int) -> bool:
+    """Print a row of what each size takes; whether it is in proportion."""
+    taken = [(size, seconds(act, times)) for size, act in sizes]
+    (least, first), (most, last) = taken[0], taken[-1]
+    for size, spent in taken:
+        if spent >= 0.05:
+            least, first = size, spent
+            break
+    factor = (last / most) / (first / least)
+    print(
+        f"{name:24} {'  '.join(f'{spent:8.3f}' for _, spent in taken)}   {factor:5.2f}{'' if factor <= MOST else ' !'}"
+    )
+    return factor <= MOST
+
+
+def copies(folder: Path, number: int, into: Path) -> Path:
+    """A tree with so many copies of a folder."""
+    for each in range(number):
+        if not (into / f"copy{each}").exists():
+            shutil.copytree(folder, into / f"copy{each}", ignore=shutil.ignore_patterns(".git"))
+    return into
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="How the time of a check grows with what is checked.")
+    parser.add_argument("--only", nargs="*", choices=SHAPES, default=list(SHAPES))
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--tree", nargs="*", default=[str(ROOT / "fixtures")])
+    given = parser.parse_args()
+    check_source(HEAD + ALONE)  # and what is imported on the way
+    well = True
+    print(f"{'lines':24} {'  '.join(f'{size:8,}' for size in LINES)}   times proportional")
+    for name in given.only:
+        texts = [(size, SHAPES[name](size)) for size in LINES]
+        sizes = [(text.count("\n"), lambda text=text: check_source(text, "train.py", SETTINGS)) for _, text in texts]
+        well = growth(name, sizes, given.times) and well
+    for folder in map(Path, given.tree):
+        with tempfile.TemporaryDirectory() as name:
+            trees = [(number, str(copies(folder, number, Path(name) / str(number)))) for number in COPIES]
+            rows = [(number, lambda tree=tree: check_paths([tree], SETTINGS)) for number, tree in trees]
+            well = growth(f"copies of {folder.name}", rows, given.times) and well
+    text = repeated("ROW{n} = ({n}, {n}.25, 'name of {n}')\n", GENERATED // 41) + ALONE
+    text += "x.masked_fill(mask, -1e9)\n"
+    spent = seconds(lambda: check_source(text, "train.py", SETTINGS), 1)
+    print(f"a generated file of {len(text) / 1e6:.1f} MB: {spent:.1f} s")
+    return 0 if well and spent < 3 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""Input that somebody made to be slow: the work grows as its size does, and what never ends is not read."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_amp_check.faces.options import ConfigError, resolve
+from pytest_amp_check.static import clearing
+from pytest_amp_check.static.engine import check_paths, check_source
+from pytest_amp_check.static.project import syntax
+from pytest_amp_check.static.sources import block, notebooks
+
+
+def parsed(monkeypatch: pytest.MonkeyPatch, lines: int) -> int:
+    """How often a cell of so many commands without their sign is parsed."""
+    seen: list[str] = []
+    known = block.invalid
+
+    def counted(text: str) -> tuple[int, str] | None:
+        seen.append(text)
+        return known(text)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(notebooks, "invalid", counted)
+        cell = {"cell_type": "code", "source": "ls x\n" * lines}
+        notebooks.programs(json.dumps({"cells": [cell]}))
+    return len(seen)
+
+
+def test_commands_without_their_sign_are_parsed_a_number_of_times_that_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert parsed(monkeypatch, 5) == 7
+    assert parsed(monkeypatch, 400) == parsed(monkeypatch, 800) <= notebooks.COMMANDS + 2
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_a_named_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    os.mkfifo(path)
+    (finding,) = check_paths([str(path)]).findings
+    assert finding.code == "AMP903"
+    assert "pipes, sockets and devices are not read" in finding.message
+    assert check_paths([str(tmp_path)]).files == 0
+
+
+def test_a_device_is_not_read() -> None:
+    (finding,) = check_paths([os.devnull]).findings
+    assert (finding.code, finding.line) == ("AMP903", 1)
+
+
+def walked(monkeypatch: pytest.MonkeyPatch, depth: int) -> int:
+    """How many nodes are gone through in functions that lie so deep in each other."""
+    seen: list[object] = []
+    known = syntax.children
+
+    def counted(node: ast.AST) -> list[ast.AST]:
+        seen.append(node)
+        return known(node)
+
+    heads = "".join(" " * level + f"def f{level}():\n" for level in range(depth))
+    text = f"import torch\n{heads}{' ' * depth}optimizer.zero_grad()\n{' ' * depth}scaler.step(optimizer)\n"
+    with monkeypatch.context() as patched:
+        patched.setattr(clearing, "children", counted)
+        patched.setattr(syntax, "children", counted)
+        check_source(text)
+    return len(seen)
+
+
+def test_functions_in_functions_are_gone_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_source("import torch\nscaler.step(optimizer)\n")
+    walks = [walked(monkeypatch, depth) for depth in (20, 40, 80)]
+    assert walks[2] - walks[1] <= 2.2 * (walks[1] - walks[0])
+
+
+def test_a_number_of_more_digits_than_python_reads_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "amp-check.toml").write_text(f"jobs = {'1' * 5_000}\n")
+    with pytest.raises(ConfigError, match="is not valid TOML"):
+        resolve({}, start=str(tmp_path))
+
+
+def test_a_cache_cannot_name_a_fault_that_no_rule_has(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\nscaler = torch.amp.GradScaler()\nscaler.step(optimizer)\n")
+    cache = tmp_path / "cache"
+    plain = check_paths([str(tmp_path)]).findings
+    check_paths([str(tmp_path)], cache=str(cache))
+    (kept,) = cache.glob("*.json")
+    text = kept.read_text()
+    for finding in plain:
+        assert f'"{finding.label}"' in text
+        text = text.replace(f'"{finding.label}"', '"no:such"')
+    kept.write_text(text)
+    found = check_paths([str(tmp_path)], cache=str(cache)).findings
+    assert [f.as_dict() for f in found] == [f.as_dict() for f in plain] != []

@@ -1,0 +1,16 @@
+"""A seeded slice of what ``benchmarks/fuzz.py`` gives the reader; more of it is for minutes and hours."""
+
+from __future__ import annotations
+
+from benchmarking import benchmark
+
+FUZZ = benchmark("fuzz")
+
+
+def test_a_slice_of_inputs_that_nobody_would_write() -> None:
+    tally = FUZZ["fuzzed"](0, iter(range(200)), FUZZ["corpus"]())
+    assert [f"{failure.number}: {failure.wrong}" for failure in tally.failures] == []
+    assert set(tally.kinds) == {"source", "notebook", "document", "configuration", "cache"}
+    # Most of it is read, and some of it put right.
+    assert tally.found > 40
+    assert tally.fixed > 10
