@@ -475,11 +475,9 @@ def _write(shown: Shown, options: table.Options, stream: TextIO) -> None:
     if options.output_file is None:
         form.write(shown, stream)
         return
-    from io import StringIO
-
     from . import files
 
-    page = StringIO()
+    page = files.Page(options.output_file)
     form.write(shown, page)
     try:
         files.write(options.output_file, page.getvalue())

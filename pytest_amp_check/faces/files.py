@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 import os
+from io import StringIO
+
+
+class Page(StringIO):
+    """What a file is to hold, by the name of that file: no terminal, which might get colour."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
 
 
 def write(path: str, text: str) -> None:

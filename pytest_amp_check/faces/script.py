@@ -251,6 +251,10 @@ class _Ending:
         import signal
         import threading
 
+        from . import signals
+
+        # What it would do to the command is put aside for what it does to the run.
+        signals.usual()
         main = threading.current_thread() is threading.main_thread()
         if not main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
             yield
