@@ -249,7 +249,9 @@ def fill(at: Interpreter, value: Value | None, tensor: Tensor, words: object, no
     number = literal(value)
     if not isinstance(number, (int, float)):
         return
-    eligible = (tensor.matmul or bool(tensor.low)) and tensor.dtypes != {"bfloat16"}
+    # What only decodes spoils no parameter: there it is told of what is known to be float16.
+    eligible = bool(tensor.low) or (tensor.matmul and not at.state.no_grad)
+    eligible = eligible and tensor.dtypes != {"bfloat16"}
     names = {"call": wording(node), "tensor": words}
     at.emit(e.FILL, node, value=float(number), eligible=eligible, guessed=not tensor.low, names=names)
 
