@@ -342,6 +342,7 @@ def test_autocast_in_a_file_that_imports_this_one_may_be_entered_around_it(tmp_p
     assert "AMP110" not in {finding.code for finding in findings}
 
 
+IN_HALF = "dtype = 'float16'\n"
 MASK = "import torch\n\ndef scores(q, k, m):\n    return torch.matmul(q, k).masked_fill(m, -1e9)\n"
 
 
@@ -357,6 +358,12 @@ MASK = "import torch\n\ndef scores(q, k, m):\n    return torch.matmul(q, k).mask
         # Nobody is known to use it: then what lies beside it may, and another program is not near.
         ({"net/amp": "dtype = 'float16'\n"}, True),
         ({"other/amp": "dtype = 'float16'\n"}, False),
+        # A library of the same repository that can work in float16 does not do so for each of its examples.
+        ({"net/use": "import mask, lib\n", "src/lib/__init__": "from .amp import x\n", "src/lib/amp": IN_HALF}, False),
+        ({"net/use": "import mask, lib\n", "lib/__init__": "from .amp import x\n", "lib/amp": IN_HALF}, True),
+        # What is imported by name is anything, of a package what it holds and what lies beside it.
+        ({"net/use": "import mask\nimport_module(x)\n", "other/amp": IN_HALF}, True),
+        ({"net/use": "import mask, lib\n", "src/lib/__init__": "import_module(x)\n", "other/amp": IN_HALF}, False),
         # What is only told, allowed or asked for is no float16; nor is bfloat16, which has the range of float32.
         ({"net/use": "import mask\nx = 1\n'''dtype: one of float16 and float32'''\n"}, False),
         ({"net/use": "import mask\ndef f(dtype):\n    assert dtype in ['float16', 'float32']\n"}, False),
@@ -372,7 +379,7 @@ MASK = "import torch\n\ndef scores(q, k, m):\n    return torch.matmul(q, k).mask
 )
 def test_float16_counts_where_it_may_come_into_a_file(tmp_path: Path, files: dict[str, str], found: bool) -> None:
     for name, text in {"net/mask": MASK, **files}.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
     assert ("AMP506" in {f.code for f in check_paths([str(tmp_path)], Settings()).findings}) == found
 

@@ -89,7 +89,14 @@ def cleared_elsewhere(judge: Judge, now: Moment, i: int) -> bool:
     if judge.program.facts.get("fragment") and not facts.get("constructed"):
         return True  # What is shown is a part of something.
     zeroed = key in judge.zeroed and not _never_cleared_between(judge, now, i)
-    return hooked or judge.clears_some or zeroed or key in judge.spoken[e.CLEARS]
+    return hooked or judge.clears_some or zeroed or key in judge.spoken[e.CLEARS] or _alike_is_cleared(judge, key)
+
+
+def _alike_is_cleared(judge: Judge, key: int) -> bool:
+    """Whether one is cleared that is called the same: what code only comes upon may be known to it in two ways."""
+    things = judge.program.things
+    found = {other for other in {key, *judge.zeroed} if not things[other].facts.get("constructed")}
+    return key in found and any(things[other].name == things[key].name for other in found - {key})
 
 
 def _never_cleared_between(judge: Judge, now: Moment, i: int) -> bool:

@@ -148,12 +148,16 @@ def zero(judge: Judge, now: Moment) -> State:
     cleared = [judge.index[key] for key in judge.owners(event)]
     counted = any(judge.tests[key].counts for key, _ in event.guards)
     open_window = any(now.opts[i].held or now.opts[i].inside for i in cleared)
-    apart = open_window and (counted or rescues(judge, event, now.here))
+    given_up = rescues(judge, event, now.here)
+    apart = open_window and (counted or given_up)
     for i in cleared:
         if apart:
             # Zeroed on a schedule of its own, which is the window's, or given up on purpose.
             now.opts[i] = now.opts[i]._replace(held=False, inside="")
         move(judge, now, i, a.ZERO)
+        if given_up:
+            # The step that follows is meant to find nothing: it ends the turn for the scaler.
+            now.opts[i] = now.opts[i]._replace(discarded=False)
     return now.after()
 
 

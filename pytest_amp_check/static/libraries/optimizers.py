@@ -98,7 +98,9 @@ def _optimizer_method(
             return unknown(at, func, [optimizer, *args], keywords, node)
         closure = first_of(args, keywords, "closure")
         if isinstance(closure, FunctionValue):
-            at.call_value(closure, [], {}, node)
+            # torch's own optimizers take nothing but the closure: what others take besides, they hand to it.
+            wanted = len(closure.function.parameters()) - (closure.receiver is not None)
+            at.call_value(closure, args[1 : 1 + max(wanted, 0)], {}, node)
         step_optimizer(at, optimizer, node, names)
         return at.fresh(node, name)
     if name == "zero_grad":

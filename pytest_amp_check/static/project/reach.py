@@ -10,10 +10,7 @@ from ..sources import programs, source_files
 from ..sources.patterns import BY_HAND
 from .entering import Entering, is_low
 from .entering import entering as entering_in
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .project import Project
+from .project import Project, package_top
 
 #: Files that one which is named imports, directly or not, which are asked for what enters autocast.
 REACH = 400
@@ -91,7 +88,7 @@ def is_near_float16(project: Project, path: str, tree: ast.Module) -> bool:
     """Whether a file, whose syntax tree is given, one that imports it, or what one of these imports is in float16.
 
     Who uses a file that nobody imports is not known: then whether any beside it is. Of one that is looked at alone,
-    any may be.
+    any may be. A library for which a file is an example or a test may work in float16 without that file.
     """
     here = os.path.abspath(path)
     if here in project.float16:
@@ -105,7 +102,8 @@ def is_near_float16(project: Project, path: str, tree: ast.Module) -> bool:
     above, work = {here}, [here]
     while work:
         at = work.pop()
-        if any(_is_low(project, other) for other in sorted(others & _reached_from(project, at))):
+        reached = [other for other in others & _reached_from(project, at) if _is_in_reach(other, here)]
+        if any(_is_low(project, other) for other in sorted(reached)):
             return True
         for other in project.importers.of(_stem(at), project.files):
             if other not in above and at in project.imported_by(other):
@@ -113,6 +111,13 @@ def is_near_float16(project: Project, path: str, tree: ast.Module) -> bool:
                 work.append(other)
     beside = {other for other in others if os.path.dirname(other) == os.path.dirname(here)}
     return len(above) == 1 and any(_is_low(project, other) for other in sorted(beside))
+
+
+def _is_in_reach(other: str, here: str) -> bool:
+    """Whether what is imported as a file is may import another: that it lies where that one's imports begin."""
+    directory = os.path.dirname(other)
+    top = package_top(directory)
+    return here.startswith((top if top != directory else os.path.dirname(top)) + os.sep)
 
 
 def _is_low(project: Project, path: str) -> bool:
