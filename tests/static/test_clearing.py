@@ -315,3 +315,29 @@ TREES = {
 def test_a_tree_has_exactly_its_marks(name: str, tmp_path: Path) -> None:
     write(tmp_path, TREES[name])
     assert found(tmp_path) == marks(tmp_path)
+
+
+ANEW = """\
+import torch
+
+def main(config, model, loader, optimizer):
+    for step, batch in enumerate(loader):
+        with torch.autocast("cuda"):
+            loss = model(batch).mean() / config.n
+        scaler = torch.amp.GradScaler("cuda")
+        scaler.scale(loss).backward()
+        if (step + 1) % config.n == 0:
+            scaler.unscale_(optimizer)
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            if torch.isfinite(norm):
+                scaler.step(optimizer)
+                scaler.update()
+            optimizer.zero_grad(set_to_none=True)
+"""
+
+
+def test_a_new_scaler_knows_nothing_of_what_another_has_unscaled() -> None:
+    assert {finding.code for finding in check_source(ANEW)} == {"AMP208"}
+    made = '        scaler = torch.amp.GradScaler("cuda")\n'
+    once = ANEW.replace(made, "").replace("    for step", made[4:] + "    for step")
+    assert {finding.code for finding in check_source(once)} == {"AMP209"}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from .. import automaton as a
 from .. import events as e
+from ..events import Event
 from ..judge import Judge, Moment
 from ..rules import LABELS
 
@@ -170,9 +171,21 @@ def divided_elsewhere(judge: Judge, now: Moment, i: int) -> bool:
     facts = judge.program.things[judge.opts[i]].facts
     if facts.get("divided") or judge.program.facts.get("averaged"):
         return True
+    if now.event.site.in_test():
+        return True  # What a test sums up it compares with something, and trains nothing.
+    fed = judge.event(judge.last(now.here, (e.BACKWARD,), i))
+    if fed is None:
+        return False
     # What is shown is a part of something, and how the loss was made is in another.
-    fed = judge.event(judge.last(now.here, (e.BACKWARD,), i)) if judge.program.facts.get("fragment") else None
-    return fed is not None and bool(fed.facts.get("vague"))
+    apart = bool(judge.program.facts.get("fragment")) and bool(fed.facts.get("vague"))
+    return apart or _runs_once(judge, fed)
+
+
+def _runs_once(judge: Judge, backward: Event) -> bool:
+    """Whether a loss has its backward at the end of windows alone: what runs at each micro-batch is another's loss."""
+    ends = {(key, truth) for key, truth in backward.guards if judge.windows.get(key) is truth}
+    others = {guard for event in judge.program.events() if event.kind == e.BACKWARD for guard in event.guards}
+    return any((key, not truth) not in others for key, truth in ends)
 
 
 def earlier_loop(judge: Judge, now: Moment, i: int) -> bool:

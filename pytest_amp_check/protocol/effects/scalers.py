@@ -14,7 +14,9 @@ OF_ANOTHER_SCALE = {a.UNSCALED: a.LAPSED, a.SCALED: a.OUTDATED, a.FED: a.AGED}
 
 
 def scaler_made(judge: Judge, now: Moment) -> State:
-    state, bit = now.state, judge.scaler_bit.get(now.subject, 0)
+    # A new one knows nothing of what the one before has unscaled.
+    now.opts = [opt._replace(stage=a.READY) if opt.by == now.subject else opt for opt in now.opts]
+    state, bit = now.after(), judge.scaler_bit.get(now.subject, 0)
     return state._replace(renewed=state.renewed | bit) if state.used & bit else state
 
 

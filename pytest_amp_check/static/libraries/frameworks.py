@@ -187,6 +187,10 @@ def _engine_attribute(at: Interpreter, engine: Engine, name: str, node: ast.AST)
         return engine.steps
     if name == "mixed_precision":
         return engine.precision
+    if name == "state":
+        return engine  # It has no methods, and the attributes that are asked of it are the accelerator's own.
+    if name == "deepspeed_plugin":
+        return NONE  # Where DeepSpeed trains, there is no scaler, and nothing of what is judged here.
     if name == "sync_gradients":
         made = at.opaque(("sync", engine.thing.key), f"{engine.thing.name}.{name}", at.turning())
         made.loops |= at.turning()
