@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from trees import found, marks, write
 
+from pytest_amp_check import check_source
+
 TREES = {
     "cleared once in each epoch": """
         === train.py
