@@ -245,6 +245,10 @@ FLOAT16_MAX = 65504.0
 
 #: The dtype of a region of bfloat16 that a flag may switch off: a loss scale has nothing to do either way.
 BFLOAT16_OR_FLOAT32 = "bfloat16 or float32"
+#: Dtypes of regions that compute in no low precision: of CUDA, for one, that casts to float32 what it would cast.
+WIDE = frozenset({"float32", "float64"})
+#: What a dtype may be whose numbers end where those of float32 do, or beyond.
+FAR_REACHING = WIDE | {"bfloat16", BFLOAT16_OR_FLOAT32}
 #: The dtype autocast uses where none is given (RULEBOOK, AMP502).
 DEFAULT_AUTOCAST_DTYPE = {"cuda": "float16", "xpu": "float16", "mps": "float16", "cpu": "bfloat16"}
 

@@ -85,3 +85,20 @@ def test_torch_rounds_so() -> None:
         assert (one.clamp(max=below - 2.0**-13) < 1).all()
     with pytest.raises(RuntimeError, match="overflow"):
         torch.ones(1, dtype=torch.float16).clamp(max=1e9)
+
+
+IN_A_REGION = """\
+import torch
+net = torch.nn.Linear(4, 4)
+def scores(x, mask):
+    with torch.autocast("cuda", dtype=torch.{dtype}):
+        y = net(x)
+    y[mask] = -1e6
+    return y
+"""
+
+
+@pytest.mark.parametrize(("dtype", "told"), [("float16", True), ("bfloat16", False), ("float32", False)])
+def test_a_fill_is_too_large_for_what_the_region_computes_in(dtype: str, told: bool) -> None:
+    codes = [finding.code for finding in check_source(IN_A_REGION.format(dtype=dtype))]
+    assert codes == (["AMP506"] if told else [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...protocol.surface import BFLOAT16_OR_FLOAT32
+from ...protocol.surface import BFLOAT16_OR_FLOAT32, WIDE
 from .dtypes import is_low
 from .interpreter import Interpreter
 from .state import Open
@@ -20,7 +20,8 @@ def mark_region(at: Interpreter, made: Tensor) -> None:
     if region is not None and region.enabled is not False:
         made.autocast = "in"
         made.dtypes = made.dtypes | {_dtype_in(region)}
-        made.low = region.dtype or "?"
+        # A region of float32 keeps in it what one around would cast.
+        made.low = "" if region.dtype in WIDE else region.dtype or "?"
     elif at.state.maybe_open:
         made.autocast = "unknown"
         made.dtypes = made.dtypes | {"?"}

@@ -251,7 +251,7 @@ def fill(at: Interpreter, value: Value | None, tensor: Tensor, words: object, no
         return
     # What only decodes spoils no parameter: there it is told of what is known to be float16.
     eligible = bool(tensor.low) or (tensor.matmul and not at.state.no_grad)
-    eligible = eligible and tensor.dtypes != {"bfloat16"}
+    eligible = eligible and not (tensor.dtypes and tensor.dtypes <= surface.FAR_REACHING)
     names = {"call": wording(node), "tensor": words}
     at.emit(e.FILL, node, value=float(number), eligible=eligible, guessed=not tensor.low, names=names)
 

@@ -90,7 +90,7 @@ def forward(at: Interpreter, thing: Thing, args: Args, keywords: Keywords, node:
     made.module_read = read and all(part.module_read for part in parts)
     itself = _asked_of(at, thing, read=read)
     outside = next((p for p in parts if p.autocast == "out" and p.forward is not None and p.deps and not p.casts), None)
-    if itself is CASTS and outside is not None:
+    if itself is CASTS and outside is not None and _trains_for(at, outside, thing):
         # What enters autocast around the loss alone leaves out the model that it is given the result of.
         made.forward, itself = outside.forward, frozenset[str]()
     made.callees = earlier.callees | itself
@@ -103,6 +103,13 @@ def forward(at: Interpreter, thing: Thing, args: Args, keywords: Keywords, node:
     if earlier.autocast in ("in", "unknown"):
         made.autocast = where({made.autocast, earlier.autocast})
     return made
+
+
+def _trains_for(at: Interpreter, given: Tensor, thing: Thing) -> bool:
+    """Whether an optimizer has the parameters of what made a tensor, and not those of a module that is given it."""
+    behind = owners_of(at, Params(given.deps or frozenset())) or ()
+    own = owners_of(at, Params(frozenset((thing.key,)))) or ()
+    return bool(set(behind) - set(own))
 
 
 def _parts_of(at: Interpreter, thing: Thing) -> list[Thing]:
