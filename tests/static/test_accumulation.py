@@ -3321,22 +3321,3 @@ def test_a_wrapped_scaler_is_told_by_the_words_for_its_loss() -> None:
 def test_names_of_cases_are_unique() -> None:
     names = [name for name, _ in CASES]
     assert sorted(set(names)) == sorted(names)
-
-
-SUMMED = """\
-import torch
-def test_sums(model, optimizer, batches):
-    for i, (x, y) in enumerate(batches):
-        loss = torch.nn.functional.mse_loss(model(x), y)
-        torch.amp.GradScaler("cuda", enabled=False).scale(loss)
-        loss.backward()
-        if (i + 1) % 4 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-"""
-
-
-@pytest.mark.parametrize(("name", "found"), [("test_sums", False), ("train", True)])
-def test_what_a_test_sums_up_it_does_not_train_with(name: str, found: bool) -> None:
-    codes = {finding.code for finding in check_source(SUMMED.replace("test_sums", name), "sums.py")}
-    assert ("AMP301" in codes) == found

@@ -174,6 +174,9 @@ with pytest.raises(TypeError):
         ("mean = torch.zeros(8)\nfor x in loader:\n    R: y = layer(x)\n    mean.lerp_(y, 0.1)\n", []),
         ("total = torch.zeros(1).half()\nfor x in loader:\n    R: y = layer(x).float()\n    total = total + y\n", []),
         ("total = 0.0\nfor x in loader:\n    R: y = layer(x)\n    total = y + x\n", []),
+        # A place of its own in each turn: the parts of an image that windows overlap in.
+        ("total = torch.zeros(8, 8).half()\nfor i in loader:\n    R: y = layer(x[i])\n    total[i] += y\n", []),
+        ("total = torch.zeros(8, 8).half()\nfor x in loader:\n    R: y = layer(x)\n    total[0] += y\n", [5]),
         ("total = 0.0\nfor _ in range(3):\n    R: y = layer(x)\n    total = total + y\n", []),
         ("R: y = layer(x)\nfor z in loader:\n    R: r = layer(y)\n    y = y + r\n", []),
         (

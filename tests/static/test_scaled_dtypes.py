@@ -126,3 +126,24 @@ def predict(net, x, mixed):
     assert codes(source) == []
     imported = source.replace("import torch\n", "import torch\nfrom torch import autocast\n")
     assert codes(imported) == ["AMP106"]
+
+
+CHOSEN = """\
+import torch
+def train(model, loader, optimizer, scaler, args):
+    autocast = torch.cuda.amp.autocast if {condition} else torch.cpu.amp.autocast
+    for x in loader:
+        optimizer.zero_grad()
+        with autocast({dtype}):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+@pytest.mark.parametrize("condition", ["torch.cuda.is_available()", "args.gpu"])
+@pytest.mark.parametrize(("dtype", "told"), [("", False), ("dtype=torch.bfloat16", True)])
+def test_the_kind_of_autocast_is_chosen_before_it_is_made(condition: str, dtype: str, told: bool) -> None:
+    codes = {finding.code for finding in check_source(CHOSEN.format(condition=condition, dtype=dtype))}
+    assert ("AMP503" in codes) == told

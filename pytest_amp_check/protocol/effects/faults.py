@@ -171,8 +171,6 @@ def divided_elsewhere(judge: Judge, now: Moment, i: int) -> bool:
     facts = judge.program.things[judge.opts[i]].facts
     if facts.get("divided") or judge.program.facts.get("averaged"):
         return True
-    if now.event.site.in_test():
-        return True  # What a test sums up it compares with something, and trains nothing.
     fed = judge.event(judge.last(now.here, (e.BACKWARD,), i))
     if fed is None:
         return False

@@ -789,7 +789,9 @@ def _summed(at: Interpreter, target: ast.expr, added: ast.expr, node: ast.AST, *
         return
     before = known.fact
     starts = before.dtype == NUMBER or (before.low and ZEROS in before.traits)
-    if not starts or not _made_each_turn(at, added, name, before):
+    index = at.values.get(target.slice) if isinstance(target, ast.Subscript) else None
+    apart = frozenset[int]() if index is None else index.loops or index.turns()
+    if not starts or not _made_each_turn(at, added, name, before, apart):
         return
     fact = _fact(at, added)
     if fact.low and LEFT in fact.traits:
@@ -799,10 +801,14 @@ def _summed(at: Interpreter, target: ast.expr, added: ast.expr, node: ast.AST, *
     _emit(at, e.LOW_SUM, node, before, names={"sum": Words(target)})
 
 
-def _made_each_turn(at: Interpreter, added: ast.expr, name: str, before: Fact) -> bool:
-    """Whether what is added to a sum is made anew in the turns of a loop that began after it, and not of it."""
+def _made_each_turn(at: Interpreter, added: ast.expr, name: str, before: Fact, apart: frozenset[int]) -> bool:
+    """Whether what is added to a sum is made anew in the turns of a loop that began after it, and not of it.
+
+    The turns of loops that choose the element which is added to, ``apart``, do not add up.
+    """
     parts: list[ast.expr] = [*all_of(added, ast.Name), *all_of(added, ast.Attribute)]
-    since = {loop.key for loop in at.state.loops if loop.key not in before.made and not _has_few_turns(loop.node)}
+    loops = [loop for loop in at.state.loops if loop.key not in before.made | apart]
+    since = {loop.key for loop in loops if not _has_few_turns(loop.node)}
     values = [value for part in parts if (value := at.values.get(part)) is not None]
     made = [value.fact.made | (value.loops if value.kind == "tensor" else frozenset()) for value in values]
     return name not in map(chain, parts) and any(since & loops for loops in made)

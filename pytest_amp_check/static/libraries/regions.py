@@ -38,7 +38,8 @@ def new_autocast(at: Interpreter, entry: surface.Entry, args: Args, keywords: Ke
     types = [each for each in types if each in used] or types or (list(used) if len(used) == 1 else [])
     # What is chosen by whether there is one is for CUDA: without it nothing here is worth the while.
     device = entry.facts.get("device") or ("cuda" if "cuda" in types else types[0] if types else "")
-    thing = at.thing(("autocast", at.place_key(node)), "autocast", "", at.site(node))
+    # Which of several is called at a place may be a choice.
+    thing = at.thing(("autocast", at.place_key(node), entry.name), "autocast", "", at.site(node))
     dtype = _dtype(bound.get("dtype"), device, open_ended)
     thing.facts.update(device=device, dtype=dtype, cache=_keeps_weights(at, entry, bound.get("cache_enabled")))
     return Ref(thing, enabled)
