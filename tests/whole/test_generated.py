@@ -272,6 +272,40 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
+    "gradients that another loss has left, scaled, are divided after those of an unscaled one were added": f"""\
+{ONE}
+other = nn.Linear(1, 1)
+second = torch.optim.SGD(other.parameters(), lr=1e-3)
+for x, y in batches:
+    loss = nn.functional.mse_loss(other(model(x).detach()), y)
+    loss.backward()
+    for p in other.parameters():
+        p.grad.div_(scaler.get_scale())
+    second.step()
+    second.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.l1_loss(other(model(x)), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+""",
+    "... and are not divided": f"""\
+{ONE}
+other = nn.Linear(1, 1)
+second = torch.optim.SGD(other.parameters(), lr=1e-3)
+for x, y in batches:
+    loss = nn.functional.mse_loss(other(model(x).detach()), y)
+    loss.backward()
+    second.step()  # AMP204
+    second.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.l1_loss(other(model(x)), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+""",
 }
 
 
