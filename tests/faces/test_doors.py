@@ -67,7 +67,12 @@ def test_flake8_reads_standard_input_by_the_name_of_a_file() -> None:
     Path("amp-check.toml").write_text('exclude = ["third_party"]\n')
     Path("mild/amp-check.toml").write_text('ignore = ["AMP201"]\n')
     on = ("--enable-extensions=AMP", "--select=AMP", "-")
-    for name, shown in (("train.py", True), ("new.py", True), ("third_party/train.py", False), ("mild/train.py", False)):
+    for name, shown in (
+        ("train.py", True),
+        ("new.py", True),
+        ("third_party/train.py", False),
+        ("mild/train.py", False),
+    ):
         done = flake8(*on, "--stdin-display-name", name, stdin=BAD)
         assert done.stderr == ""
         assert done.stdout.startswith(f"{name}:{LINE}:5: AMP201 ") if shown else done.stdout == ""

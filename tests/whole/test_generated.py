@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 pytest.importorskip("torch")
 
+import torch
 from agreement import SEEN_BY_RUNS, SEEN_IN_SOURCE, recorded, traced, verdict
 from grammar import SETUP, programs
 from marks import MISTAKES, marks, places, shown
@@ -311,6 +312,8 @@ for x, y in batches:
 
 @pytest.mark.parametrize("source", FOUND.values(), ids=FOUND)
 def test_both_readers_find_exactly_what_is_marked(source: str, tmp_path: Path) -> None:
+    if "get_total_norm" in source and not hasattr(torch.nn.utils, "get_total_norm"):
+        pytest.skip("get_total_norm came with torch 2.6")
     path = tmp_path / "script.py"
     path.write_text(source, encoding="utf-8")
     run = recorded(lambda: traced(path, set()))
