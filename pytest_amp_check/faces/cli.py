@@ -293,14 +293,15 @@ def _check(given: Any) -> int:
         from . import inspecting
 
         table.settings(options)
-        inspecting.show_settings(options, sys.stdout)
+        _put(lambda stream: inspecting.show_settings(options, stream), options.output_file, sys.stdout)
         return CLEAN
     if (options.show_files or options.watch) and stdin:
         raise InputFailure("standard input is no file that can be listed or watched: give paths")
     if options.show_files:
         from . import inspecting
 
-        inspecting.show_files(asked.files(options), sys.stdout)
+        files = asked.files(options)
+        _put(lambda stream: inspecting.show_files(files, stream), options.output_file, sys.stdout)
         return CLEAN
     if options.watch:
         return _watch(asked)
@@ -470,22 +471,26 @@ def _tell(check: Check) -> int:
 def _write(shown: Shown, options: table.Options, stream: TextIO) -> None:
     """Write what there is to show where it is wanted."""
     form = FORMATS[options.output_format]
-    if options.silent:
-        return
-    if options.output_file is None:
-        form.write(shown, stream)
+    if not options.silent:
+        _put(lambda page: form.write(shown, page), options.output_file, stream)
+
+
+def _put(write: Callable[[TextIO], object], path: str | None, stream: TextIO) -> None:
+    """Have something written to a file, or to a stream where none is given."""
+    if path is None:
+        write(stream)
         return
     from . import files
 
-    page = files.Page(options.output_file)
-    form.write(shown, page)
+    page = files.Page(path)
+    write(page)
     try:
-        files.write(options.output_file, page.getvalue())
+        files.write(path, page.getvalue())
     except OSError as error:
         # A check takes its time and a training more: what they have found is not lost with the file.
         stream.write(page.getvalue())
         stream.flush()
-        raise InputFailure(f"{options.output_file} cannot be written: {(error.strerror or 'error').lower()}") from None
+        raise InputFailure(f"{path} cannot be written: {(error.strerror or 'error').lower()}") from None
 
 
 def _add_ignores(check: Check, reached: reach.Reach) -> int:

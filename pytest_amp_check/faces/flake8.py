@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ..protocol.finding import Finding
     from .around import Around
 
-#: What flake8 calls standard input.
-STANDARD_INPUT = ("stdin", "-")
+#: What stands for standard input among the files that flake8 is given.
+STANDARD_INPUT = "-"
 #: The code of a file that could not be checked, whatever the reason.
 UNCHECKED = "AMP903"
 
@@ -31,32 +31,39 @@ class Plugin:
     off_by_default = True
     #: By the folder of a file: what holds there, or why nothing can.
     _folders: dict[str, Around | str] = {}  # noqa: RUF012
+    #: What flake8 calls standard input, "" where it does not read that.
+    _stdin = ""
+
+    @classmethod
+    def parse_options(cls, options: Any) -> None:
+        """Called by flake8 before it makes any."""
+        cls._stdin = options.stdin_display_name if STANDARD_INPUT in options.filenames else ""
 
     def __init__(self, tree: Any, filename: str, lines: list[str]) -> None:
         self._filename = filename
         self._lines = lines
 
     def run(self) -> Iterator[tuple[int, int, str, type[Plugin]]]:
-        stdin = self._filename in STANDARD_INPUT
-        around = self._around(os.curdir if stdin else os.path.dirname(self._filename) or os.curdir)
+        around = self._around(os.path.dirname(self._filename) or os.curdir)
         if isinstance(around, str):
             # What a plugin raises becomes a traceback, and the findings of all others are lost.
             yield 1, 0, text.visible(f"{UNCHECKED} not-checked: {around}"), type(self)
             return
-        for finding in self._findings(around, stdin=stdin):
+        for finding in self._findings(around):
             said = text.visible(f"{finding.code} {finding.name}: {finding.message}")
             yield max(finding.line, 1), finding.site.column, said, type(self)
 
-    def _findings(self, around: Around, *, stdin: bool) -> list[Finding]:
+    def _findings(self, around: Around) -> list[Finding]:
         from ..static import engine
         from .text import Sources
 
-        if stdin:
-            source = "".join(self._lines)
-            found = engine.check_source(source, "stdin", around.settings)
-            sources = Sources({"stdin": source})
-        elif engine.is_excluded(self._filename, around.settings, None, named=False, base=around.project or os.curdir):
+        if engine.is_excluded(self._filename, around.settings, None, named=False, base=around.project or os.curdir):
             return []
+        if self._filename == self._stdin:
+            # What an editor has not saved, by the name of the file that it will be.
+            source = "".join(self._lines)
+            found = engine.check_source(source, self._filename, around.settings)
+            sources = Sources({self._filename: source})
         else:
             found = engine.check_paths([self._filename], around.settings).findings
             # What a mistake in another file has to do with this one is said there: flake8 is given that file, too.

@@ -65,6 +65,20 @@ def test_files_are_left_out_besides_those_that_are_excluded() -> None:
     assert amp_check(".", "--show-files", "--isolated").stdout == "a.py\nb.py\nc.py\n"
 
 
+@pytest.mark.parametrize(("flag", "line"), [("--show-files", "train.py\n"), ("--show-settings", "select =")])
+def test_what_is_listed_goes_to_the_file_too(flag: str, line: str) -> None:
+    Path("train.py").write_text(BAD)
+    listed = amp_check(".", flag).stdout
+    done = amp_check(".", flag, "-o", "listed.txt")
+    assert (done.returncode, done.stdout) == (0, "")
+    written = Path("listed.txt").read_text()
+    assert line in written
+    # The settings say where the name of the file comes from.
+    assert [each for each in written.splitlines() if "output-file" not in each] == [
+        each for each in listed.splitlines() if "output-file" not in each
+    ]
+
+
 def test_what_git_ignores_can_be_checked() -> None:
     subprocess.run(["git", "init", "-q"], check=True)
     Path(".gitignore").write_text("ignored.py\n")

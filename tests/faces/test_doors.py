@@ -59,6 +59,27 @@ def test_flake8_reads_standard_input_other_files_and_our_configuration() -> None
     assert flake8(*on, "-", stdin=BAD).stdout == ""
 
 
+def test_flake8_reads_standard_input_by_the_name_of_a_file() -> None:
+    """As an editor has it that checks what is not saved yet: what counts is what is given, and where it will be."""
+    for name in ("train.py", "third_party/train.py", "mild/train.py"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(GOOD)
+    Path("amp-check.toml").write_text('exclude = ["third_party"]\n')
+    Path("mild/amp-check.toml").write_text('ignore = ["AMP201"]\n')
+    on = ("--enable-extensions=AMP", "--select=AMP", "-")
+    for name, shown in (
+        ("train.py", True),
+        ("new.py", True),
+        ("third_party/train.py", False),
+        ("mild/train.py", False),
+    ):
+        done = flake8(*on, "--stdin-display-name", name, stdin=BAD)
+        assert done.stderr == ""
+        assert done.stdout.startswith(f"{name}:{LINE}:5: AMP201 ") if shown else done.stdout == ""
+    Path("train.py").write_text(BAD)
+    assert flake8(*on, "--stdin-display-name", "train.py", stdin=GOOD).stdout == ""
+
+
 def test_flake8_passes_what_is_known_and_what_is_excluded() -> None:
     on = ("--enable-extensions=AMP", "--select=AMP")
     for name in ("old.py", "new.py", "third_party/other.py"):

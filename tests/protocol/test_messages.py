@@ -88,6 +88,12 @@ def test_a_message_is_complete(message: Message) -> None:
         ("torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast", ["bce-unsafe"]),
         ("User provided device_type of 'cuda', but CUDA is not available. Disabling", ["scaler-without-its-device"]),
         ("assigned grad has data of a different type", ["gradient-dtype"]),
+        # As torch 2.4 says it.
+        (
+            "attempting to assign a gradient with dtype 'c10::Half' to a tensor with dtype 'float'.",
+            ["gradient-dtype"],
+        ),
+        ("input must have the type torch.float16, got type torch.float32", ["input-and-weight-types"]),
         ("the scale of the inf checks of this optimizer", []),
         ("AMP201", []),
         ("", []),

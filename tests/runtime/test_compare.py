@@ -567,7 +567,9 @@ class TestResume:
         end = bits(trainer)
         if path:
             assert_resumes(
-                again, lambda file: torch.save(trainer.save(ALL), file), lambda file: trainer.load(torch.load(file))
+                again,
+                lambda file: torch.save(trainer.save(ALL), file),
+                lambda file: trainer.load(torch.load(file, weights_only=True)),
             )
         else:
             assert_resumes(again, lambda: trainer.save(ALL), trainer.load)

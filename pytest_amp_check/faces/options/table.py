@@ -222,7 +222,7 @@ OPTIONS = (
         "output-file",
         PATH,
         None,
-        "file that findings are written to, instead of standard output",
+        "file that findings are written to, or what --show-files or --show-settings lists, instead of standard output",
         metavar="FILE",
         flag="--output-file",
         short="-o",

@@ -155,6 +155,7 @@ MESSAGES = (
         (
             rf"input type \({_TYPE}\) and (?:weight|bias) type \({_TYPE}\) should be the same",
             r"rnn input dtype \(\S+\) does not match weight dtype",
+            r"input must have the type torch\.\w+, got type torch\.\w+",
             r"input and hidden tensors are not the same dtype",
             r"prelu: type promoting not supported",
         ),
@@ -337,7 +338,7 @@ MESSAGES = (
         "gradient-dtype",
         "attempting to assign a gradient with dtype 'c10::Half' to a tensor with grad_dtype 'Float'.",
         (
-            r"attempting to assign a gradient with dtype '\S+' to a tensor with grad_dtype",
+            r"attempting to assign a gradient with dtype '\S+' to a tensor with (?:grad_)?dtype",
             r"assigned grad has data of a different type",
         ),
         "`RuntimeError`, raised by `p.grad = ...`; older versions say `assigned grad has data of a different type`",

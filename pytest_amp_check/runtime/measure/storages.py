@@ -22,6 +22,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
+from ..record.patches.table import never_compile
 from .ledger import Block, Ledger
 
 #: In the order in which a report shows them. "other": buffers, a scaler's tensors, and what outlives two steps.
@@ -149,6 +150,9 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def start(self) -> None:
         """Begin; to be called in the thread that is to be watched."""
+        # Where a compiled module is called, torch before 2.5 compiles its hooks, too, and warns that it cannot.
+        never_compile(self._enter_module)
+        never_compile(self._leave_module)
         self._handles = [
             register_module_forward_pre_hook(self._enter_module),
             # Without always_call a forward pass that raises would leave its names behind.

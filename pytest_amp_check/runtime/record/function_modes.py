@@ -8,10 +8,17 @@ import torch
 from torch.utils._device import DeviceContext
 
 _STACK: Any = torch.overrides
+_len: Any = torch._C._len_torch_function_stack
+_at: Any = torch._C._get_function_stack_at
 
 
 def lift(mode: Any) -> None:
     """Put a mode on the stack, once. Only the mode of a default device stands below, where torch expects that."""
+    if not _len():
+        _STACK._push_mode(mode)
+        return
+    if _is_alone(mode):
+        return
     modes = _others(mode)
     lowest = 1 if modes and isinstance(modes[0], DeviceContext) else 0
     for each in (*modes[:lowest], mode, *modes[lowest:]):
@@ -19,12 +26,27 @@ def lift(mode: Any) -> None:
 
 
 def lower(mode: Any) -> None:
-    """Take a mode from the stack, wherever it is."""
+    """Take a mode from the stack, wherever it is, if it is there."""
+    if not _len() or popped(mode):
+        return
     for each in _others(mode):
         _STACK._push_mode(each)
 
 
+def popped(mode: Any) -> bool:
+    """Take a mode from the stack if it is all that stands there; whether it was."""
+    alone = _is_alone(mode)
+    if alone:
+        _STACK._pop_mode()
+    return alone
+
+
+def _is_alone(mode: Any) -> bool:
+    """Whether a mode is all that stands on the stack."""
+    return bool(_len() == 1 and _at(0) is mode)
+
+
 def _others(mode: Any) -> list[Any]:
     """All other modes of the stack, which is empty then, the lowest first."""
-    modes = [_STACK._pop_mode() for _ in range(_STACK._len_torch_function_stack())]
+    modes = [_STACK._pop_mode() for _ in range(_len())]
     return [each for each in reversed(modes) if each is not mode]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from .function_modes import lift, lower
+from .function_modes import lift, lower, popped
 from .tape import user_frame
 
 #: Ops that are seen between two calls of modules or backward passes, which bounds what seeing them costs.
@@ -33,6 +33,8 @@ class LooseOps(TorchFunctionMode):
         self._left = 0
         #: How many ops it is telling of: torch has taken it off the stack meanwhile, and will put it back.
         self._inside = 0
+        #: Whether it is meant to stand on the stack, and whether a listener has taken it off for a while.
+        self.is_on = self._aside = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -63,11 +65,28 @@ class LooseOps(TorchFunctionMode):
     def begin(self) -> None:
         """Tell of ops from now on, in this thread."""
         self._left = MOST
-        if not self._inside:
+        self.is_on = True
+        if not self._inside and not self._aside:
             lift(self)
 
     def end(self) -> None:
         """Tell of no more. From within an op, it stays on the stack until it is told to end once more."""
         self._left = 0
-        if not self._inside:
+        self.is_on = False
+        if not self._inside and not self._aside:
             lower(self)
+
+    def steps_aside(self) -> bool:
+        """Leave the stack if nothing else is there, until :meth:`comes_back`: torch asks a mode about each attribute.
+
+        What begins or ends meanwhile does so then.
+        """
+        if self._aside or not popped(self):
+            return False
+        self._aside = True
+        return True
+
+    def comes_back(self) -> None:
+        self._aside = False
+        if self.is_on:
+            lift(self)

@@ -75,8 +75,10 @@ class Readings:
         """The number in a tensor as it is now, or the sum of its numbers."""
         tensor = tensor.detach()
         # Numbers of several ranks, and others of a class of their own, cannot be read together with plain ones.
-        if tensor.device.type == "cpu" or type(tensor) is not torch.Tensor:
+        if type(tensor) is not torch.Tensor:
             return Number(float(_summed(tensor)))
+        if tensor.device.type == "cpu":
+            return Number(item(_summed(tensor)))
         if not _is_captured(tensor):
             # The program may change it in place. What a graph captures is there, and read, when the graph has run.
             tensor = _summed(tensor).clone()
@@ -115,6 +117,11 @@ class Readings:
                 number.know(value)
         for act in acts:
             act()
+
+
+def item(tensor: torch.Tensor) -> float:
+    """The number in a tensor of one, past the patch that programs come by."""
+    return float(torch._C.TensorBase.item(tensor))
 
 
 def _is_captured(tensor: torch.Tensor) -> bool:

@@ -13,6 +13,7 @@ from ...protocol.chain import PENDING, Chain
 from ...protocol.events import Event, Program, Site, Symbol
 from . import active
 from .collector import Collector
+from .loose_ops import LooseOps
 from .readings import Readings
 from .regions import Regions
 from .registry import Registry
@@ -43,6 +44,8 @@ class Recording:
         self.busy = False
         #: Whether a collector watches ops by a dispatch mode.
         self.undispatched = False
+        #: The mode that sees ops outside of modules, if any does.
+        self.loose_ops: LooseOps | None = None
         self.sites = Sites(outermost)
         self.program = Program()
         #: Numbers that lie on a device.

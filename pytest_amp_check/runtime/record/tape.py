@@ -64,8 +64,10 @@ class Call:
     __slots__ = ("_function", "args", "attributes", "kwargs", "made", "number", "place", "precision", "random", "uses")
 
     def __init__(self, function: Any, place: tuple[CodeType, int] | None, precision: Precision) -> None:
-        # A module may be gone before its outputs are.
-        self._function = weakref.ref(function) if isinstance(function, nn.Module) else lambda: function
+        # A module may be gone before its outputs are. One without weights, as that of a loss that a function makes for
+        # one call, is held as its arguments are.
+        weak = isinstance(function, nn.Module) and next(function.parameters(), None) is not None
+        self._function = weakref.ref(function) if weak else lambda: function
         self.place = place
         self.precision = precision
         #: Before which backward pass it was made.

@@ -291,6 +291,8 @@ _DOMAINS: dict[str, Callable[[_Operands], str]] = {
     "native_batch_norm": lambda given: "a variance over a single value",
     "_native_batch_norm_legit": lambda given: "a variance over a single value",
 }
+#: Those that give NaN then: infinities they give of other values, which are too large.
+_OF_NOTHING = frozenset({"nll_loss_forward", "nll_loss2d_forward", "native_batch_norm", "_native_batch_norm_legit"})
 
 
 def _reason(origin: Origin) -> tuple[str, str]:
@@ -299,9 +301,9 @@ def _reason(origin: Origin) -> tuple[str, str]:
     name = origin.name.removesuffix("_").removeprefix("_foreach_")
     domain = _DOMAINS.get(name)
     reason = domain(operands) if domain is not None and operands else ""
-    if reason:
-        return DOMAIN, reason
     result = origin.result
+    if reason and not (name in _OF_NOTHING and result is not None and (result.above or result.below)):
+        return DOMAIN, reason
     if result is None:
         return OVERFLOW, "its result is not finite"
     most = torch.finfo(result.dtype).max

@@ -122,7 +122,9 @@ RULE = Rule(
         # Passes and precision.
         "raised:no-graph": Fault(
             "`{loss}` has no graph, so that `{call}` has nothing to run through: compute it from the model's output "
-            "without `.item()`, `.detach()` or `torch.no_grad()`, from parameters that have `requires_grad`"
+            "without `.item()`, `.detach()` or `torch.no_grad()`, from parameters that have `requires_grad`",
+            # Casts without gradients that autocast has kept: before torch 2.11 it hands them out again.
+            follows="AMP109",
         ),
         "raised:recomputed": Fault(
             "The checkpointed part gave {first} in the forward and {second} when it was computed again in backward: "

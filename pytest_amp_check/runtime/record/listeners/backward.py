@@ -166,7 +166,8 @@ class Backward(Listener):
         tracked.backward = event
         tracked.backwards_since += 1
         tracked.marks = marks
-        tracked.under_scale = event.subject is not None
+        # Gradients of an unscaled loss that are added to scaled ones leave these multiplied.
+        tracked.under_scale = event.subject is not None or tracked.under_scale
         if running.loss is not None:
             tracked.loss = ScaledValue(running.loss, running.scale)
 

@@ -65,7 +65,8 @@ class Clipping(Listener):
             touches=unknown,
             nonfinite_error=nonfinite_error and not self.recording.read(site, caught),
             measures_only=measures_only,
-            local=norm and are_shards(params),
+            # Of a generator that torch 2.4 has used up, the gradients are left: those of these optimizers.
+            local=norm and are_shards(params or (p for tracked in clipped for p in tracked.params)),
             names=self.recording.read(site, _clipping),
         )
 

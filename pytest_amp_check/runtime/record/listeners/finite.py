@@ -21,7 +21,7 @@ from ..forwards import compiled
 from ..graph import tensors, values
 from ..late import KeptWeights, Reading, Weights
 from ..loose_ops import LooseOps
-from ..readings import Number
+from ..readings import Number, item
 from ..recording import Recording
 from ..sums import can_follow
 from ..tape import Call, Slot, Tape, user_frame
@@ -115,7 +115,7 @@ class Finite(Listener):
         #: Set by whoever makes the recording; without it nothing is watched.
         self.explain: Explain | None = None
         self._tape = Tape()
-        self._ops = LooseOps(self._op_begins)
+        self._ops = recording.loose_ops = LooseOps(self._op_begins)
         self._compiled = compiled()
         self._running: Pass | None = None
         self._last: Pass | None = None
@@ -495,6 +495,8 @@ def _not_finite(some: Sequence[torch.Tensor | None]) -> bool:
 def _total(roots: Sequence[torch.Tensor]) -> float:
     """The sum of what a backward pass runs from, which is finite if all of it is."""
     with _unseen():
+        if len(roots) == 1 and roots[0].numel() == 1:
+            return item(roots[0].detach())
         # Of a list no number has to be fetched from a device, as of a tensor with one number.
         sums: list[float] = torch.stack([root.detach().sum(dtype=torch.float64) for root in roots]).tolist()
     return sum(sums)

@@ -35,6 +35,8 @@ def listens(method: Method) -> Method:
         if recording.failure is not None or recording.busy:
             return None
         recording.busy = True
+        ops = recording.loose_ops
+        aside = ops if ops is not None and ops.is_on and ops.steps_aside() else None
         try:
             if recording.registry.dead and not recording.backwards:
                 recording.registry.bury()
@@ -48,5 +50,7 @@ def listens(method: Method) -> Method:
             return None
         finally:
             recording.busy = False
+            if aside is not None:
+                aside.comes_back()
 
     return guarded  # type: ignore[return-value]

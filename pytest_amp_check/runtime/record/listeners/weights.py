@@ -60,7 +60,8 @@ class Weights(Listener):
             self.watch_forwards()
 
     def watch_forwards(self) -> None:
-        if self._hook is None and self.regions:
+        # The compiler enters regions as it traces them. It would take the hook for a part of what it compiles.
+        if self._hook is None and self.regions and torch._guards.TracingContext.try_get() is None:
             self._hook = torch.nn.modules.module.register_module_forward_pre_hook(self._forward)
 
     def unwatch_forwards(self) -> None:

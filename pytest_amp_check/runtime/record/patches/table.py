@@ -86,14 +86,14 @@ class Installed:
         function._torchdynamo_disable = True  # type: ignore[attr-defined]
         consts = tuple(value if const == _VALUE else const for const in _hand_on.__code__.co_consts)
         function.__code__ = _hand_on.__code__.replace(co_consts=consts)
-        _never_compile(function)
-        _never_compile(value)
+        never_compile(function)
+        never_compile(value)
 
     def _put(self, owner: Any, name: str, value: Any) -> None:
         before = vars(owner).get(name, _MISSING)
         self._rows.append((owner, name, before, value))
         setattr(owner, name, value)
-        _never_compile(value)
+        never_compile(value)
         # TorchScript knows builtin functions by their identity: what stands there meanwhile is the same op.
         op = _script_ops().get(id(before))
         if op is not None:
@@ -123,7 +123,7 @@ def _script_ops() -> dict[int, str]:
     return table
 
 
-def _never_compile(function: Any) -> None:
+def never_compile(function: Any) -> None:
     """Have a function, and what it calls, run as they are where compiled code hands back what it cannot trace."""
     eval_frame: Any = torch._C._dynamo.eval_frame
     code = getattr(function, "__code__", None)
