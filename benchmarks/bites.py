@@ -4,7 +4,7 @@
 
 The mutants are drawn from all those of the functions in ``protocol/`` and ``static/interpreter/``: another comparison,
 ``and`` for ``or``, a ``not`` less, another constant, another operator of numbers and sets, nothing returned, a
-statement less. What runs when a module is imported is left alone, and so are assertions, which speak to the type
+statement less. What runs only when modules are imported is left alone, and so are assertions, which speak to the type
 checker, and f-strings, which speak to people.
 
 All mutants of a sample are compiled into the modules, each behind a switch, and the tests are collected once. A first
@@ -284,6 +284,8 @@ class _Finder(MetaPathFinder):
 
 class Sample(NamedTuple):
     mutants: list[Mutant]
+    #: Each of them in words.
+    told: list[str]
     #: How many there were to draw from.
     of: int
     #: The changed modules, by their paths.
@@ -298,10 +300,12 @@ def sample(seed: int, count: int) -> Sample:
     every = [each for path, tree in trees.items() for each in mutants(Path(path).relative_to(ROOT).as_posix(), tree)]
     drawn = Random(seed).sample(every, min(count, len(every)))  # noqa: S311 - a sample, no secret
     drawn.sort(key=lambda mutant: (mutant.file, mutant.node.lineno, mutant.node.col_offset))
+    # Said before mutants become parts of one another.
+    told = [str(mutant) for mutant in drawn]
     numbered = list(enumerate(drawn))
     for path, tree in trees.items():
         switched(tree, [(number, each) for number, each in numbered if str(ROOT / each.file) == path])
-    return Sample(drawn, len(every), trees)
+    return Sample(drawn, told, len(every), trees)
 
 
 # Tests: what each reaches, and which of them notice a mutant.
@@ -351,6 +355,7 @@ class Bites:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        imported = frozenset(self._switches.reached)
         by_file: dict[Path, list[pytest.Item]] = defaultdict(list)
         for item in session.items:
             by_file[item.path].append(item)
@@ -365,6 +370,9 @@ class Bites:
             number: [by_name[name] for name in self._chosen(number, known)]
             for number in self._options.only or range(len(self.made.mutants))
         }
+        # What runs while modules are imported, and not again, comes too early for a switch.
+        for number in [number for number, tests in chosen.items() if number in imported and not tests]:
+            del chosen[number]
         for number, status, folder in self._forked(
             chosen, lambda number, folder: self._try(number, chosen[number], known, folder)
         ):
@@ -483,7 +491,7 @@ def main() -> int:
         pytest.main([*flags, *options.tests], plugins=[bites])
     for number, verdict in sorted(bites.verdicts.items()):
         if verdict.outcome == "survived":
-            print(f"{number}: survived {verdict.by}: {made.mutants[number]}\n")
+            print(f"{number}: survived {verdict.by}: {made.told[number]}\n")
     counts = Counter(verdict.outcome for verdict in bites.verdicts.values())
     noticed = counts["killed"] + counts["timeout"]
     print(f"seed {options.seed}, {len(bites.verdicts)} of {made.of} mutants:", dict(counts))
