@@ -373,8 +373,11 @@ class Bites:
         # What runs while modules are imported, and not again, comes too early for a switch.
         for number in [number for number, tests in chosen.items() if number in imported and not tests]:
             del chosen[number]
+        # In an order of chance, so that what is known early speaks for all.
+        order = Random(0).sample(list(chosen), len(chosen))  # noqa: S311 - no secret
         for number, status, folder in self._forked(
-            chosen, lambda number, folder: self._try(number, chosen[number], known, folder)
+            order,
+            lambda number, folder: self._try(number, chosen[number], known, folder),
         ):
             self.verdicts[number] = verdict = self._verdict(status, folder, len(chosen[number]))
             print(number, *verdict, file=sys.stderr, flush=True)
