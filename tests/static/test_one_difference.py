@@ -363,3 +363,35 @@ def train(loader, optimizer, scaler, k, criterion, combine):
     (found,) = check_source(source)
     assert (found.line, found.code) == (7, "AMP301")
     assert found.message.startswith("`loss` comes from code that was not read")
+
+
+@pytest.mark.parametrize(
+    ("passes", "lines"), [(1, [16, 17, 19]), (4, [16, 17, 18, 19, 20, 22]), (9, [21, 22, 23, 24, 25, 27])]
+)
+def test_of_a_long_path_the_last_six_events_are_shown(passes: int, lines: list[int]) -> None:
+    head = """\
+import torch
+from torch import nn
+
+one, two = nn.Linear(3, 3).cuda(), nn.Linear(3, 3).cuda()
+first = torch.optim.SGD(one.parameters(), 0.1)
+second = torch.optim.SGD(two.parameters(), 0.1)
+scaler = torch.amp.GradScaler("cuda")
+for x in loader:
+    first.zero_grad()
+    second.zero_grad()
+    with torch.autocast("cuda"):
+        loss = one(x).mean()
+        other = two(x).mean()
+    scaler.scale(loss).backward()
+    scaler.unscale_(first)
+"""
+    tail = """\
+    torch.nn.utils.clip_grad_norm_([*one.parameters(), *two.parameters()], 1.0)
+    scaler.step(first)
+    scaler.step(second)
+    scaler.update()
+"""
+    (found,) = check_source(head + "    scaler.scale(other).backward(retain_graph=True)\n" * passes + tail)
+    assert found.code == "AMP212"
+    assert [step.site.line for step in found.witness] == lines
