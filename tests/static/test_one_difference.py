@@ -238,6 +238,18 @@ class Trainer:
             self.scaler.step(self.optimizer)
             self.scaler.update()
 """
+WHOLE["a scaler that is known by its annotation"] = """\
+import torch
+
+def save(path, helper: torch.amp.GradScaler):
+    torch.save({"helper": helper}, path)  # AMP402
+"""
+WHOLE["another thing by the same name"] = """\
+import torch
+
+def save(path, helper: torch.optim.swa_utils.AveragedModel):
+    torch.save({"helper": helper}, path)
+"""
 WHOLE["an attribute that one method sets and another forgets"] = """\
 import torch
 
