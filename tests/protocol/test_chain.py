@@ -114,6 +114,13 @@ def test_what_is_left_undone_at_the_end_was_cut_off_where_the_run_was(
     assert [code for code, _ in run.told()] == expected
 
 
+def test_a_scaler_that_is_updated_at_times_is_not_forgotten(run: Training) -> None:
+    run.step()
+    run.step(update=False)
+    run.chain.close()
+    assert run.told() == []
+
+
 @pytest.mark.parametrize("broken", [False, True])
 def test_gradients_that_nobody_has_cleared(run: Training, broken: bool) -> None:
     for _ in range(3):

@@ -250,6 +250,64 @@ import torch
 def save(path, helper: torch.optim.swa_utils.AveragedModel):
     torch.save({"helper": helper}, path)
 """
+WHOLE["a context that is entered in itself"] = """\
+import torch
+
+context = torch.autocast("cuda")
+
+def train(model, loader, optimizer, scaler):
+    for x in loader:
+        optimizer.zero_grad()
+        with context:
+            with context:  # AMP102
+                loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["behind an import that may fail nothing is provided for"] = """\
+import torch
+
+def train(model, loader, optimizer):
+    try:
+        import apex
+    except ImportError:
+        apex = None
+    scaler = torch.cuda.amp.GradScaler()  # AMP901
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.cuda.amp.autocast():  # AMP901
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["a field with a default, of what is unpacked"] = """\
+from dataclasses import dataclass
+
+import torch
+
+@dataclass
+class Training:
+    model: object
+    optimizer: object
+    scaler: object = None
+
+def train(loader, given):
+    state = Training(**given)
+    for x in loader:
+        state.optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = state.model(x).mean()
+        if state.scaler is None:
+            loss.backward()
+            state.optimizer.step()
+        else:
+            state.scaler.scale(loss).backward()
+            torch.nn.utils.clip_grad_norm_(state.model.parameters(), 1.0)  # AMP201
+            state.scaler.step(state.optimizer)
+            state.scaler.update()
+"""
 WHOLE["an attribute that one method sets and another forgets"] = """\
 import torch
 
@@ -407,3 +465,21 @@ for x in loader:
     (found,) = check_source(head + "    scaler.scale(other).backward(retain_graph=True)\n" * passes + tail)
     assert found.code == "AMP212"
     assert [step.site.line for step in found.witness] == lines
+
+
+def test_of_a_long_expression_the_beginning_is_said() -> None:
+    source = """\
+import torch
+
+def train(model, loader, optimizer, scaler):
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            one, another, the_last_one_of_all_three = model(x)
+        (0.25 * one + 0.25 * another + 0.5 * the_last_one_of_all_three).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+    (found,) = check_source(source)
+    assert (found.line, found.code) == (8, "AMP203")
+    assert found.message.startswith("`0.25 * one + 0.25 * another + 0.5 * the_last_one_of_all_t...` runs backward")
