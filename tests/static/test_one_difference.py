@@ -308,6 +308,40 @@ def train(loader, given):
             state.scaler.step(state.optimizer)
             state.scaler.update()
 """
+WHOLE["a function that is called by its method"] = """\
+import torch
+
+def clip(model):
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+
+def train(model, loader, optimizer, scaler):
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        clip.__call__(model)
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["what the else of a try raises is not caught there"] = """\
+import torch
+
+def train(model, loader, optimizer, scaler):
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        try:
+            loader.check(x)
+        except RuntimeError:
+            scaler.step(optimizer)
+        else:
+            scaler.step(optimizer)
+            loader.note(x)
+        scaler.update()
+"""
 WHOLE["an attribute that one method sets and another forgets"] = """\
 import torch
 
@@ -416,14 +450,23 @@ def test_who_was_given_the_optimizer_before_has_done_nothing_since(before: str, 
     assert found.certain == certain
 
 
-def test_a_loss_of_code_that_is_not_read_is_said_to_be_one() -> None:
-    source = """\
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("criterion(combine(x))", "`loss` comes from code that was not read"),
+        ("2 * criterion(combine(x))", "`loss` comes from code that was not read"),
+        ("criterion(combine(x), combine(y))", "`loss` is summed over the micro-batches"),
+        ("2 * criterion(combine(x), combine(y))", "`loss` is summed over the micro-batches"),
+    ],
+)
+def test_a_loss_of_code_that_is_not_read_compares_what_other_code_gave(made: str, said: str) -> None:
+    source = f"""\
 import torch
 
 def train(loader, optimizer, scaler, k, criterion, combine):
-    for i, x in enumerate(loader):
+    for i, (x, y) in enumerate(loader):
         with torch.autocast("cuda"):
-            loss = criterion(combine(x))
+            loss = {made}
         scaler.scale(loss).backward()
         if (i + 1) % k == 0:
             scaler.step(optimizer)
@@ -432,7 +475,7 @@ def train(loader, optimizer, scaler, k, criterion, combine):
 """
     (found,) = check_source(source)
     assert (found.line, found.code) == (7, "AMP301")
-    assert found.message.startswith("`loss` comes from code that was not read")
+    assert found.message.startswith(said)
 
 
 @pytest.mark.parametrize(
