@@ -125,11 +125,9 @@ def bases_of(at: Interpreter, cls: Class) -> list[Class]:
     return found
 
 
-def method_of(at: Interpreter, cls: Class, name: str, *, after: Class | None = None) -> Function | None:
-    chain = bases_of(at, cls)
-    if after is not None and after in chain:
-        chain = chain[chain.index(after) + 1 :]
-    for owner in chain:
+def method_of(at: Interpreter, cls: Class, name: str, *, above: bool = False) -> Function | None:
+    """The method that a class has by a name, or, ``above`` it, what ``super()`` gives."""
+    for owner in bases_of(at, cls)[above:]:
         found = owner.methods.get(name)
         if found is not None:
             return found
@@ -245,7 +243,7 @@ def _is_enum(at: Interpreter, cls: Class) -> bool:
 
 
 def _super_attribute(at: Interpreter, receiver: SuperValue, name: str, node: ast.AST) -> Value:
-    method = method_of(at, receiver.cls, name, after=receiver.cls)
+    method = method_of(at, receiver.cls, name, above=True)
     if method is not None:
         return FunctionValue(method, globals_of(at, method.module), receiver.receiver)
     if isinstance(receiver.receiver, Ref) and name in BOUND.get(receiver.receiver.role, ()):

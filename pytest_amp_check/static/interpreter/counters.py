@@ -193,6 +193,8 @@ def _remainder(
     counted = isinstance(count, Opaque) and (count.counter or bool(count.loops))
     test.counts = counted and bool(at.state.loops)
     window(at, modulus, test.key)
+    if known:
+        _one_of(at, ("modulo", base.identity(at.number), known), test.key)
     test.off_by_one = base.first is not None and base.first + offset - remainder == 0
     if known and isinstance(base, Opaque) and base.index and base.first is not None:
         test.left_over = _left_over(at, base, base.first + offset - remainder, known)

@@ -217,12 +217,12 @@ def _divisors_of_either(
     at: Interpreter, formula: Formula, a: Tensor | Opaque, b: Tensor | Opaque
 ) -> frozenset[Divisor]:
     """What a loss was divided by on both ways, or on the one that a test of that very number leads to."""
-    known = a.divisors & b.divisors
-    if known == a.divisors == b.divisors:
-        return known
+    if a.divisors == b.divisors:
+        return a.divisors
     asked = {key for key, _ in literals(formula)}
     questions = [at.tests.question(key) for key in asked] if len(asked) == 1 else []
-    return known | {d for d in a.divisors ^ b.divisors if any(_mentions(question, d.key) for question in questions)}
+    both_ways = a.divisors & b.divisors
+    return both_ways | {d for d in a.divisors ^ b.divisors if any(_mentions(question, d.key) for question in questions)}
 
 
 def _same_engine(at: Interpreter, formula: Formula, a: Engine, b: Engine, name: str) -> Engine | None:

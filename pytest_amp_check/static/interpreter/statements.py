@@ -447,6 +447,7 @@ def _unrolled(at: Interpreter, node: ast.For | ast.AsyncFor, items: list[Value])
         at.state.loops.pop()
         _gather(at, [*loop.continues])
         breaks.extend(loop.breaks)
+    at.read(node.orelse)
     _gather(at, breaks)
 
 

@@ -1,0 +1,506 @@
+"""Makes mistakes in our own code, one at a time, and says which of them no test notices.
+
+    python benchmarks/bites.py [--seed 0] [--mutants 150] [--seconds 60] [--jobs 2] [--only 3 --only 17] [TESTS ...]
+
+The mutants are drawn from all those of the functions in ``protocol/`` and ``static/interpreter/``: another comparison,
+``and`` for ``or``, a ``not`` less, another constant, another operator of numbers and sets, nothing returned, a
+statement less. What runs only when modules are imported is left alone, and so are assertions, which speak to the type
+checker, and f-strings, which speak to people.
+
+All mutants of a sample are compiled into the modules, each behind a switch, and the tests are collected once. A first
+run, with no mutant switched on, sees which tests come past which switch. Then each mutant has a forked process of its
+own, which runs the tests that come past its switch, the quickest of every file first, until one fails or those that fit
+into ``--seconds`` of processor time have passed. A test that takes ten times as long as it did is a timeout. Tests that
+look at the package from another process see no mutant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from itertools import zip_longest
+from pathlib import Path
+from random import Random
+from types import CodeType, ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "pytest_amp_check"
+#: The folders whose code is mutated.
+TARGETS = ("protocol", "static/interpreter")
+#: What is collected, for what it says of these folders without starting another process.
+TESTS = (
+    "tests/protocol",
+    "tests/static",
+    "tests/whole/test_fixtures_marks.py",
+    "tests/whole/test_rules_examples.py",
+    "tests/whole/test_parity.py",
+    "tests/whole/test_generated.py",
+    "tests/whole/test_sizes.py",
+    "tests/faces/test_one_verdict.py",
+    "tests/runtime/test_run.py",
+    "tests/runtime/test_numerics.py",
+    "tests/runtime/test_ranks.py",
+)
+#: What mutated modules call a switch.
+SWITCH = "__mutant__"
+#: Processor time, in seconds, that a test may take besides ten times its own.
+GRACE = 10.0
+#: Bytes that a mutant may use, lest one that never ends takes them all.
+MEMORY = 16 << 30
+KILLED, SURVIVED = 1, 0
+
+COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.FloorDiv,
+    ast.FloorDiv: ast.Mult,
+    ast.BitOr: ast.BitAnd,
+    ast.BitAnd: ast.BitOr,
+}
+
+
+# Mutants: what may be changed, and how the changes get into the code.
+
+
+class Mutant(NamedTuple):
+    """A change of one node of a file; of a statement that goes, nothing is made."""
+
+    kind: str
+    file: str
+    node: ast.expr | ast.stmt
+    made: ast.expr | None
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.node.lineno}"
+        lines = (ROOT / self.file).read_bytes().splitlines()[self.node.lineno - 1 : self.node.end_lineno]
+        before = lines[0][: self.node.col_offset]
+        new = "pass" if self.made is None else ast.unparse(self.made)
+        after = lines[-1][self.node.end_col_offset :]
+        return "\n".join(
+            [
+                f"{place}: {self.kind}",
+                *(f"- {line.decode()}" for line in lines),
+                f"+ {(before + new.encode() + after).decode()}",
+            ]
+        )
+
+
+def _of_expression(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    match node:
+        case ast.Compare(left, ops, comparators):
+            for number, op in enumerate(ops):
+                changed = [*ops[:number], COMPARISONS[type(op)](), *ops[number + 1 :]]
+                yield "comparison", ast.Compare(left, changed, comparators)
+        case ast.BoolOp(ast.And(), values):
+            yield "and for or", ast.BoolOp(ast.Or(), values)
+        case ast.BoolOp(ast.Or(), values):
+            yield "or for and", ast.BoolOp(ast.And(), values)
+        case ast.UnaryOp(ast.Not(), operand):
+            yield "not", operand
+        case ast.BinOp(left, op, right) if type(op) in OPERATORS:
+            yield "operator", ast.BinOp(left, OPERATORS[type(op)](), right)
+        case ast.Constant(bool() as value):
+            yield "constant", ast.Constant(not value)
+        case ast.Constant(int() | float() as value):
+            yield "constant", ast.Constant(value + 1)
+        case ast.Constant(str() as value):
+            yield "constant", ast.Constant(f"{value}XX")
+
+
+def _goes(node: ast.stmt) -> bool:
+    """Whether a program stays one without a statement, and is likely to do something else."""
+    match node:
+        case ast.Expr(ast.Call()) | ast.Raise() | ast.Break() | ast.Continue() | ast.Delete() | ast.AugAssign():
+            return True
+        case ast.Assign(targets):
+            return not any(isinstance(target, ast.Name | ast.Tuple) for target in targets)
+        case ast.Return(value):
+            return value is None
+    return False
+
+
+class _Mutants(ast.NodeVisitor):
+    """The mutants of a file, in the order of its lines."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.made: list[Mutant] = []
+        self._functions = 0
+
+    def _add(self, kind: str, node: ast.expr | ast.stmt, made: ast.expr | None) -> None:
+        if self._functions:
+            self.made.append(Mutant(kind, self.file, node, made))
+
+    def visit(self, node: ast.AST) -> None:
+        if isinstance(node, ast.expr):
+            for kind, made in _of_expression(node):
+                self._add(kind, node, made)
+        elif isinstance(node, ast.stmt) and _goes(node):
+            self._add("statement", node, None)
+        super().visit(node)
+
+    def _within(self, *body: ast.AST) -> None:
+        self._functions += 1
+        for each in body:
+            self.visit(each)
+        self._functions -= 1
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._within(*node.body)
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self._within(node.body)
+
+    def visit_Return(self, node: ast.Return) -> None:
+        if node.value is None:
+            return
+        if not isinstance(node.value, ast.Constant):
+            self._add("returned", node.value, ast.Constant(None))
+        self.visit(node.value)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if not isinstance(node.value, ast.Constant):
+            self.visit(node.value)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+
+    def visit_match_case(self, node: ast.match_case) -> None:
+        for each in filter(None, [node.guard, *node.body]):
+            self.visit(each)
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        pass
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        pass
+
+
+def mutants(file: str, tree: ast.Module) -> list[Mutant]:
+    found = _Mutants(file)
+    found.visit(tree)
+    return found.made
+
+
+class _Switched(ast.NodeTransformer):
+    """Puts mutants behind switches."""
+
+    def __init__(self, chosen: dict[int, list[tuple[int, Mutant]]]) -> None:
+        self._chosen = chosen
+
+    def visit(self, node: ast.AST) -> Any:
+        chosen = self._chosen.get(id(node), ())
+        made: Any = super().visit(node)
+        for number, mutant in chosen:
+            on = ast.Call(ast.Name(SWITCH, ast.Load()), [ast.Constant(number)], [])
+            new = ast.If(on, [ast.Pass()], [made]) if mutant.made is None else ast.IfExp(on, mutant.made, made)
+            made = ast.fix_missing_locations(ast.copy_location(new, made))
+        return made
+
+
+def switched(tree: ast.Module, chosen: Iterable[tuple[int, Mutant]]) -> ast.Module:
+    """A tree, changed in place to have some of its mutants in it, which the function ``SWITCH`` turns on."""
+    by_node: dict[int, list[tuple[int, Mutant]]] = defaultdict(list)
+    for number, mutant in chosen:
+        by_node[id(mutant.node)].append((number, mutant))
+    _Switched(by_node).visit(tree)
+    return ast.fix_missing_locations(tree)
+
+
+class Switches:
+    """Which mutant is on, and the numbers of those that were asked for."""
+
+    def __init__(self) -> None:
+        self.on: int | None = None
+        self.reached: set[int] = set()
+
+    def __call__(self, number: int) -> bool:
+        self.reached.add(number)
+        return number == self.on
+
+
+class _Loader(SourceFileLoader):
+    def __init__(self, name: str, path: str, tree: ast.Module, switches: Switches) -> None:
+        super().__init__(name, path)
+        self._tree = tree
+        self._switches = switches
+
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = compile(self._tree, self.path, "exec", dont_inherit=True)
+        return code
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module)[SWITCH] = self._switches
+        super().exec_module(module)
+
+
+class _Finder(MetaPathFinder):
+    """Finds modules as ever, and loads those that have mutants with them."""
+
+    def __init__(self, trees: dict[str, ast.Module], switches: Switches) -> None:
+        self._trees = trees
+        self._switches = switches
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(f"{PACKAGE.name}."):
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.origin in self._trees:
+            spec.loader = _Loader(fullname, spec.origin, self._trees[spec.origin], self._switches)
+        return spec
+
+
+class Sample(NamedTuple):
+    mutants: list[Mutant]
+    #: Each of them in words.
+    told: list[str]
+    #: How many there were to draw from.
+    of: int
+    #: The changed modules, by their paths.
+    trees: dict[str, ast.Module]
+
+
+def sample(seed: int, count: int) -> Sample:
+    files = sorted(
+        path for target in TARGETS for path in (PACKAGE / target).rglob("*.py") if "lookalikes" not in path.parts
+    )
+    trees = {str(path): ast.parse(path.read_bytes()) for path in files}
+    every = [each for path, tree in trees.items() for each in mutants(Path(path).relative_to(ROOT).as_posix(), tree)]
+    drawn = Random(seed).sample(every, min(count, len(every)))  # noqa: S311 - a sample, no secret
+    drawn.sort(key=lambda mutant: (mutant.file, mutant.node.lineno, mutant.node.col_offset))
+    # Said before mutants become parts of one another.
+    told = [str(mutant) for mutant in drawn]
+    numbered = list(enumerate(drawn))
+    for path, tree in trees.items():
+        switched(tree, [(number, each) for number, each in numbered if str(ROOT / each.file) == path])
+    return Sample(drawn, told, len(every), trees)
+
+
+# Tests: what each reaches, and which of them notice a mutant.
+
+
+class Known(NamedTuple):
+    """What a test took, in seconds of processor time, and the mutants that it came past."""
+
+    seconds: float
+    reached: frozenset[int]
+
+
+class Verdict(NamedTuple):
+    outcome: str
+    #: The test that noticed, or how many did not.
+    by: str
+
+
+class Bites:
+    """A plugin of pytest that runs what was collected for each mutant."""
+
+    def __init__(self, made: Sample, switches: Switches, options: argparse.Namespace, folder: Path) -> None:
+        self.made = made
+        self.verdicts: dict[int, Verdict] = {}
+        self._switches = switches
+        self._options = options
+        self._folder = folder
+        self._failed = False
+        #: By the name of a fixture that several tests share, what setting it up took and reached.
+        self._shared: dict[str, Known] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Any:
+        if fixturedef.scope == "function":
+            return (yield)
+        around, began = set(self._switches.reached), time.process_time()
+        self._switches.reached.clear()
+        try:
+            return (yield)
+        finally:
+            known = Known(time.process_time() - began, frozenset(self._switches.reached))
+            self._shared[fixturedef.argname] = known
+            self._switches.reached |= around
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._failed |= report.failed
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        imported = frozenset(self._switches.reached)
+        by_file: dict[Path, list[pytest.Item]] = defaultdict(list)
+        for item in session.items:
+            by_file[item.path].append(item)
+        known: dict[str, Known] = {}
+        for _, _, folder in self._forked(by_file, lambda file, folder: self._observe(by_file[file], folder)):
+            for name, seconds, reached in json.loads((folder / "known.json").read_text(encoding="utf-8")):
+                known[name] = Known(seconds, frozenset(reached))
+        told = f"{len(known)} of {len(session.items)} tests pass, {sum(each.seconds for each in known.values()):.0f} s"
+        print(told, file=sys.stderr, flush=True)
+        by_name = {item.nodeid: item for item in session.items}
+        chosen = {
+            number: [by_name[name] for name in self._chosen(number, known)]
+            for number in self._options.only or range(len(self.made.mutants))
+        }
+        # What runs while modules are imported, and not again, comes too early for a switch.
+        for number in [number for number, tests in chosen.items() if number in imported and not tests]:
+            del chosen[number]
+        # In an order of chance, so that what is known early speaks for all.
+        order = Random(0).sample(list(chosen), len(chosen))  # noqa: S311 - no secret
+        for number, status, folder in self._forked(
+            order,
+            lambda number, folder: self._try(number, chosen[number], known, folder),
+        ):
+            self.verdicts[number] = verdict = self._verdict(status, folder, len(chosen[number]))
+            print(number, *verdict, file=sys.stderr, flush=True)
+        return True
+
+    def _chosen(self, number: int, known: dict[str, Known]) -> Iterator[str]:
+        """The tests that come past a mutant: the quickest of each file, then what is left of the quicker files."""
+        by_file: dict[str, list[str]] = defaultdict(list)
+        for name in sorted(known, key=lambda name: known[name].seconds):
+            if number in known[name].reached:
+                by_file[name.partition("::")[0]].append(name)
+        files = sorted(by_file.values(), key=lambda names: sum(known[name].seconds for name in names))
+        left = self._options.seconds
+        for name in [*(names[0] for names in files), *(name for names in files for name in names[1:])]:
+            left -= known[name].seconds
+            if left < 0:
+                return
+            yield name
+
+    def _forked(self, work: Iterable[Any], act: Callable[[Any, Path], int]) -> Iterator[tuple[Any, int, Path]]:
+        """Do pieces of work in a process each, some at a time. Gives the status of each, and its folder, which goes."""
+        running: dict[int, tuple[Any, Path]] = {}
+        left = iter(work)
+        while True:
+            for piece in left:
+                folder = Path(tempfile.mkdtemp(dir=self._folder))
+                process = os.fork()
+                if not process:
+                    self._alone(partial(act, piece, folder), folder)
+                running[process] = piece, folder
+                if len(running) == self._options.jobs:
+                    break
+            if not running:
+                return
+            process, status = os.waitpid(-1, 0)
+            piece, folder = running.pop(process)
+            error = folder / "error"
+            if error.exists():
+                raise RuntimeError(error.read_text(encoding="utf-8"))
+            yield piece, status, folder
+            shutil.rmtree(folder, ignore_errors=True)
+
+    @staticmethod
+    def _alone(act: Callable[[], int], folder: Path) -> None:
+        """Act in a process that was forked, and end it."""
+        status = KILLED
+        try:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for each in (0, 1, 2):
+                os.dup2(nowhere, each)
+            resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+            os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)
+            status = act()
+        except BaseException:  # noqa: BLE001 - it is told in the process that waits for this one
+            (folder / "error").write_text(traceback.format_exc(), encoding="utf-8")
+        finally:
+            os._exit(status)
+
+    def _passes(self, item: pytest.Item, following: pytest.Item | None) -> bool:
+        self._failed = False
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        return not self._failed
+
+    def _observe(self, items: list[pytest.Item], folder: Path) -> int:
+        found = []
+        for item, following in zip_longest(items, items[1:]):
+            self._switches.reached.clear()
+            began = time.process_time()
+            if self._passes(item, following):
+                shared = [self._shared[name] for name in getattr(item, "fixturenames", ()) if name in self._shared]
+                seconds = time.process_time() - began + sum(each.seconds for each in shared)
+                found.append(
+                    (item.nodeid, seconds, sorted(self._switches.reached.union(*(each.reached for each in shared))))
+                )
+        (folder / "known.json").write_text(json.dumps(found), encoding="utf-8")
+        return SURVIVED
+
+    def _try(self, number: int, items: list[pytest.Item], known: dict[str, Known], folder: Path) -> int:
+        self._switches.on = number
+        for item, following in zip_longest(items, items[1:]):
+            # Without a handler, the signal ends the process.
+            signal.setitimer(signal.ITIMER_PROF, GRACE + 10 * known[item.nodeid].seconds)
+            (folder / "test").write_text(item.nodeid, encoding="utf-8")
+            if not self._passes(item, following):
+                return KILLED
+        return SURVIVED
+
+    @staticmethod
+    def _verdict(status: int, folder: Path, tests: int) -> Verdict:
+        if status == SURVIVED:
+            return Verdict("survived", f"{tests} tests")
+        timeout = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF
+        return Verdict("timeout" if timeout else "killed", (folder / "test").read_text(encoding="utf-8"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--mutants", type=int, default=150, help="how many are drawn")
+    parser.add_argument("--seconds", type=float, default=60, help="processor time of the tests of one mutant")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    parser.add_argument("--only", type=int, action="append", help="these of the sample, by their numbers")
+    parser.add_argument("tests", nargs="*", default=TESTS)
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    made, switches = sample(options.seed, options.mutants), Switches()
+    sys.meta_path.insert(0, _Finder(made.trees, switches))
+    sys.path.insert(0, str(ROOT))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        bites = Bites(made, switches, options, Path(folder))
+        # What is written elsewhere by tests that fail would be found again by the next ones.
+        os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
+        flags = ["-qq", "-s", "--assert=plain", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
+        pytest.main([*flags, *options.tests], plugins=[bites])
+    for number, verdict in sorted(bites.verdicts.items()):
+        if verdict.outcome == "survived":
+            print(f"{number}: survived {verdict.by}: {made.told[number]}\n")
+    counts = Counter(verdict.outcome for verdict in bites.verdicts.values())
+    noticed = counts["killed"] + counts["timeout"]
+    print(f"seed {options.seed}, {len(bites.verdicts)} of {made.of} mutants:", dict(counts))
+    print(f"{noticed / max(1, len(bites.verdicts)):.3f} were noticed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+"""The judgement of a run on events made by hand: what is kept, taken back and told once, however long the run is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_amp_check.protocol import chain
+from pytest_amp_check.protocol import events as e
+from pytest_amp_check.protocol.chain import Chain
+from pytest_amp_check.protocol.events import Event, Kind, Program, Site, Symbol
+from pytest_amp_check.protocol.finding import Finding
+
+
+class Training:
+    """A run with a scaler and an optimizer. The same words are the same place of the program."""
+
+    def __init__(self) -> None:
+        self.program = Program()
+        self.scaler = self.program.thing("scaler", Symbol("scaler"), Site("train.py", 1), enabled=True)
+        self.optimizer = self.program.thing("optimizer", Symbol("optimizer"), Site("train.py", 2))
+        self.chain = Chain(self.program)
+        self.sites: dict[str, Site] = {}
+
+    def at(self, place: str) -> Site:
+        return self.sites.setdefault(place, Site("train.py", len(self.sites) + 10))
+
+    def add(self, kind: Kind, place: str | None = None, *, subject: int | None = None, **facts: Any) -> None:
+        optimizer = self.optimizer.key
+        made = Event(kind, self.at(place or str(kind)), subject, facts=facts)
+        if kind in (e.UNSCALE, e.SCALER_STEP, e.STEP):
+            made.object = optimizer
+        if kind in (e.UNSCALE, e.SCALER_STEP, e.UPDATE, e.BACKWARD) and subject is None:
+            made.subject = self.scaler.key
+        if kind in (e.CLIP, e.ZERO_GRAD):
+            facts.setdefault("owners", (optimizer,))
+        self.chain.add(made)
+
+    def backward(self, place: str = "backward", **facts: Any) -> None:
+        facts = {"feeds": (self.optimizer.key,), "divided": True, **facts}
+        self.add(e.BACKWARD, place, **facts)
+
+    def step(self, *, zero: bool = True, update: bool = True, clip: str = "", unscale: bool = False) -> None:
+        """One iteration."""
+        if zero:
+            self.add(e.ZERO_GRAD)
+        self.backward()
+        if unscale:
+            self.add(e.UNSCALE)
+        if clip:
+            self.add(e.CLIP, clip)
+        self.add(e.SCALER_STEP)
+        if update:
+            self.add(e.UPDATE)
+
+    def told(self) -> list[tuple[str, int]]:
+        return [(finding.code, finding.line) for finding in self.chain.findings()]
+
+
+@pytest.fixture
+def run() -> Training:
+    return Training()
+
+
+def only(run: Training) -> Finding:
+    (finding,) = run.chain.findings()
+    return finding
+
+
+@pytest.mark.parametrize("turns", [1, 2, 40])
+def test_a_right_run_of_any_length_gives_nothing(run: Training, turns: int) -> None:
+    for _ in range(turns):
+        run.step(unscale=True, clip="clip")
+        run.chain.settle()
+    run.chain.close()
+    assert run.told() == []
+
+
+@pytest.mark.parametrize("turns", [1, 2, 40])
+def test_a_mistake_is_told_once_however_often_it_is_made(run: Training, turns: int) -> None:
+    for _ in range(turns):
+        run.step(clip="clip")
+    run.chain.close()
+    finding = only(run)
+    assert (finding.code, finding.site) == ("AMP201", run.at("clip"))
+    assert finding.certain
+    assert [step.site for step in finding.witness] == [run.at("backward"), run.at("clip"), run.at(str(e.SCALER_STEP))]
+
+
+def test_a_mistake_that_is_made_late_is_found_after_many_right_turns(run: Training) -> None:
+    for _ in range(20):
+        run.step(unscale=True, clip="clip")
+    run.step(clip="another clip")
+    run.chain.close()
+    assert run.told() == [("AMP201", run.at("another clip").line)]
+
+
+def test_the_path_is_shown_where_a_long_run_has_gone_on_since(run: Training) -> None:
+    for _ in range(chain.RECENT):
+        run.step()
+        run.chain.settle()
+    run.step(clip="clip")
+    finding = only(run)
+    assert [step.site for step in finding.witness] == [run.at("backward"), run.at("clip"), run.at(str(e.SCALER_STEP))]
+
+
+@pytest.mark.parametrize(("broken", "expected"), [(False, ["AMP206"]), (True, [])])
+def test_what_is_left_undone_at_the_end_was_cut_off_where_the_run_was(
+    run: Training, broken: bool, expected: list[str]
+) -> None:
+    run.step(update=False)
+    run.chain.close(broken=broken)
+    assert [code for code, _ in run.told()] == expected
+
+
+def test_a_scaler_that_is_updated_at_times_is_not_forgotten(run: Training) -> None:
+    run.step()
+    run.step(update=False)
+    run.chain.close()
+    assert run.told() == []
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_gradients_that_nobody_has_cleared(run: Training, broken: bool) -> None:
+    for _ in range(3):
+        run.step(zero=False)
+    run.chain.close(broken=broken)
+    assert [code for code, _ in run.told()] == ([] if broken else ["AMP215"])
+
+
+def test_who_clears_gradients_in_the_end_has_accumulated_them(run: Training) -> None:
+    for _ in range(3):
+        run.step(zero=False)
+    assert [code for code, _ in run.told()] == ["AMP215"]
+    run.add(e.ZERO_GRAD)
+    run.chain.close()
+    assert run.told() == []
+
+
+def test_a_clear_that_is_only_guessed_takes_nothing_back(run: Training) -> None:
+    for _ in range(3):
+        run.step(zero=False)
+    run.add(e.ZERO_GRAD, "guessed", guessed=True)
+    assert [code for code, _ in run.told()] == ["AMP215"]
+
+
+@pytest.mark.parametrize(("update", "expected"), [(True, []), (False, ["AMP206"])])
+def test_an_optimizer_that_is_gone_has_left_its_step_as_it_was(
+    run: Training, update: bool, expected: list[str]
+) -> None:
+    run.step(update=update)
+    run.chain.forget(run.optimizer.key)
+    assert [code for code, _ in run.told()] == expected
+    # Nobody knows it any more.
+    run.chain.forget(run.optimizer.key)
+    assert [code for code, _ in run.told()] == expected
+
+
+def test_weights_that_are_written_in_a_region_are_stale_there_however_long_it_lasts(run: Training) -> None:
+    run.add(e.AUTOCAST_ENTER, "region", instance=1, enabled=True, device="cuda", dtype="float16", cache=True)
+    run.add(e.PARAM_WRITE, "written")
+    for _ in range(2 * chain.RECENT):
+        run.add(e.CLIP, "elsewhere", owners=())
+    run.add(e.FORWARD, "forward")
+    run.add(e.AUTOCAST_EXIT, "left", depth=0)
+    assert run.told() == [("AMP101", run.at("written").line)]
+
+
+def test_weights_that_are_written_in_a_region_are_new_to_the_next_one(run: Training) -> None:
+    for _ in range(2):
+        run.add(e.AUTOCAST_ENTER, "region", instance=1, enabled=True, device="cuda", dtype="float16", cache=True)
+        run.add(e.FORWARD, "forward")
+        run.add(e.PARAM_WRITE, "written")
+        run.add(e.AUTOCAST_EXIT, "left")
+    assert run.told() == []
+
+
+def test_a_region_that_was_left_covers_nothing(run: Training) -> None:
+    run.add(e.AUTOCAST_ENTER, "region", instance=1, enabled=True, device="cuda", dtype="float16", cache=True)
+    run.add(e.AUTOCAST_EXIT, "left")
+    run.step()
+    run.chain.close()
+    assert run.told() == []
+
+
+def test_an_optimizer_that_is_found_after_its_backward_has_gradients(run: Training) -> None:
+    run.add(e.BACKWARD, "backward", feeds=(), divided=True)
+    run.chain.settle()
+    run.chain.adopt(run.optimizer.key, Event(e.BACKWARD, run.at("backward"), run.scaler.key))
+    run.add(e.CLIP)
+    run.add(e.SCALER_STEP)
+    run.add(e.UPDATE)
+    run.chain.close()
+    assert run.told() == [("AMP201", run.at(str(e.CLIP)).line)]
+
+
+@pytest.mark.parametrize(("places", "expected"), [(["one", "one"], ["AMP301"]), (["one", "two"], [])])
+def test_a_place_that_feeds_twice_accumulates(run: Training, places: list[str], expected: list[str]) -> None:
+    for _ in range(3):
+        run.add(e.ZERO_GRAD)
+        for place in places:
+            run.backward(place, divided=False)
+        run.add(e.SCALER_STEP)
+        run.add(e.UPDATE)
+    run.chain.close()
+    assert [code for code, _ in run.told()] == expected
+
+
+def test_a_place_that_feeds_in_each_iteration_accumulates_where_one_of_them_feeds_twice(run: Training) -> None:
+    for passes in (1, 1, 1, 2):
+        run.add(e.ZERO_GRAD)
+        for _ in range(passes):
+            run.backward(divided=False)
+        run.add(e.SCALER_STEP)
+        run.add(e.UPDATE)
+        run.chain.settle()
+    run.chain.close()
+    assert [code for code, _ in run.told()] == ["AMP301"]
+
+
+@pytest.mark.parametrize(
+    ("misplaced", "expected"), [((True, True, True), ["AMP215"]), ((True, False, True), []), ((True,), ["AMP215"])]
+)
+def test_gradients_that_are_cleared_before_each_step_are_never_used(
+    run: Training, misplaced: tuple[bool, ...], expected: list[str]
+) -> None:
+    for wrong in misplaced:
+        run.add(e.ZERO_GRAD, "before")
+        run.backward()
+        if wrong:
+            run.add(e.ZERO_GRAD, "between")
+        run.add(e.SCALER_STEP)
+        run.add(e.UPDATE)
+    run.chain.close()
+    assert [code for code, _ in run.told()] == expected

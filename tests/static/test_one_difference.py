@@ -1,0 +1,528 @@
+"""Programs that are right or wrong by one word of theirs, which the reader must not take for another."""
+
+from __future__ import annotations
+
+from textwrap import indent
+
+import pytest
+from marks import marks, places, shown
+
+from pytest_amp_check import check_source
+
+CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+#: What stands between backward and step, in a loop with all else that training takes.
+BETWEEN = {
+    "a clip where an option is at least one, and one where it is any": f"""\
+if clip >= 1:
+    scaler.unscale_(optimizer)
+if clip:
+    {CLIP}  # AMP201
+""",
+    "a clip where an option is above zero, and one where it is any": f"""\
+if clip > 0:
+    scaler.unscale_(optimizer)
+if clip:
+    {CLIP}
+""",
+    "two names of one option": """\
+if phase == "warm":
+    scaler.unscale_(optimizer)
+if phase == "main":
+    scaler.unscale_(optimizer)
+""",
+    "a name of an option, and all but another": """\
+if phase == "warm":
+    scaler.unscale_(optimizer)
+if phase != "main":
+    scaler.unscale_(optimizer)  # AMP209
+""",
+    "what is not one name may be another": f"""\
+if early:
+    if phase == "main":
+        print("early")
+elif phase == "warm":
+    print("warm")
+elif phase == "main":
+    {CLIP}  # AMP201
+""",
+    "two remainders of one number": """\
+if i % 4 == 0:
+    scaler.unscale_(optimizer)
+if i % 4 == 1:
+    scaler.unscale_(optimizer)
+""",
+    "one remainder of a number in two spellings": """\
+if i % 4 == 1:
+    scaler.unscale_(optimizer)
+if (i + 3) % 4 == 0:
+    scaler.unscale_(optimizer)  # AMP209
+""",
+    "remainders of two numbers": """\
+if i % 4 == 0:
+    scaler.unscale_(optimizer)
+if i % 6 == 2:
+    scaler.unscale_(optimizer)  # AMP209
+""",
+    "a loop over parameters that nothing leaves has an else": f"""\
+for p in model.parameters():
+    if p.grad is not None and not p.grad.isfinite().all():
+        break
+else:
+    {CLIP}  # AMP201
+""",
+    "a loop over parameters that is left by its else alone": f"""\
+for p in model.parameters():
+    if not p.grad.isfinite().all():
+        break
+else:
+    scaler.unscale_(optimizer)
+    {CLIP}
+""",
+    "what stands behind a loop that every turn leaves": f"""\
+for limit in limits:
+    scaler.unscale_(optimizer)
+    break
+else:
+    scaler.unscale_(optimizer)
+{CLIP}
+""",
+    "a list of one, made by a loop": f"""\
+for each in [optimizer for _ in range(1)]:
+    scaler.unscale_(each)
+{CLIP}
+""",
+}
+AROUND = """\
+import torch
+
+def train(model, loader, optimizer, phase, clip, early, limits):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, x in enumerate(loader):
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+{}        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+"""
+WHOLE: dict[str, str] = {}
+WHOLE["a difference of two losses that are divided"] = """\
+import torch
+
+def train(model, loader, optimizer, scaler, k):
+    for i, x in enumerate(loader):
+        with torch.autocast("cuda"):
+            one, two = model(x)
+            loss = one.mean() / k - two.mean() / k
+        scaler.scale(loss).backward()
+        if (i + 1) % k == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+"""
+WHOLE["a difference of two losses, one of which is divided"] = """\
+import torch
+
+def train(model, loader, optimizer, scaler, k):
+    for i, x in enumerate(loader):
+        with torch.autocast("cuda"):
+            one, two = model(x)
+            loss = one.mean() / k - two.mean()
+        scaler.scale(loss).backward()  # AMP301
+        if (i + 1) % k == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+"""
+WHOLE["a generator that is closed"] = """\
+import torch
+
+def batches(loader):
+    for x in loader:
+        yield x
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    given = batches(loader)
+    for x in given:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        scaler.step(optimizer)
+        scaler.update()
+    given.close()
+"""
+WHOLE["what raises after a step has stepped"] = """\
+import torch
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        try:
+            scaler.step(optimizer)  # AMP206
+            loader.note(loss)
+        except RuntimeError:
+            scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["who catches what ends training starts anew"] = """\
+import torch
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    try:
+        for x in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = model(x).mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    except KeyboardInterrupt:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+"""
+WHOLE["methods that are called on their class"] = """\
+import torch
+
+class Trainer:
+    def __init__(self, model, optimizer):
+        self.model = model
+        self.optimizer = optimizer
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def clip(self):
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)  # AMP201
+
+    @staticmethod
+    def finish(scaler, optimizer):
+        scaler.step(optimizer)
+        scaler.update()
+
+    def fit(self, loader):
+        for x in loader:
+            self.optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = self.model(x).mean()
+            self.scaler.scale(loss).backward()
+            Trainer.clip(self)
+            Trainer.finish(self.scaler, self.optimizer)
+"""
+WHOLE["all that an object holds is saved"] = """\
+import torch
+
+class Trainer:
+    def __init__(self, model, optimizer):
+        self.model = model
+        self.optimizer = optimizer
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def save(self):
+        torch.save({"optimizer": self.optimizer.state_dict(), **self.__dict__}, "last.pt")  # AMP402
+
+    def load(self):
+        self.optimizer.load_state_dict(torch.load("last.pt")["optimizer"])
+
+    def fit(self, loader):
+        for x in loader:
+            with torch.autocast("cuda"):
+                loss = self.model(x).mean()
+            self.optimizer.zero_grad()
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+"""
+WHOLE["a scaler that is known by its annotation"] = """\
+import torch
+
+def save(path, helper: torch.amp.GradScaler):
+    torch.save({"helper": helper}, path)  # AMP402
+"""
+WHOLE["another thing by the same name"] = """\
+import torch
+
+def save(path, helper: torch.optim.swa_utils.AveragedModel):
+    torch.save({"helper": helper}, path)
+"""
+WHOLE["a context that is entered in itself"] = """\
+import torch
+
+context = torch.autocast("cuda")
+
+def train(model, loader, optimizer, scaler):
+    for x in loader:
+        optimizer.zero_grad()
+        with context:
+            with context:  # AMP102
+                loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["behind an import that may fail nothing is provided for"] = """\
+import torch
+
+def train(model, loader, optimizer):
+    try:
+        import apex
+    except ImportError:
+        apex = None
+    scaler = torch.cuda.amp.GradScaler()  # AMP901
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.cuda.amp.autocast():  # AMP901
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["a field with a default, of what is unpacked"] = """\
+from dataclasses import dataclass
+
+import torch
+
+@dataclass
+class Training:
+    model: object
+    optimizer: object
+    scaler: object = None
+
+def train(loader, given):
+    state = Training(**given)
+    for x in loader:
+        state.optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = state.model(x).mean()
+        if state.scaler is None:
+            loss.backward()
+            state.optimizer.step()
+        else:
+            state.scaler.scale(loss).backward()
+            torch.nn.utils.clip_grad_norm_(state.model.parameters(), 1.0)  # AMP201
+            state.scaler.step(state.optimizer)
+            state.scaler.update()
+"""
+WHOLE["a function that is called by its method"] = """\
+import torch
+
+def clip(model):
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+
+def train(model, loader, optimizer, scaler):
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        clip.__call__(model)
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["what the else of a try raises is not caught there"] = """\
+import torch
+
+def train(model, loader, optimizer, scaler):
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        try:
+            loader.check(x)
+        except RuntimeError:
+            scaler.step(optimizer)
+        else:
+            scaler.step(optimizer)
+            loader.note(x)
+        scaler.update()
+"""
+WHOLE["an attribute that one method sets and another forgets"] = """\
+import torch
+
+class Trainer:
+    def prepare(self):
+        self.criterion = torch.nn.BCELoss()
+
+    def forget(self):
+        self.criterion = None
+
+    def fit(self, loader, model, optimizer, scaler):
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = self.criterion(model(x), y)  # AMP504
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+"""
+WHOLE["one of the losses that are scaled together"] = """\
+import torch
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            both = model(x).sum(1)
+        one, two = scaler.scale(both)
+        (one + two).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+#: A generator that waits behind a pass backward, and goes on in the next turn.
+WAITING = """\
+import torch
+
+def steps(model, loader, optimizer, scaler):
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        for part in x:
+            yield part
+        scaler.unscale_(optimizer)
+        yield loss
+        scaler.step(optimizer)
+        scaler.update()
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    made = steps(model, loader, optimizer, scaler)
+    for _ in range(100):
+        next(made)
+        next(made)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+"""
+#: A call of code that is not read, before what is to blame, and behind it.
+TUNED = """\
+import torch
+from elsewhere import tune
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        {before}
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        {between}
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        scaler.update()
+"""
+
+
+@pytest.mark.parametrize("between", BETWEEN.values(), ids=BETWEEN)
+def test_between_backward_and_step(between: str) -> None:
+    source = AROUND.format(indent(between, "        "))
+    findings = check_source(source)
+    assert places(findings) == marks(source), shown(findings)
+
+
+@pytest.mark.parametrize("source", WHOLE.values(), ids=WHOLE)
+def test_a_program_has_exactly_its_marks(source: str) -> None:
+    findings = check_source(source)
+    assert places(findings) == marks(source), shown(findings)
+
+
+def test_a_generator_waits_behind_scaled_gradients() -> None:
+    (found,) = check_source(WAITING)
+    assert places([found]) == marks(WAITING)
+    assert found.certain
+    assert "still multiplied by the loss scale" in found.message
+
+
+@pytest.mark.parametrize(
+    ("before", "between", "certain"), [("tune(optimizer)", "", True), ("", "tune(optimizer)", False)]
+)
+def test_who_was_given_the_optimizer_before_has_done_nothing_since(before: str, between: str, certain: bool) -> None:
+    source = TUNED.format(before=before or "pass", between=between or "pass")
+    (found,) = check_source(source)
+    assert places([found]) == marks(source)
+    assert found.certain == certain
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("criterion(combine(x))", "`loss` comes from code that was not read"),
+        ("2 * criterion(combine(x))", "`loss` comes from code that was not read"),
+        ("criterion(combine(x), combine(y))", "`loss` is summed over the micro-batches"),
+        ("2 * criterion(combine(x), combine(y))", "`loss` is summed over the micro-batches"),
+    ],
+)
+def test_a_loss_of_code_that_is_not_read_compares_what_other_code_gave(made: str, said: str) -> None:
+    source = f"""\
+import torch
+
+def train(loader, optimizer, scaler, k, criterion, combine):
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda"):
+            loss = {made}
+        scaler.scale(loss).backward()
+        if (i + 1) % k == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+"""
+    (found,) = check_source(source)
+    assert (found.line, found.code) == (7, "AMP301")
+    assert found.message.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("passes", "lines"), [(1, [16, 17, 19]), (4, [16, 17, 18, 19, 20, 22]), (9, [21, 22, 23, 24, 25, 27])]
+)
+def test_of_a_long_path_the_last_six_events_are_shown(passes: int, lines: list[int]) -> None:
+    head = """\
+import torch
+from torch import nn
+
+one, two = nn.Linear(3, 3).cuda(), nn.Linear(3, 3).cuda()
+first = torch.optim.SGD(one.parameters(), 0.1)
+second = torch.optim.SGD(two.parameters(), 0.1)
+scaler = torch.amp.GradScaler("cuda")
+for x in loader:
+    first.zero_grad()
+    second.zero_grad()
+    with torch.autocast("cuda"):
+        loss = one(x).mean()
+        other = two(x).mean()
+    scaler.scale(loss).backward()
+    scaler.unscale_(first)
+"""
+    tail = """\
+    torch.nn.utils.clip_grad_norm_([*one.parameters(), *two.parameters()], 1.0)
+    scaler.step(first)
+    scaler.step(second)
+    scaler.update()
+"""
+    (found,) = check_source(head + "    scaler.scale(other).backward(retain_graph=True)\n" * passes + tail)
+    assert found.code == "AMP212"
+    assert [step.site.line for step in found.witness] == lines
+
+
+def test_of_a_long_expression_the_beginning_is_said() -> None:
+    source = """\
+import torch
+
+def train(model, loader, optimizer, scaler):
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            one, another, the_last_one_of_all_three = model(x)
+        (0.25 * one + 0.25 * another + 0.5 * the_last_one_of_all_three).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+    (found,) = check_source(source)
+    assert (found.line, found.code) == (8, "AMP203")
+    assert found.message.startswith("`0.25 * one + 0.25 * another + 0.5 * the_last_one_of_all_t...` runs backward")

@@ -1,0 +1,76 @@
+"""The mistakes that ``benchmarks/bites.py`` makes in our own code, and the switches that they stand behind."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from benchmarking import benchmark
+
+BITES = benchmark("bites")
+SOURCE = '''\
+"""What runs when a module is imported is left alone."""
+LIMIT = 3 + 4
+
+
+def told(count: "int" = 1, *found) -> "str":
+    """And so is this."""
+    assert count != 8
+    if not found and count < LIMIT:
+        return f"{count + 1}"
+    kept = []
+    for each in found:
+        if each == 5:
+            break
+        kept.append(each)
+    return kept
+'''
+#: The changes of the source by their lines, and what the function then gives for 2, for 2 and 5, and for 2 and 4.
+CHANGES = [
+    (8, "and for or", "not found or count < LIMIT", ("3", "3", "3")),
+    (8, "not", "found", ([], "3", "3")),
+    (8, "comparison", "count <= LIMIT", ("3", [], [4])),
+    (9, "returned", "None", (None, [], [4])),
+    (12, "comparison", "each != 5", ("3", [5], [])),
+    (12, "constant", "6", ("3", [5], [4])),
+    (13, "statement", None, ("3", [5], [4])),
+    (14, "statement", None, ("3", [], [])),
+    (15, "returned", "None", ("3", None, None)),
+]
+
+
+def results(switch: Any) -> tuple[Any, ...]:
+    tree = ast.parse(SOURCE)
+    BITES["switched"](tree, enumerate(BITES["mutants"]("source.py", tree)))
+    names = {BITES["SWITCH"]: switch}
+    exec(compile(tree, "source.py", "exec"), names)  # noqa: S102 - what is compiled here
+    told: Any = names["told"]
+    return told(2), told(2, 5), told(2, 4)
+
+
+def test_every_change_that_fits_is_made_in_functions_alone() -> None:
+    made = [
+        (mutant.node.lineno, mutant.kind, mutant.made and ast.unparse(mutant.made))
+        for mutant in BITES["mutants"]("source.py", ast.parse(SOURCE))
+    ]
+    assert made == [(line, kind, new) for line, kind, new, _ in CHANGES]
+
+
+def test_a_switch_turns_one_change_on() -> None:
+    assert results(lambda number: False) == ("3", [], [4])
+    for number, (*_, expected) in enumerate(CHANGES):
+        assert results(lambda asked, number=number: asked == number) == expected, number
+
+
+def test_switches_know_what_came_past_them() -> None:
+    switches = BITES["Switches"]()
+    results(switches)
+    # Of nothing that was found, of a five, and of a four: all of it.
+    assert switches.reached == set(range(len(CHANGES)))
+
+
+def test_a_sample_is_the_same_for_the_same_seed() -> None:
+    one, again, other = (BITES["sample"](seed, 20) for seed in (1, 1, 2))
+    assert one.told == again.told != other.told
+    assert len(one.told) == 20
+    assert one.of == other.of > 5000
