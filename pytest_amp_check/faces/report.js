@@ -373,6 +373,8 @@
     Home: (chart) => step(chart, -Infinity),
     End: (chart) => step(chart, Infinity),
     "+": (chart) => zoom(chart, 0.5),
+    // The same key without Shift, where + needs that.
+    "=": (chart) => zoom(chart, 0.5),
     "-": (chart) => zoom(chart, 2),
     Escape: (chart) => look(chart, ...ends(chart)),
   };
