@@ -1,8 +1,8 @@
-"""An example of a report: two scripts of fixtures/, recorded with everything that can be recorded.
+"""An example of a report: two scripts of fixtures/, recorded with everything that can be recorded, and compared.
 
     python benchmarks/report_example.py [REPORT.html]
 
-Prints the same in the terminal's words. Needs plotly: pip install 'pytest-amp-check[report]'.
+Prints the same in the terminal's words.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from typing import Any
 import torch
 
 from pytest_amp_check import record
-from pytest_amp_check.faces import charts, html, text
+from pytest_amp_check.faces import charts, html, judged, text
+from pytest_amp_check.faces.page.findings import shown
+from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.static.engine import Settings
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 
 
-def recorded(script: str, *, epochs: int, init_scale: float) -> dict[str, Any]:
+def record_script(script: str, *, epochs: int, init_scale: float) -> dict[str, Any]:
     """The training of a script, with a scale that it may have to find first."""
     parts = runpy.run_path(os.path.relpath(FIXTURES / script))
     torch.manual_seed(0)
@@ -37,7 +40,21 @@ def recorded(script: str, *, epochs: int, init_scale: float) -> dict[str, Any]:
         for _ in range(epochs):
             parts["train_epoch"](model, optimizer, scaler, batches)
     run.assert_memory(peak="300 KiB")
-    return run.as_dict()
+    findings = judged.settle(run.findings, Settings(frozenset(RULES)), folder=os.path.join(os.getcwd(), ""))
+    return {**run.as_dict(), "findings": shown(findings, text.Sources())}
+
+
+def runs() -> list[dict[str, Any]]:
+    """A training that finds its scale first, and one with mistakes."""
+    return [
+        record_script("headline_good.py", epochs=30, init_scale=2.0**24),
+        record_script("headline.py", epochs=10, init_scale=2.0**10),
+    ]
+
+
+def page(runs: list[dict[str, Any]]) -> str:
+    """The page of these, the second beside the first."""
+    return html.render(runs, others=[{**runs[0], "title": runs[1]["title"]}])
 
 
 def main() -> None:
@@ -45,13 +62,10 @@ def main() -> None:
     parser.add_argument("report", nargs="?", default="report.html")
     path = parser.parse_args().report
     html.ready(path)
-    runs = [
-        recorded("headline_good.py", epochs=30, init_scale=2.0**24),
-        recorded("headline.py", epochs=10, init_scale=2.0**10),
-    ]
-    html.write(runs, path)
+    recorded = runs()
+    Path(path).write_text(page(recorded), encoding="utf-8")
     width = shutil.get_terminal_size().columns
-    for run in runs:
+    for run in recorded:
         print(f"{run['title']}:")
         lines = charts.lines(run, width, sys.stdout.encoding)
         text.write(lines, sys.stdout, text.colour_wanted(sys.stdout))

@@ -46,6 +46,7 @@ class Check:
         self.fixed = 0
         self.shown: TextIO = sys.stdout
         reach.baseline(options)
+        reach.report(options)
         if self.stdin:
             from ..static import engine
 

@@ -370,6 +370,7 @@ def _check_now(asked: _Asked, options: table.Options) -> int:
         )
     if options.update_baseline and options.baseline is None:
         raise ConfigError("--update-baseline writes a file: name it by --baseline")
+    _report_ready(options)
     paths = asked.paths(options)
     check = Check(paths, options, asked.stdin_filename, asked.flags)
     empty = check.looked_at_nothing()
@@ -446,12 +447,15 @@ def _tell(check: Check) -> int:
     shown = Shown(check.findings, check.summary, check.sources, unsafe=options.unsafe_fixes)
     shown.passed_over = check.passed_over
     form = FORMATS[options.output_format]
-    if check.findings and not options.statistics and form.fixes:
+    if check.findings and ((form.fixes and not options.statistics) or options.report):
         from . import fixing
 
         allowed = table.fixable(options)
         offered = [finding for finding in check.findings if finding.code in allowed]
         fixing.offer(offered, check.data, check.tree, check.settings.torch, edits=form.edits)
+    if check.findings and form.fixes and not options.statistics:
+        from . import fixing
+
         shown.fixable = fixing.summary(check.findings, unsafe=options.unsafe_fixes)
     if options.statistics:
         shown.counts = _counted(check.findings)
@@ -460,12 +464,25 @@ def _tell(check: Check) -> int:
     elif not options.silent:
         sys.stderr.writelines(f"{text.visible(sentence)}\n" for sentence in check.said)
     _write(shown, options, check.shown)
+    if options.report:
+        _write_check_report(check, options.report)
     for sentence in check.wrong:
         _fail(sentence)
     if check.wrong:
         return FAILED
     failed = check.fails() or (check.fixed > 0 and options.exit_non_zero_on_fix)
     return FOUND if failed and not options.exit_zero else CLEAN
+
+
+def _write_check_report(check: Check, path: str) -> None:
+    from . import html
+
+    try:
+        html.write_check(
+            check.findings, check.sources, check.files, path, title=f"amp-check check {' '.join(check.paths)}"
+        )
+    except html.ReportUnavailable as error:
+        raise InputFailure(str(error)) from None
 
 
 def _write(shown: Shown, options: table.Options, stream: TextIO) -> None:
@@ -528,10 +545,11 @@ def _record(given: Any) -> int:
     form = FORMATS[options.output_format]
     if options.statistics and not form.counts:
         raise ConfigError(f"--statistics counts as {counting()}, not as {options.output_format}")
+    others = _report_ready(options)
     try:
         target = script.prepare(given.script, module=given.module)
         recorded = script.Recorded(target, given.arguments, module=given.module)
-        code = recorded.run(options.device, options.report, options.rank_timeout)
+        code = recorded.run(options.device, options.rank_timeout, whole=bool(options.report))
     except script.Unrunnable as error:
         raise InputFailure(str(error)) from None
     if recorded.told_elsewhere:
@@ -539,6 +557,8 @@ def _record(given: Any) -> int:
     if options.data:
         recorded.write_data(options.data)
     findings = recorded.findings(settings)
+    if options.report:
+        recorded.write_report(options.report, findings, others, text.Sources())
     counts = text.count(finding.severity for finding in findings)
     if form.whole and not (options.statistics or options.quiet or options.silent or options.output_file):
         recorded.show(sys.stdout)
@@ -550,6 +570,27 @@ def _record(given: Any) -> int:
     empty = not (recorded.steps or options.allow_no_steps)
     wrong = empty or any(table.fails(options, finding.severity) for finding in findings)
     return code or (FOUND if wrong and not options.exit_zero else CLEAN)
+
+
+def _report_ready(options: table.Options) -> list[dict[str, Any]]:
+    """Says before a long run what would keep its report from being written; gives the runs that are compared."""
+    if options.report:
+        from . import html
+
+        try:
+            html.ready(options.report)
+        except html.ReportUnavailable as error:
+            raise InputFailure(str(error)) from None
+    if options.compare is None:
+        return []
+    if not options.report:
+        raise ConfigError("--compare shows another run beside this one in a report: name that by --report")
+    from .page import comparing
+
+    try:
+        return comparing.load(options.compare)
+    except comparing.Unreadable as error:
+        raise InputFailure(str(error)) from None
 
 
 def _counted(findings: list[Finding]) -> list[dict[str, Any]]:

@@ -1,11 +1,14 @@
-"""Figures of a run for plotly, as plain data: the loss scale, gradient magnitudes, and memory over time.
+"""Figures of a run as plain data, which the page draws: the loss scale, states of gradients, magnitudes, and memory.
 
-Colours are names of the style sheet's variables (``var(--line-0)``): the page puts in those of the reader's scheme.
+A figure has panels over one axis ``x``. Traces of a panel are lines, steps, stacks, bars, points or rows of states,
+each with ``x``, ``y`` and, where a number does not say enough, ``words`` for each point. Colours are names of the style
+sheet's variables (``var(--line-0)``), so that they are those of the reader's scheme.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from . import charts
@@ -18,8 +21,6 @@ if TYPE_CHECKING:
 
 #: float16: what is at most half its smallest number becomes zero; its smallest normal and its largest number.
 LOST, NORMAL, LARGEST = -25, -14, 16
-#: More moments than this leave no room for lines between them.
-CROWDED = 200
 #: Colours that series of one kind have before they repeat.
 LINES = 6
 CATEGORIES = (
@@ -33,44 +34,8 @@ CATEGORIES = (
     "workspace",
     "other",
 )
-#: Pixels of the tallest panel, of each further one, and of what lies between two.
-TALL, SHORT, GAP = 190, 110, 44
-#: Pixels around the panels: above, below, left, right.
-ABOVE, BELOW, LEFT, RIGHT = 26, 44, 58, 14
-
-#: What all figures share; plotly lays a figure's own layout over it.
-TEMPLATE: Figure = {
-    "layout": {
-        "font": {"family": "system-ui, sans-serif", "size": 12, "color": "var(--muted)"},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "margin": {"t": ABOVE, "b": BELOW, "l": LEFT, "r": RIGHT},
-        "showlegend": False,
-        "hovermode": "x unified",
-        "hoverlabel": {
-            "bgcolor": "var(--surface)",
-            "bordercolor": "var(--border)",
-            "font": {"color": "var(--text)", "size": 12},
-            "align": "left",
-        },
-        "dragmode": "zoom",
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "var(--muted)", "activecolor": "var(--text)"},
-        "xaxis": {
-            "gridcolor": "var(--grid)",
-            "linecolor": "var(--border)",
-            "zeroline": False,
-            "ticks": "outside",
-            "ticklen": 5,
-            "tickcolor": "var(--border)",
-        },
-        "yaxis": {"gridcolor": "var(--grid)", "linecolor": "var(--border)", "zeroline": False, "ticks": ""},
-    }
-}
-
-
-def plain(text: str) -> str:
-    """A name that plotly shows as it is: it reads a part of HTML, links among it."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+#: Pixels of the tallest panel, of each further one, and of a row of states.
+TALL, SHORT, ROW = 190, 110, 24
 
 
 def decimate(values: Sequence[float | None], limit: int) -> list[int]:
@@ -89,11 +54,6 @@ def decimate(values: Sequence[float | None], limit: int) -> list[int]:
     return sorted(kept)
 
 
-def thin(items: Sequence[Any], limit: int) -> list[Any]:
-    """At most ``limit`` of the items, evenly spread."""
-    return [items[n * len(items) // limit] for n in range(limit)] if len(items) > limit else list(items)
-
-
 def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
@@ -102,290 +62,347 @@ def _power(value: float) -> float | None:
     return math.log2(value) if 0 < value < math.inf else None
 
 
-def steps(run: Mapping[str, Any], limit: int) -> Figure | None:
-    """The loss scale with its skips and, where they are known, the loss and the gradient norm below it."""
+def _short(value: float | None) -> float | None:
+    """A coordinate with the digits that a screen can show: half the size of a file is digits."""
+    if value is None:
+        return None
+    short = float(f"{value:.5g}")
+    return int(short) if short == int(short) else short
+
+
+# Steps.
+
+
+def steps(runs: Mapping[str, Mapping[str, Any]], limit: int) -> Figure | None:
+    """The loss scale with its skips, the states of the gradients, and below them loss and gradient norm, as known.
+
+    ``runs`` are those that are drawn into each other, by what tells them apart: "" where there is one.
+    """
     panels = [
-        panel
-        for panel in (
-            _scale(run, limit),
-            _values(run, "loss", "loss", limit),
-            _values(run, "grad_norm", "gradient norm", limit),
-        )
-        if panel is not None
+        _scale(runs, limit),
+        *(panel for run in runs.values() for panel in states(run) if len(runs) == 1),
+        _values(runs, "loss", "loss", limit),
+        _values(runs, "grad_norm", _norm(runs), limit),
     ]
-    if not panels:
+    shown = [panel for panel in panels if panel is not None]
+    known = [step["index"] for run in runs.values() for step in run["steps"]]
+    if not shown or not known:
         return None
-    heights = [TALL, *[SHORT] * (len(panels) - 1)]
-    inside = sum(heights) + GAP * (len(panels) - 1)
-    data: list[Figure] = []
-    layout: Figure = {
-        "height": inside + ABOVE + BELOW,
-        "hoversubplots": "axis",
-        "annotations": [],
-        "xaxis": {
-            "title": {"text": "optimizer step"},
-            "hoverformat": "d",
-            "tickformat": ",d",
-            "unifiedhovertitle": {"text": "step %{x}"},
-            "anchor": "y" if len(panels) == 1 else f"y{len(panels)}",
-        },
-    }
-    top = float(inside)
-    for number, (panel, height) in enumerate(zip(panels, heights, strict=True), 1):
-        suffix = "" if number == 1 else str(number)
-        bottom = max(top - height, 0)
-        data += [{**trace, "xaxis": "x", "yaxis": f"y{suffix}"} for trace in panel["data"]]
-        layout[f"yaxis{suffix}"] = {**panel["axis"], "domain": [bottom / inside, top / inside], "anchor": "x"}
-        layout["annotations"].append(_heading(panel["title"], top / inside))
-        top = bottom - GAP
-    return {"data": data, "layout": layout}
+    total = max(run["steps_total"] for run in runs.values())
+    starts = [x for panel in shown for trace in panel["data"] for x in trace.get("x", ())[:1]]
+    axis = {"title": "optimizer step", "word": "step", "low": min([*known, *starts]), "high": total, "last": total - 1}
+    return {"x": axis, "panels": shown}
 
 
-def _heading(title: str, y: float) -> Figure:
-    return {
-        "text": title,
-        "xref": "paper",
-        "yref": "paper",
-        "x": 0,
-        "y": y,
-        "xanchor": "left",
-        "yanchor": "bottom",
-        "yshift": 5,
-        "showarrow": False,
-        "font": {"color": "var(--text)"},
-    }
+def _norm(runs: Mapping[str, Mapping[str, Any]]) -> str:
+    """Which gradients the norms are of, where that is the same in all runs."""
+    found = {run.get("grad_norm") for run in runs.values()}
+    when = found.pop() if len(found) == 1 else None
+    return f"gradient norm {when}, unscaled" if when else "gradient norm, unscaled"
 
 
-def _scale(run: Mapping[str, Any], limit: int) -> Figure | None:
-    series = charts.scales(run)
-    if not series:
-        return None
+def _named(run: str, name: str) -> str:
+    return f"{name} ({run})" if run else name
+
+
+def _scale(runs: Mapping[str, Mapping[str, Any]], limit: int) -> Figure | None:
     data: list[Figure] = []
     low, high = math.inf, -math.inf
-    for number, (name, points) in enumerate(series.items()):
-        heights = [_power(scale) for _, scale in points]
-        kept = decimate(heights, limit)
-        shown = [height for height in heights if height is not None]
-        if shown:
-            low, high = min(low, *shown), max(high, *shown)
-        title = plain(name) if len(series) > 1 else "scale"
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": title,
+    number = 0
+    for title, run in runs.items():
+        series = charts.scales(run)
+        for name, points in series.items():
+            heights = [_power(scale) for _, scale in points]
+            kept = _changes(heights)
+            if len(kept) > limit:
+                kept = decimate(heights, limit)
+            shown = [height for height in heights if height is not None]
+            low, high = min([low, *shown]), max([high, *shown])
+            trace = {
+                "kind": "step",
+                "name": _named(title, name if len(series) > 1 else "scale"),
                 "x": [points[n][0] for n in kept],
                 "y": [_short(heights[n]) for n in kept],
-                "customdata": [charts.number(points[n][1]) for n in kept],
-                "hovertemplate": f"{title} %{{customdata}}<extra></extra>",
-                "line": {"shape": "hv", "width": 2, "color": f"var(--line-{number % LINES})"},
+                "colour": f"var(--line-{number % LINES})",
             }
-        )
-        skips = thin(
-            [step for step in run["steps"] if step["skipped"] and step["scaler"] == name and step["scale_before"]],
-            limit,
-        )
-        if skips:
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "markers",
-                    "name": "skipped",
-                    "x": [step["index"] for step in skips],
-                    "y": [_short(_power(step["scale_before"])) for step in skips],
-                    "customdata": [_skip(step) for step in skips],
-                    "hovertemplate": "%{customdata}<extra></extra>",
-                    "marker": {
-                        "symbol": "x",
-                        "size": 8,
-                        "color": "var(--bad)",
-                        "line": {"color": "var(--background)", "width": 1},
-                    },
-                }
-            )
+            if any(height is None or height != int(height) for height in heights):
+                trace["words"] = [charts.number(points[n][1]) for n in kept]
+            data.append(trace)
+            data += _skips(run, name, title)
+            number += 1
+    if not data:
+        return None
     if low > high:
         low, high = 0.0, 16.0
-    bottom, top = math.floor(low) - 1, math.ceil(high) + 1
-    axis = {
-        "range": [bottom, top],
-        "dtick": max(math.ceil((top - bottom) / 8), 1),
-        "tick0": 0,
-        "tickformat": "d",
-        "tickprefix": "2<sup>",
-        "ticksuffix": "</sup>",
-    }
-    return {"title": "loss scale (log2)", "data": data, "axis": axis}
+    axis = {"kind": "power", "low": math.floor(low) - 1, "high": math.ceil(high) + 1}
+    return {"title": "loss scale", "height": TALL, "y": axis, "data": data}
 
 
-def _skip(step: Mapping[str, Any]) -> str:
+def _changes(values: Sequence[float | None]) -> list[int]:
+    """Where a value differs from the one before it, and both ends: a line of steps is the same by these alone."""
+    last = len(values) - 1
+    return [n for n, value in enumerate(values) if n in (0, last) or value != values[n - 1]]
+
+
+def _skips(run: Mapping[str, Any], scaler: str, title: str) -> list[Figure]:
+    """The skipped steps of a scaler, every one of them; what is said of them is kept once."""
+    skips = [step for step in run["steps"] if step["skipped"] and step["scaler"] == scaler and step["scale_before"]]
+    if not skips:
+        return []
+    said: dict[str, int] = {}
+    numbers = [said.setdefault(_skip(step, title), len(said)) for step in skips]
+    return [
+        {
+            "kind": "points",
+            "mark": "cross",
+            "name": _named(title, "skipped"),
+            "x": [step["index"] for step in skips],
+            "y": [_short(_power(step["scale_before"])) for step in skips],
+            "said": list(said),
+            "words": numbers,
+            "colour": "var(--bad)",
+        }
+    ]
+
+
+def _skip(step: Mapping[str, Any], title: str) -> str:
     after = step["scale_after"]
     change = f", scale {charts.number(step['scale_before'])} → {charts.number(after)}" if after is not None else ""
     cause = "inf or NaN in the gradient" if step["found_inf"] else "skipped"
-    return f"<b>{plain(step['optimizer'])} skipped</b>: {cause}{change}<br>{plain(step['site'])}"
+    return f"{_named(title, step['optimizer'] + ' skipped')}: {cause}{change}, {step['site']}"
 
 
-def _values(run: Mapping[str, Any], key: str, title: str, limit: int) -> Figure | None:
+def _values(runs: Mapping[str, Mapping[str, Any]], key: str, title: str, limit: int) -> Figure | None:
     """A panel of one value of each step, a line for each optimizer; steps without a finite value are marked below."""
-    found: dict[str, list[tuple[int, float]]] = {}
-    for step in run["steps"]:
-        if step[key] is not None:
-            found.setdefault(step["optimizer"], []).append((step["index"], step[key]))
+    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for run, told in runs.items():
+        for step in told["steps"]:
+            if step[key] is not None:
+                found.setdefault((run, step["optimizer"]), []).append((step["index"], step[key]))
     if not found:
         return None
+    word = "gradient norm" if key == "grad_norm" else title
+    several = len({name for _, name in found}) > 1
     data: list[Figure] = []
     known: list[float] = []
     wild: list[tuple[int, float]] = []
-    for number, (name, points) in enumerate(found.items()):
+    for number, ((run, name), points) in enumerate(found.items()):
         values = [finite(value) for _, value in points]
         known += [value for value in values if value is not None]
         wild += [point for point in points if finite(point[1]) is None]
         kept = decimate(values, limit)
-        words = f"{title} ({plain(name)})" if len(found) > 1 else title
         data.append(
             {
-                "type": "scatter",
-                "mode": "lines" if len(kept) > 1 else "markers",
-                "name": words,
+                "kind": "line",
+                "name": _named(run, f"{word} ({name})" if several else word),
                 "x": [points[n][0] for n in kept],
                 "y": [_short(values[n]) for n in kept],
-                "hovertemplate": f"{words} %{{y:.5g}}<extra></extra>",
-                "line": {"width": 1.5, "color": f"var(--line-{number % LINES})"},
+                "colour": f"var(--line-{number % LINES})",
             }
         )
-    axis: Figure = {"nticks": 5, "exponentformat": "power"}
-    if key == "grad_norm" and known and 0 < min(known) * 30 < max(known):
-        axis = {"type": "log", "nticks": 4, "tickformat": "~g"}
+    low, high = min(known, default=0.0), max(known, default=1.0)
+    kind = "log" if key == "grad_norm" and 0 < low * 30 < high else "linear"
     if wild:
-        floor = min(known, default=0.0)
+        said = sorted({str(value) for _, value in wild})
         data.append(
             {
-                "type": "scatter",
-                "mode": "markers",
-                "name": f"{title} not finite",
-                "x": [index for index, _ in thin(wild, limit)],
-                "y": [_short(floor)] * min(len(wild), limit),
-                "customdata": [str(value) for _, value in thin(wild, limit)],
-                "hovertemplate": f"{title} %{{customdata}}<extra></extra>",
-                "marker": {"symbol": "triangle-down", "size": 8, "color": "var(--bad)"},
+                "kind": "points",
+                "mark": "down",
+                "name": f"{word} not finite",
+                "x": [index for index, _ in wild],
+                "y": [_short(low)] * len(wild),
+                "said": [f"{word} {value}" for value in said],
+                "words": [said.index(str(value)) for _, value in wild],
+                "colour": "var(--bad)",
             }
         )
-    return {"title": title, "data": data, "axis": axis}
+    return {"title": title, "height": SHORT, "y": {"kind": kind, "low": low, "high": high}, "data": data}
 
 
-def _short(value: float | None) -> float | None:
-    """A coordinate with the digits that a screen can show: half the size of a file is digits."""
-    return None if value is None else float(f"{value:.6g}")
+# States of gradients.
+
+#: What the states of gradients are, in words, and their colours; in the order in which a step goes through them.
+STATES = {
+    "unknown": ("changed by code that cannot be followed", "var(--line-4)"),
+    "clean": ("none, or zero", "var(--line-4)"),
+    "fed": ("a scaled loss may have reached them", "var(--before)"),
+    "exposed": ("an unscaled loss may have reached them", "var(--line-5)"),
+    "shared": ("a loss of another optimizer may have reached them", "var(--before)"),
+    "either": ("scaled or not: both may have reached them", "var(--bad)"),
+    "raw": ("of a loss that was not scaled", "var(--line-5)"),
+    "scaled": ("multiplied by the loss scale", "var(--before)"),
+    "unscaled": ("divided by the loss scale again", "var(--after)"),
+    "divided": ("divided by the loss scale by hand", "var(--after)"),
+    "borrowed": ("unscaled through another optimizer", "var(--line-3)"),
+    "mixed": ("scaled and unscaled ones added up", "var(--bad)"),
+    "uneven": ("scaled by two scalers and added up", "var(--bad)"),
+    "outdated": ("scaled by a scale that has changed since", "var(--bad)"),
+    "aged": ("scaled, perhaps, by a scale that has changed since", "var(--bad)"),
+    "lapsed": ("unscaled, which the scaler has forgotten", "var(--bad)"),
+    "early": ("unscaled too early, with scaled ones added", "var(--bad)"),
+    "stepped": ("used by scaler.step()", "var(--good)"),
+    "spent": ("used by optimizer.step()", "var(--good)"),
+}
+
+
+def states(run: Mapping[str, Any]) -> list[Figure]:
+    """A panel for each optimizer: a row for each state that its gradients were in, by step, and the findings there."""
+    told = run.get("states")
+    if told is None:
+        return []
+    panels = []
+    for number, each in enumerate(told["optimizers"]):
+        mine = [fault for fault in faults(run) if (fault["optimizer"] or 0) == number]
+        seen = {state for *_, path in each["spans"] for state in path} | {fault["state"] for fault in mine}
+        rows = [state for state in STATES if state in seen]
+        if not rows:
+            continue
+        several = len(told["optimizers"]) > 1
+        title = "state of the gradients" + (f" of {each['name']}" if several else "")
+        data: list[Figure] = [
+            {
+                "kind": "states",
+                "name": title,
+                "colours": [STATES[state][1] for state in rows],
+                "spans": [[first, last, [rows.index(state) for state in path]] for first, last, path in each["spans"]],
+            }
+        ]
+        data += [_found(fault, rows, each["spans"]) for fault in mine if fault["spans"]]
+        panels.append(
+            {
+                "title": title,
+                "height": ROW * len(rows) + 8,
+                "y": {"kind": "rows", "rows": [state.upper() for state in rows], "low": -0.5, "high": len(rows) - 0.5},
+                "data": data,
+            }
+        )
+    return panels
+
+
+def faults(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What is known of when the findings of a run were made: of those that the page shows, in their order."""
+    known = (run.get("states") or {}).get("faults", ())
+    found = []
+    for finding in run["findings"]:
+        for fault in known:
+            same = fault["code"] == finding["code"] and fault["row"] == finding["location"]["row"]
+            # Places of findings are shown from the working folder on.
+            if same and fault["filename"].endswith(finding["filename"]) and fault not in found:
+                found.append(fault)
+    return found
+
+
+def _found(fault: Mapping[str, Any], rows: Sequence[str], spans: Sequence[Sequence[Any]]) -> Figure:
+    """A finding where it was made: at the first step of each row of steps, and the last."""
+    steps = sorted({step for span in fault["spans"] for step in span})
+    # What is about no state of the gradients stands above all of them.
+    row = rows.index(fault["state"]) if fault["state"] in rows else -0.5
+    place = [_within(step, fault["state"], spans) for step in steps]
+    return {
+        "kind": "points",
+        "mark": "finding",
+        "name": fault["code"],
+        "x": [round(step + part, 3) for step, part in zip(steps, place, strict=True)],
+        "y": [row] * len(steps),
+        "said": [f"{fault['code']} at {os.path.basename(fault['filename'])}:{fault['row']}"],
+        "words": [0] * len(steps),
+        "spans": [[first, last + 1] for first, last in fault["spans"] if first < last],
+        "colour": "var(--bad)",
+    }
+
+
+def _within(step: int, state: str, spans: Sequence[Sequence[Any]]) -> float:
+    """Which part of a step its gradients are half through a state."""
+    path: Sequence[str] = next((path for first, last, path in spans if first <= step <= last), ())
+    return (path.index(state) + 0.5) / len(path) if state in path else 0.5
+
+
+# Magnitudes of gradients.
 
 
 def gradients(numerics: Mapping[str, Any]) -> Figure | None:
     """The shares of gradient values by their exponent, before and after scaling; zero, inf and NaN have own columns."""
     counts = [("before", "before scaling", numerics["before"]), ("after", "after scaling", numerics["after"])]
     exponents = [int(exponent) for _, _, each in counts for exponent, count in each["histogram"].items() if count]
+    left, right = min([*exponents, LOST - 5]) - 1, max([*exponents, LARGEST + 3]) + 2
+    # Far enough apart for their names, on a phone too.
+    ends = {"zero": left - 3, "inf": right + 4, "nan": right + 12}
+    columns = {key: x for key, x in ends.items() if any(each[key] for _, _, each in counts)}
     data: list[Figure] = []
-    smallest = 1.0
+    smallest, largest = 1.0, 0.0
     for word, title, each in counts:
         total = values(each)
         if not total:
             continue
-        bins = sorted((int(exponent), count) for exponent, count in each["histogram"].items() if count)
-        ends = {"x2": [("0", each["zero"])], "x3": [("inf", each["inf"]), ("NaN", each["nan"])]}
-        look = {"type": "bar", "name": title, "yaxis": "y", "marker": {"color": f"var(--{word})"}}
+        bars = [
+            # A bin reaches from its power of two to the next.
+            (int(exponent) + 0.5, count, _bin(int(exponent), count))
+            for exponent, count in each["histogram"].items()
+            if count
+        ]
+        bars += [(x, each[key], f"{_ENDS[key]} ({each[key]:,})") for key, x in columns.items() if each[key]]
+        bars.sort()
         data.append(
             {
-                **look,
-                "xaxis": "x",
-                # A bin reaches from its power of two to the next.
-                "x": [exponent + 0.5 for exponent, _ in bins],
-                "y": [_short(count / total * 100) for _, count in bins],
-                "customdata": [_bin(exponent, count) for exponent, count in bins],
-                "hovertemplate": f"{title}: %{{y:.3g}} % %{{customdata}}<extra></extra>",
-                "width": 1,
-                "opacity": 0.62,
+                "kind": "bars",
+                "name": title,
+                "x": [x for x, _, _ in bars],
+                "y": [_short(count / total * 100) for _, count, _ in bars],
+                "words": [f"{_share(count / total)} {said}" for _, count, said in bars],
+                "colour": f"var(--{word})",
             }
         )
-        for axis, end in ends.items():
-            data.append(
-                {
-                    **look,
-                    "xaxis": axis,
-                    "x": [label for label, _ in end],
-                    "y": [_short(count / total * 100) if count else None for _, count in end],
-                    "customdata": [f"{count:,}" for _, count in end],
-                    "hovertemplate": f"{title}: %{{y:.3g}} % are %{{x}} (%{{customdata}})<extra></extra>",
-                    "opacity": 0.62,
-                }
-            )
-        present = [count for _, count in bins] + [count for end in ends.values() for _, count in end if count]
-        smallest = min(smallest, min(present) / total)
+        smallest = min(smallest, *(count / total for _, count, _ in bars))
+        largest = max(largest, *(count / total for _, count, _ in bars))
     if not data:
         return None
-    left, right = min([*exponents, LOST - 5]) - 1, max([*exponents, LARGEST + 3]) + 2
     bands = [("lost", left, LOST), ("subnormal", LOST, NORMAL), ("above", LARGEST, right)]
-    borders = ((LOST, "2<sup>\u221225</sup>"), (NORMAL, "2<sup>\u221214</sup>"), (LARGEST, "65504"))
-    columns: Figure = {"type": "category", "anchor": "y", "tickangle": 0, "fixedrange": True, "showgrid": False}
-    layout: Figure = {
-        "height": 320,
-        "barmode": "overlay",
-        "bargap": 0.25,
-        "hovermode": "x",
-        "xaxis": {
-            "domain": [0.1, 0.78],
-            "range": [left, right],
-            "title": {"text": "magnitude of a gradient value"},
-            "tickprefix": "2<sup>",
-            "ticksuffix": "</sup>",
-            "tickformat": "d",
-            "dtick": 10,
-            "tick0": 0,
-            "showgrid": False,
-            "minallowed": -150,
-            "maxallowed": 150,
+    return {
+        "x": {
+            "title": "magnitude of a gradient value",
+            "kind": "power",
+            "low": min([left, *columns.values()]) - 2,
+            "high": max([right, *columns.values()]) + 2,
+            "from": left,
+            "to": right,
+            "columns": [[x, _ENDS[key]] for key, x in columns.items()],
         },
-        "xaxis2": {**columns, "domain": [0.0, 0.07]},
-        "xaxis3": {**columns, "domain": [0.81, 1.0]},
-        "yaxis": {
-            "type": "log",
-            "anchor": "x2",
-            "range": [max(math.log10(smallest * 100), -7) - 0.3, 2.05],
-            "ticksuffix": " %",
-            "dtick": 1,
-            "exponentformat": "none",
-            "tickformat": "~r",
-        },
-        "shapes": [
+        "panels": [
             {
-                "type": "rect",
-                "layer": "below",
-                "xref": "x",
-                "yref": "paper",
-                "x0": start,
-                "x1": end,
-                "y0": 0,
-                "y1": 1,
-                "line": {"width": 0},
-                "fillcolor": f"var(--band-{band})",
+                "title": "share of the values",
+                "height": 250,
+                "y": {
+                    "kind": "log",
+                    "low": max(smallest * 100, 1e-7) / 2,
+                    "high": 150.0,
+                    "unit": " %",
+                    "most": largest * 100,
+                },
+                "bands": [{"from": start, "to": end, "colour": f"var(--band-{band})"} for band, start, end in bands],
+                "marks": [[LOST, "2⁻²⁵"], [NORMAL, "2⁻¹⁴"], [LARGEST, "65,504"]],
+                "data": data,
             }
-            for band, start, end in bands
-        ],
-        "annotations": [
-            {
-                "text": label,
-                "xref": "x",
-                "yref": "paper",
-                "x": place,
-                "y": 1,
-                "yanchor": "top",
-                "showarrow": False,
-                "font": {"size": 11},
-            }
-            for place, label in borders
         ],
     }
-    return {"data": data, "layout": layout}
+
+
+_ENDS = {"zero": "0", "inf": "inf", "nan": "NaN"}
+
+
+def _share(share: float) -> str:
+    return f"{share * 100:.3g} %"
 
 
 def _bin(exponent: int, count: int) -> str:
-    return f"from 2<sup>{exponent}</sup> to 2<sup>{exponent + 1}</sup> ({count:,}, {band(exponent)})"
+    return f"from {power(exponent)} to {power(exponent + 1)} ({count:,}, {band(exponent)})"
+
+
+def power(exponent: int) -> str:
+    """A power of two as text: 2⁻²⁵."""
+    return "2" + str(exponent).translate(_RAISED)
+
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def band(exponent: int) -> str:
@@ -400,6 +417,9 @@ def band(exponent: int) -> str:
 def values(counts: Mapping[str, Any]) -> int:
     """How many values were counted."""
     return sum([*counts["histogram"].values(), counts["zero"], counts["inf"], counts["nan"]])
+
+
+# Memory.
 
 
 def order(names: Iterable[str]) -> list[str]:
@@ -419,72 +439,36 @@ def memory(memory: Mapping[str, Any], limit: int) -> Figure | None:
         return None
     totals = [sum(moment["bytes"].values()) for moment in timeline]
     kept = decimate(totals, limit)
-    # Each moment reaches to the next, and the last one needs an end.
-    ends = [*kept, len(timeline)]
-    kept.append(kept[-1])
-    crowded = len(ends) > CROWDED
     highest = max(*totals, budget or 0, 1)
     factor, unit = charts.unit_for(highest)
+    said: dict[str, int] = {}
     data: list[Figure] = [
         {
-            "type": "scatter",
-            "mode": "lines",
-            "name": plain(category),
-            "stackgroup": "memory",
-            "x": ends,
+            "kind": "stack",
+            "name": category,
             "y": [_short(timeline[n]["bytes"].get(category, 0) / factor) for n in kept],
-            "hovertemplate": f"{plain(category)} %{{y:.3~f}} {unit}<extra></extra>",
-            "line": {"shape": "hv", "width": 0 if crowded else 0.5, "color": "var(--background)"},
-            "fillcolor": colour(category),
+            "colour": colour(category),
         }
         for category in order(name for moment in timeline for name in moment["bytes"])
     ]
     data.append(
         {
-            "type": "scatter",
-            "mode": "lines",
+            "kind": "total",
             "name": "total",
-            "x": ends,
             "y": [_short(totals[n] / factor) for n in kept],
-            "customdata": [plain(timeline[n]["label"]) for n in kept],
-            "hovertemplate": f"<b>total %{{y:.3~f}} {unit}</b><br>%{{customdata}}<extra></extra>",
-            "line": {"shape": "hv", "width": 0 if crowded else 1, "color": "var(--text)"},
+            "words": [said.setdefault(timeline[n]["label"], len(said)) for n in kept],
+            "said": list(said),
+            "colour": "var(--text)",
         }
     )
-    layout: Figure = {
-        "height": 320,
-        "xaxis": {
-            "title": {"text": "moment"},
-            "tickformat": ",d",
-            "nticks": 8,
-            "unifiedhovertitle": {"text": "moment %{x}"},
-        },
-        "yaxis": {"range": [0, highest / factor * 1.08], "ticksuffix": f" {unit}", "nticks": 6},
+    panel: Figure = {
+        "title": "memory",
+        "height": 250,
+        "y": {"kind": "linear", "low": 0, "high": highest / factor * 1.08, "unit": f" {unit}"},
+        "data": data,
     }
     if budget is not None:
-        layout["shapes"] = [
-            {
-                "type": "line",
-                "xref": "paper",
-                "x0": 0,
-                "x1": 1,
-                "yref": "y",
-                "y0": budget / factor,
-                "y1": budget / factor,
-                "line": {"color": "var(--bad)", "width": 2, "dash": "dash"},
-            }
-        ]
-        layout["annotations"] = [
-            {
-                "text": f"budget {charts.size(budget)}",
-                "xref": "paper",
-                "x": 1,
-                "xanchor": "right",
-                "yref": "y",
-                "y": budget / factor,
-                "yanchor": "bottom",
-                "showarrow": False,
-                "font": {"color": "var(--bad)"},
-            }
-        ]
-    return {"data": data, "layout": layout}
+        panel["lines"] = [{"y": _short(budget / factor), "text": f"budget {charts.size(budget)}"}]
+    axis = {"title": "moment", "word": "moment", "low": 0, "high": len(timeline), "last": len(timeline) - 1}
+    # Each moment reaches to the next; the places are those of all traces.
+    return {"x": axis, "places": kept, "panels": [panel]}

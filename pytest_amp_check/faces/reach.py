@@ -1,7 +1,7 @@
 """What a check may write: what its command line names, and no more than the project where only a file there says so.
 
 A repository that is checked brings its own configuration, links and folders. None of them makes a check write outside
-of it: not by ``fix`` and ``paths``, not by a symbolic link, not by the folder of the cache or the baseline.
+of it: not by ``fix`` and ``paths``, not by a symbolic link, not by the folder of the cache, the baseline or the report.
 """
 
 from __future__ import annotations
@@ -81,6 +81,12 @@ def baseline(options: table.Options) -> None:
     if options.update_baseline and options.baseline is not None and "baseline" in options.found:
         origin = options.origin["baseline"]
         _refuse_outside(options.baseline, options.project, "the baseline", origin, "--baseline")
+
+
+def report(options: table.Options) -> None:
+    """Raises :class:`ConfigError` where a project has the report of a check written elsewhere."""
+    if options.report is not None and "report" in options.found:
+        _refuse_outside(options.report, options.project, "the report", options.origin["report"], "--report")
 
 
 def _refuse_outside(path: str, project: str, what: str, origin: str, flag: str) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..protocol.finding import Finding
     from ..runtime.run import Run, record
     from ..static.engine import Settings
+    from . import text
 
 #: What travels from a worker to the controller as an attribute of a report.
 CARRIED = "amp_recorded"
@@ -160,18 +161,14 @@ class Recording:
             # A test that is expected to fail counts as little as the reason for it.
             "counts": not hasattr(report, "wasxfail"),
             "chart": _chart(run) if run.skipped_total or (run.steps_total and report.failed) else [],
-            "runs": self._told([run, *fixtures.runs(item)], item.nodeid) if self.report else [],
+            "runs": self._told(run, findings, item) if self.report else [],
         }
         return carried if any(carried[key] for key in ("records", "trained", "failure", "runs")) else None
 
     def _records(self, findings: Sequence[Finding]) -> list[Record]:
         from . import text
 
-        places = [place for f in findings for place in (f.site, *(step.site for step in f.witness))]
-        sites = [site for place in places for site in place.frames()]
-        # Read by their full names: the test may have changed the folder.
-        texts = {path: "".join(linecache.getlines(self.folder + path)) for path in {site.path for site in sites}}
-        sources = text.Sources(texts)
+        sources = self._sources(findings)
         return [
             {
                 "code": finding.code,
@@ -185,16 +182,40 @@ class Recording:
             for finding in findings
         ]
 
-    def _told(self, runs: Sequence[Run], nodeid: str) -> list[str]:
-        """The runs that are worth a look as JSON, of long ones the end."""
+    def _sources(self, findings: Sequence[Finding]) -> text.Sources:
+        from . import text
+
+        places = [place for f in findings for place in (f.site, *(step.site for step in f.witness))]
+        sites = [site for place in places for site in place.frames()]
+        # Read by their full names: the test may have changed the folder.
+        texts = {path: "".join(linecache.getlines(self.folder + path)) for path in {site.path for site in sites}}
+        return text.Sources(texts)
+
+    def _told(self, recorded: Run, findings: Sequence[Finding], item: pytest.Item) -> list[str]:
+        """The runs that are worth a look as JSON, of long ones the end; ``findings`` are those of the first."""
+        from .page.findings import shown
+
         told = []
-        for run in runs:
-            if run.steps_total or run.findings:
+        nodeid = item.nodeid
+        for run in [recorded, *fixtures.runs(item)]:
+            mine = findings if run is recorded else self._located(run.findings)
+            if run.steps_total or mine:
                 data = run.as_dict()
+                data["findings"] = shown(mine, self._sources(mine))
                 data["title"] = nodeid if run.title in ("", nodeid) else f"{nodeid}: {run.title}"
                 data["steps"] = data["steps"][-STEPS:]
                 told.append(json.dumps(data))
         return told
+
+    def _located(self, findings: Sequence[Finding]) -> list[Finding]:
+        """The findings of a test's own recording, whose rules it has chosen, with places as users know them."""
+        import copy
+
+        from .judged import settle
+
+        settings = copy.copy(self.settings)
+        settings.select = frozenset(finding.code for finding in findings)
+        return settle(findings, settings, folder=self.folder)
 
     # What becomes of it in the process that tells.
 

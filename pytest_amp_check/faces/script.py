@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..runtime.ranks.scripts import Gathered, Launched
     from ..runtime.run import Run
     from ..static.engine import Settings
+    from .text import Sources
 
 #: The exit code of a Python program that an exception has ended.
 RAISED = 1
@@ -64,28 +65,22 @@ class Recorded:
         self._ranks: Gathered | None = None
         self.told_elsewhere = False
 
-    def run(self, device: str, report: str | None, limit: float) -> int:
-        """Run it on a device, and write a report where one is wanted; gives the exit code of the script.
+    def run(self, device: str, limit: float, *, whole: bool) -> int:
+        """Run it on a device; gives the exit code of the script.
 
-        ``limit`` is for how many seconds its ranks are waited for, where there are any.
+        ``limit`` is for how many seconds its ranks are waited for, where there are any. ``whole`` says that what costs
+        some time is recorded too, for a report.
         """
         from contextlib import ExitStack
         from importlib.util import find_spec
 
         if find_spec("torch") is None:
             raise Unrunnable("amp-check run needs torch: install the build you train with, or pytest-amp-check[torch]")
-        from . import html
-
-        try:
-            if report:
-                html.ready(report)
-        except html.ReportUnavailable as error:
-            raise Unrunnable(str(error)) from None
         ending = _Ending()
         with ExitStack() as stack:
             _prepare_device(device, stack)
             stack.enter_context(ending.listening())
-            code = self._recorded(bool(report), limit, ending)
+            code = self._recorded(whole, limit, ending)
         assert self._run is not None
         if self._run.failure is not None:
             error_name = type(self._run.failure).__name__
@@ -95,13 +90,26 @@ class Recorded:
             )
         elif self._ranks is not None:
             self.wrong = "; ".join(f"rank {rank} {why}" for rank, why in sorted(self._ranks.missing.items()))
-        if report and not self.told_elsewhere:
-            try:
-                html.write(self.runs(), report, title=f"amp-check run {self._run.title}")
-            except html.ReportUnavailable as error:
-                self.wrong = str(error)
         sys.stdout.flush()
         return code
+
+    def write_report(
+        self, path: str, findings: Sequence[Finding], others: Sequence[Mapping[str, Any]], sources: Sources
+    ) -> None:
+        """Write a page of what was recorded, with these findings, beside other runs where there are any."""
+        from . import html
+        from .page.findings import shown
+
+        assert self._run is not None
+        runs = []
+        for run in self.runs():
+            # Of several ranks each has its own.
+            mine = [finding for finding in findings if not finding.ranks or run.get("rank") in finding.ranks]
+            runs.append({**run, "findings": shown(mine, sources)})
+        try:
+            html.write(runs, path, title=f"amp-check run {self._run.title}", others=others)
+        except html.ReportUnavailable as error:
+            self.wrong = str(error)
 
     def write_data(self, path: str) -> None:
         """Write all that was recorded as JSON."""

@@ -262,33 +262,59 @@ def grouped(findings: Iterable[Finding], *, unsafe: bool = False) -> list[Line]:
     return lines
 
 
-def one(finding: Finding, sources: Sources, *, unsafe: bool = False) -> list[Line]:
-    """A finding with its code frame, the events that lead to it, its fix, and the command that says more."""
-    lines = [headline(finding, unsafe=unsafe), *frame(finding.site, sources)]
-    some = ""
+def told(finding: Finding, sources: Sources) -> dict[str, Any]:
+    """What is shown of a finding besides its headline, as plain data: everything that shows one in full takes it here.
+
+    "frame" is the code frame as lines; "some" says on which paths alone it is made; "lead" says what "events" are, each
+    with its "place", where it was "called" from, what it did as "text", and its line as "source"; "help" are the lines
+    of its fix and of what says more.
+    """
+    some, lead, events = "", "", []
     if not finding.certain:
         if finding.witness and not finding.condition:
-            some = ", on some paths, such as this one"
+            lead = ", on some paths, such as this one"
         else:
-            when = f", {finding.condition}" if finding.condition else ""
-            lines.append([("  only on some paths", "dim"), (_printable(when), "")])
+            some = "only on some paths" + (f", {_printable(finding.condition)}" if finding.condition else "")
     if finding.witness:
-        lines.append([(f"  how it comes about{some}:", "dim")])
+        lead = f"how it comes about{lead}"
         before = ""
-        for number, step in enumerate(finding.witness, 1):
+        for step in finding.witness:
             called = _called(step.site)
             # Most paths stay in one function, whose call is said once.
-            shown = "" if called == before else called
+            events.append(_event(step.site, sources, "" if called == before else called, _printable(step.text)))
             before = called
-            place = _printable(step.site.place)
-            lines.append([(f"    {number}. ", "dim"), (place, ""), (shown, "dim"), (f": {_printable(step.text)}", "")])
-            lines += _quoted(step.site, sources)
     elif finding.site.caller is not None:
-        lines.append([("  called from:", "dim")])
-        for site in finding.site.frames()[:-1]:
-            lines.append([("    ", ""), (_printable(site.place), "")])
-            lines += _quoted(site, sources)
-    return lines + _help(finding)
+        lead = "called from"
+        events = [_event(site, sources) for site in finding.site.frames()[:-1]]
+    return {
+        "frame": frame(finding.site, sources),
+        "some": some,
+        "lead": lead,
+        "events": events,
+        "help": _help(finding),
+    }
+
+
+def _event(site: Site, sources: Sources, called: str = "", text: str = "") -> dict[str, str]:
+    return {"place": _printable(site.place), "called": called, "text": text, "source": _quoted(site, sources)}
+
+
+def one(finding: Finding, sources: Sources, *, unsafe: bool = False) -> list[Line]:
+    """A finding with its code frame, the events that lead to it, its fix, and the command that says more."""
+    parts = told(finding, sources)
+    lines = [headline(finding, unsafe=unsafe), *parts["frame"]]
+    if parts["some"]:
+        words = "only on some paths"
+        lines.append([(f"  {words}", "dim"), (parts["some"].removeprefix(words), "")])
+    if parts["lead"]:
+        lines.append([(f"  {parts['lead']}:", "dim")])
+    for number, event in enumerate(parts["events"], 1):
+        numbered = f"    {number}. " if event["text"] else "    "
+        text = f": {event['text']}" if event["text"] else ""
+        lines.append([(numbered, "dim"), (event["place"], ""), (event["called"], "dim"), (text, "")])
+        if event["source"]:
+            lines.append([("         ", ""), (event["source"], "source")])
+    return [*lines, *parts["help"]]
 
 
 def _help(finding: Finding) -> list[Line]:
@@ -305,11 +331,9 @@ def _called(site: Site) -> str:
     return f" (called from {_printable(caller.place)})" if caller is not None else ""
 
 
-def _quoted(site: Site, sources: Sources) -> list[Line]:
+def _quoted(site: Site, sources: Sources) -> str:
     text = sources.at(site, site.line)
-    if text is None or not text.strip():
-        return []
-    return [[("         ", ""), (_cut(_printable(text.replace("\t", TAB)).strip(), 0)[0], "source")]]
+    return "" if text is None else _cut(_printable(text.replace("\t", TAB)).strip(), 0)[0]
 
 
 def frame(site: Site, sources: Sources) -> list[Line]:

@@ -64,6 +64,8 @@ class Chain(Judge):
         self.often: dict[tuple[str, Identity], tuple[int, Identity]] = {}
         self.visits: dict[Identity, int] = {}
         self.judged: dict[tuple[str, Identity], Finding] = {}
+        #: The optimizer whose fault is being settled.
+        self.concerned: int | None = None
         #: For each optimizer, the places of the backwards that fed it since it was stepped.
         self.fed_at: dict[int, set[Site]] = {}
         #: Findings of gradients that were not cleared -> the optimizers. Clearing them later takes the findings back.
@@ -149,6 +151,7 @@ class Chain(Judge):
         """Judge one event by itself, once more: its facts have been completed after it was settled."""
         for label, values in alone(event, self.program):
             key = (label, _identity(event))
+            self.committed(key, None)
             if key not in self.judged:
                 witness = tuple(Step(site, text) for site, text in event.facts.get("witness", ()))
                 self.judged[key] = make_finding(label, self.own(event.site), [event], values, witness)
@@ -252,8 +255,13 @@ class Chain(Judge):
         first = self.count - len(self.recent)
         return iter(range(here[0], first - 1, -1))
 
+    def committed(self, fault: tuple[str, Identity], optimizer: int | None) -> None:
+        """A fault was committed, for the first time or again, on an optimizer's gradients where that is known."""
+
     def commit(self, label: str, index: int, i: int, here: Here, *, sure: bool = True) -> None:
+        self.concerned = self.opts[i] if self.opts else None
         super().commit(label, index, i, here, sure=sure)
+        self.concerned = None
         event = self.event(index)
         if label == "backward@stale" and event is not None:
             self.uncleared.setdefault((label, _identity(event)), set()).add(self.opts[i])
@@ -263,6 +271,7 @@ class Chain(Judge):
         if event is None or partner is None:
             return
         fault, key = LABELS[label][1], (label, _identity(event))
+        self.committed(key, self.concerned)
         if fault.every_path:
             self.often[key] = (self.often.get(key, (0,))[0] + 1, _identity(partner))
         if key in self.found:

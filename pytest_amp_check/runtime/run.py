@@ -46,6 +46,8 @@ class Run:
         self.dtypes: Dtypes | None = None
         self.numerics: Numerics | None = None
         self.memory: Memory | None = None
+        #: Whether each step has the norm of its gradients as it finds them, and not that which the program clipped by.
+        self.norms = False
         #: The message of torch that has ended it, where that is one that users of mixed precision meet.
         self.ended_by: Message | None = None
         #: Set by ``amp.run``: how to run the same steps again.
@@ -119,6 +121,8 @@ class Run:
             "steps_total": self.steps_total,
             "skipped_total": self.skipped_total,
             "scale_history": [list(change) for change in self.scale_history],
+            "states": self._recorder.recording.chain.history(),
+            "grad_norm": "at the step" if self.norms else "before clipping",
             "numerics": None if self.numerics is None else self.numerics.as_dict(),
             "memory": None if self.memory is None else self.memory.as_dict(),
             "dtypes": None if self.dtypes is None else self.dtypes.as_dict(),
@@ -550,6 +554,7 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
             from .measure.norms import Norms
 
             collectors.append(Norms(self._recorder.recording.steps))
+            self.run.norms = True
         if search and model is None:
             from .measure.discovery import Discovery
 

@@ -91,7 +91,6 @@ def test_a_run_whose_summary_cannot_be_written_fails_with_one_code() -> None:
 
 
 def test_a_report_that_cannot_be_written_leaves_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("plotly")
     resource = pytest.importorskip("resource")
     from pytest_amp_check.faces import html
 

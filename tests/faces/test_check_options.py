@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
 import sys
 import time
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -404,3 +406,56 @@ def test_completion_is_made_from_the_parser() -> None:
         assert "json-lines" in done.stdout
     # Bash itself reads it.
     assert subprocess.run(["bash", "-n"], input=scripts["bash"], encoding="utf-8").returncode == 0
+
+
+# The report.
+
+
+def test_a_report_shows_what_the_terminal_shows() -> None:
+    Path("train.py").write_text(BAD)
+    Path("good.py").write_text(GOOD)
+    done = amp_check(".", "--report", "out/report.html")
+    assert done.returncode == 1
+    page = unescape(re.sub("<[^>]+>", "", Path("out/report.html").read_text())).lower()
+    assert "files read2" in page
+    # The frame, the way there with its lines, the fix, and the command: each line of the terminal is in the page.
+    where, *shown = done.stdout.split("\n\n")[0].splitlines()
+    assert where.startswith("train.py:")
+    for line in shown:
+        words = re.sub(r"^\s+(\d+\. )?", "", line).rstrip(":")
+        for part in words.partition(": ")[::2] if line.startswith("    ") else [words]:
+            assert part.replace("`", "").lower() in page, line
+
+
+def test_a_report_of_nothing_says_so() -> None:
+    Path("good.py").write_text(GOOD)
+    assert amp_check("good.py", "--report", "report.html").returncode == 0
+    assert "No AMP mistakes were found in these files." in Path("report.html").read_text()
+
+
+def test_a_report_of_standard_input() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_amp_check", "check", "-", "--report", "report.html"],
+        input=BAD,
+        capture_output=True,
+        encoding="utf-8",
+    )
+    assert done.returncode == 1
+    assert "&lt;stdin&gt;" in Path("report.html").read_text()
+
+
+def test_a_report_that_cannot_be_written_is_said_before_anything_is_read() -> None:
+    Path("train.py").write_text(BAD)
+    Path("folder").mkdir()
+    done = amp_check("train.py", "--report", "folder")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("folder: it is a folder: name a file in it\n")
+
+
+def test_hostile_names_stay_text() -> None:
+    name = "a<script>alert(1)<b>&.py"
+    Path(name).write_text(BAD.replace("scaler", "scäler"))
+    assert amp_check(name, "--report", "report.html").returncode == 1
+    page = Path("report.html").read_text()
+    assert page.count("<script>") == 1
+    assert "a&lt;script&gt;alert(1)&lt;b&gt;&amp;.py" in page

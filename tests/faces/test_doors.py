@@ -226,7 +226,7 @@ def test_python_runs_the_package() -> None:
 def test_checking_and_fixing_need_no_pytest_and_no_torch() -> None:
     Path("train.py").write_text(BAD)
     program = (
-        "import sys; sys.modules.update(dict.fromkeys(['torch', 'numpy', 'pytest', '_pytest', 'plotly']));"
+        "import sys; sys.modules.update(dict.fromkeys(['torch', 'numpy', 'pytest', '_pytest']));"
         "from pytest_amp_check.faces.cli import main; sys.exit(main(sys.argv[1:]))"
     )
 

@@ -129,6 +129,7 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
     "data": (["out/run.json"], [], "", lambda base: f"{base}/out/run.json"),
     "update-baselines": ([], [], "", lambda base: True),
     "report": (["out/amp.html"], ["out/amp.html"], '"out/amp.html"', lambda base: f"{base}/out/amp.html"),
+    "compare": (["out/run.json"], [], "", lambda base: f"{base}/out/run.json"),
 }
 
 
@@ -187,8 +188,6 @@ def test_the_configuration_of_pytest_sets_it(option: Option, pytester: pytest.Py
     _, lines, _, expected = ROWS[option.key]
     pytester.mkdir("src")
     pytester.path.joinpath("train.py").touch()
-    if option.ini == "amp_report":
-        pytest.importorskip("plotly", reason="a report needs plotly")
     # A single value may stand in the line of its name.
     value_lines = f" {lines[0]}\n" if len(lines) == 1 else "\n" + "".join(f"    {line}\n" for line in lines)
     pytester.makeini(f"[pytest]\n{option.ini} ={value_lines}")

@@ -155,6 +155,16 @@ def test_a_baseline_is_written_in_the_project_or_where_it_is_named() -> None:
     assert os.path.exists("../known.json")
 
 
+def test_a_report_is_written_in_the_project_or_where_it_is_named() -> None:
+    configuration('report = "../report.html"')
+    code, _, err = amp_check(".")
+    assert code == 2
+    assert err[0].startswith("amp-check: error: the report would be written to ")
+    assert not os.path.exists("../report.html")
+    assert amp_check(".", "--report", "../report.html")[0] == 1
+    assert os.path.exists("../report.html")
+
+
 def test_no_link_beside_a_baseline_is_written_through() -> None:
     for name in ("known.json.part", f".amp-check-{os.getpid()}-0"):
         Path(name).symlink_to("../other/train.py")

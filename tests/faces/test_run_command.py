@@ -240,11 +240,53 @@ def test_a_cuda_recipe_runs_under_emulation(folder: Path) -> None:
 
 
 def test_a_report_is_written(folder: Path) -> None:
-    pytest.importorskip("plotly")
     done = run("--report", "out/report.html", "--output-format", "concise", "train.py", folder=folder)
     page = (folder / "out" / "report.html").read_text(encoding="utf-8")
     assert done.returncode == 1
     assert "amp-check run train.py" in page and "AMP201" in page
+    # What the terminal shows of a finding, and what the gradients went through until then.
+    assert '<span class="t-source">     clip_grad_norm_(model.parameters(), 1.0)</span>' in page
+    assert '"rows":["CLEAN","SCALED","STEPPED"]' in page
+
+
+def test_two_runs_are_shown_side_by_side(folder: Path) -> None:
+    assert run("--data", "before.json", "train.py", folder=folder).returncode == 1
+    train = (folder / "train.py").read_text(encoding="utf-8")
+    (folder / "train.py").write_text(
+        train.replace("    clip_grad_norm_(model.parameters(), 1.0)\n", ""), encoding="utf-8"
+    )
+    done = run("--report", "report.html", "--compare", "before.json", "train.py", folder=folder)
+    assert done.returncode == 0, done.stderr
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert '<a href="#compare-1">train.py beside train.py</a>' in page
+    assert "<td>only in the other</td>" in page and "<td>only in this run</td>" not in page
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        (None, "other.json cannot be read: no such file or directory"),
+        ("{", "other.json holds no run: name a file of run.to_json(), or of amp-check run --data"),
+        ("[1]", "other.json holds no run"),
+        ('{"runs": []}', "other.json holds no run"),
+        ('{"runs": [{"title": "x"}]}', "other.json holds no run"),
+        ('{"runs": 3}', "other.json holds no run"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_before_the_script_runs(folder: Path, held: str | None, said: str) -> None:
+    if held is not None:
+        (folder / "other.json").write_text(held, encoding="utf-8")
+    done = run("--report", "report.html", "--compare", "other.json", "train.py", folder=folder)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr and "Traceback" not in done.stderr
+    assert not (folder / "report.html").exists()
+
+
+def test_what_is_compared_needs_a_report(folder: Path) -> None:
+    (folder / "other.json").write_text("{}", encoding="utf-8")
+    done = run("--compare", "other.json", "train.py", folder=folder)
+    assert done.returncode == 2
+    assert "--compare shows another run beside this one in a report: name that by --report" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,6 @@ def test_a_run_names_its_device(half: Session) -> None:
 
 
 def test_a_report_names_the_gpu(pytester: pytest.Pytester, where: str) -> None:
-    pytest.importorskip("plotly", reason="a report needs plotly")
     result = run(pytester, where, TESTS + BAD, "--amp-check", "--amp-only=runtime", "--amp-report=amp.html")
     result.assert_outcomes(passed=2, failed=1)
     page = html.unescape((pytester.path / "amp.html").read_text(encoding="utf-8"))

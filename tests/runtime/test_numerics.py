@@ -487,6 +487,7 @@ def test_as_dict_is_json_of_the_agreed_shape() -> None:
     before = {
         **dict.fromkeys(COLUMNS, 0),
         "zero": 1,
+        "flushed": 0,
         "lost": 1,
         "normal": 1,
         "nan": 1,

@@ -153,6 +153,8 @@ def may(name: str, found: Import) -> bool:
     if where == "faces/server":
         # Loaded for one command alone.
         return standard or (own and folder != "runtime") or top in ("lsprotocol", "pygls")
+    if where == "faces/page":
+        return standard or (own and folder in ("protocol", "faces"))
     if where == "faces/options":
         # What is resolved knows of no face; what a check does with it, it asks the engine for when it is asked.
         if own:
@@ -165,8 +167,6 @@ def may(name: str, found: Import) -> bool:
             return file == "cli.py" and found.lazy
         if own:
             return folder in ("protocol", "faces") or (found.lazy and folder in ("static", "runtime", "__version__"))
-        if top == "plotly":
-            return file == "html.py" and found.lazy
         if top == "rich":
             return file == "text.py"
         if top == "shtab":

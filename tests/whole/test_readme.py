@@ -255,3 +255,15 @@ def test_the_maker_says_where_a_place_is_missing() -> None:
 def test_the_maker_writes_only_between_its_marks() -> None:
     text = "before\n<!-- a -->\nold\n<!-- end of a -->\nafter\n"
     assert replaced(text, {"a": "new\n"}) == text.replace("old", "\nnew\n")
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_pictures_are_there_small_and_ask_no_server(name: str) -> None:
+    for words, path in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", DOCUMENTS[name]):
+        assert words, f"{path} is not described for who cannot see it"
+        picture = (ROOT / name).parent / path
+        assert picture.stat().st_size < 200_000
+        if picture.suffix == ".svg":
+            assert not re.search(
+                r"url\(\s*['\"]?http|<(image|script)\b|xlink:href", picture.read_text(encoding="utf-8")
+            )

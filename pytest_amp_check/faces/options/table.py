@@ -546,11 +546,21 @@ OPTIONS = (
         "report",
         PATH,
         None,
-        "HTML file for what recorded tests or scripts look like: loss scale, gradients, memory, dtypes, findings",
+        "HTML file for what recorded tests or scripts look like: loss scale, gradients, memory, dtypes, findings; "
+        "for amp-check check the findings with their source",
         metavar="FILE",
-        run_flag="--report",
+        flag="--report",
         pytest_flag="--amp-report",
         ini="amp_report",
+    ),
+    Option(
+        "compare",
+        PATH,
+        None,
+        "JSON file of another run, of --data or run.to_json(), which the report shows beside this one",
+        metavar="FILE",
+        run_flag="--compare",
+        file=False,
     ),
 )
 BY_KEY = {option.key: option for option in OPTIONS}
@@ -614,6 +624,7 @@ class Options:
     data: str | None
     dtype: str
     report: str | None
+    compare: str | None
     #: the folder of the configuration file that was found, or nothing
     project: str
     #: names of what a configuration file has set that nobody has named by --config: it came with what is checked

@@ -18,6 +18,8 @@ from .storages import CATEGORIES, Storages, storages
 
 Named = nn.Module | torch.optim.Optimizer | torch.Tensor
 
+#: Of what needs most at the peak, how many a report names.
+TELLING = 20
 #: What to do about a category that needs too much.
 ADVICE = {
     "parameters": "keep frozen weights in bfloat16, or shard the model (torch.distributed.fsdp)",
@@ -166,6 +168,7 @@ class Memory(Collector):
             "how": self.how,
             "device": str(self.device),
             "peak": {**self.at_peak, "total": self.peak},
+            "contributors": [list(each) for each in self.contributors(most=TELLING)],
             "timeline": [{"label": point.label, "bytes": point.bytes} for point in self.timeline],
             "budget": self.budget,
         }

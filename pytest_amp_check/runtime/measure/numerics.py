@@ -38,6 +38,10 @@ _PLACES = 16
 _PIECE, _SMALL, _BATCH = 1 << 18, 1 << 12, 1 << 22
 
 
+#: The counts that reports show.
+_COLUMNS = ("zero", "flushed", "lost", "subnormal", "normal", "above", "inf", "nan")
+
+
 class Counts(NamedTuple):
     """Gradient elements by what float16 makes of them.
 
@@ -70,7 +74,7 @@ class Counts(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON; the histogram's exponents are strings."""
-        columns = {name: getattr(self, name) for name in ("zero", "lost", "subnormal", "normal", "above", "inf", "nan")}
+        columns = {name: getattr(self, name) for name in _COLUMNS}
         return {**columns, "histogram": {str(exponent): n for exponent, n in self.histogram.items()}}
 
 

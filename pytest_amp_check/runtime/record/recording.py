@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -9,7 +10,7 @@ import torch
 
 from ...protocol import events as e
 from ...protocol import surface
-from ...protocol.chain import PENDING, Chain
+from ...protocol.chain import PENDING, Chain, Identity
 from ...protocol.events import Event, Program, Site, Symbol
 from . import active
 from .collector import Collector
@@ -18,21 +19,59 @@ from .readings import Readings
 from .regions import Regions
 from .registry import Registry
 from .sites import Sites, framework, own
+from .states import States
 from .steps import Steps
 
 Read = TypeVar("Read")
+_STEPS = (e.STEP, e.SCALER_STEP)
 
 
 class _Chain(Chain):
-    """Events are judged once the numbers are known that they speak of."""
+    """Events are judged once the numbers are known that they speak of, and what they do to gradients is noted."""
 
-    def __init__(self, program: Program, readings: Readings) -> None:
+    def __init__(self, program: Program, readings: Readings, steps: Steps) -> None:
         super().__init__(program, own, framework)
         self._readings = readings
+        self._steps = steps
+        #: The numbers of the steps that are not judged yet.
+        self._numbers: deque[int] = deque()
+        self.states = States()
+
+    def add(self, event: Event) -> None:
+        if event.kind in _STEPS:
+            self._numbers.append(self._steps.total)
+        super().add(event)
 
     def settle(self) -> None:
         self._readings.settle()
         super().settle()
+
+    def _go(self, event: Event) -> None:
+        steps = event.kind in _STEPS
+        if steps:
+            self.states.step = self._numbers.popleft()
+        before = self.state.opts
+        super()._go(event)
+        after = self.state.opts
+        if after is not before:
+            for key, old, new in zip(self.opts, before, after, strict=False):
+                if old.grads != new.grads:
+                    self.states.moved(key, new.grads)
+        if steps and event.object is not None:
+            self.states.stepped(event.object, (event.names or {}).get("optimizer"))
+
+    def adopt(self, optimizer: int, event: Event) -> None:
+        super().adopt(optimizer, event)
+        self.states.moved(optimizer, self.state.opts[self.index[optimizer]].grads)
+
+    def committed(self, fault: tuple[str, Identity], optimizer: int | None) -> None:
+        i = None if optimizer is None else self.index.get(optimizer)
+        self.states.committed(fault, optimizer, "" if i is None else self.state.opts[i].grads)
+
+    def history(self) -> dict[str, Any]:
+        """What :meth:`.States.as_dict` tells, of all that has happened so far."""
+        self.settle()
+        return self.states.as_dict(lambda key: self.found.get(key) or self.judged.get(key))
 
 
 class Recording:
@@ -50,8 +89,8 @@ class Recording:
         self.program = Program()
         #: Numbers that lie on a device.
         self.readings = Readings()
-        self.chain = _Chain(self.program, self.readings)
         self.steps = Steps(self.readings)
+        self.chain = _Chain(self.program, self.readings, self.steps)
         self.collectors: list[Collector] = []
         self.registry = Registry(self.program, self.chain, self.readings)
         self.regions = Regions()

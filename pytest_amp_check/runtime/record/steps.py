@@ -19,7 +19,8 @@ class StepRecord:
     """One step of one optimizer, taken or skipped.
 
     ``loss`` is the value that last ran backward, without the loss scale; ``grad_norm`` the total norm of the unscaled
-    gradients, known where the program clipped, or where it was asked for. ``scale_before`` and ``scale_after`` are the
+    gradients: that which the program has clipped by, before it did, and with ``norms`` that which the step finds, after
+    it. ``scale_before`` and ``scale_after`` are the
     loss scale at the step and after the ``update()`` that followed it; None for steps without a scaler.
     ``found_inf`` says that this optimizer's gradients held values that are not finite. It is read from the scaler
     itself, so it is right for fused optimizers too, whose ``step`` runs even when it is skipped.
