@@ -195,7 +195,7 @@ class Recorded:
         width = shutil.get_terminal_size((80, 24)).columns
         # Of several ranks the first.
         data = self.runs()[0]
-        lines = charts.lines(data, width, stream.encoding)
+        lines = charts.lines(data, width, charts.encoding_of(stream))
         lines += [[(f"advice: {each['what']}: {each['evidence']}", "")] for each in data.get("advice", ())]
         if lines:
             text.write([[("", "")], *lines, [("", "")]], stream, text.colour_wanted(stream))
