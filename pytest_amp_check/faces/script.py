@@ -212,7 +212,8 @@ class Recorded:
             )
         trained = f"{steps} training step{'s' if steps > 1 else ''}"
         if self._ranks is not None:
-            trained += f" on {len(self._ranks.runs)} ranks"
+            ranks = len(self._ranks.runs)
+            trained += f" on {ranks} rank{'s' if ranks > 1 else ''}"
         if not sum(counts.values()):
             bad = 0 if self._run is None else self._run.bad_losses
             if self._run is not None and bad:
