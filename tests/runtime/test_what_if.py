@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -260,6 +262,16 @@ def test_without_a_step_there_is_nothing_to_ask() -> None:
         pass
     with pytest.raises(ValueError, match="needs a step of an optimizer"):
         memory.what_if()
+
+
+def test_nothing_of_a_program_is_kept_alive_for_it() -> None:
+    rate = torch.tensor(0.01)
+    gone = weakref.ref(rate)
+    memory = measured(Row(), lambda: torch.randn(64, 32), torch.optim.Adam, lr=rate)
+    del rate
+    gc.collect()
+    assert gone() is None
+    assert answer(memory, "fused optimizer").peak is not None
 
 
 def test_casts_are_put_back() -> None:

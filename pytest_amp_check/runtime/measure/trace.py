@@ -19,6 +19,11 @@ MOST_STEPS = 8
 #: How long a block is there that outlives its step.
 FOREVER = 2**62
 
+#: What is kept as it is.
+_PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+#: Stands for a learning rate that is a tensor.
+_RATE = 1e-3
+
 #: The number that torch gives to the next node of the graph, and the node that a backward pass is at.
 _next_node: Callable[[], int] = torch._C._autograd._get_sequence_nr
 _node_now: Callable[[], Any] = torch._C._current_autograd_node
@@ -214,7 +219,7 @@ class Trace:
             step.step_at = step.tick
             groups = [
                 (
-                    {key: value for key, value in group.items() if key != "params"},
+                    {key: _setting(value) for key, value in group.items() if key != "params"},
                     [(tuple(p.shape), p.dtype, p.grad is not None) for p in group["params"]],
                 )
                 for group in optimizer.param_groups
@@ -244,7 +249,7 @@ def values_in(spec: Any) -> Iterable[Value]:
 
 
 def _plain(value: Any, known: Callable[[torch.Tensor], Block | None]) -> Any:
-    """Arguments with values in the place of tensors, and without generators."""
+    """Arguments with values in the place of tensors, and nothing that a program may want to see go."""
     if isinstance(value, torch.Tensor):
         plain = value.layout is torch.strided
         return Value(
@@ -256,4 +261,13 @@ def _plain(value: Any, known: Callable[[torch.Tensor], Block | None]) -> Any:
         )
     if isinstance(value, (list, tuple)):
         return [_plain(each, known) for each in value]
-    return None if isinstance(value, torch.Generator) else value
+    return value if isinstance(value, _PLAIN) else None
+
+
+def _setting(value: Any) -> Any:
+    """A setting of an optimizer. Of a learning rate that is a tensor the memory is what counts, not the value."""
+    if isinstance(value, tuple):
+        return tuple(_setting(each) for each in value)
+    if isinstance(value, torch.Tensor):
+        return _RATE
+    return value if isinstance(value, _PLAIN) else None
