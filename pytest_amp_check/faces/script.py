@@ -141,12 +141,12 @@ class Recorded:
     def _tell_as_rank(self, rank: Launched, code: int, ending: _Ending) -> None:
         """Leave what was recorded for the first rank of the machine, which tells what all have found."""
         assert self._run is not None
-        rank.leave(self._run)
+        heard = rank.leave(self._run)
         # One that has failed makes the launcher end the others: it tells for itself.
-        self.told_elsewhere = not rank.first and not code
+        self.told_elsewhere = heard and not rank.first and not code
         if rank.first:
             self._ranks = rank.gather(lambda: ending.asked)
-        elif code:
+        elif code or not heard:
             from ..runtime.ranks.scripts import Gathered
             from ..runtime.ranks.telling import tell
 
