@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from . import text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TextIO
 
     from .text import Line
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 #: Columns of the words on the left, and the widest that a sparkline and a bar get.
 LABEL, SPARK, BAR = 10, 60, 40
-#: Parameters that the list of underflow shows.
+#: Parameters that the list of underflow shows, and modules that the list of headroom does.
 WORST = 5
+#: The most that float16 holds, and how many times more than a value it is where that is worth a line.
+MOST, NEAR = 65504, 64
 
 
 class _Blocks:
@@ -32,6 +35,11 @@ class _Blocks:
 UNICODE = _Blocks("▁▂▃▄▅▆▇█", "█", "░")
 ASCII = _Blocks("_.-:=+*#", "#", ".")
 SKIP = "x"
+
+
+def encoding_of(stream: TextIO | None) -> str | None:
+    """What an output is encoded in, as :func:`lines` wants it: None where it shows ASCII at best."""
+    return None if stream is None or os.environ.get("TERM") == "dumb" else stream.encoding
 
 
 def _blocks(encoding: str | None) -> _Blocks:
@@ -53,6 +61,7 @@ def lines(run: Mapping[str, Any], width: int, encoding: str | None = "utf-8") ->
         *_scale(run, width, blocks),
         *_memory(run, width, blocks),
         *_underflow(run, width),
+        *_headroom(run, width),
         *_dtypes(run, width),
     ]
 
@@ -238,6 +247,24 @@ def _underflow(run: Mapping[str, Any], width: int) -> list[Line]:
     for name, part in [pair for pair in lost(run) if pair[1] > 0][:WORST]:
         amount = f"{percent(part):>8}  "
         shown.append([(" " * LABEL, ""), (amount, "warning"), (_fit(name, width - LABEL - len(amount)), "")])
+    return shown
+
+
+def _headroom(run: Mapping[str, Any], width: int) -> list[Line]:
+    """The modules whose outputs, and the products of activations, that come nearest to the end of float16."""
+    known = run.get("headroom") or {}
+    reached = [(float(most), name) for part in known.values() for name, most in part.items()]
+    near = sorted(((most, name) for most, name in reached if most * NEAR >= MOST), key=lambda p: (-p[0], p[1]))
+    if not near:
+        return []
+    shown: list[Line] = [[_label("headroom"), (f"float16 ends at {MOST}, so many times what was reached", "")]]
+    for most, name in near[:WORST]:
+        times = MOST / most
+        # What is almost over must not be rounded up to where float16 ends.
+        amount = f"{math.floor(times * 10) / 10:.1f}" if times >= 0.1 else "<0.1"
+        start = f"{amount:>8}  "
+        style = "error" if times < 1 else "warning"
+        shown.append([(" " * LABEL, ""), (start, style), (_fit(name or "the model", width - LABEL - len(start)), "")])
     return shown
 
 

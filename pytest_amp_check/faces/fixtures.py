@@ -243,7 +243,7 @@ def amp(request: pytest.FixtureRequest) -> Iterator[Session]:
     marked = _amp(item)
     named = table.dtype(getattr(request, "param", None) or marked.get("dtype", given.dtype))
     try:
-        from ..runtime.session import session
+        from ..runtime.session import choose, session, shared
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -251,7 +251,13 @@ def amp(request: pytest.FixtureRequest) -> Iterator[Session]:
     rules = settings(config).select - allowed(item)
     from ..runtime.baselines import Baselines
 
-    with session(marked.get("device", given.device), named, rules=rules) as made:
+    worker = getattr(config, "workerinput", {}).get("workerid", "")
+    asked = marked.get("device", given.device)
+    place = shared(asked, worker)
+    if place != asked:
+        # What a test puts on "cuda" goes to the current device.
+        choose(place)
+    with session(place, named, rules=rules) as made:
         file, _, test = item.nodeid.partition("::")
         made.baselines = Baselines(str(item.path), test, f"{file}::{test}", update=given.update_baselines)
         item.stash[_session] = made

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 CARRIED = "amp_recorded"
 #: Steps of one run that a report shows, and runs that it shows.
 STEPS, RUNS = 2_000, 500
-#: Columns of the charts in a section.
-WIDTH = 80
+#: Columns of the charts where no terminal says how many it has, and the fewest that they are made for.
+WIDTH, NARROWEST = 80, 40
+#: What a worker is told of the terminal: how wide it is, and its encoding.
+TERMINAL = "amp_terminal"
 TORCH = "torch"
 #: What is known of a finding on both sides of a worker: code, name, severity, headline, the full text, and its place.
 Record = dict[str, str]
@@ -160,10 +162,24 @@ class Recording:
             "failure": "" if run.failure is None else f"{type(run.failure).__name__}: {run.failure}",
             # A test that is expected to fail counts as little as the reason for it.
             "counts": not hasattr(report, "wasxfail"),
-            "chart": _chart(run) if run.skipped_total or (run.steps_total and report.failed) else [],
+            "chart": self._chart(run) if run.skipped_total or (run.steps_total and report.failed) else [],
+            "charts": [[each.title, self._chart(each)] for each in fixtures.runs(item) if _tells(each)],
             "runs": self._told(run, findings, item) if self.report else [],
         }
-        return carried if any(carried[key] for key in ("records", "trained", "failure", "runs")) else None
+        return carried if any(carried[key] for key in ("records", "trained", "failure", "charts", "runs")) else None
+
+    def _chart(self, run: Run) -> list[str]:
+        from . import charts, text
+
+        width, encoding = _terminal(self.config)
+        # In the summary they are indented.
+        lines = charts.lines(run.as_dict(), width - 2, encoding)
+        return [line.rstrip("\n") for line in text.plain(lines)]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """A worker of pytest-xdist has no terminal: it is told of that of the controller."""
+        node.workerinput[TERMINAL] = list(_terminal(self.config))
 
     def _records(self, findings: Sequence[Finding]) -> list[Record]:
         from . import text
@@ -268,11 +284,15 @@ class Recording:
                 yield f"{record['headline']} (in {_count(tests, 'test')})"
 
     def charts(self) -> Iterator[str]:
-        """The loss scale of the tests that had steps skipped, and are not shown as failed."""
+        """What tests recorded that had steps skipped, or asked for figures, and are not shown as failed."""
         for nodeid, carried in self.carried.items():
-            if carried["chart"] and not carried["records"]:
-                yield nodeid
-                yield from (f"  {line}" for line in carried["chart"])
+            if carried["records"]:
+                continue
+            # What a test records by itself says more of the same steps.
+            own = [(f"{nodeid}: {title}" if title not in ("", nodeid) else nodeid, c) for title, c in carried["charts"]]
+            for title, chart in own or [(nodeid, carried["chart"])] * bool(carried["chart"]):
+                yield title
+                yield from (f"  {line}" for line in chart)
 
     def summary(self) -> Iterator[str]:
         """One sentence about the tests that train, and one for what else there is to say."""
@@ -306,12 +326,21 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _chart(run: Run) -> list[str]:
-    from . import charts, text
+def _tells(run: Run) -> bool:
+    """Whether a run that a test has recorded has more to show than that its scale stayed where it was."""
+    return bool(run.steps_total and (run.skipped_total or run.numerics is not None or run.memory is not None))
 
-    stdout = sys.__stdout__
-    lines = charts.lines(run.as_dict(), WIDTH, stdout.encoding if stdout is not None else None)
-    return [line.rstrip("\n") for line in text.plain(lines)]
+
+def _terminal(config: pytest.Config) -> tuple[int, str | None]:
+    """How wide the terminal is that shows what this process tells, and what it is encoded in."""
+    told = getattr(config, "workerinput", {}).get(TERMINAL)
+    if told is not None:
+        return tuple(told)
+    from . import charts
+
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    width = WIDTH if reporter is None else reporter._tw.fullwidth
+    return max(width, NARROWEST), charts.encoding_of(sys.__stdout__)
 
 
 def installed() -> bool:

@@ -149,12 +149,12 @@ class Recorded:
     def _tell_as_rank(self, rank: Launched, code: int, ending: _Ending) -> None:
         """Leave what was recorded for the first rank of the machine, which tells what all have found."""
         assert self._run is not None
-        rank.leave(self._run)
+        heard = rank.leave(self._run)
         # One that has failed makes the launcher end the others: it tells for itself.
-        self.told_elsewhere = not rank.first and not code
+        self.told_elsewhere = heard and not rank.first and not code
         if rank.first:
             self._ranks = rank.gather(lambda: ending.asked)
-        elif code:
+        elif code or not heard:
             from ..runtime.ranks.scripts import Gathered
             from ..runtime.ranks.telling import tell
 
@@ -203,7 +203,7 @@ class Recorded:
         width = shutil.get_terminal_size((80, 24)).columns
         # Of several ranks the first.
         data = self.runs()[0]
-        lines = charts.lines(data, width, stream.encoding)
+        lines = charts.lines(data, width, charts.encoding_of(stream))
         lines += [[(f"advice: {each['what']}: {each['evidence']}", "")] for each in data.get("advice", ())]
         if lines:
             text.write([[("", "")], *lines, [("", "")]], stream, text.colour_wanted(stream))
@@ -220,7 +220,8 @@ class Recorded:
             )
         trained = f"{steps} training step{'s' if steps > 1 else ''}"
         if self._ranks is not None:
-            trained += f" on {len(self._ranks.runs)} ranks"
+            ranks = len(self._ranks.runs)
+            trained += f" on {ranks} rank{'s' if ranks > 1 else ''}"
         if not sum(counts.values()):
             bad = 0 if self._run is None else self._run.bad_losses
             if self._run is not None and bad:

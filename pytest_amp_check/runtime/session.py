@@ -148,6 +148,16 @@ def missing(device: str) -> str:
     return f"{device} was asked for, and this machine {has}: use emulate for CUDA's dtypes on the CPU, or auto"
 
 
+def shared(device: str, worker: str) -> str:
+    """The device for a worker of pytest-xdist ("gw0" and so on, or ""): workers take the GPUs in turn.
+
+    That is so where any GPU would do; one that is named, as ``cuda:1``, is the one that is meant.
+    """
+    if device not in {"auto", "cuda"} or not worker or not torch.cuda.is_available():
+        return device
+    return f"cuda:{int(worker.removeprefix('gw')) % torch.cuda.device_count()}"
+
+
 def choose(device: str) -> None:
     """Make ``cuda`` or ``cuda:1``, which this machine has, the current device."""
     torch.cuda.set_device(torch.device(device).index or 0)

@@ -18,6 +18,7 @@ from pytest_amp_check.runtime import session
 from pytest_amp_check.runtime.emulate import cuda
 from pytest_amp_check.runtime.measure import dtypes, memory, numerics  # noqa: F401
 from pytest_amp_check.runtime.replay import comparison, snapshot
+from pytest_amp_check.runtime.session import shared
 
 pytest_plugins = ["pytester"]
 
@@ -445,3 +446,26 @@ def test_steps_run_and_can_run_again() -> None:
     assert set(data["parameters"]) == {"weight", "bias"}
     with pytest.raises(ValueError, match="batches is empty"):
         session.run_steps(step, [])
+
+
+@pytest.mark.parametrize(
+    ("asked", "worker", "given"),
+    [
+        ("auto", "gw0", "cuda:0"),
+        ("auto", "gw2", "cuda:2"),
+        ("cuda", "gw4", "cuda:1"),
+        ("auto", "", "auto"),
+        ("cuda:2", "gw1", "cuda:2"),
+        ("cpu", "gw1", "cpu"),
+        ("emulate", "gw1", "emulate"),
+    ],
+)
+def test_workers_take_the_gpus_in_turn(monkeypatch: pytest.MonkeyPatch, asked: str, worker: str, given: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert shared(asked, worker) == given
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU to share out")
+def test_workers_without_a_gpu_have_none_to_share() -> None:
+    assert shared("auto", "gw1") == "auto"

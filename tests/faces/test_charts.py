@@ -205,6 +205,33 @@ def test_underflow_with_nothing_lost_or_nothing_seen() -> None:
     assert drawn(run(numerics=numerics({}, samples=0)))[1:] == ["underflow no gradient was seen"]
 
 
+def test_the_modules_that_come_nearest_to_the_end_of_float16() -> None:
+    outputs = {"layers.3": 30000.0, "layers.2": 65504.0, "layers.1": 5.0, "head": 1023.0, "": 1e6, "x": 2e4}
+    products = {"layers.3.attention: matmul": float("inf"), "small": 1024.0}
+    assert drawn(run(headroom={"outputs": outputs, "products": products}))[1:] == [
+        "headroom  float16 ends at 65504, so many times what was reached",
+        "              <0.1  layers.3.attention: matmul",
+        "              <0.1  the model",
+        "               1.0  layers.2",
+        "               2.1  layers.3",
+        "               3.2  x",
+    ]
+
+
+def test_a_headroom_of_six_powers_of_two_is_nothing_to_tell() -> None:
+    assert drawn(run(headroom={"outputs": {"a": 1023.0}, "products": {}}))[1:] == []
+    assert len(drawn(run(headroom={"outputs": {"a": 1024.0}, "products": {}}))[1:]) == 2
+
+
+def test_what_an_output_is_encoded_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    utf8 = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setenv("TERM", "xterm")
+    assert charts.encoding_of(utf8) == "utf-8"
+    assert charts.encoding_of(None) is None
+    monkeypatch.setenv("TERM", "dumb")
+    assert charts.encoding_of(utf8) is None
+
+
 def test_a_long_name_keeps_its_end() -> None:
     name = "encoder.layers.11.attention.query.weight"
     assert drawn(run(numerics=numerics({name: 0.5})), width=44)[2] == "            50.0 %  ...ttention.query.weight"

@@ -707,3 +707,42 @@ def test_a_test_that_torch_ends_says_why(project: pytest.Pytester) -> None:
             "test_a.py:9:5: AMP810 [[]error] refused-by-torch: `torch.inverse` has no kernel for float16, *",
         ]
     )
+
+
+# Charts in the summary.
+
+ASKS = """
+from train import train
+
+def test_asks(amp):
+    with amp.record(numerics=True, memory=True):
+        train()
+
+def test_quiet():
+    train()
+"""
+
+
+def summary_of(result: pytest.RunResult) -> list[str]:
+    lines = [str(line) for line in result.outlines]
+    return lines[next(i for i, line in enumerate(lines) if "amp-check ==" in line or "= amp" in line) :]
+
+
+@pytest.mark.parametrize("workers", [(), pytest.param(("-p", "xdist", "-n", "1"), marks=needs("xdist"))])
+def test_what_tests_ask_for_is_charted_in_the_summary(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "64")
+    monkeypatch.setenv("TERM", "dumb")
+    project.makepyfile(test_asks=ASKS)
+    result = project.runpytest_subprocess(*FLAGS, *workers, "-v")
+    shown = summary_of(result)
+    assert "test_asks.py::test_asks" in shown
+    assert "  scale     128 ::: 128, 0 of 3 steps skipped" in shown
+    assert any(line.startswith("  memory    ") for line in shown)
+    assert any(line.startswith("  underflow ") for line in shown)
+    assert any(line.rstrip().endswith("#") and "temporaries" in line for line in shown)
+    assert max(len(line) for line in shown if line.lstrip().startswith(("parameters", "temporaries"))) <= 64
+    # Nothing is told of a training that went as it should, and nothing of any without -v.
+    assert not any("test_quiet" in line for line in shown)
+    assert "  scale " not in "\n".join(summary_of(project.runpytest_subprocess(*FLAGS, *workers)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -21,7 +22,7 @@ RUN = ["pytest_amp_check", "run", "--output-format", "concise"]
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     settings = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
-    package = str(SUPPORT.parents[1])
+    package = os.pathsep.join(filter(None, [str(SUPPORT.parents[1]), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
         command,
         cwd=SUPPORT,
@@ -84,6 +85,24 @@ def test_a_rank_that_hangs_ends_and_says_where_it_stood() -> None:
     said = f"amp-check: error: rank 1 had not moved for 3 s, nor had any other: it stood at {where}\n"
     assert done.returncode != 0
     assert done.stderr.count(said) == 2  # by itself, and by the process that started it
+
+
+@pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed")
+@pytest.mark.parametrize(
+    ("options", "name", "last"),
+    [
+        (["--multi_gpu", "--num_processes", "2"], "by_hand", "Found 1 error in 8 training steps on 2 ranks."),
+        (["--multi_gpu", "--num_processes", "2"], "replicas", "No mistakes found in 8 training steps on 2 ranks."),
+        # On the CPU it starts one process, however many are asked for.
+        (["--cpu", "--num_processes", "2"], "by_itself", "No mistakes found in 4 training steps."),
+    ],
+)
+def test_ranks_that_accelerate_launches(options: list[str], name: str, last: str) -> None:
+    launch = ["accelerate.commands.launch", *options, "--num_machines", "1", "--mixed_precision", "no"]
+    command = [*launch, "--dynamo_backend", "no", "-m", *RUN, "rank_script.py", name]
+    done = run(sys.executable, "-m", *command, ACCELERATE_USE_CPU="true")
+    assert done.stdout.splitlines()[-1] == last
+    assert (done.returncode == 0) == last.startswith("No mistakes")
 
 
 def test_a_process_beside_the_training_is_no_rank(tmp_path: Path) -> None:

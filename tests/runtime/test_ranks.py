@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from rank_programs import source_line
 
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.runtime.ranks.distributed import RankFailed, distributed
+from pytest_amp_check.runtime.ranks.scripts import launched
+from pytest_amp_check.runtime.run import record
 from pytest_amp_check.runtime.session import Session
 
 pytestmark = pytest.mark.skipif("not __import__('torch').distributed.is_gloo_available()")
@@ -121,6 +125,20 @@ def test_what_no_process_can_be_given_is_said() -> None:
         distributed(programs.returns_a_function, 1)
     with pytest.raises(AssertionError, match="No training step was recorded on rank 0"):
         distributed(programs.nothing, 1).assert_no_findings()
+
+
+def test_a_rank_that_was_given_up_is_told_that_nobody_hears_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    rank = launched(60.0)
+    assert rank is not None
+    with record() as run:
+        pass
+    assert rank.leave(run)
+    # The first rank has told, and takes with it what the others may have left.
+    shutil.rmtree(next(tmp_path.iterdir()))
+    assert not rank.leave(run)
 
 
 def test_the_fixture_runs_ranks(amp: Session) -> None:

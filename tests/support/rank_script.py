@@ -1,4 +1,4 @@
-"""A script that trains on ranks, which torchrun has started, or which it starts itself: NAME [spawn]."""
+"""A script that trains on ranks, which torchrun has started, or which it starts itself: NAME [spawn], or by_itself."""
 
 from __future__ import annotations
 
@@ -23,5 +23,7 @@ if __name__ == "__main__":
     if sys.argv[2:] == ["spawn"]:
         with tempfile.TemporaryDirectory() as folder:
             mp.spawn(main, (2, sys.argv[1], f"file://{folder}/store"), nprocs=2)  # type: ignore[attr-defined, no-untyped-call]
+    elif sys.argv[1] == "by_itself":
+        rank_programs.train(rank_programs.net())
     else:
         main(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), sys.argv[1], "env://")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -11,66 +10,21 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
     FakeTensorMode,
 )
 from torch.nn import functional
-from torch.optim import optimizer as optimizers
 from torch.overrides import TorchFunctionMode
-from torch.utils import _foreach_utils as foreach
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..emulate.cuda import emulate_cuda
 from ..emulate.redirects import PASSES, backward_in
 from .memory import Memory
 from .sizes import parse_size
+from .stand_ins import StandIns, attribute, foreach_by_default
 
 #: What cuBLAS keeps for each thread that multiplies matrices (:4096:2:16:8, see pytorch#95668); 32 MiB on Hopper.
 CUBLAS_WORKSPACE = 8_519_680
 
 _aten = torch.ops.aten
-
-
-class _StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Answers where code asks a tensor without values for one: no overflow was found, and what was tested is fine.
-
-    ``found_inf`` is 0, ``.all()`` and products of truths (``torch.isfinite``) are True, other truths False, numbers 1.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._zero: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
-        self._true: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        try:
-            result = func(*args, **(kwargs or {}))
-        except DataDependentOutputException:
-            if func is _aten._local_scalar_dense.default:
-                return self._stand_in(args[0])
-            raise ValueError(_NEEDS_VALUES.format(func)) from None
-        except DynamicOutputShapeException:
-            raise ValueError(_NEEDS_VALUES.format(func)) from None
-        if func is _aten._amp_foreach_non_finite_check_and_unscale_.default:
-            self._zero.add(args[1].untyped_storage())
-        elif func is _aten.all.default or (func is _aten.mul.Tensor and result.dtype is torch.bool):
-            self._true.add(result.untyped_storage())
-        return result
-
-    def _stand_in(self, tensor: torch.Tensor) -> bool | int | float:
-        storage = tensor.untyped_storage()
-        if tensor.dtype is torch.bool:
-            return storage in self._true
-        value = 0 if storage in self._zero else 1
-        return float(value) if tensor.is_floating_point() else value
-
-
-_NEEDS_VALUES = (
-    "{} needs the values of tensors, and the tensors of estimate_memory() have none: make shapes independent of values "
-    "there (torch.where instead of indexing with a mask), or use measure_memory() on real tensors."
-)
 
 
 class _CudaKernels(TorchFunctionMode):
@@ -126,29 +80,6 @@ def _apply(self: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse:
 
 
 @contextmanager
-def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
-
-
-@contextmanager
-def _foreach_by_default() -> Iterator[None]:
-    """Optimizers choose as on CUDA, though the tensors here are of another class and on another device."""
-    with ExitStack() as stack:
-        stack.enter_context(_attribute(optimizers, "_get_foreach_kernels_supported_devices", lambda: ["cuda", "cpu"]))
-        for module in (optimizers, foreach):
-            # Older versions of torch have a list in the first alone.
-            supported = getattr(module, "_foreach_supported_types", None)
-            if supported is not None:
-                stack.enter_context(_attribute(module, "_foreach_supported_types", [*supported, FakeTensor]))
-        yield
-
-
-@contextmanager
 def estimate_memory(*, cuda: bool = True, workspace: str | int = CUBLAS_WORKSPACE) -> Iterator[Memory]:
     """Tell what training would need from tensors without values, also for models that this machine could not hold.
 
@@ -172,13 +103,13 @@ def estimate_memory(*, cuda: bool = True, workspace: str | int = CUBLAS_WORKSPAC
         if cuda:
             stack.enter_context(emulate_cuda())
             # The emulated device would be taken for that of constants, and fake tensors say "cpu" by themselves.
-            stack.enter_context(_attribute(torch.Tensor, "device", torch._C.TensorBase.device))
+            stack.enter_context(attribute(torch.Tensor, "device", torch._C.TensorBase.device))
             for name in ("to", "cuda"):
-                stack.enter_context(_attribute(torch.Tensor, name, _staying(getattr(torch.Tensor, name))))
-            stack.enter_context(_foreach_by_default())
-        stack.enter_context(_attribute(nn.Module, "_apply", _apply))
+                stack.enter_context(attribute(torch.Tensor, name, _staying(getattr(torch.Tensor, name))))
+            stack.enter_context(foreach_by_default())
+        stack.enter_context(attribute(nn.Module, "_apply", _apply))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        stack.enter_context(_StandIns())
+        stack.enter_context(StandIns())
         if cuda:
             stack.enter_context(_CudaKernels())
         memory = Memory(device="cpu", as_cuda=cuda, fake=True, workspace=size)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
+from .block import Block
+
 if TYPE_CHECKING:
-    import torch
+    from .trace import Trace
 
 #: A timeline with more points than this is thinned.
 MOST_POINTS = 2000
@@ -22,27 +23,15 @@ class Point(NamedTuple):
     bytes: dict[str, int]
 
 
-class Block:
-    """The memory of one storage. ``settled``: its birth is summed up already, so that a new category is an event."""
-
-    __slots__ = ("category", "name", "reference", "settled", "size", "turn")
-
-    def __init__(self, size: int, category: str, name: str, turn: int) -> None:
-        self.size = size
-        self.category = category
-        self.name = name
-        self.turn = turn
-        self.settled = False
-        self.reference: weakref.ref[torch.UntypedStorage] | None = None
-
-
 class Ledger:
     """Takes note of memory that comes and goes, and sums it up phase by phase.
 
     Until a phase is summed up a block may still turn out to be for something else, which is what counts then.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trace: Trace | None = None) -> None:
+        #: Told of every block, where the latest steps are kept.
+        self._trace = trace
         #: (block, bytes that it has more than before, what they are for where that is not what the block is for).
         self._events: list[tuple[Block, int, Place | None]] = []
         self._bytes: dict[str, int] = {}
@@ -64,18 +53,26 @@ class Ledger:
 
     def born(self, block: Block) -> None:
         self._events.append((block, block.size, None))
+        if self._trace is not None:
+            self._trace.born(block)
 
     def born_settled(self, block: Block) -> None:
         """A block is there of which it is known what it is for now; if that changes, it is another event."""
         block.settled = True
         self._events.append((block, block.size, (block.category, block.name)))
+        if self._trace is not None:
+            self._trace.born(block)
 
     def died(self, block: Block) -> None:
         self._events.append((block, -block.size, None))
+        if self._trace is not None:
+            self._trace.died(block)
 
     def resized(self, block: Block, size: int) -> None:
         self._events.append((block, size - block.size, (block.category, block.name)))
         block.size = size
+        if self._trace is not None:
+            self._trace.resized()
 
     def relabel(self, block: Block, category: str, name: str) -> None:
         """A block is for something else than before, or than was thought."""
@@ -88,6 +85,8 @@ class Ledger:
 
     def there_from_the_start(self, block: Block) -> None:
         """Add a block that was never seen and has been there since before the start."""
+        if self._trace is not None:
+            self._trace.there_from_the_start(block)
         category, size = block.category, block.size
         place = (category, block.name)
         self._total += size

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -15,6 +15,9 @@ from ..record.steps import KEPT
 from .ledger import Point
 from .sizes import format_size, parse_size
 from .storages import CATEGORIES, Storages, storages
+
+if TYPE_CHECKING:
+    from .what_if import WhatIfs
 
 Named = nn.Module | torch.optim.Optimizer | torch.Tensor
 
@@ -161,6 +164,22 @@ class Memory(Collector):
             names = self._storages.ledger.highest_places.get(category, {})
             places = [(category, name, size) for name, size in names.items()]
         return sorted(places, key=lambda place: (-place[2], place))[:most]
+
+    def what_if(self, *, checkpoint: Sequence[str] | None = None, batch_dim: int = 0) -> WhatIfs:
+        """What the recorded step with the highest peak would need if something were otherwise, without running it.
+
+        Each answer has a ``change``, the ``peak`` then and the bytes ``saved``, or the ``reason`` for which it cannot
+        be told: modules that are recomputed in the backward pass, weights in bfloat16, other ways for the optimizer to
+        step, half and a quarter of the micro-batch, whose dimension is ``batch_dim``. ``checkpoint`` asks about the
+        modules with these names, together, and about nothing else. ValueError where no step was recorded.
+        """
+        steps = self._storages.trace.steps
+        if not steps:
+            raise ValueError("what_if() needs a step of an optimizer, and none was recorded")
+        from .what_if import answers
+
+        besides = self.peak - self._storages.ledger.peak_total
+        return answers(steps, as_cuda=self.as_cuda, besides=besides, checkpoint=checkpoint, batch_dim=batch_dim)
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain data, for reports."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -23,7 +23,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from ..record.patches.table import never_compile
-from .ledger import Block, Ledger
+from .block import Block
+from .ledger import Ledger
+from .trace import Call, Trace
+from .vain_casts import watch
 
 #: In the order in which a report shows them. "other": buffers, a scaler's tensors, and what outlives two steps.
 CATEGORIES = (
@@ -135,9 +138,10 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._pending: dict[int, Block] = {}
         self._cached: dict[int, Block] = {}
         self._cast: set[int] = set()
-        self.ledger = Ledger()
+        self.trace = Trace()
+        self.ledger = Ledger(self.trace)
         self._modules: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
-        self._stack: list[tuple[int, str]] = []
+        self._stack: list[tuple[int, str, Call]] = []
         # Weak references to parameters themselves would keep torch from swapping them in module.to().
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
@@ -146,6 +150,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._turn = 0
         self._handles: list[Any] = []
         self._has_hooks: Any = None
+        self._unwatch: Callable[[], None] = lambda: None
         self.matmul_in_forward = self.matmul_in_backward = False
 
     def start(self) -> None:
@@ -164,11 +169,13 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._has_hooks = getattr(torch_modules, "_has_any_global_hook", None)
         if self._has_hooks is not None:
             torch_modules._has_any_global_hook = lambda: False
+        self._unwatch = watch(self._cast_in_vain)
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
         """End, and sum up what is left."""
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        self._unwatch()
         for handle in self._handles:
             handle.remove()
         if self._has_hooks is not None:
@@ -324,6 +331,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._unscaled = False
         self.include_optimizer(optimizer)
         self._steps.append(type(optimizer).__name__)
+        self.trace.stepping(optimizer)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if threading.get_ident() != self._thread:
@@ -333,13 +341,18 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._steps.pop()
         self.include_optimizer(optimizer)
         self._settle("step")
+        if not self._steps:
+            self.trace.finish(optimizer, self._blocks.values())
 
     def _enter_module(self, module: nn.Module, args: Any) -> None:
         if threading.get_ident() != self._thread:
             return
         if not self._stack and module not in self._modules:
             self.include_module(module)
-        self._stack.append((id(module), self._modules.get(module) or type(module).__name__))
+        name = self._modules.get(module) or type(module).__name__
+        first = next(tensors_in(args), None)
+        call = self.trace.enter(name, self._blocks_of(args), () if first is None else tuple(first.shape))
+        self._stack.append((id(module), name, call))
 
     def _leave_module(self, module: nn.Module, args: Any, output: Any) -> None:
         if threading.get_ident() != self._thread:
@@ -347,6 +360,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key = id(module)
         for depth in range(len(self._stack) - 1, -1, -1):
             if self._stack[depth][0] == key:
+                self.trace.leave(self._stack[depth][2], self._blocks_of([output]))
                 del self._stack[depth:]
                 return
 
@@ -381,14 +395,31 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif func is _aten._amp_update_scale_.default:
             self.claim(args[0], "other", "GradScaler: scale")
             self.claim(args[1], "other", "GradScaler: growth tracker")
+        op = self.trace.begin(
+            func, backward=self._in_backward, grad=grad_enabled, makes_node=needs_grad and grad_enabled
+        )
         result = func(*args, **kwargs)
         if func is _aten._to_copy.default and self._is_cached_cast(args[0], result):
             self._see_cached(args[0], result)
         else:
             self._see_results(result, func, needs_grad=needs_grad and grad_enabled)
+        self.trace.end(op, args, kwargs, result, self._block_of)
         if len(self.ledger) > MOST_EVENTS:
             self._settle(None)
         return result
+
+    def _cast_in_vain(self, tensor: torch.Tensor) -> None:
+        if not self._in_backward and self._block_of(tensor) is not None:
+            self.trace.cast_in_vain(tensor)
+
+    def _block_of(self, tensor: torch.Tensor) -> Block | None:
+        """The block that a tensor is in: the first one of a tensor that has several storages."""
+        return next((self._blocks.get(storage._cdata) for storage in storages(tensor)), None)
+
+    def _blocks_of(self, values: Iterable[Any]) -> list[Block]:
+        """The blocks of the tensors among the arguments or results of a module."""
+        blocks = (self._block_of(tensor) for tensor in tensors_in(values))
+        return [block for block in blocks if block is not None]
 
     def _guess(self, func: Any, *, needs_grad: bool) -> tuple[str, str, bool]:
         """Category, name and whether the category may turn out otherwise, of what an operator makes now."""
@@ -474,6 +505,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for block in self._cached.values():
             self.ledger.relabel(block, "activations", f"{block.name} in low precision")
             block.turn = self._turn
+            self.trace.uncached(block)
         self._cached.clear()
         self._cast.clear()
 

@@ -79,10 +79,14 @@ class Launched:
             return contextlib.nullcontext()
         return _watched(self._folder, str(self._local_rank), self.rank, self._limit)
 
-    def leave(self, run: Run, failure: str = "") -> None:
-        """Tell what was recorded."""
+    def leave(self, run: Run, failure: str = "") -> bool:
+        """Tell what was recorded, and say whether the first rank may hear it, which may have given this one up."""
         told = {"told": tell(run, self.rank, failure), "run": run.as_dict()}
-        self._folder.write(str(self._local_rank), told)
+        try:
+            self._folder.write(str(self._local_rank), told)
+        except FileNotFoundError:
+            return False
+        return True
 
     def gather(self, ending: Callable[[], bool]) -> Gathered:
         """What all have told, in time; ``ending`` says whether somebody wants this process to end."""

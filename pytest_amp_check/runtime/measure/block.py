@@ -1,0 +1,24 @@
+"""The memory of one storage, and what it is for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import weakref
+
+    import torch
+
+
+class Block:
+    """The memory of one storage. ``settled``: its birth is summed up already, so that a new category is an event."""
+
+    __slots__ = ("category", "name", "reference", "settled", "size", "turn")
+
+    def __init__(self, size: int, category: str, name: str, turn: int) -> None:
+        self.size = size
+        self.category = category
+        self.name = name
+        self.turn = turn
+        self.settled = False
+        self.reference: weakref.ref[torch.UntypedStorage] | None = None

@@ -1,0 +1,91 @@
+"""Tensors without values: what answers where code asks them for one, and how optimizers step them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.optim import optimizer as optimizers
+from torch.utils import _foreach_utils as foreach
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_aten = torch.ops.aten
+
+
+class StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Answers where code asks a tensor without values for one: no overflow was found, and what was tested is fine.
+
+    ``found_inf`` is 0, ``.all()`` and products of truths (``torch.isfinite``) are True, other truths False, numbers 1.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._zero: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+        self._true: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        try:
+            result = func(*args, **(kwargs or {}))
+        except DataDependentOutputException:
+            if func is _aten._local_scalar_dense.default:
+                return self._stand_in(args[0])
+            raise ValueError(_NEEDS_VALUES.format(func)) from None
+        except DynamicOutputShapeException:
+            raise ValueError(_NEEDS_VALUES.format(func)) from None
+        if func is _aten._amp_foreach_non_finite_check_and_unscale_.default:
+            self._zero.add(args[1].untyped_storage())
+        elif func is _aten.all.default or (func is _aten.mul.Tensor and result.dtype is torch.bool):
+            self._true.add(result.untyped_storage())
+        return result
+
+    def _stand_in(self, tensor: torch.Tensor) -> bool | int | float:
+        storage = tensor.untyped_storage()
+        if tensor.dtype is torch.bool:
+            return storage in self._true
+        value = 0 if storage in self._zero else 1
+        return float(value) if tensor.is_floating_point() else value
+
+
+_NEEDS_VALUES = (
+    "{} needs the values of tensors, and the tensors of estimate_memory() have none: make shapes independent of values "
+    "there (torch.where instead of indexing with a mask), or use measure_memory() on real tensors."
+)
+
+
+@contextmanager
+def attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextmanager
+def foreach_by_default() -> Iterator[None]:
+    """Optimizers choose as on CUDA, though the tensors here are of another class and on another device."""
+    with ExitStack() as stack:
+        stack.enter_context(attribute(optimizers, "_get_foreach_kernels_supported_devices", lambda: ["cuda", "cpu"]))
+        for module in (optimizers, foreach):
+            # Older versions of torch have a list in the first alone.
+            supported = getattr(module, "_foreach_supported_types", None)
+            if supported is not None:
+                stack.enter_context(attribute(module, "_foreach_supported_types", [*supported, FakeTensor]))
+        yield
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Tensors that are made have no values, optimizers choose as on CUDA, and numbers that are asked for are 1 or 0."""
+    with foreach_by_default(), FakeTensorMode(allow_non_fake_inputs=True), StandIns():
+        yield
