@@ -352,7 +352,7 @@ class Project:
         except source_files.Unreadable:
             return
         if any(word in data for word in BY_NAME):
-            yield from self._named_by(path)
+            yield from _named_by(path, self.files)
         for module, name, _ in patterns.imported(data):
             dotted = module.decode("utf-8", "replace")
             level = len(dotted) - len(dotted.lstrip("."))
@@ -362,15 +362,6 @@ class Project:
                 found = self.find(inner, path, level) if inner else None
                 if found is not None and found.endswith(".py"):
                     yield found
-
-    def _named_by(self, path: str) -> Iterable[str]:
-        """The files that one may import by a name that only a run knows.
-
-        What lies in a package may name what it holds and what lies beside it, a script whatever there is.
-        """
-        directory = os.path.dirname(os.path.abspath(path))
-        top = package_top(directory)
-        return self.files if top == directory else [file for file in self.files if file.startswith(top + os.sep)]
 
     def begin(self) -> None:
         """Start to read another file: forget what the last one asked for, and parsed files where they grow too many."""
@@ -387,6 +378,16 @@ class Project:
                 if dropped is not None:
                     self._held -= len(dropped.text)
                     dropped.release()
+
+
+def _named_by(path: str, files: Mapping[str, str]) -> Iterable[str]:
+    """The files that one may import by a name that only a run knows.
+
+    What lies in a package may name what it holds and what lies beside it, a script whatever there is.
+    """
+    directory = os.path.dirname(os.path.abspath(path))
+    top = package_top(directory)
+    return files if top == directory else [file for file in files if file.startswith(top + os.sep)]
 
 
 def is_spoken_for(imported: Imported) -> bool:
