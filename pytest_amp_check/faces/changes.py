@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 DECLARING = (".toml", ".cfg", ".txt", ".in", ".yml", ".yaml")
 #: git, told not to start what the repository's own folder .git names: a file system monitor, or hooks.
 GIT = ("git", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
-#: Bytes above which a file of the revision is left out: no source that is parsed is larger.
-LARGEST = 10_000_000
 
 
 class NoRevision(ValueError):
@@ -106,7 +104,7 @@ def _contents(top: str, commit: str, names: list[str]) -> Iterator[tuple[str, by
                 continue
             data = process.stdout.read(int(head[2]))
             process.stdout.read(1)
-            if head[1] == b"blob" and len(data) <= LARGEST:
+            if head[1] == b"blob":
                 yield name, data
         process.stdin.close()
 

@@ -78,6 +78,27 @@ def test_a_link_that_is_named_is_written_through_only_within_the_tree(link: str,
     assert Path("train.py").read_text() == GOOD
 
 
+def offered(*argv: str) -> tuple[int, str]:
+    """How many findings are marked as fixable, and the last line."""
+    _, out, _ = amp_check("--no-cache", *argv)
+    return out.count("AMP201 [*]"), out.splitlines()[-1]
+
+
+def test_fixes_are_offered_where_they_would_be_made() -> None:
+    assert offered(".") == (1, "[*] 1 fixable with --fix.")
+    Path("a.py").symlink_to("../other/train.py")
+    assert offered(".") == (1, "[*] 1 fixable with --fix.")
+    assert offered("a.py") == (0, "Found 1 error in 1 file.")
+    assert offered("a.py", "--fix") == (0, "Found 1 error in 1 file.")
+    assert offered("../other/train.py") == (1, "[*] 1 fixable with --fix.")
+    (shown,) = json.loads(amp_check("a.py", "--output-format", "json")[1])
+    assert shown["fix"] is None
+    configuration('paths = ["../other"]')
+    assert offered() == (0, "Found 1 error in 1 file.")
+    Path("train.py").chmod(0o444)
+    assert offered("train.py") == (0, "Found 1 error in 1 file.")
+
+
 def test_a_folder_that_is_named_is_written_wherever_it_lies() -> None:
     Path("sub").symlink_to("../other")
     assert amp_check("--fix", "sub")[0] == 0

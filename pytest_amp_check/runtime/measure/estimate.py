@@ -22,10 +22,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils as foreach
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...protocol.byte_sizes import parse_size
 from ..emulate.cuda import emulate_cuda
 from ..emulate.redirects import PASSES, backward_in
 from .memory import Memory
-from .sizes import parse_size
 
 #: What cuBLAS keeps for each thread that multiplies matrices (:4096:2:16:8, see pytorch#95668); 32 MiB on Hopper.
 CUBLAS_WORKSPACE = 8_519_680
