@@ -304,17 +304,15 @@ def git_ignored(top: str, directory: str) -> frozenset[str]:
     """
     import subprocess
 
-    # A git hook sets these for its own repository, which need not be this one.
-    hooked = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
-    environment = {name: value for name, value in os.environ.items() if name not in hooked}
-    # A repository can name a program of its own as its file system monitor; looking at files must not run it.
-    command = ["git", "--literal-pathspecs", "-c", "core.fsmonitor=false", "ls-files", "--others", "--ignored"]
+    from . import git
+
+    command = [*git.COMMAND, "ls-files", "--others", "--ignored"]
     command += ["--exclude-standard", "--directory", "-z", "--", os.path.relpath(directory, top)]
     try:
         done = subprocess.run(
             command,
             cwd=top,
-            env=environment,
+            env=git.environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
