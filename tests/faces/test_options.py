@@ -158,14 +158,24 @@ def value(options: Options, option: Option) -> Any:
     return getattr(options, option.name)
 
 
+@pytest.fixture(scope="module")
+def by_default() -> list[Options]:
+    """What pytest makes of no option at all, as soon as one test has asked it."""
+    return []
+
+
 def test_every_option_has_a_row_here() -> None:
     assert list(ROWS) == [option.key for option in OPTIONS]
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
-def test_the_default_is_what_the_table_says(option: Option, pytester: pytest.Pytester) -> None:
+def test_the_default_is_what_the_table_says(
+    option: Option, pytester: pytest.Pytester, by_default: list[Options]
+) -> None:
     assert value(cli(), option) == option.default
-    assert value(in_pytest(pytester), option) == option.default
+    if not by_default:
+        by_default.append(in_pytest(pytester))
+    assert value(by_default[0], option) == option.default
 
 
 @pytest.mark.parametrize("option", [o for o in OPTIONS if o.flag], ids=lambda option: option.key)
