@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from pytest_amp_check.protocol.byte_sizes import format_size
 from pytest_amp_check.runtime.measure.estimate import estimate_memory
 from pytest_amp_check.runtime.measure.memory import measure_memory
-from pytest_amp_check.runtime.measure.sizes import format_size
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 

@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from pytest_amp_check.protocol.byte_sizes import format_size
 from pytest_amp_check.runtime.measure.memory import Memory, measure_memory
-from pytest_amp_check.runtime.measure.sizes import format_size
 from pytest_amp_check.runtime.measure.what_if import WhatIf
 
 

@@ -10,11 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.assertion.rewrite import AssertionRewritingHook
 
 from pytest_amp_check.protocol import events
 
 if TYPE_CHECKING:
     from pytest_amp_check.runtime.session import Session
+
+
+def pytest_configure() -> None:
+    if pytest.version_tuple < (9,):
+        # pytest 8 cannot rewrite what an editable install has it load, and says so in every run inside of a test.
+        pytest.MonkeyPatch().setattr(AssertionRewritingHook, "_warn_already_imported", lambda *_: None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

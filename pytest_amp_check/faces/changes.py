@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 
 #: Files that say which torch a project asks for, and where it begins.
 DECLARING = (".toml", ".cfg", ".txt", ".in", ".yml", ".yaml")
-#: git, told not to start what the repository's own folder .git names: a file system monitor, or hooks.
-GIT = ("git", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
-#: Bytes above which a file of the revision is left out: no source that is parsed is larger.
-LARGEST = 10_000_000
 
 
 class NoRevision(ValueError):
@@ -76,6 +72,7 @@ def _write(top: str, commit: str, folder: str) -> None:
     """Write the files of a commit that hold source, or say what a project needs: as they are, no filter runs."""
     from ..static.sources.source_files import SUFFIXES
 
+    inside = os.path.join(folder, "")
     names = [
         name
         for name in _git(top, "ls-tree", "-r", "-z", "--name-only", commit, asked="git cannot list it").split("\0")
@@ -83,7 +80,10 @@ def _write(top: str, commit: str, folder: str) -> None:
     ]
     os.mkdir(os.path.join(folder, ".git"))
     for name, data in _contents(top, commit, names):
-        path = os.path.join(folder, *name.split("/"))
+        path = os.path.normpath(os.path.join(folder, *name.split("/")))
+        if not path.startswith(inside):
+            # No git makes such a tree, and none has to read one.
+            continue
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as file:
             file.write(data)
@@ -91,8 +91,15 @@ def _write(top: str, commit: str, folder: str) -> None:
 
 def _contents(top: str, commit: str, names: list[str]) -> Iterator[tuple[str, bytes]]:
     """What files of a commit hold."""
+    from ..static.sources import git
+
     with subprocess.Popen(
-        [*GIT, "cat-file", "--batch"], cwd=top, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [*git.COMMAND, "cat-file", "--batch"],
+        cwd=top,
+        env=git.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -102,11 +109,17 @@ def _contents(top: str, commit: str, names: list[str]) -> Iterator[tuple[str, by
             process.stdin.write(os.fsencode(f"{commit}:{name}\n"))
             process.stdin.flush()
             head = process.stdout.readline().split()
+            if head[-1:] == [b"missing"]:
+                process.stdin.close()
+                raise NoRevision(
+                    f"--diff-base: this clone lacks {name} of that revision, and amp-check fetches nothing: "
+                    f"`git diff {commit[:12]} HEAD` does"
+                )
             if len(head) != 3:
                 continue
             data = process.stdout.read(int(head[2]))
             process.stdout.read(1)
-            if head[1] == b"blob" and len(data) <= LARGEST:
+            if head[1] == b"blob":
                 yield name, data
         process.stdin.close()
 
@@ -118,15 +131,28 @@ def _renamed(top: str, commit: str) -> Iterator[tuple[str, str]]:
     that it has not been told of it does not know there either.
     """
     words = _maybe_git(
-        top, "diff", "--cached", "--no-ext-diff", "--name-status", "-M", "-z", "--diff-filter=R", commit
+        top,
+        "diff",
+        "--cached",
+        "--no-ext-diff",
+        "--no-textconv",
+        "--name-status",
+        "-M",
+        "-z",
+        "--diff-filter=R",
+        commit,
     ).split("\0")
     for at in range(0, len(words) - 2, 3):
         yield words[at + 1], words[at + 2]
 
 
 def _git(folder: str, *words: str, asked: str) -> str:
+    from ..static.sources import git
+
     try:
-        done = subprocess.run([*GIT, *words], cwd=folder, capture_output=True, check=False)
+        done = subprocess.run(
+            [*git.COMMAND, *words], cwd=folder, env=git.environment(), capture_output=True, check=False
+        )
     except OSError as error:
         raise NoRevision(f"--diff-base needs git: {error.strerror}") from None
     if done.returncode != 0:

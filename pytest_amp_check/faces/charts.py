@@ -68,7 +68,7 @@ def lines(run: Mapping[str, Any], width: int, encoding: str | None = "utf-8") ->
 
 def size(count: int) -> str:
     """Bytes in the unit that fits, in the words of the assertions: ``1.21 GiB``."""
-    from ..runtime.measure.sizes import format_size
+    from ..protocol.byte_sizes import format_size
 
     return format_size(count)
 

@@ -399,7 +399,7 @@ def _done(check: Check, reached: reach.Reach) -> int:
         return FOUND if outcomes and not options.exit_zero else CLEAN
     if options.fix or options.fix_only:
         _mend(check, reached)
-    return _tell(check)
+    return _tell(check, reached)
 
 
 def _outcomes(check: Check, reached: reach.Reach) -> list[Outcome]:
@@ -441,7 +441,7 @@ def _mend(check: Check, reached: reach.Reach) -> None:
         check.findings = []
 
 
-def _tell(check: Check) -> int:
+def _tell(check: Check, reached: reach.Reach) -> int:
     """Show what is left to show, and say how that ends."""
     options = check.options
     shown = Shown(check.findings, check.summary, check.sources, unsafe=options.unsafe_fixes)
@@ -452,11 +452,10 @@ def _tell(check: Check) -> int:
 
         allowed = table.fixable(options)
         offered = [finding for finding in check.findings if finding.code in allowed]
-        fixing.offer(offered, check.data, check.tree, check.settings.torch, edits=form.edits)
-    if check.findings and form.fixes and not options.statistics:
-        from . import fixing
-
-        shown.fixable = fixing.summary(check.findings, unsafe=options.unsafe_fixes)
+        writes = (lambda path: True) if check.stdin else reached.writes
+        fixing.offer(offered, check.data, check.tree, check.settings.torch, writes, edits=form.edits)
+        if form.fixes and not options.statistics:
+            shown.fixable = fixing.summary(check.findings, unsafe=options.unsafe_fixes)
     if options.statistics:
         shown.counts = _counted(check.findings)
     if options.quiet:

@@ -20,17 +20,24 @@ def offer(
     findings: Sequence[Finding],
     data: Mapping[str, bytes],
     tree: Project,
-    torch: tuple[int, int] | None = None,
+    torch: tuple[int, int] | None,
+    writes: Callable[[str], bool],
     *,
     edits: bool,
 ) -> None:
-    """Say of each finding how it can be put right, where a rule has a fix; with ``edits``, in edits, too."""
-    if any(_applicability(finding) for finding in findings):
+    """Say of each finding how it can be put right, where a rule has a fix; with ``edits``, in edits, too.
+
+    ``writes`` says whether fixes of a file would be written: nothing is offered where they would not.
+    """
+    mendable = [finding for finding in findings if _applicability(finding)]
+    if mendable:
         from ..static.fixes import apply
 
-        apply.offer(findings, data, tree.files, torch)
+        written = {path: writes(path) for path in {finding.filename for finding in mendable}}
+        offered = [finding for finding in mendable if written[finding.filename]]
+        apply.offer(offered, data, tree.files, torch)
         if edits:
-            for sentence in apply.write(findings):
+            for sentence in apply.write(offered):
                 text.warn(sentence)
 
 

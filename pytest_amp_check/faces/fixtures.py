@@ -133,7 +133,7 @@ def _dtypes(given: Any) -> str | list[str]:
 
 def budget(item: pytest.Item) -> int | None:
     """The limit of the nearest ``amp_memory`` in bytes, None without one."""
-    from ..runtime.measure.sizes import parse_size
+    from ..protocol.byte_sizes import parse_size
 
     mark = item.get_closest_marker("amp_memory")
     if mark is None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: What a comment in the source cannot silence, or what is about such a comment.
 NEVER = frozenset(("AMP902", "AMP903"))
-_LISTED = r"(#+\s*amp:\s*ignore\[)([^\]#]*)\]"
+_LISTED = r"(?<!#)(#+\s*amp:\s*ignore\[)([^\]#]*)\]"
 
 
 def add(findings: Sequence[Finding], reached: Reach) -> tuple[int, int, list[str]]:

@@ -51,6 +51,15 @@ class Reach:
             )
         return ""
 
+    def writes(self, path: str) -> bool:
+        """Whether fixes of a file would be written."""
+        from ..static.fixes import apply
+
+        try:
+            return not self.refusal(path) and not apply.read_only(path)
+        except OSError:
+            return False
+
 
 def _file(path: str, project: str) -> str:
     """The file that a named one stands for; a place that no file has, where a link there leads out of its tree."""

@@ -41,6 +41,8 @@ PLACES = 12
 #: Blamed lines shown of one range, and characters shown of one line.
 TALL, WIDE = 5, 160
 TAB = "    "
+#: Bytes above which a file is not read to show a line of it.
+SHOWN = 100_000_000
 #: Characters that turn the order around in which others are shown (Unicode's Bidi_Control).
 _TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
@@ -104,7 +106,7 @@ def _read(path: str) -> str:
     from ..static.sources import programs, source_files
 
     try:
-        data = source_files.load(path)
+        data = source_files.load(path, SHOWN)
     except source_files.Unreadable:
         return ""
     try:

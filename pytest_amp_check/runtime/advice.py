@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ..protocol.byte_sizes import format_size
 from .measure.headroom import MOST
 from .measure.memory import ADVICE
-from .measure.sizes import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..protocol.byte_sizes import format_size
 from .emulate.cuda import emulating
-from .measure.sizes import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

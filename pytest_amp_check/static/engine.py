@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..protocol import surface
+from ..protocol.byte_sizes import LARGEST_FILE
 from ..protocol.events import Program, Site
 from ..protocol.finding import Finding, merge
 from ..protocol.named import NamedTuple
@@ -58,7 +59,8 @@ class Settings:
     ``gitignore`` says whether what git ignores is left out of a folder, ``suppress`` whether comments silence findings,
     ``helpers`` what wrappers that cannot be read do (:mod:`~..protocol.wrappers`), by their dotted names, ``torch``
     which version is the oldest in use, where the project's own files are not to be asked, and ``devices`` the types of
-    devices that code is run on, where that is known.
+    devices that code is run on, where that is known, and ``largest`` how many bytes of code of a file are parsed (0 for
+    all of them).
     """
 
     __slots__ = (
@@ -67,6 +69,7 @@ class Settings:
         "force_exclude",
         "gitignore",
         "helpers",
+        "largest",
         "nearer",
         "per_file_ignores",
         "select",
@@ -88,6 +91,7 @@ class Settings:
         helpers: Mapping[str, tuple[str, ...]] | None = None,
         torch: tuple[int, int] | None = None,
         devices: tuple[str, ...] = (),
+        largest: int = LARGEST_FILE,
     ) -> None:
         self.select = frozenset(code for code, rule in RULES.items() if rule.default) if select is None else select
         self.per_file_ignores = per_file_ignores
@@ -100,6 +104,7 @@ class Settings:
         self.helpers = dict(helpers or {})
         self.torch = torch
         self.devices = devices
+        self.largest = largest
 
     def of(self, path: str) -> Settings:
         """What holds for a file: the settings of the nearest folder that has some."""
@@ -120,7 +125,12 @@ class Settings:
 
     def reading(self) -> tuple[object, ...]:
         """What of this decides how files are read, and not only what is told of them."""
-        return sorted(self.helpers.items()), self.devices
+        return sorted(self.helpers.items()), self.devices, self.largest
+
+    def tell(self, tree: Project) -> Project:
+        """Have a tree know what these say of reading."""
+        tree.declared, tree.devices, tree.largest = self.helpers, self.devices, self.largest
+        return tree
 
 
 #: From the real path of a folder to the settings that hold from there on, where it has any of its own.
@@ -166,7 +176,7 @@ def alone(text: str, filename: str) -> Project:
 
 def check_again(text: str, filename: str, settings: Settings, tree: Project) -> list[Finding]:
     """Findings in what a file holds, or would hold, among files of which the tree is known."""
-    tree.declared, tree.devices = settings.helpers, settings.devices
+    settings.tell(tree)
     readings = uncollected(lambda: with_room(lambda: _read(text, filename, settings, tree)).readings)
     return _settled(readings, [filename], settings, {filename: text})
 
@@ -238,9 +248,8 @@ def report(
     ``left`` are those that were left out, where who uses the named ones is to be read, too. ``wanted`` are those whose
     findings are asked for, where that is not all.
     """
-    tree = Project()
-    tree.declared, tree.devices = settings.helpers, settings.devices
-    looked = _look_at_all(files, named, jobs, store)
+    tree = settings.tell(Project())
+    looked = _look_at_all(files, named, jobs, store, settings.largest)
     for look in looked.seen:
         tree.know(look.path, look)
     tree.grow(files, paths)
@@ -315,7 +324,7 @@ def _learnt(folder: str, settings: Settings, nearer: Nearer | None) -> Settings 
     return settings.nearer.get(folder)
 
 
-def _look_at_all(files: list[str], named: frozenset[str], jobs: int, store: Cache | None) -> _Looked:
+def _look_at_all(files: list[str], named: frozenset[str], jobs: int, store: Cache | None, largest: int) -> _Looked:
     """A first look at every file that did not change since the last run."""
     looked = _Looked([], [])
     fresh = files
@@ -324,7 +333,7 @@ def _look_at_all(files: list[str], named: frozenset[str], jobs: int, store: Cach
         looked.seen.extend(filter(None, known.values()))
         fresh = [path for path, look in known.items() if look is None]
     chunks = [fresh[at : at + CHUNK] for at in range(0, len(fresh), CHUNK)]
-    for found in spread(_look, chunks, jobs, (named, store is not None)):
+    for found in spread(_look, chunks, jobs, (named, store is not None, largest)):
         looked.seen.extend(found.seen)
         looked.unreadable.extend(found.unreadable)
         if store is not None:
@@ -345,7 +354,7 @@ def _users(seen: list[Prefiltered], named: frozenset[str], tree: Project, settin
     around = Surroundings(asked, settings.exclude, gitignore=settings.gitignore)
     tree.surround(around.codes(), whole=around.whole)
     users = around.partners([path for path in asked if path.endswith(".py")], tree)
-    return _look_at_all(users, frozenset(), 1, None).seen
+    return _look_at_all(users, frozenset(), 1, None, settings.largest).seen
 
 
 def _known(todo: list[Prefiltered], tree: Project, store: Cache | None) -> tuple[list[Reading], list[Prefiltered]]:
@@ -411,11 +420,12 @@ def _look(paths: list[str]) -> _Looked:
 def _looked(paths: list[str]) -> _Looked:
     named: frozenset[str]
     digest: bool
-    named, digest = shared()
+    largest: int
+    named, digest, largest = shared()
     looked = _Looked([], [])
     for path in paths:
         try:
-            looked.seen.append(prefilter.examine(path, named=path in named, digest=digest))
+            looked.seen.append(prefilter.examine(path, largest=largest, named=path in named, digest=digest))
         except source_files.Unreadable as error:
             looked.unreadable.append((path, error.line, str(error)))
     return looked
@@ -426,7 +436,7 @@ def _check(path: str) -> Answer:
     tree: Project
     settings, tree = shared()
     try:
-        text = programs.decode(path, source_files.load(path))
+        text = programs.decode(path, programs.load(path, settings.largest))
     except source_files.Unreadable as error:
         return Answer(path, [_unread(path, error.line, str(error))], lasting=False)
     return with_room(lambda: _read(text, path, settings, tree))
@@ -436,15 +446,14 @@ def _read(text: str, path: str, settings: Settings, tree: Project) -> Answer:
     """What the programs of one file show. Those of a document are settled here: nothing calls what is in them."""
     tree.begin()
     try:
-        blocks = programs.blocks(path, text)
+        blocks = programs.blocks(path, text, settings.largest)
     except source_files.Unreadable as error:
         return Answer(path, [_unread(path, error.line, str(error))])
     answer = Answer(path, [])
     within, around = tree, False
     if programs.is_markdown(path):
         # What is shown is a part of something, and no part of this project's programs.
-        within, around = Project(), True
-        within.declared, within.devices = tree.declared, tree.devices
+        within, around = settings.tell(Project()), True
         within.know(path, Code(text.encode("utf-8", "replace")))
     elif len(blocks) > 1:
         # One may be entered by another.
@@ -546,7 +555,11 @@ def _settled(
         reading.path: [] for reading in readings if reading.ours and reading.path in asked
     }
     away: dict[str, list[Finding]] = {}
-    for finding in (*undone(_kept(readings), [*files, *(beside or ())], _text), *_blind(readings)):
+
+    def held(path: str) -> str:
+        return _text(path, settings)
+
+    for finding in (*undone(_kept(readings), [*files, *(beside or ())], held), *_blind(readings)):
         (by_path if finding.site.path in asked else away).setdefault(finding.site.path, []).append(finding)
     settled = [finding for reading in readings if reading.path in asked for finding in reading.settled]
     if beside is not None:
@@ -554,7 +567,7 @@ def _settled(
     for path, findings in by_path.items():
         if wanted is not None and path not in wanted:
             continue
-        text = texts[path] if texts and path in texts else _text(path)
+        text = texts[path] if texts and path in texts else held(path)
         settled += _suppressed(findings, text, path, settings)
     return sorted(_replaceable(settled, settings), key=Finding.order)
 
@@ -569,7 +582,7 @@ def _taking_part(away: dict[str, list[Finding]], asked: frozenset[str], settings
     for path, findings in away.items():
         shown = [(finding, there) for finding in findings if (there := shown_at(finding, asked)) is not None]
         if shown and not is_excluded(path, settings, None, named=False):
-            suppressions = Suppressions.of(_text(path)) if settings.of(path).suppress else Suppressions()
+            suppressions = Suppressions.of(_text(path, settings)) if settings.of(path).suppress else Suppressions()
             kept = {id(f) for f in _settle([f for f, _ in shown if not suppressions.silences(f)], path, settings)}
             for finding, there in shown:
                 if id(finding) in kept:
@@ -577,9 +590,9 @@ def _taking_part(away: dict[str, list[Finding]], asked: frozenset[str], settings
                     yield there
 
 
-def _text(path: str) -> str:
+def _text(path: str, settings: Settings) -> str:
     try:
-        return source_files.read(path)
+        return source_files.read(path, settings.largest)
     except source_files.Unreadable:
         return ""
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from ..protocol.events import Site
 from ..protocol.finding import SEVERITIES, Finding, Step
 from ..protocol.rules import LABELS, RULES
-from .sources import source_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +15,9 @@ if TYPE_CHECKING:
     from .blind_spots import Spot
     from .entry_points import Reached
     from .interpreter.passed import Span
+
+#: More lines or columns than any file has: Python's parser counts them in 32 bits.
+PLACES = 2**31 - 1
 
 
 class Reading:
@@ -124,7 +126,7 @@ def decode(path: str, written: Any, rename: Rename) -> list[Reading]:
 
 def number(value: Any) -> int:
     """A number that a place in a file may have."""
-    if type(value) is not int or abs(value) > source_files.LARGEST:
+    if type(value) is not int or abs(value) > PLACES:
         raise ValueError(value)
     return value
 

@@ -237,6 +237,28 @@ def test_where_code_runs_can_be_said() -> None:
     assert said("--devices", "cpu") == [("AMP504", "warning")]
 
 
+def test_how_large_a_file_may_be_can_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = "import torch\nscaler = torch.amp.GradScaler()\nscaler.step(optimizer)\n" + "x = 1\n" * 1_000
+    Path("train.py").write_text(large)
+    size = len(large)
+
+    def said(*argv: str, path: str = "train.py") -> list[tuple[str, str]]:
+        rows = [json.loads(row) for row in amp_check(path, *LINES, *argv).stdout.splitlines()]
+        return [(row["code"], row["message"]) for row in rows]
+
+    whole = said()
+    assert [code for code, _ in whole] == ["AMP206"]
+    assert whole == said("--max-file-size", str(size)) == said("--max-file-size", "1MB") == said("--max-file-size", "0")
+    for path in ("train.py", "."):
+        ((code, message),) = said("--max-file-size", "6KB", path=path)
+        assert code == "AMP903"
+        assert f"it has {size:,} bytes of code, which is more than max-file-size allows: 6,000" in message
+    monkeypatch.setenv("AMP_CHECK_MAX_FILE_SIZE", "6KB")
+    assert [code for code, _ in said()] == ["AMP903"]
+    Path("amp-check.toml").write_text("max-file-size = 1")
+    assert [code for code, _ in said("--max-file-size", "1 MiB")] == ["AMP206"]
+
+
 def test_stubs_are_read() -> None:
     Path("train.pyi").write_text("from torch.cuda.amp import GradScaler\n\nscaler: GradScaler\n")
     assert amp_check(".", "--show-files").stdout == "train.pyi\n"

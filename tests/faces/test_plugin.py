@@ -564,6 +564,7 @@ def test_the_nearest_configuration_holds_for_each_item(project: pytest.Pytester)
     assert "inner/gen/made.py" not in ended
 
 
+@pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 8 shows nothing there of a failure that is text")
 def test_the_summary_line_of_an_item_shows_its_worst_finding(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,27 @@ def test_a_link_that_is_named_is_written_through_only_within_the_tree(link: str,
     assert Path("train.py").read_text() == GOOD
 
 
+def offered(*argv: str) -> tuple[int, str]:
+    """How many findings are marked as fixable, and the last line."""
+    _, out, _ = amp_check("--no-cache", *argv)
+    return out.count("AMP201 [*]"), out.splitlines()[-1]
+
+
+def test_fixes_are_offered_where_they_would_be_made() -> None:
+    assert offered(".") == (1, "[*] 1 fixable with --fix.")
+    Path("a.py").symlink_to("../other/train.py")
+    assert offered(".") == (1, "[*] 1 fixable with --fix.")
+    assert offered("a.py") == (0, "Found 1 error in 1 file.")
+    assert offered("a.py", "--fix") == (0, "Found 1 error in 1 file.")
+    assert offered("../other/train.py") == (1, "[*] 1 fixable with --fix.")
+    (shown,) = json.loads(amp_check("a.py", "--output-format", "json")[1])
+    assert shown["fix"] is None
+    configuration('paths = ["../other"]')
+    assert offered() == (0, "Found 1 error in 1 file.")
+    Path("train.py").chmod(0o444)
+    assert offered("train.py") == (0, "Found 1 error in 1 file.")
+
+
 def test_a_folder_that_is_named_is_written_wherever_it_lies() -> None:
     Path("sub").symlink_to("../other")
     assert amp_check("--fix", "sub")[0] == 0
@@ -292,3 +313,88 @@ def test_hard_links_are_said() -> None:
     )
     assert Path("train.py").read_text() == GOOD
     assert Path("../second.py").read_text() == BAD
+
+
+# What a repository says to git.
+
+
+def git(*words: str, given: bytes = b"") -> str:
+    who = {f"GIT_{role}_{key}": "a@b" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
+    done = subprocess.run(["git", *words], input=given, capture_output=True, check=True, env={**os.environ, **who})
+    return done.stdout.decode().strip()
+
+
+@pytest.fixture
+def hostile() -> Path:
+    """A repository of two commits whose configuration starts a program wherever git may start one."""
+    ran = Path("ran").resolve()
+    program = Path("program").resolve()
+    program.write_text(f'#!/bin/sh\necho "$0 $*" >> {ran}\nexit 1\n')
+    program.chmod(0o755)
+    git("init", "-q")
+    Path("old.py").write_text(BAD + "# one\n")
+    Path("gone.py").write_text("gone = 1\n")
+    git("add", "old.py", "gone.py")
+    git("commit", "-q", "-m", "one")
+    git("mv", "old.py", "new.py")
+    Path(".gitattributes").write_text("*.py filter=own diff=own merge=own\n")
+    git("add", ".gitattributes", "train.py")
+    git("commit", "-q", "-m", "two")
+    hooks = Path(".git/own")
+    hooks.mkdir()
+    for hook in ("post-index-change", "post-checkout", "reference-transaction", "fsmonitor-watchman", "pre-auto-gc"):
+        (hooks / hook).symlink_to(program)
+    for key in (
+        *("core.fsmonitor", "core.pager", "core.sshCommand", "core.editor", "core.askPass", "core.gitProxy"),
+        *("core.alternateRefsCommand", "pager.diff", "pager.rev-parse", "pager.ls-tree", "pager.cat-file"),
+        *("diff.external", "diff.own.command", "diff.own.textconv", "merge.own.driver", "filter.own.clean"),
+        *("filter.own.smudge", "filter.own.process", "credential.helper", "gpg.program", "sequence.editor"),
+        *("remote.origin.uploadpack", "uploadpack.packObjectsHook", "trace2.eventTarget"),
+    ):
+        git("config", key, str(program))
+    # An object that is missing is fetched where it is promised: by a program that is named here.
+    for key, value in (
+        *(
+            ("core.hooksPath", str(hooks.resolve())),
+            ("core.repositoryFormatVersion", "1"),
+            ("protocol.allow", "always"),
+        ),
+        *(("extensions.partialClone", "origin"), ("remote.origin.promisor", "true")),
+        *(("protocol.file.allow", "always"), ("remote.origin.url", str(Path("../other").resolve()))),
+    ):
+        git("config", key, value)
+    os.utime("new.py", (1, 1))
+    ran.unlink(missing_ok=True)
+    return ran
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the program is a script of a shell")
+def test_git_starts_nothing_that_a_repository_names(hostile: Path) -> None:
+    code, out, _ = amp_check("--no-cache", ".", "--diff-base", "HEAD~")
+    assert (code, out.count("AMP201"), out.partition(":")[0]) == (1, 1, "train.py")
+    assert not hostile.exists()
+    blob = git("rev-parse", "HEAD~:gone.py")
+    Path(".git/objects", blob[:2], blob[2:]).unlink()
+    base = git("rev-parse", "--short=12", "HEAD~")
+    hostile.unlink(missing_ok=True)
+    code, _, err = amp_check("--no-cache", ".", "--diff-base", "HEAD~")
+    said = "amp-check: error: --diff-base: this clone lacks gone.py of that revision, and amp-check fetches nothing: "
+    assert (code, err) == (2, [f"{said}`git diff {base} HEAD` does"])
+    assert not hostile.exists()
+    # git itself would fetch it, by what the repository names.
+    subprocess.run(["git", "cat-file", "-p", "HEAD~:gone.py"], stdin=subprocess.DEVNULL, capture_output=True)
+    assert hostile.exists()
+
+
+def test_a_tree_of_git_that_leads_out_of_it_writes_nothing_there() -> None:
+    git("init", "-q")
+    blob = git("hash-object", "-w", "--stdin", given=BAD.encode())
+    evil = b"100644 evil.py\0" + bytes.fromhex(blob)
+    tree = git("hash-object", "-t", "tree", "-w", "--stdin", "--literally", given=evil)
+    for _ in range(8):
+        up = b"40000 ..\0" + bytes.fromhex(tree)
+        tree = git("hash-object", "-t", "tree", "-w", "--stdin", "--literally", given=up)
+    commit = git("commit-tree", tree, "-m", "evil")
+    git("update-ref", "HEAD", commit)
+    assert amp_check("--no-cache", "train.py", "--diff-base", "HEAD")[0] == 1
+    assert not os.path.exists("/evil.py")

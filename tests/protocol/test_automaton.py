@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import product
@@ -98,6 +99,7 @@ def every_state() -> Iterable[Opt]:
                 yield Opt(grads, stage, 0, **dict(zip(FLAGS, flags, strict=True)), inside=inside, apart=apart)
 
 
+@functools.cache
 def reached() -> tuple[set[Opt], dict[str, tuple[Opt, str]]]:
     """The states that some word leads to from an optimizer's construction, and where each label is first given."""
     start = [Opt(), Opt(a.CLEAN, a.READY)]

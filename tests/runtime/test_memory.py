@@ -17,11 +17,11 @@ from torch.optim import optimizer as optimizers
 from torch.utils import _foreach_utils as foreach_utils
 from torch.utils.checkpoint import checkpoint
 
+from pytest_amp_check.protocol.byte_sizes import format_size, parse_size
 from pytest_amp_check.runtime.emulate.cuda import emulate_cuda
 from pytest_amp_check.runtime.measure import ledger, storages
 from pytest_amp_check.runtime.measure.estimate import CUBLAS_WORKSPACE, estimate_memory
 from pytest_amp_check.runtime.measure.memory import Memory, assert_memory, measure_memory
-from pytest_amp_check.runtime.measure.sizes import format_size, parse_size
 from pytest_amp_check.runtime.session import session
 
 FP32, FP16, INT64 = 4, 2, 8

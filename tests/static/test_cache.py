@@ -307,6 +307,7 @@ def test_every_setting_after_every_other(tree: Path, tmp_path: Path) -> None:
         Settings(severity={"AMP201": "info"}),
         Settings(per_file_ignores=(("*.md", frozenset({"AMP201"})),)),
         Settings(exclude=("lib",)),
+        Settings(largest=400),
     ]
     shown = [same(tree, cache, way) for way in ways * 2]
     assert shown[: len(ways)] == shown[len(ways) :]

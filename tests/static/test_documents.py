@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from marks import MISTAKES, marks
 
 from pytest_amp_check import check_paths, check_source
+from pytest_amp_check.protocol.byte_sizes import LARGEST_FILE
 from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.rule import RUNTIME
 from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.static.engine import Settings
-from pytest_amp_check.static.sources import programs, source_files
+from pytest_amp_check.static.sources import programs
 
 ROOT = Path(__file__).resolve().parents[2]
 pytest_plugins = ["pytester"]
@@ -395,15 +396,29 @@ def picture(size: int) -> dict[str, Any]:
 
 def test_what_cells_put_out_does_not_count_against_the_size(tmp_path: Path) -> None:
     path = tmp_path / "train.ipynb"
-    path.write_text(notebook(SETUP, code(LOOP, outputs=[picture(source_files.LARGEST + 1)])))
+    path.write_text(notebook(SETUP, code(LOOP, outputs=[picture(LARGEST_FILE + 1)])))
     assert [(f.cell, f.line, f.code) for f in check_paths([str(tmp_path)]).findings] == [(2, CLIP, "AMP201")]
 
 
-@pytest.mark.parametrize("name", ["train.ipynb", "train.md"])
-def test_too_much_code_is_said(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    text = notebook(SETUP, LOOP) if name == "train.ipynb" else f"```python\n{SETUP}{LOOP}```\n"
-    monkeypatch.setattr(source_files, "LARGEST", 100)
-    assert [f.code for f in check_source(text, name)] == ["AMP903"]
+@pytest.mark.parametrize("name", ["train.ipynb", "train.md", "train.py"])
+@pytest.mark.parametrize("named", [True, False])
+def test_too_much_code_is_said(tmp_path: Path, name: str, *, named: bool) -> None:
+    texts = {
+        "train.ipynb": notebook(SETUP, LOOP),
+        "train.md": f"```python\n{SETUP}{LOOP}```\n",
+        "train.py": SETUP + LOOP,
+    }
+    (tmp_path / name).write_text(texts[name])
+    size = len(SETUP + LOOP)
+
+    def codes(largest: int) -> list[str]:
+        settings = Settings(frozenset({"AMP201", "AMP903"}), largest=largest)
+        found = check_paths([str(tmp_path / name if named else tmp_path)], settings).findings
+        assert [f.code for f in check_source(texts[name], name, settings)] == [f.code for f in found]
+        return [f.code for f in found]
+
+    assert codes(size - 1) == ["AMP903"]
+    assert codes(size + 1) == codes(0) == ["AMP201"]
 
 
 def escaped(text: str) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from pytest_amp_check.protocol import kernels
 from pytest_amp_check.static.engine import check_source
+
+pytest.importorskip("torch")
+import torch
 
 LOW = [torch.float16, torch.bfloat16]
 #: How ops are called that take more than one square matrix.

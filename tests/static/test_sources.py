@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_amp_check.static.sources import source_files
 from pytest_amp_check.static.sources.source_files import InputError, Unreadable, decode, find, read
 
 
@@ -297,11 +296,13 @@ class TestDecode:
         assert caught.value.reason == str(caught.value) == reason
         assert caught.value.line == line
 
-    def test_too_large(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(source_files, "LARGEST", 2_000_000)
-        with pytest.raises(Unreadable, match="it has 3 MB, which is more than the 2 MB that are parsed"):
-            decode(b" " * 3_000_000)
-        assert decode(b" " * 2_000_000)
+    def test_too_large(self, tmp_path: Path) -> None:
+        path = tmp_path / "large.py"
+        path.write_bytes(b" " * 3_000_000)
+        said = "it has 3,000,000 bytes of code, which is more than max-file-size allows: 2,999,999"
+        with pytest.raises(Unreadable, match=said):
+            read(str(path), 2_999_999)
+        assert read(str(path), 3_000_000) == read(str(path)) == " " * 3_000_000
 
     @given(
         st.lists(st.sampled_from(["x = 1", "'''", "# a", "\f", "\x0b", "\x1c", "\x85", "\u2028"]), max_size=8),

@@ -243,6 +243,15 @@ def _count(value: Any) -> int:
     return value
 
 
+def _size(value: Any) -> int:
+    from ...protocol.byte_sizes import parse_size
+
+    try:
+        return parse_size(int(value) if isinstance(value, str) and value.isdecimal() else value)
+    except (ValueError, TypeError):
+        raise ValueError("a number of bytes or a size such as 20MB, 0 for no limit") from None
+
+
 WORDS = Kind('["AMP2", "missing-scaler-update"]', "args", lambda v, b: split(v), lambda v, b: tuple(_strings(v)))
 PATTERNS = Kind(
     '["third_party", "src/generated/*.py"]',
@@ -262,6 +271,7 @@ DEVICE = Kind('"emulate"', "string", lambda v, b: device(v[-1]), lambda v, b: de
 DTYPE = Kind('"bfloat16"', "string", lambda v, b: dtype(v[-1]), lambda v, b: dtype(v))
 PATH = Kind('"amp-report.html"', "string", lambda v, b: _path(v[-1], b), _path)
 COUNT = Kind("4", "string", lambda v, b: _count(int(v[-1]) if v[-1].isdecimal() else v[-1]), lambda v, b: _count(v))
+SIZE = Kind('"20MB"', "string", lambda v, b: _size(v[-1]), lambda v, b: _size(v))
 SECONDS = Kind("60", "string", lambda v, b: _seconds(v[-1]), lambda v, b: _seconds(v))
 HELPERS = Kind(
     '{ "mylib.finish" = ["unscales", "clips", "steps", "updates", "clears"] }',

@@ -57,6 +57,7 @@ def settings(options: Options) -> Settings:
         helpers=options.helpers,
         torch=options.torch_version,
         devices=options.devices,
+        largest=options.max_file_size,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...protocol.byte_sizes import LARGEST_FILE
 from ...protocol.finding import SEVERITIES, WARNING
 from ...protocol.wrappers import DOES
 from .kinds import (
@@ -22,6 +23,7 @@ from .kinds import (
     PATTERNS,
     REVISION,
     SECONDS,
+    SIZE,
     SOURCES,
     TYPES,
     VERSION,
@@ -488,6 +490,17 @@ OPTIONS = (
         ini="amp_devices",
     ),
     Option(
+        "max-file-size",
+        SIZE,
+        LARGEST_FILE,
+        "bytes of code above which a file is not parsed, which is said (AMP903): a number, or a size such as 20MB; "
+        "0 for no limit",
+        metavar="SIZE",
+        flag="--max-file-size",
+        run_flag="",
+        ini="amp_max_file_size",
+    ),
+    Option(
         "only",
         HALF,
         None,
@@ -617,6 +630,7 @@ class Options:
     helpers: dict[str, tuple[str, ...]]
     torch_version: tuple[int, int] | None
     devices: tuple[str, ...]
+    max_file_size: int
     only: str | None
     device: str
     rank_timeout: float

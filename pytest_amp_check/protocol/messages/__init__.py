@@ -16,6 +16,8 @@ LIKE = 0.3
 #: Messages that are offered where none is recognised.
 OFFERED = 3
 #: What colours a terminal.
+#: Letters of a word of a text that are looked at.
+LONGEST = 400
 _COLOURS = r"\x1b\[[0-9;]*m"
 #: Quotes that web pages have in the place of plain ones; Markdown loses backticks.
 _QUOTES = {0x2018: "'", 0x2019: "'", 0x201C: '"', 0x201D: '"', 0x60: None}
@@ -51,10 +53,13 @@ def nearest(text: str) -> list[Message]:
 
 
 def _plain(text: str) -> str:
-    """A text with single blanks, without colours, and with the quotes that messages have in a terminal."""
+    """A text with single blanks, without colours, with the quotes that messages have in a terminal, and in short words.
+
+    A word that is longer than any that torch says would be looked through from each of its letters on.
+    """
     import re
 
-    return " ".join(re.sub(_COLOURS, "", text).translate(_QUOTES).split())
+    return " ".join(word[:LONGEST] for word in re.sub(_COLOURS, "", text).translate(_QUOTES).split())
 
 
 def _words(text: str) -> frozenset[str]:

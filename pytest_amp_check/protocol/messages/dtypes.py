@@ -360,7 +360,7 @@ MESSAGES = (
         "optimizer-state-dtypes",
         "params, grads, exp_avgs, and exp_avg_sqs must have same dtype, device, and layout",
         (
-            r"params, grads, [\w, ]+ must have same dtype, device, and layout",
+            r"params, grads, [\w, ]{1,200} must have same dtype, device, and layout",
             r"tensors of the same index must be on the same device and the same dtype except step",
         ),
         "`RuntimeError`, raised by `optimizer.step()` of a fused or foreach optimizer",

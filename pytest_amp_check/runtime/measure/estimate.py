@@ -15,10 +15,10 @@ from torch._subclasses.fake_tensor import (
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from ...protocol.byte_sizes import parse_size
 from ..emulate.cuda import emulate_cuda
 from ..emulate.redirects import PASSES, backward_in
 from .memory import Memory
-from .sizes import parse_size
 from .stand_ins import StandIns, attribute, foreach_by_default
 
 #: What cuBLAS keeps for each thread that multiplies matrices (:4096:2:16:8, see pytorch#95668); 32 MiB on Hopper.

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ...protocol.byte_sizes import format_size, parse_size
 from ..emulate.cuda import emulating
 from ..record.collector import Collector
 from ..record.steps import KEPT
 from .ledger import Point
-from .sizes import format_size, parse_size
 from .storages import CATEGORIES, Storages, storages
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ...protocol.byte_sizes import format_size
 from .block import Block
 from .recomputed import Interval, Unanswerable, Uses, as_recorded, peak_of, recomputed
-from .sizes import format_size
 from .stand_ins import without_values
 from .storages import Storages
 from .trace import FOREVER, Step, Stepped, values_in

@@ -146,6 +146,7 @@ class _Mending:
             helpers=settings.helpers,
             torch=settings.torch,
             devices=settings.devices,
+            largest=settings.largest,
         )
         #: What was found in this file as one of many, and how often.
         self.wanted = {_identity(finding, document) for finding in findings}
@@ -297,14 +298,19 @@ def difference(outcome: Outcome) -> str:
     return "".join(shown)
 
 
+def read_only(path: str) -> bool:
+    """Whether a file is not to be written. Raises OSError where there is none."""
+    mode = os.stat(path).st_mode
+    # Whoever may do everything may still be asked not to.
+    return not mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH) or not os.access(path, os.W_OK)
+
+
 def save(outcome: Outcome) -> list[str]:
     """Put the new version of a file in the place of the old one, at once or not at all; what is to be said of it."""
     path = os.path.realpath(outcome.original.path)
     shown = outcome.original.path
     try:
-        mode = os.stat(path).st_mode
-        # Whoever may do everything may still be asked not to.
-        if not mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH) or not os.access(path, os.W_OK):
+        if read_only(path):
             raise Refused(f"{shown} cannot be written: it is read-only")
         with open(path, "rb") as file:
             if file.read() != outcome.original.data():

@@ -10,7 +10,8 @@ from ..sources import source_files
 from . import edits
 from .matchers import expect, require
 
-_LEXEME = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+', re.DOTALL)
+#: A string that does not end is taken to the end, so that none of its quotes is tried as the beginning of one.
+_LEXEME = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{},:]|[^\s\[\]{},:"]+', re.DOTALL)
 _ODD = frozenset("\v\f\x1c\x1d\x1e\x85\u2028\u2029")
 
 

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...protocol import frameworks, surface
+from ...protocol.byte_sizes import LARGEST_FILE
 from ..sources import patterns, programs, source_files
 from .exports import Answer, Exports
 from .importers import Importers
@@ -64,6 +65,7 @@ class Project:
         "files",
         "float16",
         "importers",
+        "largest",
         "lightning16",
         "low",
         "touched",
@@ -78,6 +80,8 @@ class Project:
         self.declared: Mapping[str, tuple[str, ...]] = {}
         #: The types of devices that the project runs on, where the configuration says so.
         self.devices: tuple[str, ...] = ()
+        #: Bytes of code of a file that are parsed.
+        self.largest = LARGEST_FILE
         self._resumes = False
         #: Whether all files of the projects that named files lie in were asked.
         self._surrounded = False
@@ -293,7 +297,7 @@ class Project:
         from .module import Module
 
         try:
-            text = source_files.read(path)
+            text = source_files.read(path, self.largest)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return Module(self.written(path), text, ast.parse(text))
@@ -348,7 +352,7 @@ class Project:
 
     def look_at_imports(self, path: str) -> Iterator[str]:
         try:
-            data = programs.code(path, source_files.load(path))
+            data = programs.code(path, programs.load(path, self.largest))
         except source_files.Unreadable:
             return
         if any(word in data for word in BY_NAME):

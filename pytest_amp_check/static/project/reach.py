@@ -47,7 +47,7 @@ def _entering_of(project: Project, path: str) -> Entering:
     """What enters autocast in a file: everything may, where it does not parse."""
     known = project.entered.get(path)
     if known is None:
-        tree = _parsed(path)
+        tree = _parsed(path, project.largest)
         known = project.entered[path] = Entering(everywhere=True) if tree is None else entering_in(tree)
     return known
 
@@ -124,17 +124,17 @@ def _is_low(project: Project, path: str) -> bool:
     """Whether a file, which mentions float16, may compute in it: any may that does not parse."""
     known = project.low.get(path)
     if known is None:
-        tree = _parsed(path)
+        tree = _parsed(path, project.largest)
         known = project.low[path] = tree is None or is_low(tree)
     return known
 
 
-def _parsed(path: str) -> ast.Module | None:
+def _parsed(path: str, largest: int) -> ast.Module | None:
     """The syntax tree of a file; None where it cannot be read."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.parse(programs.code(path, source_files.load(path)))
+            return ast.parse(programs.code(path, programs.load(path, largest)))
     except (source_files.Unreadable, SyntaxError, ValueError, RecursionError):
         return None
 

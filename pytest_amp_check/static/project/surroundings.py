@@ -12,7 +12,7 @@ from ..sources import source_files
 Version = tuple[int, int]
 #: From so many words on, looking for each of them takes longer than reading all imports.
 MANY = 10
-_TAKING = rb"(?m)^[ \t]*from[ \t]+(\.*)((?:\w[\w.]*)?)[ \t]+import[ \t]*(\([^()]*(?:\([^()]*){0,3}\)|[^\n#]*)"
+_TAKING = rb"(?m)^[ \t]*from[ \t]+(?=[.\w])(\.*)((?:\w[\w.]*)?)[ \t]+import[ \t]*(\([^()]*(?:\([^()]*){0,3}\)|[^\n#]*)"
 _ASKING = rb"(?<![\w.-])(?:py)?torch[\"']?\s*(?:\[[^\[\]]*\]\s*)?([=~<>]=?|=\s*[\"'][\^~>=]*)\s*v?(\d+)\.(\d+)"
 _DECLARING = r"(pyproject\.toml|setup\.(py|cfg)|requirements.*\.(txt|in)|environment.*\.ya?ml)$"
 

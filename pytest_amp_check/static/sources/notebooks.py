@@ -88,7 +88,6 @@ def programs(text: str) -> list[Block]:
     if not rows:
         return written
     whole.text = "\n".join(rows) + "\n"
-    source_files.refuse_large(len(whole.text))
     return [whole, *written]
 
 

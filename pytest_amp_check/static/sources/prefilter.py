@@ -46,15 +46,18 @@ class Prefiltered:
         return self.classes is not None if named or self.speaks else self.bases is not None
 
 
-def examine(path: str, *, named: bool, digest: bool) -> Prefiltered:
-    """Examine a file, which the user may have named. Raises :class:`.source_files.Unreadable`."""
-    data = source_files.load(path)
+def examine(path: str, *, largest: int, named: bool, digest: bool) -> Prefiltered:
+    """Examine a file, which the user may have named. Raises :class:`.source_files.Unreadable`.
+
+    ``largest`` is how many bytes of code are parsed.
+    """
+    data = programs.load(path, largest)
     code = Code(programs.code(path, data))
     # What documentation shows is no part of this project's programs.
     shown = programs.is_markdown(path)
     facts = (code.autocast, code.float16, code.lightning16, code.resumes)
     facts = (False, False, False, False) if shown else facts
-    speaks = code.speaks() or not (named or programs.parses(path, data))
+    speaks = code.speaks() or not (named or programs.parses(path, data, largest))
     seen = Prefiltered(path, len(data), facts, speaks=speaks)
     if named or seen.speaks:
         seen.classes = code.classes()

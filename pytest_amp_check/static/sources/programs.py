@@ -37,18 +37,30 @@ def decode(path: str, data: bytes) -> str:
     return source_files.decode(data)
 
 
-def blocks(path: str, text: str) -> list[Block]:
-    """The programs in the text of a file. Raises :class:`Unreadable` for a notebook that is none."""
+def load(path: str, largest: int) -> bytes:
+    """The bytes of a file. Raises :class:`Unreadable` for more of them than are parsed, where they all are code."""
+    return source_files.load(path, 0 if is_notebook(path) or is_markdown(path) else largest)
+
+
+def blocks(path: str, text: str, largest: int = 0) -> list[Block]:
+    """The programs in the text of a file.
+
+    Raises :class:`Unreadable` for a notebook that is none, and for more code than is parsed (0 is for no limit): what
+    else a document holds does not count.
+    """
     if is_notebook(path):
         from . import notebooks
 
-        return notebooks.programs(text)
+        found = notebooks.programs(text)
+        source_files.refuse_large(max((len(block.text) for block in found), default=0), largest)
+        return found
     if is_markdown(path):
         from . import markdown
 
         shown = markdown.fenced(source_files.newlines(text))
-        source_files.refuse_large(sum(len(block.text) for block in shown))
+        source_files.refuse_large(sum(len(block.text) for block in shown), largest)
         return [block for block in shown if _speaks(block.text) and invalid(block.text) is None]
+    source_files.refuse_large(len(text), largest)
     return [Block(text)]
 
 
@@ -81,7 +93,7 @@ def code(path: str, data: bytes) -> bytes:
     return "\n".join(found).encode("utf-8", "replace")
 
 
-def parses(path: str, data: bytes) -> bool:
+def parses(path: str, data: bytes, largest: int) -> bool:
     """Whether reading a file would find it to be valid, which need not be read for anything else.
 
     The parser works without making a syntax tree of what it has parsed, which takes half the time. It may refuse more
@@ -91,7 +103,7 @@ def parses(path: str, data: bytes) -> bool:
         return True
     if is_notebook(path):
         try:
-            return not any(block.broken for block in blocks(path, decode(path, data)))
+            return not any(block.broken for block in blocks(path, decode(path, data), largest))
         except Unreadable:
             return False
     import warnings

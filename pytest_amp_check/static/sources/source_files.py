@@ -27,8 +27,6 @@ PROJECT_FILES = frozenset({"pyproject.toml", "setup.cfg", "setup.py"})
 ENVIRONMENT_MARKS = frozenset({"conda-meta", "pyvenv.cfg"})
 #: Seconds after which git is not waited for any longer.
 GIT_PATIENCE = 60
-#: Bytes above which a file is not parsed: data in the form of Python, and a syntax tree of more than a gigabyte.
-LARGEST = 10_000_000
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 #: Size, times of change in nanoseconds, and inode.
@@ -306,17 +304,15 @@ def git_ignored(top: str, directory: str) -> frozenset[str]:
     """
     import subprocess
 
-    # A git hook sets these for its own repository, which need not be this one.
-    hooked = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
-    environment = {name: value for name, value in os.environ.items() if name not in hooked}
-    # A repository can name a program of its own as its file system monitor; looking at files must not run it.
-    command = ["git", "--literal-pathspecs", "-c", "core.fsmonitor=false", "ls-files", "--others", "--ignored"]
+    from . import git
+
+    command = [*git.COMMAND, "ls-files", "--others", "--ignored"]
     command += ["--exclude-standard", "--directory", "-z", "--", os.path.relpath(directory, top)]
     try:
         done = subprocess.run(
             command,
             cwd=top,
-            env=environment,
+            env=git.environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -364,17 +360,20 @@ def status(path: str) -> Stat | None:
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
-def load(path: str) -> bytes:
-    """The bytes of a file."""
+def load(path: str, largest: int = 0) -> bytes:
+    """The bytes of a file; of one that has more than ``largest`` none is read. 0 is for no limit."""
     if Unsaved.texts:
         held = Unsaved.texts.get(os.path.abspath(path))
         if held is not None:
+            refuse_large(len(held), largest)
             return held
     try:
-        mode = os.stat(path).st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
             # Reading one may wait for ever, or never end.
             raise Unreadable("it is no regular file, and pipes, sockets and devices are not read")
+        if stat.S_ISREG(found.st_mode):
+            refuse_large(found.st_size, largest)
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
@@ -421,7 +420,6 @@ def decode(data: bytes) -> str:
 
 def spelled(data: bytes) -> tuple[str, str]:
     """The text of Python source with the line ends that it has, and the encoding that gives these bytes back."""
-    refuse_large(len(data))
     _refuse_null(data)
     marked = data.startswith(BYTE_ORDER_MARK)
     encoding = _coding_line(data)
@@ -462,10 +460,10 @@ def newlines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def refuse_large(size: int) -> None:
-    """Raises :class:`Unreadable` for so many bytes of code."""
-    if size > LARGEST:
-        raise Unreadable(f"it has {size / 1e6:.0f} MB, which is more than the {LARGEST / 1e6:.0f} MB that are parsed")
+def refuse_large(size: int, largest: int) -> None:
+    """Raises :class:`Unreadable` for so many bytes of code, unless there is no limit (0)."""
+    if 0 < largest < size:
+        raise Unreadable(f"it has {size:,} bytes of code, which is more than max-file-size allows: {largest:,}")
 
 
 def _refuse_null(data: bytes) -> None:
@@ -500,6 +498,6 @@ def _line(data: bytes, offset: int) -> int:
     return data.count(b"\n", 0, offset) + 1
 
 
-def read(path: str) -> str:
-    """The text of a file; see :func:`decode`."""
-    return decode(load(path))
+def read(path: str, largest: int = 0) -> str:
+    """The text of a file; see :func:`load` and :func:`decode`."""
+    return decode(load(path, largest))

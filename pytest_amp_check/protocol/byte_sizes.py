@@ -16,7 +16,10 @@ UNITS = {
     "GIB": 2**30,
     "TIB": 2**40,
 }
-_SIZE = re.compile(r"\s*(\d+(?:_\d+)*(?:\.\d*)?|\.\d+)\s*([A-Za-z]+)\s*")
+_SIZE = r"\s*(\d+(?:_\d+)*(?:\.\d*)?|\.\d+)\s*([A-Za-z]+)\s*"
+#: Bytes of code above which a file is not parsed, where nobody says otherwise: that is data in the form of Python, and
+#: a syntax tree of more than a gigabyte.
+LARGEST_FILE = 10_000_000
 
 
 def parse_size(size: str | int) -> int:
@@ -31,7 +34,7 @@ def parse_size(size: str | int) -> int:
                 f"A size cannot be negative, but this one is {size}: give bytes, or text such as '1.5 GiB'."
             )
         return size
-    match = _SIZE.fullmatch(size) if isinstance(size, str) else None
+    match = re.fullmatch(_SIZE, size) if isinstance(size, str) else None
     unit = UNITS.get(match[2].upper()) if match else None
     if match is None or unit is None:
         names = "B, KB, MB, GB, TB, KiB, MiB, GiB or TiB"

@@ -1,0 +1,294 @@
+"""Counts what a backtracking matcher of regular expressions does, and makes the inputs that cost it most.
+
+Time is no measure in a test, and the steps of ``re`` cannot be counted from outside. So its own syntax tree is walked
+here as it walks it: characters in order, the longest repetition first, back to the last choice where it fails. None of
+the steps is saved that ``re`` saves (a literal that must follow, a prefix that is looked for), so that what is linear
+here is linear there.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    from re import _parser as parser
+else:
+    import sre_parse as parser
+
+#: Characters that inputs are made of, besides those that a pattern names itself.
+ALPHABET = "a0_ \n\tZ.-,:=([{#\"'`>*!?%/\\\x00"
+#: What a repetition that has an end is cut to: its work is bounded as well by a larger number, for larger inputs.
+END = 6
+#: Steps after which it is known that there are too many of them: more than any square of the inputs here.
+TOO_MANY = 500_000
+Node = tuple[Any, Any]
+#: What may follow, once for each way to go on.
+Way = Iterator[int]
+
+
+class TooMany(Exception):
+    """No end is to be seen of the steps."""
+
+
+class Pattern:
+    """A pattern whose steps are counted: ``steps`` is how many there were.
+
+    ``words`` says that no word of the input is long: what matches no blank has an end.
+    """
+
+    def __init__(self, pattern: str | bytes, flags: int = 0, *, words: bool = False) -> None:
+        # What a byte holds of ASCII is the same character.
+        text = pattern.decode("latin-1") if isinstance(pattern, bytes) else pattern
+        self.words = words
+        tree: Any = parser.parse(text, flags)
+        self.tree: list[Node] = list(tree)
+        self.flags: int = tree.state.flags | flags
+        self.steps = 0
+        self.text = ""
+        self.groups: dict[int, str] = {}
+        self._one: dict[int, Callable[[str], bool]] = {}
+
+    # What matches.
+
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where all matches in a text begin and end, one after the other."""
+        self.text, self.steps, at = text, 0, 0
+        while at <= len(text):
+            end = next(self._sequence(self.tree, 0, at), None)
+            if end is not None:
+                yield at, end
+            # An empty match is gone past.
+            at = at + 1 if end is None or end == at else end
+
+    def searched(self, text: str) -> int:
+        """The steps of finding all matches in a text."""
+        for _ in self.spans(text):
+            pass
+        return self.steps
+
+    def matched(self, text: str) -> int:
+        """The steps of one match that begins with the text."""
+        self.text, self.steps = text, 0
+        next(self._sequence(self.tree, 0, 0), None)
+        return self.steps
+
+    def _sequence(self, nodes: list[Node], index: int, at: int) -> Way:
+        while index < len(nodes):
+            op, given = nodes[index]
+            test = self._single(nodes[index])
+            if test is None:
+                for end in self._one_of(str(op), given, at):
+                    yield from self._sequence(nodes, index + 1, end)
+                return
+            self.steps += 1
+            if at >= len(self.text) or not test(self.text[at]):
+                return
+            at, index = at + 1, index + 1
+        yield at
+
+    def _one_of(self, op: str, given: Any, at: int) -> Way:
+        self.steps += 1
+        if self.steps > TOO_MANY:
+            raise TooMany
+        if op in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+            least, most, body = given
+            ways = self._repeated(op, least, self._end(least, most, list(body)), list(body), at)
+            yield from ways if op != "POSSESSIVE_REPEAT" else _first(ways)
+        elif op == "SUBPATTERN":
+            for end in self._sequence(list(given[3]), 0, at):
+                if given[0] is not None:
+                    self.groups[given[0]] = self.text[at:end]
+                yield end
+        elif op == "ATOMIC_GROUP":
+            yield from _first(self._sequence(list(given), 0, at))
+        elif op == "BRANCH":
+            for branch in given[1]:
+                yield from self._sequence(list(branch), 0, at)
+        elif op in ("ASSERT", "ASSERT_NOT"):
+            if (next(self._sequence(list(given[1]), 0, self._before(given, at)), None) is not None) == (op == "ASSERT"):
+                yield at
+        elif op == "AT":
+            if self._is_at(str(given), at):
+                yield at
+        elif op == "GROUPREF":
+            if self.text.startswith(self.groups.get(given, "\0"), at):
+                yield at + len(self.groups[given])
+        else:
+            raise NotImplementedError(op)
+
+    def _before(self, given: Any, at: int) -> int:
+        direction, body = given
+        # One that looks behind is as long as it is wide; before the text there is nothing.
+        return at if direction > 0 else at - body.getwidth()[0] if at >= body.getwidth()[0] else len(self.text) + 1
+
+    def _end(self, least: int, most: int, body: list[Node]) -> int:
+        test = self._single(body[0])
+        if most is parser.MAXREPEAT and not (self.words and test is not None and not test(" ")):
+            return int(most)
+        return max(least, min(int(most), END))
+
+    def _repeated(self, op: str, least: int, most: int, body: list[Node], at: int) -> Way:
+        test = self._single(body[0]) if len(body) == 1 else None
+        if test is None:
+            yield from self._repeated_group(op, least, most, body, at, 0)
+            return
+        end = at
+        if op == "MIN_REPEAT":
+            while True:
+                if end - at >= least:
+                    yield end
+                self.steps += 1
+                if end - at >= most or end >= len(self.text) or not test(self.text[end]):
+                    return
+                end += 1
+        while end - at < most and end < len(self.text) and test(self.text[end]):
+            self.steps += 1
+            end += 1
+        while end - at >= least:
+            self.steps += 1
+            yield end
+            end -= 1
+
+    def _repeated_group(self, op: str, least: int, most: int, body: list[Node], at: int, done: int) -> Way:
+        self.steps += 1
+        if op == "MIN_REPEAT" and done >= least:
+            yield at
+        if done < most:
+            for end in self._sequence(body, 0, at):
+                if end > at or done < least:
+                    yield from self._repeated_group(op, least, most, body, end, done + 1)
+        if op != "MIN_REPEAT" and done >= least:
+            yield at
+
+    def _is_at(self, where: str, at: int) -> bool:
+        text, lines = self.text, bool(self.flags & re.MULTILINE)
+        if where in ("AT_BEGINNING", "AT_BEGINNING_STRING"):
+            return at == 0 or (lines and where == "AT_BEGINNING" and text[at - 1] == "\n")
+        if where in ("AT_END", "AT_END_STRING"):
+            rest = text[at:]
+            return not rest or (where == "AT_END" and (rest == "\n" or (lines and rest[0] == "\n")))
+        sides = [0 <= each < len(text) and _in_category("WORD", text[each]) for each in (at - 1, at)]
+        return (sides[0] != sides[1]) == (where == "AT_BOUNDARY")
+
+    # Single characters.
+
+    def _single(self, node: Node) -> Callable[[str], bool] | None:
+        """A test for one character, where a node is that."""
+        op, given = str(node[0]), node[1]
+        if op not in ("LITERAL", "NOT_LITERAL", "ANY", "IN"):
+            return None
+        known = self._one.get(id(node))
+        if known is None:
+            known = self._one[id(node)] = self._test(op, given)
+        return known
+
+    def _test(self, op: str, given: Any) -> Callable[[str], bool]:
+        if op == "ANY":
+            return lambda c: c != "\n" or bool(self.flags & re.DOTALL)
+        items = given if op == "IN" else [(op, given)]
+
+        def plain(c: str) -> bool:
+            negated = found = False
+            for kind, value in items:
+                word = str(kind)
+                if word == "NEGATE":
+                    negated = True
+                elif word == "RANGE":
+                    found = found or value[0] <= ord(c) <= value[1]
+                elif word == "CATEGORY":
+                    name = str(value).removeprefix("CATEGORY_")
+                    found = found or _in_category(name.removeprefix("NOT_"), c) != name.startswith("NOT_")
+                else:
+                    found = found or (ord(c) == value) == (word == "LITERAL")
+            return found != negated
+
+        if self.flags & re.IGNORECASE:
+            return lambda c: plain(c.lower()) or plain(c.upper())
+        return plain
+
+    # Inputs.
+
+    def inputs(self) -> Iterator[tuple[str, str, str]]:
+        """What an input begins with, what is repeated in it, and what it ends with, to cost as much as it can.
+
+        Each repetition without an end is led up to, repeated, and then disappointed; and again with the way there.
+        """
+        letters = list(dict.fromkeys([*_named(self.tree), *ALPHABET]))
+        tests = [test for test in map(self._single, _nodes(self.tree)) if test is not None]
+        # First those that most parts of the pattern take, which may each be where another part goes on.
+        letters.sort(key=lambda letter: -sum(test(letter) for test in tests))
+        for lead, body in _repeats(self.tree, []):
+            before = self._sample(lead, letters)[:2] or [""]
+            bodies = self._sample(body, letters)
+            for start in dict.fromkeys(before):
+                for pump in bodies:
+                    for end in ("", "\x00", "\n"):
+                        yield start, pump, end
+                    yield "", start + pump, "\x00"
+                    yield "", start + pump + "\n", ""
+
+    def _sample(self, nodes: list[Node], letters: list[str]) -> list[str]:
+        """Some of the shortest texts that nodes match."""
+        found = [""]
+        for node in nodes:
+            op, given = str(node[0]), node[1]
+            test = self._single(node)
+            if test is not None:
+                more = [letter for letter in letters if test(letter)][:4]
+            elif op.endswith("REPEAT"):
+                more = ["", *self._sample(list(given[2]), letters)] if given[0] == 0 else []
+                more += [each * given[0] for each in self._sample(list(given[2]), letters)] if given[0] else []
+            elif op in ("SUBPATTERN", "ATOMIC_GROUP"):
+                more = self._sample(_children(node)[0], letters)
+            elif op == "BRANCH":
+                more = [text for branch in given[1] for text in self._sample(list(branch), letters)[:2]]
+            else:
+                more = [""]
+            found = [text + each for text in found[:4] for each in (more or [""])[:6]]
+        return list(dict.fromkeys(found))[:5]
+
+
+def _first(ways: Way) -> Way:
+    end = next(ways, None)
+    if end is not None:
+        yield end
+
+
+def _in_category(name: str, c: str) -> bool:
+    return {"DIGIT": c.isdigit(), "SPACE": c.isspace(), "WORD": c.isalnum() or c == "_"}[name]
+
+
+def _children(node: Node) -> list[list[Node]]:
+    """The sequences of nodes that a node holds, but for those that it only looks at."""
+    op, given = str(node[0]), node[1]
+    if op.endswith("REPEAT"):
+        return [list(given[2])]
+    if op == "SUBPATTERN":
+        return [list(given[3])]
+    if op == "ATOMIC_GROUP":
+        return [list(given)]
+    return [list(branch) for branch in given[1]] if op == "BRANCH" else []
+
+
+def _nodes(nodes: list[Node]) -> Iterator[Node]:
+    for node in nodes:
+        yield node
+        for inner in _children(node):
+            yield from _nodes(inner)
+
+
+def _named(nodes: list[Node]) -> list[str]:
+    return [chr(given) for op, given in _nodes(nodes) if str(op) == "LITERAL"]
+
+
+def _repeats(nodes: list[Node], lead: list[Node]) -> Iterator[tuple[list[Node], list[Node]]]:
+    """Each repetition that has no end: what leads to it, and what is repeated."""
+    for index, node in enumerate(nodes):
+        here = lead + nodes[:index]
+        if str(node[0]).endswith("REPEAT") and node[1][1] is parser.MAXREPEAT:
+            yield here, list(node[1][2])
+        for inner in _children(node):
+            yield from _repeats(inner, here)

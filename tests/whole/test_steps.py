@@ -1,0 +1,162 @@
+"""Every regular expression that is used on what a user wrote: twice the input is twice the work, whatever it holds."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator, Sequence
+from fnmatch import translate
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from steps import Pattern, TooMany
+
+import pytest_amp_check
+from pytest_amp_check.protocol.messages import MESSAGES
+
+# Some of the modules that have expressions need it.
+pytest.importorskip("torch")
+
+PACKAGE = Path(pytest_amp_check.__file__).parent
+FUNCTIONS = ("compile", "match", "fullmatch", "search", "finditer", "findall", "sub", "split")
+#: What is tried at one place alone, and not wherever a match may begin.
+AT_ONE_PLACE = {"match", "fullmatch"}
+#: Expressions that are made where they are used, with what they become: by module and source.
+MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
+    ("static/elsewhere.py", r"f'\\b{re.escape(name)}\\.{method}\\s*\\('"): [r"\bscaler\.update\s*\("],
+    ("static/sources/patterns.py", r"name + b'\\([^)]{0,200}?(?:half|float16|dtype)'"): [
+        rb"\.to\([^)]{0,200}?(?:half|float16|dtype)",
+        rb"\.type\([^)]{0,200}?(?:half|float16|dtype)",
+    ],
+    ("static/interpreter/switches.py", 'f"""\\\\[["\']{re.escape(key)}["\']\\\\]\\\\s*[-+*/|&]?=(?!=)"""'): [
+        r"""\[["']key["']\]\s*[-+*/|&]?=(?!=)"""
+    ],
+    (
+        "static/interpreter/switches.py",
+        r"f'\\.{attribute}\\b\\s*(?:[-+*/|&,)]|:[^=\\n]{{1,{ANNOTATION}}})?=(?!=)'",
+    ): [r"\.amp\b\s*(?:[-+*/|&,)]|:[^=\n]{1,200})?=(?!=)"],
+    ("static/interpreter/switches.py", r"f'\\b{function}\\b'"): [r"\btrain\b"],
+    ("static/sources/source_files.py", "'|'.join(map(translate, names)) or nothing"): [translate("*_pb2*.py")],
+    ("static/sources/source_files.py", "'|'.join(map(translate, tails)) or nothing"): [translate("*/src/*/gen*.py")],
+    ("static/fixes/layout.py", "test"): [r"\b(?:import|def|class)\b|\bname\b(?!\s*[.(\[])"],
+    ("protocol/messages/message.py", "pattern"): [
+        pattern for message in MESSAGES.values() for pattern in message.patterns
+    ],
+}
+#: Those whose input has an end that is known, with the reason.
+BOUNDED: dict[str | bytes, str] = {
+    rb"(\w+) *(?::[^=\n]*)?$": "100 bytes before an assignment",
+    r"invalid choice: '([^']*)' \(choose from (.*)\)$": "what argparse says of one argument",
+}
+
+
+class Use(NamedTuple):
+    """An expression of a module, and whether it is tried at one place alone."""
+
+    module: str
+    pattern: str | bytes
+    flags: int
+    fixed: bool
+
+
+def uses(path: Path) -> Iterator[Use]:
+    """The regular expressions of a module."""
+    name = path.relative_to(PACKAGE).as_posix()
+    source = path.read_text(encoding="utf-8")
+    if "re." not in source:
+        return
+    tree = ast.parse(source)
+    known = vars(importlib.import_module(f"pytest_amp_check.{name.removesuffix('.py').replace('/', '.')}"))
+    nodes = list(ast.walk(tree))
+    called: dict[str, set[str]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            called.setdefault(node.value.id, set()).add(node.attr)
+    kept = {
+        id(node.value): node.targets[0].id
+        for node in nodes
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    for node in nodes:
+        if not (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and isinstance(node.func.value, ast.Name)
+            and node.func.value.id == "re"
+            and node.func.attr in FUNCTIONS
+        ):
+            continue
+        ways = called.get(kept.get(id(node), ""), set()) if node.func.attr == "compile" else {node.func.attr}
+        given = [each for each in node.args[1:] if ast.unparse(each).startswith("re.")]
+        flags = eval(ast.unparse(given[0])) if given else 0  # noqa: S307 - it is our own source
+        words = ast.unparse(node.args[0])
+        patterns = MADE.get((name, words)) or [eval(words, dict(known))]  # noqa: S307 - it is our own source
+        for pattern in patterns:
+            yield Use(name, pattern, int(flags), bool(ways) and ways <= AT_ONE_PLACE)
+
+
+USES = {use for path in sorted(PACKAGE.rglob("*.py")) if "lookalikes" not in path.parts for use in uses(path)}
+
+
+def ratio(pattern: str | bytes, flags: int, *, fixed: bool, words: bool = False) -> tuple[float, str]:
+    """How many times more the second half of an input takes than the first, for the worst that was made of it."""
+    counted = Pattern(pattern, flags, words=words)
+    steps = counted.matched if fixed else counted.searched
+    worst = (0.0, "")
+    for start, pump, end in counted.inputs():
+        try:
+            least, middle, most = (steps(start + pump * times + end) for times in (12, 24, 48))
+        except TooMany:
+            return float("inf"), start + pump * 2 + end
+        worst = max(worst, ((most - middle) / max(middle - least, 1), start + pump * 2 + end))
+    return worst
+
+
+@pytest.mark.parametrize("use", sorted(USES, key=str), ids=lambda use: f"{use.module}:{use.pattern!r}"[:80])
+def test_twice_the_input_is_twice_the_work(use: Use) -> None:
+    # What is pasted is cut into short words before.
+    words = use.module == "protocol/messages/message.py"
+    factor, example = ratio(use.pattern, use.flags, fixed=use.fixed, words=words)
+    assert use.pattern in BOUNDED or factor <= 2.5, example
+
+
+def test_what_is_bounded_is_in_use_and_would_grow() -> None:
+    found = {use.pattern: use for use in USES}
+    for pattern in BOUNDED:
+        assert ratio(pattern, found[pattern].flags, fixed=False)[0] > 2.5
+
+
+@pytest.mark.parametrize(
+    ("pattern", "flags"),
+    [
+        (r"\s+$", 0),
+        (r"(a|a)*b", 0),
+        (r"(?:a+)+b", 0),
+        (r"#+\s*x", 0),
+        (r"\[[^\]]*\]", 0),
+        (r"\w*x\w*y", 0),
+        (r"^\s*\s*x", re.MULTILINE),
+        (r'"(?:[^"\\]|\\.)*"', 0),
+        (rb"from[ \t]+(\.*)((?:\w[\w.]*)?)[ \t]+import", 0),
+    ],
+)
+def test_what_is_not_linear_is_told(pattern: str | bytes, flags: int) -> None:
+    assert ratio(pattern, flags, fixed=False)[0] > 2.5
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (r"(\w+)\s*=\s*(\d+)(?:px|em)?", "left = 10px right=7 ,bottom = x top =1em"),
+        (r"a*?b|\bc+(?!d)", "aab ccd cc acab"),
+        (r"(?<!x)(['\"])(.*?)\1", "x'a' 'b' \"c'\" 'd"),
+        (r"^\s*#[^\n]*$", "a\n # b\n#c\n  d # e"),
+        (r"(?:ab|a)(?:bc|c)?", "abc ac ab abbc"),
+        (r"\S+?(?=,|$)|[^\W\d]{2,3}", "one,two,, t3 four"),
+    ],
+)
+def test_the_matcher_finds_what_re_finds(pattern: str, text: str) -> None:
+    expected = [match.span() for match in re.finditer(pattern, text, re.MULTILINE)]
+    assert list(Pattern(pattern, re.MULTILINE).spans(text)) == expected != []
