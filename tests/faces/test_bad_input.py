@@ -96,6 +96,7 @@ def test_a_report_that_cannot_be_written_leaves_the_last_one(monkeypatch: pytest
 
     Path("report.html").write_text("the last one")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2048, hard))
     try:
         with pytest.raises(html.ReportUnavailable, match=r"the report cannot be written to report\.html"):
@@ -107,7 +108,10 @@ def test_a_report_that_cannot_be_written_leaves_the_last_one(monkeypatch: pytest
 
 
 def on_a_full_disk(*argv: str) -> subprocess.CompletedProcess[str]:
-    """The command, where no file that is written may have more than 2,048 bytes."""
+    """The command, where no file that is written may have more than 2,048 bytes.
+
+    Nor has bytecode: Python takes what is left of it for whole.
+    """
     resource = pytest.importorskip("resource")
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     return subprocess.run(
@@ -115,6 +119,7 @@ def on_a_full_disk(*argv: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2048, hard)),
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from steps import Pattern, TooMany
+from regex_steps import Pattern, TooMany
 
 import pytest_amp_check
 from pytest_amp_check.protocol.messages import MESSAGES

@@ -21,7 +21,7 @@ from ..forwards import compiled
 from ..graph import tensors, values
 from ..late import KeptWeights, Reading, Weights
 from ..loose_ops import LooseOps
-from ..readings import Number, item
+from ..readings import Number
 from ..recording import Recording
 from ..sums import can_follow
 from ..tape import Call, Slot, Tape, user_frame
@@ -495,8 +495,6 @@ def _not_finite(some: Sequence[torch.Tensor | None]) -> bool:
 def _total(roots: Sequence[torch.Tensor]) -> float:
     """The sum of what a backward pass runs from, which is finite if all of it is."""
     with _unseen():
-        if len(roots) == 1 and roots[0].numel() == 1:
-            return item(roots[0].detach())
         # Of a list no number has to be fetched from a device, as of a tensor with one number.
         sums: list[float] = torch.stack([root.detach().sum(dtype=torch.float64) for root in roots]).tolist()
     return sum(sums)
