@@ -19,7 +19,8 @@ class Told:
     them there. ``skips`` holds the steps through a scaler that it skipped, by their numbers from 0, out of ``steps``;
     ``step_site`` and ``scaler`` are where it steps, and by what. ``grouped`` says that it belonged to a process group
     of several while it trained, ``averages`` that gradients were averaged inside of backward, each of which needs all
-    ranks. ``failure`` is what has kept it from telling more, in words.
+    ranks. ``failure`` is what has kept it from telling more, in words; ``stopped`` says that an exception of its own
+    has ended it between two backward passes.
     """
 
     __slots__ = (
@@ -33,6 +34,7 @@ class Told:
         "skips",
         "step_site",
         "steps",
+        "stopped",
     )
 
     def __init__(
@@ -48,6 +50,7 @@ class Told:
         grouped: bool = False,
         averages: bool = False,
         failure: str = "",
+        stopped: bool = False,
     ) -> None:
         self.rank = rank
         self.findings = findings
@@ -59,6 +62,7 @@ class Told:
         self.grouped = grouped
         self.averages = averages
         self.failure = failure
+        self.stopped = stopped
 
 
 def together(told: Sequence[Told], size: int) -> list[Finding]:
@@ -112,8 +116,10 @@ def _left_out(told: Sequence[Told], size: int) -> Iterator[Finding]:
         for each in sharing:
             count = each.backwards[place][2] if place in each.backwards else 0
             counts.setdefault(count, []).append(each.rank)
-        # A rank that has told nothing may have run any number: only those that have told are counted.
-        if len(counts) > 1:
+        # A rank that has told nothing may have run any number: only those that have told are counted. One that an
+        # exception has ended runs fewer than those that wait for it.
+        fewest = counts[min(counts)]
+        if len(counts) > 1 and not any(each.stopped for each in sharing if each.rank in fewest):
             words = [f"{_times(count)} on {_ranks(counts[count])}" for count in sorted(counts, reverse=True)]
             ranks = tuple(sorted(counts[min(counts)]))
             yield _of("backward@ranks", site, {"call": call, "counts": " and ".join(words)}, ranks)

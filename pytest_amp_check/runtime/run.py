@@ -19,6 +19,7 @@ from ..protocol.selection import in_runs, resolve
 from ..protocol.suppress import Suppressions
 from .record.attach import begin, end
 from .record.recorder import Recorder
+from .record.sites import stopped
 from .record.steps import StepRecord, Steps
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Run:
         self.norms = False
         #: The message of torch that has ended it, where that is one that users of mixed precision meet.
         self.ended_by: Message | None = None
+        self._stopped: tuple[str, int] | None = None
         #: Set by ``amp.run``: how to run the same steps again.
         self.replay: Replay | None = None
         #: Set by the fixture ``amp``: where the baselines of its test are.
@@ -581,6 +583,7 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
         from .explain.explain import explain
 
         self.run.ended_by = explain(self._recorder, error)
+        self.run._stopped = stopped(error)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -67,6 +67,13 @@ def test_a_rank_that_dies_is_named() -> None:
     assert "amp-check: error: rank 1 ended without a word of what it had recorded\n" in done.stderr
 
 
+def test_a_rank_that_an_exception_ends_has_left_out_no_batch() -> None:
+    done = launched(2, "fails")
+    assert done.returncode != 0
+    assert "OSError: the batch cannot be read" in done.stderr
+    assert "AMP607" not in done.stdout + done.stderr
+
+
 def test_processes_that_the_script_starts_are_recorded() -> None:
     done = started("leaves_out")
     begins = source_line("scaler.scale(loss).backward()")

@@ -31,8 +31,12 @@ def train(
     spoilt: int = -1,
     clip: Callable[[], object] | None = None,
     leaves_out: int = -1,
+    fails: int = -1,
 ) -> list[float]:
-    """Trains four batches, and gives the scale after each; the loss of one may be infinite, or one be left out."""
+    """Trains four batches, and gives the scale after each; the loss of one may be infinite, or one be left out.
+
+    One may be a batch that cannot be read.
+    """
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=scale)
     scales = []
@@ -42,6 +46,8 @@ def train(
             loss = nn.functional.mse_loss(model(x), torch.zeros(8, 2))
         if number == leaves_out:
             continue
+        if number == fails:
+            raise OSError("the batch cannot be read")
         if number == spoilt:
             loss = loss * float("inf")
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
@@ -109,6 +115,11 @@ def joined(rank: int) -> None:
     with model.join():
         for x in batches(3 + rank):
             model(x).square().mean().backward()
+
+
+def fails(rank: int) -> None:
+    """One rank ends in the middle of its training, and the other waits for it in its next backward pass."""
+    train(DistributedDataParallel(net()), fails=2 if rank == 1 else -1)
 
 
 def dies(rank: int) -> None:

@@ -44,6 +44,8 @@ def tell(run: Run, rank: int, failure: str = "") -> Told:
         scaler="" if first is None else first.scaler or "",
         grouped=_is_grouped(run),
         averages=recorder.replicas.averages or _shards(run),
+        # In a backward pass it waited for the others.
+        stopped=run._stopped is not None and run._stopped not in backwards,
         failure=failure,
     )
 

@@ -9,6 +9,7 @@ import linecache
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Sequence
 from types import CodeType, FrameType
 
@@ -21,6 +22,7 @@ DEPTH = 40
 
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_DISTRIBUTED = os.path.join(_TORCH, "distributed") + os.sep
 #: What stands between a user's line and what it calls, and is neither.
 _INNER = (
     _OURS,
@@ -52,6 +54,18 @@ def is_inner(path: str) -> bool:
     if internal is None:
         internal = _inner_paths[path] = path.startswith(_INNER)
     return internal
+
+
+def stopped(error: BaseException) -> tuple[str, int] | None:
+    """Where the program stood when an exception of its own ended it; None where other processes are the cause."""
+    place = None
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    if not isinstance(error, Exception) or any(path.startswith(_DISTRIBUTED) for path, _ in frames):
+        return None
+    for path, line in frames:
+        if not (is_inner(path) or is_library(path)):
+            place = path, line
+    return place
 
 
 def is_ours(path: str) -> bool:
