@@ -24,13 +24,14 @@ EXCUSES = frozenset({"checked", "measures_only", "opaque", "undone"})
 
 def mark_left_out(program: Program) -> None:
     """Say of what a method does without the scaler of its class that no method does it with the scaler."""
-    held = _held(program)
+    same = _made_at_once(program)
+    held = _held(program, same)
     for graph in program.graphs:
         events = [node.event for node in graph.nodes if node.event is not None]
         here = {event.subject for event in events if event.kind != e.UPDATE} - {None}
         for number, event in enumerate(events):
             # What another method has scaled comes to a method that clips and steps as if from nowhere.
-            used = here - _only_stepped(events, number) if event.kind == e.CLIP else here
+            used = {same.get(key) for key in (here - _only_stepped(events, number) if event.kind == e.CLIP else here)}
             if event.kind in INSTEAD and event.subject is None and not any(map(event.facts.get, EXCUSES)):
                 instead, shown = INSTEAD[event.kind]
                 for scaler, done in held.get(_class_of(event), {}).items():
@@ -44,16 +45,24 @@ def _only_stepped(events: list[Event], number: int) -> set[int | None]:
     return stepping - {event.subject for event in events if event.kind in (e.SCALE, e.BACKWARD, e.UNSCALE)}
 
 
-def _held(program: Program) -> dict[str, dict[int, dict[Kind, list[Event]]]]:
+def _made_at_once(program: Program) -> dict[int | None, int]:
+    """Scaler -> the first that is made at its place: each class that inherits a method has one of its own there."""
+    first: dict[object, int] = {}
+    scalers = [thing for thing in program.things if thing.role == "scaler"]
+    return {thing.key: first.setdefault(repr(thing.site) if thing.site else thing.key, thing.key) for thing in scalers}
+
+
+def _held(program: Program, same: dict[int | None, int]) -> dict[str, dict[int, dict[Kind, list[Event]]]]:
     """The scalers that methods of a class use, by its name, with what they do to each."""
     held: defaultdict[str, dict[int, dict[Kind, list[Event]]]] = defaultdict(dict)
     every: defaultdict[int, defaultdict[Kind, list[Event]]] = defaultdict(lambda: defaultdict(list))
     for event in program.events():
         thing = program.things[event.subject] if event.subject is not None else None
         if thing is not None and thing.role == "scaler" and not thing.facts.get("framework"):
-            every[thing.key][event.kind].append(event)
+            done = every[same[thing.key]]
+            done[event.kind].append(event)
             if _class_of(event) and thing.name.startswith("self."):
-                held[_class_of(event)][thing.key] = every[thing.key]
+                held[_class_of(event)][same[thing.key]] = done
     return held
 
 

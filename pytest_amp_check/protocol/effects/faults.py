@@ -186,12 +186,24 @@ def _runs_once(judge: Judge, backward: Event) -> bool:
     return any((key, not truth) not in others for key, truth in ends)
 
 
-def earlier_loop(judge: Judge, now: Moment, i: int) -> bool:
-    """What an earlier loop has left is cleared: the last backward ran in a loop outside of which they are."""
+def of_no_window(judge: Judge, now: Moment, i: int) -> bool:
+    """What is cleared no window has gathered: an earlier loop has left it, or another optimizer's loss, which it used."""
     backward = judge.event(judge.last(now.here, (e.BACKWARD,), i))
-    if backward is None or not backward.facts.get("loops"):
+    if backward is None:
         return False
-    return backward.facts["loops"][-1] not in now.event.facts.get("loops", ())
+    if _another_steps_after(judge, now, i, backward):
+        return True
+    return bool(backward.facts.get("loops")) and backward.facts["loops"][-1] not in now.event.facts.get("loops", ())
+
+
+def _another_steps_after(judge: Judge, now: Moment, i: int, backward: Event) -> bool:
+    for index in judge.path(now.here):
+        event = judge.event(index)
+        if event is backward:
+            return False
+        if event is not None and event.kind in (e.SCALER_STEP, e.STEP) and event.object != judge.opts[i]:
+            return True
+    return False
 
 
 def another_scaler(judge: Judge, now: Moment, i: int) -> bool:
@@ -218,7 +230,7 @@ EXCUSES: dict[str, Callable[[Judge, Moment, int], bool]] = {
     "same-scaler": same_scaler,
     "unscaled-where-live": unscaled_where_live,
     "divided-elsewhere": divided_elsewhere,
-    "earlier-loop": earlier_loop,
+    "of-no-window": of_no_window,
     "another-scaler": another_scaler,
     "serves-another": serves_another,
 }

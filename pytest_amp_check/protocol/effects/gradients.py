@@ -124,12 +124,14 @@ def checked(judge: Judge, now: Moment) -> State:
 def touched(judge: Judge, now: Moment) -> list[int]:
     """Indexes of the optimizers whose gradients an event touches.
 
-    Where the event does not say whose they are, and one optimizer is unscaled, they are taken to be that one's.
+    Where the event does not say whose they are, and one optimizer is unscaled, they are taken to be that one's; so
+    they are of what was stepped, where they are read alone.
     """
     opts, owners = now.opts, now.event.facts.get("owners")
     if owners is not None:
         return [judge.index[key] for key in owners if key in judge.index]
-    unscaled = [i for i, opt in enumerate(opts) if opt.grads == a.UNSCALED]
+    free = (a.UNSCALED, a.STEPPED) if now.event.kind == e.GRAD_READ else (a.UNSCALED,)
+    unscaled = [i for i, opt in enumerate(opts) if opt.grads in free]
     return unscaled if len(opts) > 1 and unscaled else list(range(len(opts)))
 
 

@@ -234,7 +234,13 @@ def _joined_string(at: Interpreter, node: ast.JoinedStr) -> Value:
         if isinstance(part, ast.FormattedValue):
             value = at.evaluate(part.value)
             _use(at, value, part.value)
-    return at.fresh(node, "text")
+    made = at.fresh(node, "text")
+    made.head = _head(node.values[0]) if node.values else ""
+    return made
+
+
+def _head(part: ast.expr) -> str:
+    return part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else ""
 
 
 def _comprehension(at: Interpreter, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
@@ -506,6 +512,8 @@ def _united(op: str, left: Value, right: Value) -> Value | None:
 def _number(at: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Opaque:
     """What an operator makes of two values of which one at least is not known."""
     made = structural(at, "binary", (left, right), spelled(node, op), op)
+    if op in ("+", "%") and isinstance(left.value, str):
+        made.head = left.value.partition("%")[0] if op == "%" else left.value
     _count(op, left, right, made)
     if op == "%":
         made.remainder = left, right

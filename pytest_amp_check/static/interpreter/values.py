@@ -87,6 +87,8 @@ class Value:
     parameter: bool = False
     remainder: tuple[Value, Value] | None = None
     summed: bool = False
+    #: How a text begins of which the rest is not known.
+    head: str = ""
     #: The events that read the gradients from which it was computed.
     readings: tuple[Event, ...] = ()
     #: What ran that it came from.
@@ -229,7 +231,7 @@ class Opaque(Knowable):
     made here. ``divisors`` is what it was divided by, ``factors`` the identities of what it was multiplied by.
     ``extent`` says that it is how much there is of some data: a size, a length, a sum of theirs; ``summed`` that it
     is ``divided`` only in so far as it was summed. ``schedules`` is the key of the optimizer whose learning rate it
-    moves, -1 if it is no scheduler.
+    moves, -1 if it is no scheduler. ``head`` is how a text begins of which the rest is not known.
     """
 
     kind = "unknown"
@@ -248,6 +250,7 @@ class Opaque(Knowable):
         "first",
         "full",
         "graded",
+        "head",
         "index",
         "iterates",
         "key",
@@ -281,6 +284,7 @@ class Opaque(Knowable):
         self.extent = False
         self.full = False
         self.graded = False
+        self.head = ""
         self.summed = False
         self.readings: tuple[Event, ...] = ()
         self.entry: tuple[int, str | None] | None = None

@@ -16,8 +16,12 @@ class Written(dict[int, Value]):
 
 def types_of(value: Value | None) -> list[str]:
     """The types that a device may be of which a value is the text, without the index."""
-    texts = [option.value for option in (value or NONE).alternatives()]
-    return [text.partition(":")[0] for text in texts if isinstance(text, str)]
+    types = []
+    for option in (value or NONE).alternatives():
+        text = option.value if isinstance(option.value, str) else option.head
+        if ":" in text or text == option.value:
+            types.append(text.partition(":")[0])
+    return types
 
 
 def text_of(at: Interpreter, device: Ref) -> Value | None:

@@ -20,7 +20,7 @@ RULE = Rule(
             "counts: clear them once, after the step",
             witness=(BACKWARD,),
             next_turn=True,
-            unless="earlier-loop",
+            unless="of-no-window",
             any_precision=True,
         ),
         "window:off-by-one": Fault(
