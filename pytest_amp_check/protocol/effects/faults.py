@@ -187,7 +187,7 @@ def _runs_once(judge: Judge, backward: Event) -> bool:
 
 
 def of_no_window(judge: Judge, now: Moment, i: int) -> bool:
-    """What is cleared no window has gathered: an earlier loop has left it, or another optimizer's loss, which it used."""
+    """What is cleared is of no window: an earlier loop has left it, or another optimizer's loss, which it has used."""
     backward = judge.event(judge.last(now.here, (e.BACKWARD,), i))
     if backward is None:
         return False
