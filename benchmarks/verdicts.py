@@ -1,18 +1,20 @@
 """Whether CI, pre-commit and pytest say the same of a project, and of a mistake that is new in it.
 
-``python benchmarks/verdicts.py CHECKOUT [CHECKOUT ...] [--mistakes 3] [--alone 40] [--operator NAME ...]``
+``python benchmarks/verdicts.py CHECKOUT [CHECKOUT ...] [--mistakes 3] [--alone 40] [--only-alone]
+[--operator NAME ...]``
 
 Each checkout is set up in a copy, as somebody would who brings amp-check into a project:
 
 - check: ``amp-check check .``, which is what CI runs
 - commit: ``pre-commit run --all-files`` with the hook of this repository, which names all files in batches
 - pytest: ``pytest --amp-check --amp-only static``; test modules are not imported, since what they need is not there
-- alone: some files by name, one in each call, as when one file is committed: those with findings first
+- alone: files by name, one in each call, as when one file is committed: all with findings, and some without
 
 What each of them finds is compared by file, line, code and severity; a door that fails must have been told of something
 that fails, and the other way round. Then a baseline of all of it is written, with which all of them must pass, and
 mistakes (of ``mistakes.py``) are put in, one at a time: each door must fail with the same new findings, in the file of
-the mistake. A row of the table is a project; what differs is printed below it.
+the mistake. A row of the table is a project; what differs is printed below it. ``--only-alone`` compares nothing but
+files by name with the folder, which needs no pre-commit.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -39,6 +42,8 @@ _HEADLINE = re.compile(r"(?!FAILED )(\S.*?):(?:cell \d+:)?(\d+):\d+: (AMP\d{3})(
 FAILING = ("error", "warning")
 LINES = ["--output-format", "json-lines"]
 LIMIT_S = 900
+#: Which files without findings are checked by name is drawn anew for another seed.
+SEED = 17
 
 
 class Verdict(NamedTuple):
@@ -129,12 +134,22 @@ def differences(verdicts: dict[str, Verdict]) -> Iterator[str]:
             yield f"{door} ends with {verdict.code}"
 
 
-def alone(project: Path, whole: Found, number: int) -> Iterator[str]:
-    """Where a file by name, of which so many are asked, says another thing of itself than the folder does."""
+class Alone(NamedTuple):
+    """Files that were checked by name, and where one says another thing of itself than the folder does."""
+
+    names: list[str]
+    wrong: list[str]
+
+
+def alone(project: Path, whole: Found, number: int) -> Alone:
+    """Each file with findings by name, and so many without, drawn by chance."""
     listed = run([sys.executable, "-m", "pytest_amp_check", "check", "--show-files", "."], project).stdout.splitlines()
-    guilty = {path for path, *_ in whole}
-    speaking = [name for name in listed if b"autocast" in (project / name).read_bytes() and name not in guilty]
-    for name in [*sorted(guilty), *speaking][:number]:
+    guilty = sorted({path for path, *_ in whole})
+    others = sorted({Path(name).as_posix() for name in listed} - set(guilty))
+    chance = random.Random(SEED)  # noqa: S311 - files, not secrets
+    names = guilty + chance.sample(others, min(number, len(others)))
+    wrong: list[str] = []
+    for name in names:
         done = run([sys.executable, "-m", "pytest_amp_check", "check", *LINES, name], project)
         said = [json.loads(line) for line in done.stdout.splitlines()]
         # What stands in another file is shown in this one too, and says so.
@@ -144,8 +159,9 @@ def alone(project: Path, whole: Found, number: int) -> Iterator[str]:
             if "the mistake is at" not in one["message"]
         }
         here = {one for one in whole if one[0] == name}
-        yield from (f"by name alone: {one}" for one in sorted(own - here))
-        yield from (f"by name lacks: {one}" for one in sorted(here - own))
+        wrong += [f"by name alone: {one}" for one in sorted(own - here)]
+        wrong += [f"by name lacks: {one}" for one in sorted(here - own)]
+    return Alone(names, wrong)
 
 
 def candidates(project: Path, operators: Sequence[str]) -> Iterator[tuple[Path, str, Place]]:
@@ -186,12 +202,24 @@ def plant(project: Path, number: int, operators: Sequence[str]) -> Iterator[tupl
             return
 
 
+def only_alone(checkout: Path, files: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="verdicts") as folder:
+        project = set_up(checkout, Path(folder))
+        whole = check(project).found
+        names, wrong = alone(project, whole, files)
+        print(f"| {checkout.name} | {len(whole)} | {len(names)} | {len(wrong)} |")
+        for said in wrong:
+            print(f"  DIFFERS {said}")
+        sys.stdout.flush()
+
+
 def row(checkout: Path, mistakes: int, files: int, operators: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="verdicts") as folder:
         project = set_up(checkout, Path(folder))
         verdicts = {door: act(project) for door, act in DOORS.items()}
         wrong = list(differences(verdicts))
-        wrong += alone(project, verdicts["check"].found, files)
+        by_name = alone(project, verdicts["check"].found, files)
+        wrong += by_name.wrong
         (project / "amp-check.toml").write_text('baseline = "amp-baseline.json"\n', encoding="utf-8")
         run([sys.executable, "-m", "pytest_amp_check", "check", "--update-baseline", "."], project)
         keep(project)
@@ -205,7 +233,7 @@ def row(checkout: Path, mistakes: int, files: int, operators: Sequence[str]) -> 
         print(
             f"| {checkout.name} | {' / '.join(str(len(each.found)) for each in verdicts.values())} | "
             f"{'yes' if same else 'no'} | {'passes' if not any(each.fails for each in after.values()) else 'fails'} | "
-            f"{failing} of {len(planted)} |"
+            f"{failing} of {len(planted)} | {len(by_name.names)} |"
         )
         for what, _ in planted:
             print(f"  {what}")
@@ -218,11 +246,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkouts", nargs="+", type=Path)
     parser.add_argument("--mistakes", type=int, default=3, help="mistakes for each project")
-    parser.add_argument("--alone", type=int, default=40, help="files for each project that are checked by name")
+    parser.add_argument("--alone", type=int, default=40, help="files without findings that are checked by name")
+    parser.add_argument("--only-alone", action="store_true", help="compare nothing but files by name with the folder")
     parser.add_argument("--operator", action="append", choices=sorted(WANTED), help="which mistakes")
     given = parser.parse_args()
-    print("| project | findings: check / commit / pytest | the same | with a baseline | mistakes that all doors name |")
-    print("| --- | --- | --- | --- | --- |")
+    if given.only_alone:
+        print("| project | findings | files by name | differences |")
+        print("| --- | --- | --- | --- |")
+        for checkout in given.checkouts:
+            only_alone(checkout.resolve(), given.alone)
+        return
+    print(
+        "| project | findings: check / commit / pytest | the same | with a baseline | mistakes that all doors name "
+        "| files by name |"
+    )
+    print("| --- | --- | --- | --- | --- | --- |")
     for checkout in given.checkouts:
         row(checkout.resolve(), given.mistakes, given.alone, given.operator or sorted(WANTED))
 

@@ -53,25 +53,47 @@ def options(config: pytest.Config) -> table.Options:
 
 def _resolve(config: pytest.Config, start: str) -> table.Options:
     _refuse_unknown(config)
+    places = {option.name: _place(config, option) for option in table.OPTIONS if option.ini}
     return table.resolve(
         table.flags(config.option, table.PYTEST),
         start=start,
-        ini={option.name: config.getini(option.ini) for option in table.OPTIONS if option.ini},
+        ini={option.name: _ini(config, option, places[option.name]) for option in table.OPTIONS if option.ini},
         ini_base=str(config.inipath.parent if config.inipath else config.invocation_params.dir),
-        ini_file=str(config.inipath or ""),
+        ini_places=places,
         face=table.PYTEST,
     )
+
+
+def _place(config: pytest.Config, option: table.Option) -> str:
+    """Where an option of pytest's configuration stands, if it does, in words."""
+    if option.ini in _overridden(config):
+        return f"-o {option.ini}"
+    return f"{option.ini} in {config.inipath}" if config.inipath else option.ini
+
+
+def _overridden(config: pytest.Config) -> list[str]:
+    """The names of the options that are given by ``-o``."""
+    return [word.partition("=")[0] for word in config.getoption("override_ini") or ()]
+
+
+def _ini(config: pytest.Config, option: table.Option, where: str) -> Any:
+    """What pytest's configuration holds of an option, as its kind has it."""
+    try:
+        return config.getini(option.ini)
+    except (ValueError, TypeError, pytest.UsageError) as error:
+        # Which of these it is depends on the version of pytest, and not each says of which option.
+        expected = "true or false" if option.kind is table.FLAG else "what pytest can read"
+        raise table.ConfigError(f"{where} must be {expected}: {error}") from None
 
 
 def _refuse_unknown(config: pytest.Config) -> None:
     """Raises where an option of pytest's configuration is called as ours are, and is nobody's."""
     ours = tuple(option.ini for option in table.OPTIONS if option.ini)
-    overridden = [word.partition("=")[0] for word in config.getoption("override_ini") or ()]
     with warnings.catch_warnings():
         # Asking for names one by one, as pytest 9 would have it, finds none that is wrong.
         warnings.simplefilter("ignore", DeprecationWarning)
         written = list(getattr(config, "inicfg", ()))
-    for where, names in (("-o", overridden), (str(config.inipath), written)):
+    for where, names in (("-o", _overridden(config)), (str(config.inipath), written)):
         for name in names:
             if name.startswith("amp_") and name not in ours:
                 try:

@@ -19,7 +19,7 @@ from .elsewhere import undone
 from .processes import shared, spread
 from .project.project import Project
 from .results import Answer, Reading
-from .sources import prefilter, programs, source_files
+from .sources import patterns, prefilter, programs, source_files
 from .sources.block import Block
 from .sources.patterns import Code
 from .sources.prefilter import Prefiltered
@@ -344,9 +344,7 @@ def _look_at_all(files: list[str], named: frozenset[str], jobs: int, store: Cach
 
 def _users(seen: list[Prefiltered], named: frozenset[str], tree: Project, settings: Settings) -> list[Prefiltered]:
     """A first look at the files that were not named, and use one that was; the tree learns of what is around those."""
-    asked = [
-        look.path for look in seen if look.path in named and look.speaks and look.path.endswith(source_files.PROGRAMS)
-    ]
+    asked = [look.path for look in seen if look.path in named and _is_asked(look)]
     if not asked:
         return []
     from .partners import Surroundings
@@ -355,6 +353,13 @@ def _users(seen: list[Prefiltered], named: frozenset[str], tree: Project, settin
     tree.surround(around.codes(), whole=around.whole)
     users = around.partners([path for path in asked if path.endswith(".py")], tree)
     return _look_at_all(users, frozenset(), 1, None, settings.largest).seen
+
+
+def _is_asked(look: Prefiltered) -> bool:
+    """Whether a file may hold a mistake, by itself or for what others do with it."""
+    if look.speaks or not look.path.endswith(".py"):
+        return look.speaks and look.path.endswith(source_files.PROGRAMS)
+    return patterns.helps(source_files.load_or_nothing(look.path))
 
 
 def _known(todo: list[Prefiltered], tree: Project, store: Cache | None) -> tuple[list[Reading], list[Prefiltered]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -133,6 +134,98 @@ def test_pylint_is_what_flake8_writes_under_that_name(tmp_path: Path, monkeypatc
     assert ours.stdout.startswith("train.py:")
     assert ours.stdout == theirs.stdout
     assert theirs.returncode == 1
+
+
+def in_node(package: str, program: str, given: str) -> Any:
+    """What a program in Node.js makes of a text, with a package that is called ``tool`` in it."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("Node.js is not installed")
+    begin = f"let tool; try {{ tool = require('{package}') }} catch {{ process.exit(3) }}\n"
+    begin += "const given = require('fs').readFileSync(0, 'utf8')\nconst tell = (what) => process.stdout.write(what)\n"
+    done = subprocess.run(
+        [node, "-e", begin + program],
+        input=given,
+        capture_output=True,
+        encoding="utf-8",
+        cwd=Path(__file__).parents[2],
+        check=False,
+    )
+    if done.returncode == 3:
+        pytest.skip(f"{package} is not installed: CONTRIBUTING.md says how it can be")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_rdjson_is_taken_by_a_validator_of_it() -> None:
+    program = """
+const judge = new tool.RDFormatValidator({strictMode: true, allowExtraFields: false})
+judge.validateString(given).then((said) => tell(JSON.stringify([said.valid, said.errors, said.warnings])))
+"""
+    one = finding(witness=(Step(Site("src/other.py", 3, 0, 3, 5), "the scaler is made"),), message="100%\nmore")
+    one.fix = Fix("safe", "Put it right", lambda: [Edit(2, 0, 2, 4, "é\n")])
+    log = shown(
+        "rdjson", one, finding("src/b c.ipynb", 1, cell=2), finding(severity="info"), finding(severity="warning")
+    )
+    assert json.loads(in_node("@umbrelladocs/rdformat-validator", program, log)) == [True, [], []]
+    # Of no findings it warns that this is unusual.
+    assert json.loads(in_node("@umbrelladocs/rdformat-validator", program, shown("rdjson")))[:2] == [True, []]
+    # The validator is not one that takes everything.
+    wrong = log.replace('"INFO"', '"MINOR"')
+    assert not json.loads(in_node("@umbrelladocs/rdformat-validator", program, wrong))[0]
+
+
+def test_azure_is_read_and_written_alike_by_its_own_library() -> None:
+    program = """
+const read = given.split("\\n").filter(Boolean).map(tool.commandFromString)
+const written = read.map((one) => new tool.TaskCommand(one.command, one.properties, one.message) + "\\n").join("")
+tell(JSON.stringify([read, written]))
+"""
+    lines = shown(
+        "azure", finding("a;b].py", message="100%\r\nmore; [so] it is"), finding("per%25.py", severity="info")
+    )
+    read, written = json.loads(in_node("azure-pipelines-task-lib/taskcommand", program, lines))
+    assert written == lines
+    place = {"linenumber": "2", "columnnumber": "12", "code": "AMP201"}
+    assert read == [
+        {
+            "command": "task.logissue",
+            "properties": {"type": "error", "sourcepath": "a;b].py", **place},
+            "message": "clip-before-unscale: 100%\r\nmore; [so] it is",
+        },
+        {
+            "command": "task.logissue",
+            "properties": {"type": "warning", "sourcepath": "per%25.py", **place},
+            "message": "clip-before-unscale: unscale first",
+        },
+    ]
+
+
+def test_commands_of_github_are_as_its_own_library_writes_them() -> None:
+    program = """
+for (const [kind, message, properties] of JSON.parse(given)) tool[kind](message, properties)
+"""
+
+    def parts(line: str) -> tuple[str, list[str], str]:
+        kind, _, rest = line.removeprefix("::").partition(" ")
+        properties, _, message = rest.partition("::")
+        return kind, sorted(properties.split(",")), message
+
+    place = {"startLine": 2, "endLine": 2, "startColumn": 12, "endColumn": 19, "title": "AMP201 clip-before-unscale"}
+    asked = [
+        ("error", "100%\r\nmore: so, it is", {"file": "a,b:c.py", **place}),
+        ("warning", "unscale first", {"file": "per%25.py", **place}),
+        ("notice", "unscale first", {"file": "src/train.py", **place}),
+        ("notice", "Found something.", {"title": "amp-check"}),
+    ]
+    theirs = in_node("@actions/core", program, json.dumps(asked)).splitlines()
+    ours = shown(
+        "github",
+        finding("a,b:c.py", message="100%\r\nmore: so, it is"),
+        finding("per%25.py", severity="warning"),
+        finding(severity="info"),
+    ).splitlines()
+    assert [parts(line) for line in ours if line.startswith("::")] == [parts(line) for line in theirs]
 
 
 # By hand, where nothing that reads them can be installed from the index.

@@ -344,6 +344,48 @@ def test_a_caller_that_was_not_named_puts_right_what_a_named_file_leaves_open() 
     assert places("pkg/steps.py") == [one for one in places() if one[0] == "pkg/steps.py"]
 
 
+SAVE = """\
+import torch
+
+
+def save_state(path, model, optimizer):
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+
+
+def load_state(path, optimizer):
+    optimizer.load_state_dict(torch.load(path)["optimizer"])
+"""
+LOOP = """\
+import torch
+from pkg import save_state
+
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    save_state("last.pt", model, optimizer)
+"""
+
+
+@pytest.mark.parametrize("handed_on", [True, False])
+def test_a_file_without_a_word_of_mixed_precision_is_wrong_for_what_another_file_does(*, handed_on: bool) -> None:
+    files = {"pyproject.toml": "", "pkg/__init__.py": "from .common import save_state\n", "pkg/common.py": SAVE}
+    loop = LOOP if handed_on else LOOP.replace("from pkg import", "from pkg.common import")
+    write(files | {"train.py": loop})
+    saved = next(line for line, text in enumerate(SAVE.split("\n"), 1) if "torch.save(" in text)
+    expected = [("pkg/common.py", saved, "AMP401")]
+    assert places() == expected
+    assert places("pkg/common.py") == expected
+    assert places("common.py", cwd="pkg") == [("common.py", *expected[0][1:])]
+    assert places("pkg/common.py", "train.py") == expected
+
+
 @pytest.mark.parametrize(
     "change",
     [

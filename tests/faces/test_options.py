@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pytest_amp_check.faces.cli import main
 from pytest_amp_check.faces.fixtures import options as options_of
 from pytest_amp_check.faces.options import (
     CLI,
@@ -26,6 +27,7 @@ from pytest_amp_check.faces.options import (
     Options,
     add_flags,
     flags,
+    kinds,
     resolve,
     settings,
 )
@@ -263,22 +265,166 @@ def test_a_flag_of_one_letter_is_the_same(option: Option, tmp_path: Path) -> Non
         assert value(cli(option.short, *words), option) == expected(os.path.realpath(tmp_path))
 
 
-@pytest.mark.parametrize("option", [o for o in OPTIONS if o.file], ids=lambda option: option.key)
-def test_a_typo_is_answered_with_the_nearest_option(
-    option: Option, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+#: kind -> a wrong value in words, what is said of it, one in TOML, and what is said of that. Any word is a pattern, and
+#: whether a path is there is asked by whoever reads it.
+WRONG: dict[kinds.Kind, tuple[str | None, str, str, str]] = {
+    WORDS: ("AMP2O1", "unknown rule 'AMP2O1': did you mean 'AMP201'?", '"AMP201"', "must be a list of strings"),
+    kinds.PATTERNS: (None, "", "true", "must be a list of strings"),
+    kinds.PATHS: (None, "", "3", "must be a list of strings"),
+    kinds.IGNORES: ("AMP201", "must be PATTERN:CODES, not 'AMP201'", '["AMP201"]', "must be a table of patterns"),
+    kinds.LEVELS: ("AMP201=eror", "did you mean 'error'?", '{AMP201 = "eror"}', "did you mean 'error'?"),
+    kinds.FORMAT: ("jsn", "did you mean 'json'?", '"jsn"', "did you mean 'json'?"),
+    kinds.LEVEL: ("eror", "did you mean 'error'?", '"eror"', "did you mean 'error'?"),
+    kinds.WHEN: ("nver", "did you mean 'never'?", '"nver"', "did you mean 'never'?"),
+    FLAG: ("maybe", "maybe", '"yes"', "must be true or false, such as true"),
+    kinds.HALF: ("statc", "did you mean 'static'?", '"statc"', "did you mean 'static'?"),
+    kinds.DEVICE: ("cud", "did you mean 'cuda'?", '"cud"', "did you mean 'cuda'?"),
+    kinds.DTYPE: ("bfloat", "did you mean 'bfloat16'?", '"bfloat"', "did you mean 'bfloat16'?"),
+    kinds.PATH: ("", "must be the path of a file, not ''", "3", "must be the path of a file, such as"),
+    kinds.FOLDER: ("", "must be the path of a folder, not ''", "3", "must be the path of a folder, such as"),
+    kinds.COUNT: ("many", "must be a whole number from 1, not 'many'", "0", "must be a whole number from 1, such as"),
+    kinds.SIZE: (
+        "20 lines",
+        "must be a number of bytes or a size",
+        '"20 lines"',
+        "must be a number of bytes or a size",
+    ),
+    kinds.SECONDS: ("soon", "must be a number of seconds", '"soon"', "must be a number of seconds"),
+    kinds.HELPERS: ("a.b:clip", "did you mean 'clips'?", '{"a.b" = ["clip"]}', "did you mean 'clips'?"),
+    TYPES: ("cudo", "did you mean 'cuda'?", '["cudo"]', "did you mean 'cuda'?"),
+    kinds.VERSION: ("two", "must be a version of torch, not 'two'", "2.4", "must be a version of torch, such as"),
+    kinds.REVISION: ("-x", "must be a revision of git, not '-x'", "3", "must be a revision of git, such as"),
+    kinds.SOURCES: (
+        "jobs",
+        "must be the path of a TOML file or KEY=VALUE, not 'jobs'",
+        "3",
+        "must be a list of strings",
+    ),
+}
+
+
+def misspelled(name: str) -> list[str]:
+    """A name with its last letter twice, without one of its middle, and with two of these in the wrong order."""
+    at = len(name) // 2
+    return [name + name[-1], name[:at] + name[at + 1 :], name[: at - 1] + name[at] + name[at - 1] + name[at + 1 :]]
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command that cannot be run, and gives the one sentence that it says of that."""
+
+    def ask(*argv: str) -> str:
+        code = main(argv)
+        out, err = capsys.readouterr()
+        said = [line for line in err.splitlines() if not line.startswith(("usage: ", " "))]
+        assert (code, out, len(said)) == (2, "", 1), (argv, code, out, err)
+        assert said[0].startswith("amp-check: error: "), argv
+        return said[0]
+
+    return ask
+
+
+def refused_by_pytest(pytester: pytest.Pytester, *argv: str) -> str:
+    with pytest.raises(pytest.UsageError) as caught:
+        in_pytest(pytester, *argv)
+    return str(caught.value)
+
+
+def flags_of(option: Option) -> list[tuple[str, str]]:
+    """The commands that have it, each with its flag; what a flag switches on another one takes back."""
+    found = [(command, flag) for command, flag in (("check", option.flag), ("run", option.run_flag)) if flag]
+    if option.kind is FLAG:
+        found += [(command, flag.replace("--", "--no-", 1)) for command, flag in found]
+    return found
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
+def test_a_typo_of_its_name_is_answered_at_every_door_of_the_command(
+    option: Option, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
 ) -> None:
-    """In a file, in --config, and in the name of a variable."""
-    wrong = option.key + option.key[-1]
-    _, _, toml, _ = ROWS[option.key]
-    (tmp_path / "amp-check.toml").write_text(f"{wrong} = {toml}\n")
-    nearest = rf"unknown key '{wrong}' in .*: did you mean '{option.key}'\?"
-    with pytest.raises(ConfigError, match=nearest):
-        cli()
-    with pytest.raises(ConfigError, match=nearest):
-        cli("--isolated", "--config", f"{wrong} = {toml}")
-    monkeypatch.setenv(f"AMP_CHECK_{wrong.upper().replace('-', '_')}", "1")
-    with pytest.raises(ConfigError, match=rf"unknown variable AMP_CHECK_\w+: did you mean {option.variable}\?"):
-        cli("--isolated")
+    for command, flag in flags_of(option):
+        for word in misspelled(flag.removeprefix("--")):
+            assert refused(command, f"--{word}", "train.py").endswith(f": --{word}: did you mean '{flag}'?")
+    for wrong in misspelled(option.key):
+        if option.file:
+            said = f": did you mean '{option.key}'?"
+            assert refused("check", "--config", f"{wrong} = 1", ".").endswith(f"key '{wrong}' in --config{said}")
+            for name, table in (("amp-check.toml", ""), ("pyproject.toml", "[tool.amp-check]\n")):
+                (tmp_path / name).write_text(f"{table}{wrong} = 1\n")
+                told = refused("check", ".")
+                assert f"unknown key '{wrong}' in " in told
+                assert told.endswith(f"{name}{said}")
+                (tmp_path / name).unlink()
+        variable = f"AMP_CHECK_{wrong.upper().replace('-', '_')}"
+        monkeypatch.setenv(variable, "1")
+        assert refused("check", ".").endswith(f": unknown variable {variable}: did you mean {option.variable}?")
+        monkeypatch.delenv(variable)
+
+
+@pytest.mark.parametrize("option", [o for o in OPTIONS if o.pytest_flag or o.ini], ids=lambda option: option.key)
+def test_a_typo_of_its_name_is_answered_at_every_door_of_pytest(option: Option, pytester: pytest.Pytester) -> None:
+    # Words that begin otherwise are left to pytest.
+    for word in misspelled(option.pytest_flag.removeprefix("--amp-")) if option.pytest_flag else ():
+        said = f"amp-check: unrecognized argument --amp-{word}: did you mean '{option.pytest_flag}'?"
+        assert refused_by_pytest(pytester, f"--amp-{word}=1") == said
+    for word in misspelled(option.ini.removeprefix("amp_")) if option.ini else ():
+        name = f"amp_{word}"
+        hint = f": did you mean '{option.ini}'?"
+        assert refused_by_pytest(pytester, "-o", f"{name}=1") == f"amp-check: unknown option '{name}' of -o{hint}"
+        for file, table in (("pytest.ini", "[pytest]"), ("pyproject.toml", "[tool.pytest.ini_options]")):
+            path = pytester.path / file
+            path.write_text(f"{table}\n{name} = 1\n")
+            assert refused_by_pytest(pytester) == f"amp-check: unknown option '{name}' of {path}{hint}"
+            path.unlink()
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
+def test_a_wrong_value_is_answered_at_every_door_of_the_command(
+    option: Option, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
+) -> None:
+    word, said, toml, said_of_toml = WRONG[option.kind]
+    for command, flag in flags_of(option) if word is not None else ():
+        told = refused(command, f"{flag}={word}", "train.py")
+        assert said in told
+        assert flag in told
+    if word is not None:
+        monkeypatch.setenv(option.variable, word)
+        told = refused("check", ".")
+        assert said in told
+        assert option.variable in told or option.key == "config"
+        monkeypatch.delenv(option.variable)
+    if option.file:
+        told = refused("check", "--config", f"{option.key} = {toml}", ".")
+        assert f"--config {option.key} must be" in told
+        assert said_of_toml in told
+        for name, table in (("amp-check.toml", ""), ("pyproject.toml", "[tool.amp-check]\n")):
+            (tmp_path / name).write_text(f"{table}{option.key} = {toml}\n")
+            told = refused("check", ".")
+            assert f"{option.key} in " in told
+            assert f"{name} must be" in told
+            assert said_of_toml in told
+            (tmp_path / name).unlink()
+
+
+@pytest.mark.parametrize("option", [o for o in OPTIONS if o.pytest_flag or o.ini], ids=lambda option: option.key)
+def test_a_wrong_value_is_answered_at_every_door_of_pytest(option: Option, pytester: pytest.Pytester) -> None:
+    word, said, _, _ = WRONG[option.kind]
+    if word is None:
+        # What is not there is said all the same.
+        word, said = ("gone.py", "gone.py does not exist") if option.kind is kinds.PATHS else (None, "")
+    if option.pytest_flag and word is not None:
+        told = refused_by_pytest(pytester, f"{option.pytest_flag}={word}")
+        assert said in told
+        assert option.pytest_flag in told
+    if option.ini and word is not None:
+        told = refused_by_pytest(pytester, "-o", f"{option.ini}={word}")
+        assert told.startswith(f"amp-check: -o {option.ini}")
+        assert said in told
+        path = pytester.path / "pytest.ini"
+        path.write_text(f"[pytest]\n{option.ini} = {word}\n")
+        told = refused_by_pytest(pytester)
+        assert told.startswith(f"amp-check: {option.ini} in {path}")
+        assert said in told
 
 
 @pytest.mark.parametrize("option", [o for o in OPTIONS if not o.file], ids=lambda option: option.key)
@@ -493,10 +639,11 @@ def test_brackets_in_the_name_of_a_folder_are_no_pattern(tmp_path: Path) -> None
         ("device = 1", "device in [tool.amp-check] of {path} must be auto, cpu, cuda, cuda:N or emulate, such as"),
         (
             "helpers = {'lib.finish' = ['clip']}",
-            "must be events out of scales, backward, unscales, clips, steps, updates, clears: did you mean 'clips'?",
+            "must be events out of scales, backward, unscales, clips, steps, updates, clears, such as",
         ),
+        ("helpers = {'lib.finish' = ['clip']}", "\"clears\"] }}: did you mean 'clips'?"),
         ("helpers = ['clips']", "must be a table of dotted names, each with a list of events, such as"),
-        ("devices = ['cudo']", "npu, privateuseone, xla, xpu: did you mean 'cuda'?, such as"),
+        ("devices = ['cudo']", "npu, privateuseone, xla, xpu, such as [\"cuda\"]: did you mean 'cuda'?"),
         ("torch-version = 2.4", "torch-version in [tool.amp-check] of {path} must be a version of torch, such as"),
         ("dtype = 'float32'", "dtype in [tool.amp-check] of {path} must be float16 or bfloat16, such as"),
         ("max-file-size = -1", "must be a number of bytes or a size such as 20MB, 0 for no limit, such as"),

@@ -18,15 +18,23 @@ if TYPE_CHECKING:
 AUTO, ALWAYS, NEVER = "auto", "always", "never"
 #: The two halves of --amp-check.
 STATIC, RUNTIME = "static", "runtime"
-DEVICES = "auto, cpu, cuda, cuda:N or emulate"
+DEVICES = ("auto", "cpu", "cuda", "emulate")
 DTYPES = {"float16": "float16", "bfloat16": "bfloat16", "fp16": "float16", "bf16": "bfloat16", "half": "float16"}
+
+
+class Wrong(ValueError):
+    """What a value must be, and the nearest word that is right as the end of a sentence, if there is one."""
+
+    def __init__(self, expected: str, hint: str = "") -> None:
+        super().__init__(expected)
+        self.hint = hint
 
 
 class Kind:
     """What an option's values are, and how they are read from words and from TOML.
 
     ``words`` reads what a command line or an ini file holds (a list of strings), ``toml`` what pyproject.toml holds;
-    both raise ValueError with what was expected. ``base`` is the directory that relative paths start from.
+    both raise :class:`Wrong`. ``base`` is the directory that relative paths start from.
     ``separators`` are the characters between several values of an environment variable, where ``words`` does not take
     them apart itself, and ``choices`` gives all values, where they can be told.
     """
@@ -53,7 +61,7 @@ class Kind:
 
 def _strings(value: Any) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise ValueError("a list of strings")
+        raise Wrong("a list of strings")
     return value
 
 
@@ -90,7 +98,7 @@ def _ignores(entries: Iterable[str], base: str) -> dict[str, tuple[str, ...]]:
     for entry in entries:
         pattern, colon, codes = entry.rpartition(":")
         if not colon or not pattern.strip() or not split([codes]):
-            raise ValueError("PATTERN:CODES")
+            raise Wrong("PATTERN:CODES")
         key = _anchor(pattern.strip(), base)
         found[key] = found.get(key, ()) + split([codes])
     return found
@@ -98,13 +106,13 @@ def _ignores(entries: Iterable[str], base: str) -> dict[str, tuple[str, ...]]:
 
 def _ignores_toml(value: Any, base: str) -> dict[str, tuple[str, ...]]:
     if not isinstance(value, dict):
-        raise ValueError("a table of patterns, each with a list of rules")
+        raise Wrong("a table of patterns, each with a list of rules")
     found: dict[str, tuple[str, ...]] = {}
     for pattern, codes in value.items():
         try:
             found[_anchor(pattern, base)] = tuple(_strings(codes))
         except ValueError:
-            raise ValueError(f"a table of patterns, each with a list of rules (see {pattern!r})") from None
+            raise Wrong(f"a table of patterns, each with a list of rules (see {pattern!r})") from None
     return found
 
 
@@ -113,14 +121,14 @@ def _severities(entries: Iterable[str], base: str) -> dict[str, str]:
     for entry in split(entries, ",\n"):
         word, equals, severity = entry.replace(":", "=").partition("=")
         if not equals:
-            raise ValueError("RULE=SEVERITY")
+            raise Wrong("RULE=SEVERITY")
         found[word.strip()] = _one_of(severity.strip(), SEVERITIES)
     return found
 
 
 def _severities_toml(value: Any, base: str) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise ValueError("a table of rules, each with a severity")
+        raise Wrong("a table of rules, each with a severity")
     return {word: _one_of(severity, SEVERITIES) for word, severity in value.items()}
 
 
@@ -129,21 +137,21 @@ def _helpers(entries: Iterable[str], base: str) -> dict[str, tuple[str, ...]]:
     for entry in entries:
         name, colon, events = entry.partition(":")
         if not colon or not name.strip():
-            raise ValueError("NAME:EVENTS")
+            raise Wrong("NAME:EVENTS")
         found[name.strip()] = _events(split([events]))
     return found
 
 
 def _helpers_toml(value: Any, base: str) -> dict[str, tuple[str, ...]]:
     if not isinstance(value, dict):
-        raise ValueError("a table of dotted names, each with a list of events")
+        raise Wrong("a table of dotted names, each with a list of events")
     return {name: _events(_strings(events)) for name, events in value.items()}
 
 
 def _events(words: Iterable[str]) -> tuple[str, ...]:
     for word in words:
         if word not in DOES:
-            raise ValueError(f"events out of {', '.join(DOES)}{nearest(word, DOES)}")
+            raise Wrong(f"events out of {', '.join(DOES)}", nearest(word, DOES))
     return tuple(words)
 
 
@@ -151,7 +159,7 @@ def _device_types(words: Iterable[str]) -> tuple[str, ...]:
     known = tuple(sorted(AUTOCAST_DEVICES))
     for word in words:
         if word not in known:
-            raise ValueError(f"types of devices, out of {', '.join(known)}{nearest(word, known)}")
+            raise Wrong(f"types of devices, out of {', '.join(known)}", nearest(word, known))
     return tuple(words)
 
 
@@ -160,13 +168,13 @@ def _version(value: Any) -> tuple[int, int]:
 
     parts = re.match(r"(\d+)\.(\d+)(?:[.+].*)?$", value) if isinstance(value, str) else None
     if parts is None:
-        raise ValueError("a version of torch")
+        raise Wrong("a version of torch")
     return int(parts[1]), int(parts[2])
 
 
 def _one_of(value: Any, choices: tuple[str, ...]) -> str:
     if value not in choices:
-        raise ValueError(f"one of {', '.join(choices)}")
+        raise Wrong(f"one of {', '.join(choices)}", nearest(str(value), choices))
     return str(value)
 
 
@@ -190,40 +198,40 @@ def device(value: Any) -> str:
     """The word for a device. It may be given as a ``torch.device`` too; ValueError says what was expected."""
     word = str(value)
     kind, colon, index = word.partition(":")
-    if word in ("auto", "cpu", "cuda", "emulate") or (kind == "cuda" and colon and index.isdecimal()):
+    if word in DEVICES or (kind == "cuda" and colon and index.isdecimal()):
         return word
-    raise ValueError(DEVICES)
+    raise Wrong("auto, cpu, cuda, cuda:N or emulate", nearest(word, DEVICES))
 
 
 def dtype(value: Any) -> str:
     """The name of a dtype that autocast can have. It may be given as a ``torch.dtype`` too."""
     word = str(value).removeprefix("torch.")
     if word not in DTYPES:
-        raise ValueError("float16 or bfloat16")
+        raise Wrong("float16 or bfloat16", nearest(word, tuple(DTYPES)))
     return DTYPES[word]
 
 
 def _path(value: Any, base: str) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError("the path of a file")
+        raise Wrong("the path of a file")
     return _located((value,), base)[0]
 
 
 def _folder(value: Any, base: str) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError("the path of a folder")
+        raise Wrong("the path of a folder")
     return _located((value,), base)[0]
 
 
 def _word(value: Any) -> str:
     if not isinstance(value, str) or not value or value.startswith("-"):
-        raise ValueError("a revision of git")
+        raise Wrong("a revision of git")
     return value
 
 
 def _truth(value: Any, base: str) -> bool:
     if not isinstance(value, bool):
-        raise ValueError("true or false")
+        raise Wrong("true or false")
     return value
 
 
@@ -233,13 +241,13 @@ def _seconds(value: Any) -> float:
     except (TypeError, ValueError):
         number = float("nan")
     if not 0 <= number < float("inf"):
-        raise ValueError("a number of seconds, 0 for no limit")
+        raise Wrong("a number of seconds, 0 for no limit")
     return number
 
 
 def _count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError("a whole number from 1")
+        raise Wrong("a whole number from 1")
     return value
 
 
@@ -249,7 +257,7 @@ def _size(value: Any) -> int:
     try:
         return parse_size(int(value) if isinstance(value, str) and value.isdecimal() else value)
     except (ValueError, TypeError):
-        raise ValueError("a number of bytes or a size such as 20MB, 0 for no limit") from None
+        raise Wrong("a number of bytes or a size such as 20MB, 0 for no limit") from None
 
 
 WORDS = Kind('["AMP2", "missing-scaler-update"]', "args", lambda v, b: split(v), lambda v, b: tuple(_strings(v)))

@@ -46,6 +46,8 @@ def settings(options: Options) -> Settings:
                     severity[code], widths[code] = level, width
     except UnknownRule as error:
         raise ConfigError(f"{options.origin[setting]}: {error}") from None
+    # A word that is wrong there is said before anything is fixed, and where nothing is.
+    fixable(options)
     return Settings(
         select=selected,
         per_file_ignores=tuple(ignores),

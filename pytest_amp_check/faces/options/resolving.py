@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from .files import TABLE, ConfigError, checked, name_of, nearest_file, parsed, read_table
 from .flags import CLI, flag_of
-from .kinds import FLAG, split
+from .kinds import FLAG, Wrong, split
 from .table import BY_KEY, OPTIONS, VARIABLE, Option, Options
 
 TYPE_CHECKING = False
@@ -44,13 +44,14 @@ def resolve(
     start: str,
     ini: Mapping[str, Any] | None = None,
     ini_base: str = "",
-    ini_file: str = "",
+    ini_places: Mapping[str, str] | None = None,
     face: str = CLI,
 ) -> Options:
     """Every option from the nearest place that sets it.
 
     ``flags`` and ``ini`` map option names to what the command line and pytest's configuration hold, None where they say
-    nothing. ``start`` is the file or folder from which a configuration file is looked for, upwards.
+    nothing, ``ini_places`` to where the latter stands, in words. ``start`` is the file or folder from which a
+    configuration file is looked for, upwards.
     """
     options = Options()
     options.origin = {}
@@ -60,7 +61,7 @@ def resolve(
         return _from_strings(option, flags.get(option.name), os.getcwd(), flag_of(option, face))
 
     def in_pytest(option: Option) -> _Said | None:
-        where = f"{option.ini} in {ini_file}" if ini_file else option.ini
+        where = (ini_places or {}).get(option.name, option.ini)
         return _from_strings(option, (ini or {}).get(option.name), ini_base, where)
 
     # Which file is read is asked first.
@@ -152,8 +153,8 @@ def _from_table(option: Option, table: Mapping[str, Any], base: str, where: str)
         return None
     try:
         return _Said(where, option.kind.toml(table[option.key], base))
-    except ValueError as error:
-        raise ConfigError(f"{where} must be {error}, such as {option.kind.example}") from None
+    except Wrong as error:
+        raise ConfigError(f"{where} must be {error}, such as {option.kind.example}{error.hint}") from None
 
 
 def _from_words(option: Option, value: Any, base: str, where: str) -> Any:
@@ -162,8 +163,8 @@ def _from_words(option: Option, value: Any, base: str, where: str) -> Any:
     words = [value] if isinstance(value, str) else [str(item) for item in value]
     try:
         return option.kind.words(words, base)
-    except ValueError as error:
-        raise ConfigError(f"{where} must be {error}, not {' '.join(words)!r}") from None
+    except Wrong as error:
+        raise ConfigError(f"{where} must be {error}, not {' '.join(words)!r}{error.hint}") from None
 
 
 def _configuration(given: tuple[str, ...], start: str, *, isolated: bool) -> tuple[str, dict[str, Any], dict[str, Any]]:
