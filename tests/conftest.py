@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,21 @@ def pytest_configure() -> None:
     if pytest.version_tuple < (9,):
         # pytest 8 cannot rewrite what an editable install has it load, and says so in every run inside of a test.
         pytest.MonkeyPatch().setattr(AssertionRewritingHook, "_warn_already_imported", lambda *_: None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None]:
+    """Let no search for cycles go through what stays until the end: torch, thousands of tests and their arguments.
+
+    Each run of pytest inside of a test ends with such a search, each recording looks through the objects there are,
+    and tests of memory count them.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

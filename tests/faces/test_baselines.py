@@ -164,7 +164,7 @@ def test_a_run_of_its_own_name_is_needed_for_each(written: pytest.Pytester) -> N
 def test_workers_of_xdist_share_them(written: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_PLUGINS", "pytest_amp_check.faces.plugin,xdist.plugin")
     shutil.rmtree(written.path / "amp_baselines")
-    flags = ("-p", "no:cacheprovider", "--amp-device", "emulate", "-n", "4")
+    flags = ("-p", "no:cacheprovider", "--amp-device", "emulate", "-n", "2")
     written.runpytest_subprocess(*flags, "--amp-update-baselines").assert_outcomes(passed=2)
     assert len(baselines(written)) == 2
     monkeypatch.setenv("CI", "true")

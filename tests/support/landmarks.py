@@ -9,8 +9,12 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from pytest_amp_check.static.project.syntax import children, walk
+
 CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_"})
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+#: What may have statements below it.
+BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
 
 class Spot(NamedTuple):
@@ -27,10 +31,12 @@ class Spot(NamedTuple):
 
 def inside(*nodes: ast.AST) -> Iterator[ast.AST]:
     """The nodes below some nodes in order of the source, functions defined there left out."""
-    for node in nodes:
+    work = list(reversed(nodes))
+    while work:
+        node = work.pop()
         yield node
         if not isinstance(node, FUNCTIONS):
-            yield from inside(*ast.iter_child_nodes(node))
+            work += reversed(children(node))
 
 
 def spots(tree: ast.Module) -> Iterator[Spot]:
@@ -38,8 +44,8 @@ def spots(tree: ast.Module) -> Iterator[Spot]:
 
     def below(scope: ast.AST, node: ast.AST) -> Iterator[Spot]:
         for _, value in ast.iter_fields(node):
-            for part in value if isinstance(value, list) else [value]:
-                if isinstance(part, ast.AST):
+            for part in value if isinstance(value, list) else []:
+                if isinstance(part, BLOCKS):
                     yield from below(part if isinstance(part, FUNCTIONS) else scope, part)
             if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
                 yield from (Spot(scope, value, index) for index in range(len(value)))
@@ -140,14 +146,14 @@ def measures(clip: ast.Call) -> bool:
 
 def roots(node: ast.AST) -> set[str]:
     """The models whose parameters an expression speaks of."""
-    return {last(call.func.value) for call in ast.walk(node) if called(call, "parameters", "named_parameters")}  # type: ignore[attr-defined]
+    return {last(call.func.value) for call in walk(node) if called(call, "parameters", "named_parameters")}  # type: ignore[attr-defined]
 
 
 def models_of(tree: ast.Module, optimizer: str) -> set[str]:
     """The models that an optimizer was constructed for."""
     name = optimizer.rpartition(".")[2]
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and last(node.targets[0]) == name:
             found |= roots(node.value)
     return found
@@ -156,9 +162,9 @@ def models_of(tree: ast.Module, optimizer: str) -> set[str]:
 def regions(tree: ast.Module) -> set[str]:
     """Names that hold an autocast context, or make one."""
     found = {"autocast"}
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Assign) and any(
-            isinstance(part, ast.Call) and last(part.func) == "autocast" for part in ast.walk(node.value)
+            isinstance(part, ast.Call) and last(part.func) == "autocast" for part in walk(node.value)
         ):
             found.add(last(node.targets[0]))
     return found - {""}

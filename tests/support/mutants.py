@@ -37,6 +37,8 @@ from landmarks import (
 from marks import Places
 from rewriting import copied
 
+from pytest_amp_check.static.project.syntax import walk
+
 #: Gives the copy of a node or of a list of statements.
 Twin = Callable[[Any], Any]
 #: A change to make in a copy of the tree, and what must be found then.
@@ -198,7 +200,7 @@ def loss_out_of_region(tree: ast.Module) -> Iterator[Change]:
     names = regions(tree)
     criteria = {
         last(node.targets[0])
-        for node in ast.walk(tree)
+        for node in walk(tree)
         if isinstance(node, ast.Assign)
         and isinstance(node.value, ast.Call)
         and last(node.value.func) in ("CrossEntropyLoss", "NLLLoss")
@@ -272,7 +274,7 @@ def skips_the_step(update: Spot) -> bool:
 
 def drop_update(tree: ast.Module) -> Iterator[Change]:
     """``update`` is forgotten: after the steps, or on the way that skips them."""
-    whole = {node: cls for cls in ast.walk(tree) if isinstance(cls, ast.ClassDef) for node in cls.body}
+    whole = {node: cls for cls in walk(tree) if isinstance(cls, ast.ClassDef) for node in cls.body}
     for spot in spots(tree):
         call = of_scaler(spot.statement, "update")
         if call is None:
@@ -285,7 +287,7 @@ def drop_update(tree: ast.Module) -> Iterator[Change]:
             expected = {(node.lineno, "AMP209") for node in opened[-1:]}
         else:
             # Another update in the same turn serves all steps.
-            everything = ast.walk(whole[spot.scope]) if spot.scope in whole else iter(nodes)
+            everything = walk(whole[spot.scope]) if spot.scope in whole else iter(nodes)
             updates = [spot for spot in spots_of(spot.scope) if of_scaler(spot.statement, "update")]
             skips = sum(skips_the_step(other) for other in updates)
             if sum(scaler_call(node, "update") for node in everything) - skips == 1:
@@ -330,7 +332,7 @@ def scaler_into_loop(tree: ast.Module) -> Iterator[Change]:
 def counts(tree: ast.Module, divisor: ast.expr) -> bool:
     """Whether a divisor is the number of micro-batches: a test or a loop counts up to it."""
     text, name = ast.unparse(divisor), last(divisor)
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
             if name and last(node.right) == name:
                 return True
@@ -369,7 +371,7 @@ def drop_division(tree: ast.Module) -> Iterator[Change]:
                 for call in calls
                 if call is not None
                 and call.lineno > statement.lineno
-                and name in {last(node) for node in ast.walk(call.func)}
+                and name in {last(node) for node in walk(call.func)}
             ]
             backward = min(fed, key=lambda call: call.lineno) if fed else None
         if backward is None or not counts(tree, divisor) or not name_of_loss(divided):
@@ -405,9 +407,9 @@ def state_of(node: ast.AST, kind: Callable[[ast.AST], bool]) -> bool:
 
 def drop_scaler_state(tree: ast.Module) -> Iterator[Change]:
     """The checkpoint is written without the scaler's state."""
-    if not any(called(node, "save") and last(node.func.value) == "torch" for node in ast.walk(tree)):  # type: ignore[attr-defined]
+    if not any(called(node, "save") and last(node.func.value) == "torch" for node in walk(tree)):  # type: ignore[attr-defined]
         return
-    for scope in [tree, *(node for node in ast.walk(tree) if isinstance(node, FUNCTIONS))]:
+    for scope in [tree, *(node for node in walk(tree) if isinstance(node, FUNCTIONS))]:
         nodes = list(inside(*body_of(scope)))
         taken = [node for node in nodes if isinstance(node, ast.Call) and state_of(node, is_scaler)]
         kept = [node for node in nodes if isinstance(node, ast.Call) and state_of(node, is_optimizer)]
@@ -444,7 +446,7 @@ def drop_scaler_state(tree: ast.Module) -> Iterator[Change]:
 
 def drop_zero_grad(tree: ast.Module) -> Iterator[Change]:
     """The gradients are never cleared."""
-    for scope in [tree, *(node for node in ast.walk(tree) if isinstance(node, FUNCTIONS))]:
+    for scope in [tree, *(node for node in walk(tree) if isinstance(node, FUNCTIONS))]:
         zeroing = [
             spot
             for spot in spots_of(scope)

@@ -617,6 +617,16 @@ outputs = [head(hidden) for head in heads]  # AMP810
         ("`head` runs outside of autocast on `hidden` in bfloat16 and `head.weight` in float32", "`model[0](x)`"),
     ),
     Program(
+        "matrix-dtypes",
+        "a comprehension over what nobody can say where it comes from",
+        """
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    halves = [model[0](x)]
+outputs = [model[2](half) for half in halves]  # AMP810
+""",
+        ("`model[2]` runs outside of autocast on `half` in bfloat16 and `model[2].weight` in float32: run it in",),
+    ),
+    Program(
         "custom-bwd-alone",
         "a Function whose backward alone is decorated",
         """

@@ -11,6 +11,7 @@ import torch
 from marks import MISTAKES, Places, shown
 
 from pytest_amp_check.static.engine import Settings, check_source
+from pytest_amp_check.static.project.syntax import walk
 
 #: Rules that are off unless they are selected are marked too.
 EVERYTHING = Settings(select=MISTAKES)
@@ -22,6 +23,7 @@ TORCH_NAMES = frozenset(
     for name in dir(cls)
 ) | {"forward", "setup_context", "main", "self", "cls", "args", "kwargs"}
 NEW = -1
+SHARED = (ast.expr_context, ast.operator, ast.boolop, ast.unaryop)
 
 
 # From a tree back to a text, and from its findings back to the original lines.
@@ -33,13 +35,12 @@ def written(tree: ast.Module) -> tuple[str, dict[tuple[int, int], int]]:
     text = ast.unparse(tree) + "\n"
     origin: dict[tuple[int, int], int] = {}
     rows = text.split("\n")
-    again = ast.parse(text)
-    for old, new in zip(ast.walk(tree), ast.walk(again), strict=True):
+    for old, new in zip(walk(tree), walk(ast.parse(text)), strict=True):
         assert type(old) is type(new), f"{ast.dump(old)} was written as {ast.dump(new)}"
         line = getattr(old, "lineno", NEW)
         if line != NEW and isinstance(new, (ast.expr, ast.stmt)):
-            row = rows[new.lineno - 1].encode()
-            origin[new.lineno, len(row[: new.col_offset].decode())] = line
+            row, column = rows[new.lineno - 1], new.col_offset
+            origin[new.lineno, column if row.isascii() else len(row.encode()[:column].decode())] = line
     return text, origin
 
 
@@ -56,9 +57,14 @@ def found_in(tree: ast.Module) -> tuple[Places, str]:
 
 def copied(thing: Any, twins: dict[int, Any] | None = None) -> Any:
     """A deep copy of a tree; ``twins`` learns the copy of each node and list. ``copy.deepcopy`` is slow."""
+    made: Any
     if isinstance(thing, ast.AST):
-        made: Any = type(thing)()
-        made.__dict__.update((name, copied(value, twins)) for name, value in thing.__dict__.items())
+        made = type(thing)()
+        fields = made.__dict__
+        for name, value in thing.__dict__.items():
+            # The same few contexts and operators stand in all trees.
+            plain = not isinstance(value, (ast.AST, list)) or isinstance(value, SHARED)
+            fields[name] = value if plain else copied(value, twins)
     elif isinstance(thing, list):
         made = [copied(part, twins) for part in thing]
     else:
@@ -72,7 +78,7 @@ def fresh(code: str) -> list[ast.stmt]:
     """Statements that the original program does not have."""
     body = ast.parse(code).body
     for statement in body:
-        for node in ast.walk(statement):
+        for node in walk(statement):
             if hasattr(node, "lineno"):
                 node.lineno = NEW
     return body
@@ -87,7 +93,7 @@ def like(node: ast.AST, code: str, **parts: ast.expr) -> list[ast.stmt]:
 
     body = ast.parse(code).body
     for statement in body:
-        for inner in ast.walk(statement):
+        for inner in walk(statement):
             if hasattr(inner, "lineno"):
                 ast.copy_location(inner, node)
     return [Fill().visit(statement) for statement in body]
@@ -133,14 +139,14 @@ class Names(ast.NodeVisitor):
         self.visit(tree)
         imported = {
             (alias.asname or alias.name).split(".")[0]
-            for node in ast.walk(tree)
+            for node in walk(tree)
             if isinstance(node, (ast.Import, ast.ImportFrom))
             for alias in node.names
         }
         # What is asked of a module is not ours to name: torch.save, when the program has a method of that name.
         self.fixed |= {
             node.attr
-            for node in ast.walk(tree)
+            for node in walk(tree)
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in imported
         }
         self.variables -= imported | set(dir(builtins)) | self.fixed

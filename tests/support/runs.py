@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from landmarks import FUNCTIONS, autocast_of, body_of, inside, is_scaler, last, regions, scaler_call, spots_of
 
+from pytest_amp_check.static.project.syntax import children, walk
+
 JUMPS = (ast.Return, ast.Break, ast.Continue, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.Delete)
 Function = ast.FunctionDef
 #: What cannot be moved into a function.
@@ -85,10 +87,7 @@ class Needs(ast.NodeVisitor):
 
     def comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
         names = {
-            part.id
-            for generator in node.generators
-            for part in ast.walk(generator.target)
-            if isinstance(part, ast.Name)
+            part.id for generator in node.generators for part in walk(generator.target) if isinstance(part, ast.Name)
         }
         self.visit(node.generators[0].iter)
         self.hidden.append(names)
@@ -98,7 +97,7 @@ class Needs(ast.NodeVisitor):
     visit_ListComp = visit_SetComp = visit_GeneratorExp = visit_DictComp = comprehension  # noqa: N815
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
-        self.hidden.append({arg.arg for arg in ast.walk(node.args) if isinstance(arg, ast.arg)})
+        self.hidden.append({arg.arg for arg in walk(node.args) if isinstance(arg, ast.arg)})
         self.visit(node.body)
         self.hidden.pop()
 
@@ -108,7 +107,7 @@ def own_names(scope: ast.AST) -> set[str]:
     names = {node.id for node in inside(*body_of(scope)) if isinstance(node, ast.Name) and not is_load(node)}
     names |= {node.name for node in body_of(scope) if isinstance(node, (Function, ast.ClassDef))}
     if isinstance(scope, FUNCTIONS):
-        names |= {arg.arg for arg in ast.walk(scope.args) if isinstance(arg, ast.arg)}
+        names |= {arg.arg for arg in walk(scope.args) if isinstance(arg, ast.arg)}
     return names
 
 
@@ -133,7 +132,7 @@ def scopes(tree: ast.Module) -> Iterator[tuple[ast.AST, list[ast.AST]]]:
     """The functions of a module and the module itself, each with the functions around it."""
 
     def below(node: ast.AST, around: list[ast.AST]) -> Iterator[tuple[ast.AST, list[ast.AST]]]:
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             if isinstance(child, Function):
                 yield child, around
                 yield from below(child, [*around, child])
@@ -176,16 +175,16 @@ def run_of(
         names |= own_names(outer)
     if scope is tree:
         names -= {node.name for node in tree.body if isinstance(node, (Function, ast.ClassDef))}
-    declared = {name for node in ast.walk(scope) if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names}
+    declared = {name for node in walk(scope) if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names}
     names -= imported(tree)
     needs = Needs(statements)
     if needs.stored & declared:
         return None
-    moved = set(map(id, ast.walk(ast.Module(body=list(statements), type_ignores=[]))))
+    moved = set(map(id, walk(ast.Module(body=list(statements), type_ignores=[]))))
     inner = of_comprehensions(scope)
     elsewhere = {
         node.id
-        for node in ast.walk(scope)
+        for node in walk(scope)
         if isinstance(node, ast.Name) and is_load(node) and id(node) not in moved | inner
     }
     # In a loop, the next turn finds what this one has left.
@@ -193,11 +192,11 @@ def run_of(
     returned = needs.stored & (elsewhere | carried)
     before = {
         node.id
-        for node in ast.walk(scope)
+        for node in walk(scope)
         if isinstance(node, ast.Name) and not is_load(node) and early(node, statements) and id(node) not in inner
     }
     if isinstance(scope, FUNCTIONS):
-        before |= {arg.arg for arg in ast.walk(scope.args) if isinstance(arg, ast.arg)}
+        before |= {arg.arg for arg in walk(scope.args) if isinstance(arg, ast.arg)}
     unsure = returned - needs.sure
     if not unsure <= before:
         return None
@@ -208,11 +207,11 @@ def run_of(
 def of_comprehensions(scope: ast.AST) -> set[int]:
     """Identities of the names in comprehensions that are their own variables."""
     found: set[int] = set()
-    for node in ast.walk(scope):
+    for node in walk(scope):
         if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
-            targets = [part for generator in node.generators for part in ast.walk(generator.target)]
+            targets = [part for generator in node.generators for part in walk(generator.target)]
             own = {part.id for part in targets if isinstance(part, ast.Name)}
-            found |= {id(part) for part in ast.walk(node) if isinstance(part, ast.Name) and part.id in own}
+            found |= {id(part) for part in walk(node) if isinstance(part, ast.Name) and part.id in own}
     return found
 
 
@@ -347,7 +346,7 @@ def chosen(tree: ast.Module, runs: Runs) -> list[Run]:
     used: set[int] = set()
     for scope, around in scopes(tree):
         for run in runs(tree, scope, around):
-            nodes = {id(node) for statement in run.statements for node in ast.walk(statement)}
+            nodes = {id(node) for statement in run.statements for node in walk(statement)}
             if not nodes & used:
                 used |= nodes
                 taken.append(run)

@@ -9,6 +9,8 @@ from itertools import count
 import torch
 from rewriting import Blocks, fresh, like, misname, prologue, rename
 
+from pytest_amp_check.static.project.syntax import walk
+
 # Imports.
 
 
@@ -70,7 +72,7 @@ class Imports(ast.NodeTransformer):
             alias = self.aliases.setdefault(f"{deepest}.{rest[0]}", f"n{len(self.aliases)}")
             name = self.bound(f"from {deepest} import {rest[0]} as {alias}", ".".join([alias, *rest[1:]]))
         made = ast.parse(name, mode="eval").body
-        for inner in ast.walk(made):
+        for inner in walk(made):
             if hasattr(inner, "lineno"):
                 ast.copy_location(inner, node)
         return made
@@ -92,8 +94,8 @@ class Imports(ast.NodeTransformer):
 
 def spell_imports(style: str) -> Callable[[ast.Module], ast.Module]:
     def rewrite(tree: ast.Module) -> ast.Module:
-        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-        names |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+        names = {node.id for node in walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        names |= {node.arg for node in walk(tree) if isinstance(node, ast.arg)}
         speller = Imports(tree, style)
         if names & set(speller.known):
             # A variable hides an import somewhere.
@@ -132,7 +134,7 @@ def bound_at_top(body: Sequence[ast.stmt]) -> set[str]:
     return {
         node.id
         for statement in body
-        for node in ast.walk(statement)
+        for node in walk(statement)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
 
@@ -198,7 +200,7 @@ def in_attributes(tree: ast.Module) -> ast.Module:
         if isinstance(target, ast.Name)
     }
     other: set[str] = set()
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.arg):
             other.add(node.arg)
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
@@ -211,7 +213,7 @@ def in_attributes(tree: ast.Module) -> ast.Module:
                 other.update(bound_at_top(node.body))
         elif isinstance(node, (ast.NamedExpr, ast.comprehension, ast.For)):
             target = node.target
-            other.update(x.id for x in ast.walk(target) if isinstance(x, ast.Name))
+            other.update(x.id for x in walk(target) if isinstance(x, ast.Name))
         elif isinstance(node, ast.ExceptHandler) and node.name:
             other.add(node.name)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -313,7 +315,7 @@ def printing_everywhere(tree: ast.Module) -> ast.Module:
 
 def annotated(tree: ast.Module) -> ast.Module:
     """Parameters, results and variables carry annotations."""
-    declared = {name for node in ast.walk(tree) if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names}
+    declared = {name for node in walk(tree) if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names}
 
     class Annotate(ast.NodeTransformer):
         def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
@@ -485,7 +487,7 @@ def swapped_branches(node: ast.stmt, number: int) -> list[ast.stmt] | None:
 
 def named_tests(node: ast.stmt, number: int) -> list[ast.stmt] | None:
     """A test has a name before it is asked."""
-    if not isinstance(node, ast.If) or any(isinstance(x, ast.NamedExpr) for x in ast.walk(node.test)):
+    if not isinstance(node, ast.If) or any(isinstance(x, ast.NamedExpr) for x in walk(node.test)):
         return None
     made = like(node.test, f"test_{number} = VALUE", VALUE=node.test)
     node.test = ast.copy_location(ast.Name(id=f"test_{number}", ctx=ast.Load()), node.test)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -82,13 +83,18 @@ def trials(
     """The mutants of programs in all variants, or a share of them, always the same; else the programs themselves."""
     chance = Random(0)  # noqa: S311 - the same trials each time
     for program, source in sources.items():
-        tree = ast.parse(source)
-        for mutant in mutants(tree) if mistakes else [Mutant(NONE, tree, lambda twin: None, set())]:
+        for mutant in _mutants(source) if mistakes else [Mutant(NONE, ast.parse(source), lambda twin: None, set())]:
             for name, variant in variants.items():
                 if chance.random() < share:
                     trees = variant(mutant.tree())
                     if trees is not None:
                         yield Trial(program, mutant.operator, name, trees, mutant.expected)
+
+
+@functools.cache
+def _mutants(source: str) -> list[Mutant]:
+    """All mutants of a program. Each makes a tree of its own, so that several tests may share them."""
+    return list(mutants(ast.parse(source)))
 
 
 class Tally:

@@ -34,6 +34,8 @@ from runs import (
 )
 from transformations import bound_methods, rewriting, tried
 
+from pytest_amp_check.static.project.syntax import walk
+
 Trees = dict[str, ast.Module]
 Variant = Callable[[ast.Module], "Trees | None"]
 
@@ -56,7 +58,7 @@ class Replaced(ast.NodeTransformer):
 
 def renamed_names(statements: list[ast.stmt], names: dict[str, str]) -> list[ast.stmt]:
     for statement in statements:
-        for node in ast.walk(statement):
+        for node in walk(statement):
             if isinstance(node, ast.Name):
                 node.id = names.get(node.id, node.id)
     return statements
@@ -67,7 +69,7 @@ def called_with(run: Run, call: str) -> list[ast.stmt]:
     target = f"{', '.join(run.returned)} = " if run.returned else ""
     made = fresh(f"{target}{call}")
     first = run.statements[0].lineno
-    for node in ast.walk(made[0]):
+    for node in walk(made[0]):
         if hasattr(node, "lineno"):
             node.lineno = -abs(first)
     return made
@@ -144,7 +146,7 @@ def in_one(run: Run, number: int, spell: Callable[[str], str], pack: Callable[[S
         if node.id not in names - stored or not is_load(node):
             return node
         expression = ast.parse(spell("trainer" if node.id == "self" else node.id), mode="eval").body
-        for part in ast.walk(expression):
+        for part in walk(expression):
             ast.copy_location(part, node)
         return expression
 
@@ -210,7 +212,7 @@ def as_method(runs: Runs) -> Variant:
     """Each run in a method becomes a method of the same class."""
 
     def variant(tree: ast.Module) -> Trees | None:
-        owners = {method: cls for cls in ast.walk(tree) if isinstance(cls, ast.ClassDef) for method in cls.body}
+        owners = {method: cls for cls in walk(tree) if isinstance(cls, ast.ClassDef) for method in cls.body}
         taken = [run for run in chosen(tree, runs) if run.scope in owners and "self" in run.given]
         for number, run in enumerate(sorted(taken, key=lambda run: -run.start)):
             rest = [name for name in run.given if name != "self"]
@@ -278,7 +280,7 @@ def definitions_in_another_file(tree: ast.Module) -> Trees | None:
         node.func.id
         for statement in tree.body
         if isinstance(statement, (ast.If, ast.Expr))
-        for node in ast.walk(statement)
+        for node in walk(statement)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
     defined = [
@@ -297,24 +299,20 @@ def definitions_in_another_file(tree: ast.Module) -> Trees | None:
     names = {node.name for node in defined} | {last(target) for node in constants for target in node.targets}
     known = names | imported(tree) | set(dir(builtins)) | {"__name__"}
     for node in defined:
-        inner = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-        local = {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
-        local |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and not is_load(part)}
+        inner = {part.id for part in walk(node) if isinstance(part, ast.Name)}
+        local = {part.arg for part in walk(node) if isinstance(part, ast.arg)}
+        local |= {part.id for part in walk(node) if isinstance(part, ast.Name) and not is_load(part)}
         local |= {
             part.name
-            for part in ast.walk(node)
+            for part in walk(node)
             if isinstance(part, (Function, ast.ClassDef, ast.ExceptHandler)) and part.name
         }
-        if inner - local - known or any(isinstance(part, ast.Global) for part in ast.walk(node)):
+        if inner - local - known or any(isinstance(part, ast.Global) for part in walk(node)):
             return None
-    if not any(steps(part) or backs(part) for node in defined for part in ast.walk(node)):
+    if not any(steps(part) or backs(part) for node in defined for part in walk(node)):
         return None
     used = {
-        part.id
-        for node in tree.body[top:]
-        if node not in moved
-        for part in ast.walk(node)
-        if isinstance(part, ast.Name)
+        part.id for node in tree.body[top:] if node not in moved for part in walk(node) if isinstance(part, ast.Name)
     }
     wanted = sorted(names & used)
     if not wanted:
@@ -376,7 +374,7 @@ def in_trainer_class(tree: ast.Module) -> Trees | None:
         start.body = [*bound, *(Replaced(make).visit(s) for s in setup)] or start.body
         run.body = body
         tree.body[tree.body.index(function)] = shell
-        for node in ast.walk(tree):
+        for node in walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function.name:
                 inner = copy.copy(node)
                 inner.func = ast.copy_location(ast.Name(id=name, ctx=ast.Load()), node)
@@ -394,12 +392,12 @@ def becomes_trainer(tree: ast.Module, function: ast.FunctionDef) -> bool:
     if any(
         isinstance(node, (ast.FunctionDef, ast.Lambda, ast.Global, ast.Yield, *COMPREHENSIONS))
         for s in function.body
-        for node in ast.walk(s)
+        for node in walk(s)
         if not own_comprehension(node, spec)
     ):
         return False
-    uses = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == function.name]
-    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    uses = [node for node in walk(tree) if isinstance(node, ast.Name) and node.id == function.name]
+    calls = [node.func for node in walk(tree) if isinstance(node, ast.Call)]
     return all(any(use is call for call in calls) for use in uses)
 
 
@@ -410,9 +408,7 @@ def own_comprehension(node: ast.AST, spec: ast.arguments) -> bool:
     """Whether a comprehension's names are none of the parameters."""
     if not isinstance(node, COMPREHENSIONS):
         return False
-    names = {
-        part.id for generator in node.generators for part in ast.walk(generator.target) if isinstance(part, ast.Name)
-    }
+    names = {part.id for generator in node.generators for part in walk(generator.target) if isinstance(part, ast.Name)}
     return not names & {arg.arg for arg in spec.args}
 
 

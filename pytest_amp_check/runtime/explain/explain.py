@@ -127,7 +127,8 @@ def _known(raised: Raised) -> Explanation:
 
 
 def _tell(recorder: Recorder, explanation: Explanation) -> None:
-    values = {name: text for name, value in explanation.names.items() if (text := str(value))}
+    # A thing without a name is called by its role; a reason that is not known is left out.
+    values = {name: text for name, value in explanation.names.items() if (text := str(value)) or name == "because"}
     path = explanation.path if _leads(explanation.path, explanation.site) else ()
     witness = [(step.site, step.text) for step in path]
     names = dict(explanation.names)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,6 +21,10 @@ from .values import MISSING, dtype, resolve, tensor
 
 #: Ops that their names stand for, where modules have names of their own.
 _CAPITALS = str.maketrans({letter: f"_{letter.lower()}" for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"})
+
+
+#: What runs where a module is called.
+_CALL = torch.nn.Module._wrapped_call_impl.__code__
 
 
 class Operand(NamedTuple):
@@ -57,7 +62,7 @@ def operation(raised: Raised) -> Operation:
     node, scope = user.operation(), user.scope
     if node is None or scope is None:
         return Operation("", [])
-    called = resolve(node.func, scope) if isinstance(node, ast.Call) else MISSING
+    called = _called(raised, node, scope) if isinstance(node, ast.Call) else MISSING
     if isinstance(node, ast.Call) and isinstance(called, torch.nn.Module):
         return _of_module(raised, node, called, scope)
     found = _known(node, scope, raised.frames[: raised.frames.index(user) + 1])
@@ -65,6 +70,20 @@ def operation(raised: Raised) -> Operation:
         inner, within = raised.frames[-1].operation(), raised.frames[-1].scope
         found = [operand._replace(origin=None) for operand in _known(inner, within, ())] if inner is not None else []
     return Operation(_words(node), found)
+
+
+def _called(raised: Raised, node: ast.Call, scope: Scope) -> Any:
+    """What was called, also where its name is known no more.
+
+    Since Python 3.12 a comprehension is part of the function that it stands in (PEP 709), and its variables are gone
+    with the exception. A module that was called is held by the call below. Before 3.11 only the line of a call is
+    known, so that the one below may belong to another call in it.
+    """
+    called = resolve(node.func, scope)
+    below = raised.frames[raised.frames.index(raised.user) + 1 :]
+    if called is MISSING and below and below[0].frame.f_code is _CALL and sys.version_info >= (3, 11):
+        return below[0].frame.f_locals["self"]
+    return called
 
 
 def _words(node: ast.AST) -> str:
