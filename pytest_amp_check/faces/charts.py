@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 #: Columns of the words on the left, and the widest that a sparkline and a bar get.
 LABEL, SPARK, BAR = 10, 60, 40
-#: Parameters that the list of underflow shows, and modules that the list of headroom does.
+#: Modules that the lists of underflow and of headroom show.
 WORST = 5
 #: The most that float16 holds, and how many times more than a value it is where that is worth a line.
 MOST, NEAR = 65504, 64
@@ -64,6 +64,15 @@ def lines(run: Mapping[str, Any], width: int, encoding: str | None = "utf-8") ->
         *_headroom(run, width),
         *_dtypes(run, width),
     ]
+
+
+def told(run: Mapping[str, Any], width: int, encoding: str | None) -> list[Line]:
+    """What a terminal shows of one run: its charts, and what the run advises."""
+    advice: list[Line] = [
+        [("advice: ", "dim"), (text._printable(f"{each['what']}: {each['evidence']}"), "")]
+        for each in run.get("advice", ())
+    ]
+    return [*lines(run, width, encoding), *advice]
 
 
 def size(count: int) -> str:
@@ -126,6 +135,29 @@ def lost(run: Mapping[str, Any]) -> list[tuple[str, float]]:
     """The share of each parameter's gradient that fp16 would lose without scaling, the worst first."""
     shares = [(name, each["lost"]) for name, each in run["numerics"]["parameters"].items()]
     return sorted(shares, key=lambda pair: (-pair[1], pair[0]))
+
+
+def modules_lost(run: Mapping[str, Any]) -> list[tuple[str, float, float]]:
+    """The share of each module's gradients that float16 loses without scaling, and with it, the worst first.
+
+    A module is that which holds the parameters itself, "" where that is the model.
+    """
+    modules: dict[str, list[Mapping[str, Any]]] = {}
+    for name, each in run["numerics"]["parameters"].items():
+        modules.setdefault(name.rpartition(".")[0], []).append(each)
+    shares = [
+        (name, _share_lost(each["before"] for each in held), _share_lost(each["after"] for each in held))
+        for name, held in modules.items()
+    ]
+    return sorted(shares, key=lambda share: (-share[1], -share[2], share[0]))
+
+
+def _share_lost(counts: Iterable[Mapping[str, int]]) -> float:
+    lost = whole = 0
+    for each in counts:
+        lost += each["lost"] + each["flushed"]
+        whole += each["lost"] + each["flushed"] + each["subnormal"] + each["normal"] + each["above"]
+    return lost / whole if whole else 0.0
 
 
 def categories(memory: Mapping[str, Any]) -> list[tuple[str, int]]:
@@ -244,9 +276,12 @@ def _underflow(run: Mapping[str, Any], width: int) -> list[Line]:
             (f"{percent(share)} of non-zero gradient values would be zero in float16 without scaling", ""),
         ]
     ]
-    for name, part in [pair for pair in lost(run) if pair[1] > 0][:WORST]:
-        amount = f"{percent(part):>8}  "
-        shown.append([(" " * LABEL, ""), (amount, "warning"), (_fit(name, width - LABEL - len(amount)), "")])
+    worst = [each for each in modules_lost(run) if each[1] > 0]
+    for name, before, after in worst[:WORST]:
+        amount = f"{percent(before):>8}  "
+        rest = f"  ({percent(after)} with it)" if after else ""
+        room = width - LABEL - len(amount) - len(rest)
+        shown.append([(" " * LABEL, ""), (amount, "warning"), (_fit(name or "the model", room), ""), (rest, "warning")])
     return shown
 
 

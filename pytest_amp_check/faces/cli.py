@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn, TextIO
 
     from ..protocol.finding import Finding
+    from ..static.engine import Settings
     from ..static.fixes.apply import Outcome
+    from .script import Recorded
 
 CLEAN, FOUND, FAILED = 0, 1, 2
 #: Why output cannot be written, though nobody has closed it: the disk is full, or the quota is, or it fails.
@@ -548,11 +550,24 @@ def _record(given: Any) -> int:
     try:
         target = script.prepare(given.script, module=given.module)
         recorded = script.Recorded(target, given.arguments, module=given.module)
-        code = recorded.run(options.device, options.rank_timeout, whole=bool(options.report))
+        memory = f"{options.memory_limit} B" if options.memory_limit else options.memory
+        code = recorded.run(
+            options.device,
+            options.rank_timeout,
+            lambda: _tell_of_run(recorded, options, settings, others, FOUND),
+            whole=bool(options.report),
+            memory=memory,
+        )
     except script.Unrunnable as error:
         raise InputFailure(str(error)) from None
-    if recorded.told_elsewhere:
-        return code
+    return code if recorded.told_elsewhere else _tell_of_run(recorded, options, settings, others, code)
+
+
+def _tell_of_run(
+    recorded: Recorded, options: table.Options, settings: Settings, others: list[dict[str, Any]], code: int
+) -> int:
+    """Tell what a script that left with a code has shown; gives the code to leave with."""
+    form = FORMATS[options.output_format]
     if options.data:
         recorded.write_data(options.data)
     findings = recorded.findings(settings)
@@ -566,8 +581,11 @@ def _record(given: Any) -> int:
     _write(Shown(findings, summary, text.Sources(), counts=rules), options, sys.stdout)
     if recorded.wrong:
         return _fail(recorded.wrong)
+    over = recorded.excesses()
+    for each in over:
+        _fail(each)
     empty = not (recorded.steps or options.allow_no_steps)
-    wrong = empty or any(table.fails(options, finding.severity) for finding in findings)
+    wrong = empty or bool(over) or any(table.fails(options, finding.severity) for finding in findings)
     return code or (FOUND if wrong and not options.exit_zero else CLEAN)
 
 

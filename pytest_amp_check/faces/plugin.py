@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 MARKER = "amp_check"
 #: The names of what --amp-check registers: the half that reads files, and the half that records tests.
 CHECK, RECORDING = "amp_check_items", "amp_check_recording"
+#: Options that are about recorded tests.
+RECORDED = ("report", "data", "compare")
 #: What is known of a finding on both sides of a worker: code, name, severity, headline, place and the full text.
 Record = dict[str, str]
 _torchless = pytest.StashKey[bool]()
@@ -78,9 +80,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(fixtures, "amp_check_fixtures")
     given = table.flags(config.option, table.PYTEST)
     if not config.getoption("amp_check"):
-        for name, flag in (("only", "--amp-only"), ("report", "--amp-report")):
+        for name in ("only", *RECORDED):
             if given[name] is not None:
-                raise fixtures.wrong(f"{flag} says how --amp-check works: give that too")
+                raise fixtures.wrong(f"--amp-{name} says how --amp-check works: give that too")
         if given["device"] is not None or given["dtype"] is not None:
             fixtures.options(config)
         return
@@ -91,8 +93,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Check(config, options, settings), CHECK)
     if options.only != table.STATIC:
         _record(config, options, settings)
-    elif options.report is not None:
-        raise fixtures.wrong(f"{options.origin['report']} needs recorded tests: leave {options.origin['only']} out")
+    for name in RECORDED if options.only == table.STATIC else ():
+        if getattr(options, name) is not None:
+            raise fixtures.wrong(f"{options.origin[name]} needs recorded tests: leave {options.origin['only']} out")
 
 
 def _refuse_missing(config: pytest.Config, options: table.Options) -> None:
@@ -135,19 +138,34 @@ def _record(config: pytest.Config, options: table.Options, settings: Settings) -
     from . import recording
 
     if not recording.installed():
-        for name in ("only", "report"):
+        for name in ("only", *RECORDED):
             if getattr(options, name) is not None:
                 raise fixtures.wrong(f"{options.origin[name]} needs torch: pip install 'pytest-amp-check[torch]'")
         config.stash[_torchless] = True
         return
-    if options.report is not None and not hasattr(config, "workerinput"):
+    others = [] if hasattr(config, "workerinput") else _report_ready(options)
+    config.pluginmanager.register(recording.Recording(config, settings, options, others), RECORDING)
+
+
+def _report_ready(options: table.Options) -> list[dict[str, Any]]:
+    """Refuses what would keep a report from being written at the end; gives the runs that are compared."""
+    if options.report is not None:
         from . import html
 
         try:
             html.ready(options.report)
         except html.ReportUnavailable as error:
             raise fixtures.wrong(f"{options.origin['report']}: {error}") from None
-    config.pluginmanager.register(recording.Recording(config, settings, options.report), RECORDING)
+    if options.compare is None:
+        return []
+    if options.report is None:
+        raise fixtures.wrong(f"{options.origin['compare']} shows other runs in a report: name that by --amp-report")
+    from .page import comparing
+
+    try:
+        return comparing.load(options.compare)
+    except comparing.Unreadable as error:
+        raise fixtures.wrong(f"{options.origin['compare']}: {error}") from None
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -175,7 +193,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     lines += [record["headline"] for record in records if not table.fails(options, record["severity"])]
     sentences: list[str] = []
     if recording is not None:
-        lines += [*recording.told(), *(recording.charts() if verbosity > 0 else ())]
+        lines += [*recording.told(), *(recording.charts(terminalreporter.hasmarkup) if verbosity > 0 else ())]
         sentences += recording.summary()
     if check is not None and check.reported:
         counts = text.count(record["severity"] for record in records)

@@ -9,7 +9,7 @@ import linecache
 import os
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..protocol.finding import Finding
     from ..runtime.run import Run, record
     from ..static.engine import Settings
-    from . import text
+    from .text import Line, Sources
 
 #: What travels from a worker to the controller as an attribute of a report.
 CARRIED = "amp_recorded"
@@ -47,10 +47,18 @@ class Recording:
     of the call has to know the findings.
     """
 
-    def __init__(self, config: pytest.Config, settings: Settings, report: str | None) -> None:
+    def __init__(
+        self,
+        config: pytest.Config,
+        settings: Settings,
+        options: table.Options,
+        others: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         self.config = config
         self.settings = settings
-        self.report = report
+        self.report, self.data = options.report, options.data
+        #: Runs that those of a report are shown beside.
+        self.others = others
         self.folder = os.path.join(os.fspath(config.invocation_params.dir), "")
         self.open: record | None = None
         self.done: dict[str, Run] = {}
@@ -60,8 +68,8 @@ class Recording:
         self.carried: dict[str, dict[str, Any]] = {}
         #: Finding -> the test where it was shown in full.
         self.shown: dict[tuple[str, str], str] = {}
-        #: What is to be said of the report.
-        self.last = ""
+        #: What is to be said of the report, and of data.
+        self.last: list[str] = []
 
     # The recording of one test.
 
@@ -111,8 +119,8 @@ class Recording:
 
         if self._release is None:
             self._release = attach.keep()
-        wanted = bool(self.report)
-        # A report is asked for to be looked at: what costs time and changes nothing is recorded for it too.
+        wanted = bool(self.report or self.data)
+        # They are asked for to be looked at: what costs time and changes nothing is recorded for them too.
         self.open = record(title=nodeid, automatic=True, dtypes=wanted, numerics=10 if wanted else 0, search=wanted)
         self.open.__enter__()
 
@@ -164,17 +172,16 @@ class Recording:
             "counts": not hasattr(report, "wasxfail"),
             "chart": self._chart(run) if run.skipped_total or (run.steps_total and report.failed) else [],
             "charts": [[each.title, self._chart(each)] for each in fixtures.runs(item) if _tells(each)],
-            "runs": self._told(run, findings, item) if self.report else [],
+            "runs": self._told(run, findings, item) if self.report or self.data else [],
         }
         return carried if any(carried[key] for key in ("records", "trained", "failure", "charts", "runs")) else None
 
-    def _chart(self, run: Run) -> list[str]:
-        from . import charts, text
+    def _chart(self, run: Run) -> list[Line]:
+        from . import charts
 
         width, encoding = _terminal(self.config)
         # In the summary they are indented.
-        lines = charts.lines(run.as_dict(), width - 2, encoding)
-        return [line.rstrip("\n") for line in text.plain(lines)]
+        return charts.told(run.as_dict(), width - 2, encoding)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -198,7 +205,7 @@ class Recording:
             for finding in findings
         ]
 
-    def _sources(self, findings: Sequence[Finding]) -> text.Sources:
+    def _sources(self, findings: Sequence[Finding]) -> Sources:
         from . import text
 
         places = [place for f in findings for place in (f.site, *(step.site for step in f.witness))]
@@ -240,10 +247,12 @@ class Recording:
         carried = getattr(report, CARRIED, None)
         if carried is None or hasattr(self.config, "workerinput"):
             return
+        from . import text
+
         self.carried[report.nodeid] = carried
         parts = [self._part(record, report.nodeid) for record in carried["records"]]
         if parts and report.failed:
-            parts += ["\n".join(carried["chart"])] if carried["chart"] else []
+            parts += ["".join(text.plain(carried["chart"])).rstrip("\n")] if carried["chart"] else []
             report.sections.append((NAME, "\n\n".join(parts)))
 
     def _part(self, record: Record, nodeid: str) -> str:
@@ -253,19 +262,41 @@ class Recording:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self.report is None or hasattr(self.config, "workerinput") or self.config.getoption("collectonly"):
+        if hasattr(self.config, "workerinput") or self.config.getoption("collectonly"):
             return
+        runs = [json.loads(told) for carried in self.carried.values() for told in carried["runs"]]
+        unwritten = []
+        if self.report is not None:
+            unwritten += self._write_report(runs, self.report)
+        if self.data is not None:
+            unwritten += self._write_data(runs, self.data)
+        if unwritten:
+            self.last += [f"{NAME}: error: {each}" for each in unwritten]
+            session.exitstatus = session.exitstatus or pytest.ExitCode.USAGE_ERROR
+
+    def _write_report(self, runs: Sequence[Mapping[str, Any]], path: str) -> list[str]:
+        """Write the report; gives what keeps it from being written."""
         from . import html
 
-        runs = [json.loads(told) for carried in self.carried.values() for told in carried["runs"]]
         try:
-            html.write(runs[:RUNS], self.report)
+            html.write(runs[:RUNS], path, others=self.others)
         except html.ReportUnavailable as error:
-            self.last = f"{NAME}: error: {error}"
-            session.exitstatus = session.exitstatus or pytest.ExitCode.USAGE_ERROR
-            return
-        shown = f"{min(len(runs), RUNS)} of {len(runs)} runs" if len(runs) > RUNS else _count(len(runs), "run")
-        self.last = f"The report of {shown} is in {self.report.removeprefix(self.folder)}."
+            return [str(error)]
+        shown = f"{RUNS} of {len(runs)} runs" if len(runs) > RUNS else _count(len(runs), "run")
+        self.last.append(f"The report of {shown} is in {path.removeprefix(self.folder)}.")
+        return []
+
+    def _write_data(self, runs: Sequence[Mapping[str, Any]], path: str) -> list[str]:
+        """Write all that was recorded as JSON; gives what keeps it from being written."""
+        from ..runtime.exports import as_json
+        from . import files
+
+        try:
+            files.write(path, as_json({"runs": runs}))
+        except OSError as error:
+            return [f"{path} cannot be written: {(error.strerror or 'error').lower()}"]
+        self.last.append(f"The data of {_count(len(runs), 'run')} is in {path.removeprefix(self.folder)}.")
+        return []
 
     def records(self) -> list[Record]:
         """Every finding once, whatever the number of tests that have it."""
@@ -283,8 +314,10 @@ class Recording:
             if tests > 1 or not table.fails(fixtures.options(self.config), record["severity"]):
                 yield f"{record['headline']} (in {_count(tests, 'test')})"
 
-    def charts(self) -> Iterator[str]:
+    def charts(self, colour: bool) -> Iterator[str]:
         """What tests recorded that had steps skipped, or asked for figures, and are not shown as failed."""
+        from . import text
+
         for nodeid, carried in self.carried.items():
             if carried["records"]:
                 continue
@@ -292,7 +325,7 @@ class Recording:
             own = [(f"{nodeid}: {title}" if title not in ("", nodeid) else nodeid, c) for title, c in carried["charts"]]
             for title, chart in own or [(nodeid, carried["chart"])] * bool(carried["chart"]):
                 yield title
-                yield from (f"  {line}" for line in chart)
+                yield from text.painted([[("  ", ""), *line] for line in chart], colour=colour)
 
     def summary(self) -> Iterator[str]:
         """One sentence about the tests that train, and one for what else there is to say."""
@@ -311,8 +344,7 @@ class Recording:
                 f"{NAME}: the recorder failed in {_count(len(failures), 'test')}, such as {nodeid}, "
                 f"and has not seen all of it: {failure}: please report it"
             )
-        if self.last:
-            yield self.last
+        yield from self.last
 
 
 def _sentence(records: Sequence[Record]) -> str:

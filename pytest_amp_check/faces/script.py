@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager, ExitStack
+    from contextlib import ExitStack
     from traceback import FrameSummary
     from typing import Any, TextIO
 
     from ..protocol.finding import Finding
+    from ..runtime.ranks.ending import Ending
     from ..runtime.ranks.scripts import Gathered, Launched
     from ..runtime.run import Run
     from ..static.engine import Settings
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: The exit code of a Python program that an exception has ended.
 RAISED = 1
-INTERRUPTED, TERMINATED = 130, 143
+INTERRUPTED = 130
 #: Of how many steps a report looks at the gradients of one.
 EVERY = 10
 
@@ -58,40 +58,54 @@ class Recorded:
         self.target = target
         self.arguments = arguments
         self.module = module
-        #: Why a part of the recording is missing, one sentence.
-        self.wrong = ""
+        #: Why something could not be written, one sentence.
+        self._unwritten = ""
         self._run: Run | None = None
         #: What several ranks have told, where there are several, and whether another one tells it.
         self._ranks: Gathered | None = None
         self.told_elsewhere = False
 
-    def run(self, device: str, limit: float, *, whole: bool) -> int:
+    def run(
+        self, device: str, limit: float, last: Callable[[], object], *, whole: bool, memory: bool | str = False
+    ) -> int:
         """Run it on a device; gives the exit code of the script.
 
-        ``limit`` is for how many seconds its ranks are waited for, where there are any. ``whole`` says that what costs
-        some time is recorded too, for a report.
+        ``limit`` is for how many seconds its ranks are waited for, where there are any, and ``last`` is called before
+        they are ended because none has moved for as long: it tells what was recorded. ``whole`` says that what costs
+        some time is recorded too, for a report; ``memory`` is that of :class:`~pytest_amp_check.runtime.run.record`.
         """
         from contextlib import ExitStack
         from importlib.util import find_spec
 
         if find_spec("torch") is None:
             raise Unrunnable("amp-check run needs torch: install the build you train with, or pytest-amp-check[torch]")
-        ending = _Ending()
+        from ..runtime.ranks.ending import Ending
+        from . import signals
+
+        ending = Ending()
         with ExitStack() as stack:
             _prepare_device(device, stack)
+            # What a request to end would do to the command is put aside for what it does to the run.
+            signals.usual()
             stack.enter_context(ending.listening())
-            code = self._recorded(whole, limit, ending)
-        assert self._run is not None
-        if self._run.failure is not None:
-            error_name = type(self._run.failure).__name__
-            self.wrong = (
-                f"the recorder failed ({error_name}: {self._run.failure}), so the script was not recorded to its end: "
-                "please report it"
-            )
-        elif self._ranks is not None:
-            self.wrong = "; ".join(f"rank {rank} {why}" for rank, why in sorted(self._ranks.missing.items()))
+            code = self._recorded(whole, memory, limit, last, ending)
         sys.stdout.flush()
         return code
+
+    @property
+    def wrong(self) -> str:
+        """Why a part of the recording is missing, or was not written, one sentence."""
+        assert self._run is not None
+        failure = self._run.failure
+        if self._unwritten:
+            return self._unwritten
+        if failure is not None:
+            return (
+                f"the recorder failed ({type(failure).__name__}: {failure}), so the script was not recorded to its "
+                "end: please report it"
+            )
+        missing = {} if self._ranks is None else self._ranks.missing
+        return "; ".join(f"rank {rank} {why}" for rank, why in sorted(missing.items()))
 
     def write_report(
         self, path: str, findings: Sequence[Finding], others: Sequence[Mapping[str, Any]], sources: Sources
@@ -109,19 +123,21 @@ class Recorded:
         try:
             html.write(runs, path, title=f"amp-check run {self._run.title}", others=others)
         except html.ReportUnavailable as error:
-            self.wrong = str(error)
+            self._unwritten = str(error)
 
     def write_data(self, path: str) -> None:
         """Write all that was recorded as JSON."""
         from ..runtime.exports import as_json
+        from . import files
 
         try:
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(as_json({"runs": self.runs()}))
+            files.write(path, as_json({"runs": self.runs()}))
         except OSError as error:
-            self.wrong = f"{path} cannot be written: {(error.strerror or 'error').lower()}"
+            self._unwritten = f"{path} cannot be written: {(error.strerror or 'error').lower()}"
 
-    def _recorded(self, wanted: bool, limit: float, ending: _Ending) -> int:
+    def _recorded(
+        self, wanted: bool, memory: bool | str, limit: float, last: Callable[[], object], ending: Ending
+    ) -> int:
         """Run it under the recorder, and gather what its ranks have told; ``wanted`` says that all of it is shown."""
         from contextlib import ExitStack
 
@@ -130,14 +146,15 @@ class Recorded:
 
         with ExitStack() as stack:
             # What costs little enough to be looked at in passing.
-            parts: dict[str, Any] = {"dtypes": wanted, "norms": wanted, "search": wanted}
-            parts.update(title=" ".join([self.target, *self.arguments]), numerics=EVERY if wanted else 0)
+            parts: dict[str, Any] = {"dtypes": wanted, "norms": wanted, "memory": memory}
+            parts.update(search=wanted or bool(memory), numerics=EVERY if wanted else 0)
+            parts.update(title=" ".join([self.target, *self.arguments]))
             recording = record(**parts)
             self._run = stack.enter_context(recording)
             self._run.select("ALL")
             rank = launched(limit)
             if rank is not None:
-                stack.enter_context(rank.watched())
+                stack.enter_context(rank.watched(self._run, lambda: self._tell_of_all(rank, last)))
             started = Started(parts, limit)
             stack.enter_context(started.recording())
             code = execute(self.target, self.arguments, module=self.module, raised=recording.broken_by, within=ending)
@@ -146,10 +163,15 @@ class Recorded:
             self._tell_as_rank(rank, code, ending)
         return code
 
-    def _tell_as_rank(self, rank: Launched, code: int, ending: _Ending) -> None:
+    def _tell_of_all(self, rank: Launched, last: Callable[[], object]) -> None:
+        """As the first rank of a machine on which all stand still, tell what they have recorded."""
+        self._ranks = rank.gather(lambda: False)
+        last()
+
+    def _tell_as_rank(self, rank: Launched, code: int, ending: Ending) -> None:
         """Leave what was recorded for the first rank of the machine, which tells what all have found."""
         assert self._run is not None
-        heard = rank.leave(self._run)
+        heard = rank.leave(self._run, failed=bool(code))
         # One that has failed makes the launcher end the others: it tells for itself.
         self.told_elsewhere = heard and not rank.first and not code
         if rank.first:
@@ -192,6 +214,23 @@ class Recorded:
             found = together(self._ranks.told, self._ranks.size)
         return settle(found, settings, folder=os.path.join(os.getcwd(), ""))
 
+    def excesses(self) -> list[str]:
+        """Of the script, or each of its ranks, that needed more memory than its limit, how much that was."""
+        from . import charts
+
+        over = []
+        for run in self.runs():
+            memory = run.get("memory") or {"budget": None}
+            limit = memory["budget"]
+            peak = 0 if limit is None else memory["peak"]["total"]
+            if limit is not None and peak > limit:
+                who = f"rank {run['rank']}" if "rank" in run else self.target
+                makers = memory["contributors"][:3]
+                most = "; ".join(f"{name} ({category}) {charts.size(each)}" for category, name, each in makers)
+                much = f"{charts.size(peak)} of memory at its peak, {charts.size(peak - limit)} more than the limit of"
+                over.append(f"{who} needed {much} {charts.size(limit)}; most of it was {most}")
+        return over
+
     def show(self, stream: TextIO) -> None:
         """What the run looked like, in a few lines."""
         import shutil
@@ -203,8 +242,7 @@ class Recorded:
         width = shutil.get_terminal_size((80, 24)).columns
         # Of several ranks the first.
         data = self.runs()[0]
-        lines = charts.lines(data, width, charts.encoding_of(stream))
-        lines += [[(f"advice: {each['what']}: {each['evidence']}", "")] for each in data.get("advice", ())]
+        lines = charts.told(data, width, charts.encoding_of(stream))
         if lines:
             text.write([[("", "")], *lines, [("", "")]], stream, text.colour_wanted(stream))
 
@@ -220,8 +258,8 @@ class Recorded:
             )
         trained = f"{steps} training step{'s' if steps > 1 else ''}"
         if self._ranks is not None:
-            ranks = len(self._ranks.runs)
-            trained += f" on {ranks} rank{'s' if ranks > 1 else ''}"
+            ranks = sorted(self._ranks.runs)
+            trained += f" on {len(ranks)} ranks" if len(ranks) > 1 else f" on rank {ranks[0]}"
         if not sum(counts.values()):
             bad = 0 if self._run is None else self._run.bad_losses
             if self._run is not None and bad:
@@ -238,49 +276,6 @@ class Recorded:
         if message is None:
             return sentence
         return f"{sentence} It ended in an exception of torch: amp-check explain {message.name}"
-
-
-class _Ending:
-    """Takes note of a request to end, as a launcher makes to all ranks where one has failed.
-
-    As a region it raises SystemExit then, in the script. A script that takes such requests itself goes on doing so.
-    """
-
-    def __init__(self) -> None:
-        self.asked = False
-        self.raises = False
-
-    def __call__(self, number: int, frame: object) -> None:
-        self.asked = True
-        if self.raises:
-            raise SystemExit(TERMINATED)
-
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        import signal
-        import threading
-
-        from . import signals
-
-        # What it would do to the command is put aside for what it does to the run.
-        signals.usual()
-        main = threading.current_thread() is threading.main_thread()
-        if not main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-            yield
-            return
-        signal.signal(signal.SIGTERM, self)
-        try:
-            yield
-        finally:
-            if signal.getsignal(signal.SIGTERM) is self:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    # A generator would stand in the traceback of what the script raises.
-    def __enter__(self) -> None:
-        self.raises = True
-
-    def __exit__(self, *raised: object) -> None:
-        self.raises = False
 
 
 def _prepare_device(device: str, stack: ExitStack) -> None:
@@ -306,7 +301,7 @@ def execute(
     *,
     module: bool,
     raised: Callable[[BaseException], object],
-    within: AbstractContextManager[object],
+    within: Ending,
 ) -> int:
     """Run it, and give the exit code that it would have ended with. Its output, and its traceback, are its own.
 
@@ -327,6 +322,9 @@ def execute(
             else:
                 _script(target)
     except SystemExit as leave:
+        # A launcher asked for it, or what handles an exception does.
+        if within.asked or leave.__context__ is not None:
+            raised(within.reason(leave))
         if leave.code is None or isinstance(leave.code, int):
             return leave.code or 0
         sys.stderr.write(f"{leave.code}\n")

@@ -183,6 +183,15 @@ def write(lines: Iterable[Line], stream: TextIO, colour: bool) -> None:
         console.print(text)
 
 
+def painted(lines: Iterable[Line], *, colour: bool) -> list[str]:
+    """Each line as a terminal gets it, without its end."""
+    from io import StringIO
+
+    shown = StringIO()
+    write(lines, shown, colour)
+    return shown.getvalue().splitlines()
+
+
 def plain(lines: Iterable[Line]) -> list[str]:
     return ["".join(piece for piece, _ in line) + "\n" for line in lines]
 

@@ -516,7 +516,8 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
     what holds the parameters of the optimizers. ``dtypes``, ``ops``, ``numerics``, ``memory`` and
     ``norms`` are parts that cost time, and are made only when asked for: the dtypes of module outputs, parameters,
     gradients and optimizer state; those of every op; histograms of gradient magnitudes; memory by category; the
-    unscaled gradient norm of every step. ``numerics=10`` looks at every tenth step.
+    unscaled gradient norm of every step. ``numerics=10`` looks at every tenth step. ``memory="1.5 GiB"`` is a budget,
+    which reports draw as a line, and advice is about; ``run.assert_memory`` is what fails.
     """
 
     def __init__(
@@ -526,7 +527,7 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
         dtypes: bool = False,
         ops: bool = False,
         numerics: bool | int = False,
-        memory: bool = False,
+        memory: bool | str = False,
         norms: bool = False,
         search: bool = False,
         title: str = "",
@@ -541,7 +542,7 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
         self.run = Run(self._recorder, title=title)
         self._broken = False
         collectors = self._recorder.recording.collectors
-        self._recorder.recording.undispatched = ops or memory
+        self._recorder.recording.undispatched = bool(ops or memory)
         if dtypes or ops:
             from .measure.dtypes import Dtypes
 
@@ -565,7 +566,7 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
         if memory:
             from .measure.memory import Memory
 
-            self.run.memory = Memory(model)
+            self.run.memory = Memory(model, budget=memory if isinstance(memory, str) else None)
             # Its dispatch mode has to be the outermost, to see what the others do not.
             collectors.insert(0, self.run.memory)
 
@@ -580,6 +581,9 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
     def broken_by(self, error: BaseException) -> None:
         """An exception has ended what is recorded, also where it does not leave the ``with`` block."""
         self._broken = True
+        if isinstance(error, SystemExit) and error.__context__ is not None:
+            # What handles an exception by leaving, as torch.multiprocessing.spawn does, was ended by that.
+            error = error.__context__
         from .explain.explain import explain
 
         self.run.ended_by = explain(self._recorder, error)

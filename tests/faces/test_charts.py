@@ -181,21 +181,31 @@ def test_memory_over_its_budget_says_by_how_much_and_stands_out() -> None:
     )
 
 
-def numerics(lost: dict[str, float], share: float = 0.0, samples: int = 1) -> dict[str, Any]:
-    parameters = {name: {"before": {}, "after": {}, "lost": part} for name, part in lost.items()}
-    return {"parameters": parameters, "lost_without_scaling": share, "samples": samples}
+def counts(lost: float) -> dict[str, int]:
+    """A hundred thousand values, a part of which float16 loses, half of these before they were seen."""
+    number = round(lost * 100_000)
+    normal = 100_000 - number
+    return {"lost": number - number // 2, "flushed": number // 2, "subnormal": 0, "normal": normal, "above": 0}
 
 
-def test_the_five_worst_layers_by_underflow() -> None:
-    lost = {"a": 0.25, "b": 1.0, "c": 0.0, "d": 0.0001, "e": 0.5, "f": 0.25, "g": 0.99999}
-    assert drawn(run(numerics=numerics(lost, 0.123)))[1:] == [
+def numerics(lost: dict[str, float], share: float = 0.0, samples: int = 1, after: float = 0.0) -> dict[str, Any]:
+    each = {name: {"before": counts(part), "after": counts(part * after), "lost": part} for name, part in lost.items()}
+    return {"parameters": each, "lost_without_scaling": share, "samples": samples}
+
+
+def test_the_five_worst_modules_by_underflow() -> None:
+    lost = {"a.w": 0.25, "b.w": 1.0, "c.w": 0.0, "d.w": 0.0001, "e.w": 0.5, "f.w": 0.25, "g.w": 0.99999, "weight": 0.6}
+    # Of a module all parameters count together.
+    lost |= {"b.in.weight": 0.8, "b.in.bias": 0.6}
+    assert drawn(run(numerics=numerics(lost, 0.123, after=0.1)))[1:] == [
         "underflow 12.3 % of non-zero gradient values would be zero in float16 without scaling",
-        "             100 %  b",
-        "           >99.9 %  g",
-        "            50.0 %  e",
-        "            25.0 %  a",
-        "            25.0 %  f",
+        "             100 %  b  (10.0 % with it)",
+        "           >99.9 %  g  (10.0 % with it)",
+        "            70.0 %  b.in  (7.0 % with it)",
+        "            60.0 %  the model  (6.0 % with it)",
+        "            50.0 %  e  (5.0 % with it)",
     ]
+    assert drawn(run(numerics=numerics({"a.w": 0.25})))[2:] == ["            25.0 %  a"]
 
 
 def test_underflow_with_nothing_lost_or_nothing_seen() -> None:
@@ -234,7 +244,7 @@ def test_what_an_output_is_encoded_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_long_name_keeps_its_end() -> None:
     name = "encoder.layers.11.attention.query.weight"
-    assert drawn(run(numerics=numerics({name: 0.5})), width=44)[2] == "            50.0 %  ...ttention.query.weight"
+    assert drawn(run(numerics=numerics({name: 0.5})), width=44)[2] == "            50.0 %  ...rs.11.attention.query"
 
 
 def test_dtypes_in_a_line() -> None:

@@ -366,6 +366,10 @@ def test_the_histogram_and_its_bands() -> None:
     assert "float16 would round 50.0 % of the non-zero gradient values to zero" in shown
     assert "Before After rounded to zero 50.0 % 0 % subnormal 50.0 % 0 % normal 0 % 100 % above 65,504 0 % 0 %" in shown
     assert "Before After zero in any precision 1,000 996 inf 0 3 NaN 0 1" in shown
+    assert (
+        "Worst modules by underflow Module Rounded to zero without scaling With scaling "
+        "layers.0 100 % 0 % layers.1 75.0 % 0 % Parameter" in shown
+    )
     # The worst first.
     names = re.findall(r"(?:layers\.\d|head)\.weight (?=[\d.]+ %)", shown)
     assert names == ["layers.0.weight ", "layers.1.weight ", "head.weight "]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -129,10 +130,21 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
     "device": (["cuda", "cuda:1"], ["cuda:1"], '"cuda:1"', lambda base: "cuda:1"),
     "dtype": (["bfloat16"], ["bf16"], '"bfloat16"', lambda base: "bfloat16"),
     "rank-timeout": (["1.5"], [], "1.5", lambda base: 1.5),
+    "memory": ([], [], "", lambda base: True),
+    "memory-limit": (["1.5GiB"], [], '"1.5 GiB"', lambda base: 3 * 2**29),
     "data": (["out/run.json"], [], "", lambda base: f"{base}/out/run.json"),
     "update-baselines": ([], [], "", lambda base: True),
     "report": (["out/amp.html"], ["out/amp.html"], '"out/amp.html"', lambda base: f"{base}/out/amp.html"),
     "compare": (["out/run.json"], [], "", lambda base: f"{base}/out/run.json"),
+}
+
+
+#: A run in which nothing happened, as JSON has it.
+NOTHING = {
+    **dict.fromkeys(("title", "torch", "device", "platform"), ""),
+    **dict.fromkeys(("steps", "scale_history", "findings"), ()),
+    **dict.fromkeys(("steps_total", "skipped_total"), 0),
+    **dict.fromkeys(("numerics", "memory", "dtypes")),
 }
 
 
@@ -153,6 +165,11 @@ def cli(*argv: str, start: str = ".") -> Options:
 
 def in_pytest(pytester: pytest.Pytester, *argv: str) -> Options:
     pytester.path.joinpath("known.json").write_text('{"version": 1, "findings": {}}')
+    if any(word.startswith("--amp-compare") for word in argv):
+        # What is compared is there, and shown in a report.
+        argv = (*argv, "--amp-report=x.html")
+        (pytester.path / "out").mkdir()
+        (pytester.path / "out" / "run.json").write_text(json.dumps(NOTHING))
     config = pytester.parseconfigure("--amp-check", *argv)
     return options_of(config)
 

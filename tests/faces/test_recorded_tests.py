@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -645,6 +646,39 @@ def test_the_report_shows_every_test_that_trains(project: pytest.Pytester) -> No
     assert "test_a.py::test_other" not in page
 
 
+def test_recorded_tests_are_shown_beside_those_of_another_day(project: pytest.Pytester) -> None:
+    result = run(project, BAD, "--amp-data=before.json")
+    assert summary(result)[-1] == "The data of 1 run is in before.json."
+    again = run(project, "def test_bad():\n    train()\n", "--amp-report=amp.html", "--amp-compare=before.json")
+    again.assert_outcomes(passed=1)
+    page = (project.path / "amp.html").read_text()
+    assert '<a href="#compare-1">test_a.py::test_bad beside test_a.py::test_bad</a>' in page
+    assert "<td>only in the other</td>" in page
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--amp-compare=gone.json", "--amp-report=x.html"), "--amp-compare: *gone.json cannot be read: no such file"),
+        (("--amp-compare=test_a.py",), "--amp-compare shows other runs in a report: name that by --amp-report"),
+        (("--amp-compare=test_a.py", "--amp-report=x.html"), "--amp-compare: *test_a.py holds no run: name a file of"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_at_the_start(
+    project: pytest.Pytester, flags: tuple[str, ...], said: str
+) -> None:
+    result = run(project, BAD, *flags)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*{said}*"])
+
+
+def test_data_that_cannot_be_written_at_the_end_fails_the_run(project: pytest.Pytester) -> None:
+    result = run(project, "def test_good():\n    train()\n", "--amp-data=none/x.json")
+    result.assert_outcomes(passed=1)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert summary(result)[-1].endswith("none/x.json cannot be written: no such file or directory")
+
+
 def test_a_report_that_cannot_be_written_is_said_at_the_start(project: pytest.Pytester) -> None:
     (project.path / "folder").mkdir()
     result = run(project, BAD, "--amp-report=folder")
@@ -656,7 +690,7 @@ def test_a_report_that_cannot_be_written_is_said_at_the_start(project: pytest.Py
 def test_a_report_that_cannot_be_written_at_the_end_fails_the_run(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(runs: object, path: str) -> None:
+    def full(runs: object, path: str, *, others: object) -> None:
         raise html.ReportUnavailable("the disk is full")
 
     monkeypatch.setattr(html, "write", full)
@@ -743,6 +777,11 @@ def test_what_tests_ask_for_is_charted_in_the_summary(
     assert any(line.startswith("  underflow ") for line in shown)
     assert any(line.rstrip().endswith("#") and "temporaries" in line for line in shown)
     assert max(len(line) for line in shown if line.lstrip().startswith(("parameters", "temporaries"))) <= 64
+    # In a terminal with colours it is the same, in colours.
+    coloured = project.runpytest_subprocess(*FLAGS, *workers, "-v", "--color=yes")
+    assert "\x1b[" in "".join(line for line in coloured.outlines if "of 3 steps skipped" in line)
+    told = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in summary_of(coloured)]
+    assert told[:-1] == shown[:-1]
     # Nothing is told of a training that went as it should, and nothing of any without -v.
     assert not any("test_quiet" in line for line in shown)
     assert "  scale " not in "\n".join(summary_of(project.runpytest_subprocess(*FLAGS, *workers)))

@@ -249,6 +249,34 @@ def test_a_report_is_written(folder: Path) -> None:
     assert '"rows":["CLEAN","SCALED","STEPPED"]' in page
 
 
+def test_memory_is_recorded_where_it_is_asked_for(folder: Path) -> None:
+    (folder / "train.py").write_text(TRAINS.replace("    clip_grad_norm_(model.parameters(), 1.0)\n", ""), "utf-8")
+    asked = run("--memory", "--report", "report.html", "--data", "run.json", "train.py", folder=folder)
+    assert asked.returncode == 0, asked.stderr
+    (found,) = json.loads((folder / "run.json").read_text(encoding="utf-8"))["runs"]
+    # A weight of 4 float32 and a bias.
+    assert found["memory"]["peak"]["parameters"] == 20
+    assert found["memory"]["budget"] is None
+    assert ["parameters", "weight", 16] in found["memory"]["contributors"]
+    assert all(step["memory"] > 0 for step in found["steps"])
+    assert "memory    " in asked.stdout and "          parameters" in asked.stdout
+    assert "What made most of the peak" in (folder / "report.html").read_text(encoding="utf-8")
+    without = run("--data", "run.json", "train.py", folder=folder)
+    (found,) = json.loads((folder / "run.json").read_text(encoding="utf-8"))["runs"]
+    assert found["memory"] is None and "memory  " not in without.stdout
+
+
+def test_more_memory_than_the_limit_is_a_failure(folder: Path) -> None:
+    (folder / "train.py").write_text(TRAINS.replace("    clip_grad_norm_(model.parameters(), 1.0)\n", ""), "utf-8")
+    over = run("--memory-limit", "100", "--report", "report.html", "train.py", folder=folder)
+    assert over.returncode == 1
+    assert " of 100 B (" in over.stdout
+    assert " more than the limit of 100 B; most of it was " in over.stderr
+    assert '"text":"budget 100 B"' in (folder / "report.html").read_text(encoding="utf-8")
+    assert run("--memory-limit", "100", "--exit-zero", "train.py", folder=folder).returncode == 0
+    assert run("--memory-limit", "1 MiB", "train.py", folder=folder).returncode == 0
+
+
 def test_two_runs_are_shown_side_by_side(folder: Path) -> None:
     assert run("--data", "before.json", "train.py", folder=folder).returncode == 1
     train = (folder / "train.py").read_text(encoding="utf-8")

@@ -6,7 +6,9 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rank_programs import source_line
@@ -67,8 +69,32 @@ def test_a_rank_that_dies_is_named() -> None:
     assert "amp-check: error: rank 1 ended without a word of what it had recorded\n" in done.stderr
 
 
-def test_a_rank_that_an_exception_ends_has_left_out_no_batch() -> None:
-    done = launched(2, "fails")
+def test_ranks_that_fail_after_one_died_have_told() -> None:
+    done = launched(4, "dies_last")
+    assert done.returncode != 0
+    # Each that fails says what it has itself, and the first what all have that lived.
+    assert sorted(set(done.stdout.splitlines())) == [
+        "No mistakes found in 2 training steps on rank 1.",
+        "No mistakes found in 2 training steps on rank 2.",
+        "No mistakes found in 6 training steps on 3 ranks.",
+    ]
+    errors = [line for line in done.stderr.splitlines() if line.startswith("amp-check: error")]
+    assert errors == ["amp-check: error: rank 3 ended without a word of what it had recorded"]
+
+
+def test_ranks_that_wait_for_each_other_are_ended_and_tell_what_led_to_it() -> None:
+    done = launched(2, "leaves_out_and_waits", "--rank-timeout", "4")
+    assert done.returncode != 0
+    finding, summary = done.stdout.splitlines()
+    assert "AMP607" in finding and "began 4 times on rank 0 and 3 times on rank 1" in finding
+    assert summary == "Found 1 error in 6 training steps on 2 ranks."
+    where = f"rank_programs.py:{source_line('dist.barrier()', 'leaves_out_and_waits')} in leaves_out_and_waits"
+    assert f"rank 1 had not moved for 4 s, nor had any other: it stood at {where}\n" in done.stderr
+
+
+@pytest.mark.parametrize("start", [launched, started], ids=["torchrun", "spawn"])
+def test_a_rank_that_an_exception_ends_has_left_out_no_batch(start: Callable[..., Any]) -> None:
+    done = start(*((2, "fails") if start is launched else ("fails",)))
     assert done.returncode != 0
     assert "OSError: the batch cannot be read" in done.stderr
     assert "AMP607" not in done.stdout + done.stderr

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from rank_programs import source_line
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.runtime.ranks.distributed import RankFailed, distributed
 from pytest_amp_check.runtime.ranks.scripts import launched
+from pytest_amp_check.runtime.ranks.telling import has_ended
 from pytest_amp_check.runtime.run import record
 from pytest_amp_check.runtime.session import Session
 
@@ -139,6 +143,21 @@ def test_a_rank_that_was_given_up_is_told_that_nobody_hears_it(monkeypatch: pyte
     # The first rank has told, and takes with it what the others may have left.
     shutil.rmtree(next(tmp_path.iterdir()))
     assert not rank.leave(run)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of a process that its parent has not asked for")
+def test_a_process_has_ended_before_its_parent_asks_for_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert not has_ended(process.pid)
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        until = time.monotonic() + 60
+        while not has_ended(process.pid) and time.monotonic() < until:
+            time.sleep(0.01)
+        # Nobody has asked for its exit code until here.
+        assert process.returncode is None and has_ended(process.pid)
+    assert has_ended(process.pid)
 
 
 def test_the_fixture_runs_ranks(amp: Session) -> None:

@@ -109,6 +109,31 @@ def leaves_out(rank: int) -> None:
     train(DistributedDataParallel(net()), leaves_out=2 if rank == 1 else -1)
 
 
+def leaves_out_and_waits(rank: int) -> None:
+    """One rank leaves a batch out, and comes to the barrier while the other waits for it in its last backward pass."""
+    leaves_out(rank)
+    dist.barrier()
+
+
+def dies_last(rank: int) -> None:
+    """The last rank dies in its last step, and the others fail where they wait for it."""
+    model = DistributedDataParallel(net())
+    if rank == dist.get_world_size() - 1:
+        model.register_forward_hook(_third_call_dies())
+    train(model)
+
+
+def _third_call_dies() -> Callable[..., None]:
+    calls = []
+
+    def dies(*given: object) -> None:
+        calls.append(given)
+        if len(calls) == 3:
+            os._exit(3)
+
+    return dies
+
+
 def joined(rank: int) -> None:
     """Ranks with different numbers of batches, as join() of DDP has them."""
     model = DistributedDataParallel(nn.Linear(8, 2))
@@ -162,8 +187,13 @@ def draws(rank: int) -> float:
     return float(torch.rand(()))
 
 
-def source_line(text: str) -> int:
-    """The number of the one line of this file that begins with a text, and holds no more code."""
+def source_line(text: str, function: str = "") -> int:
+    """The number of the one line of this file, or of a function in it, that holds this code and no more."""
+    found, within = [], ""
     with open(__file__, encoding="utf-8") as file:
-        (number,) = [number for number, line in enumerate(file, 1) if line.partition("  # ")[0].strip() == text]
+        for number, line in enumerate(file, 1):
+            within = line.removeprefix("def ").partition("(")[0] if line.startswith("def ") else within
+            if line.partition("  # ")[0].strip() == text and function in ("", within):
+                found.append(number)
+    (number,) = found
     return number

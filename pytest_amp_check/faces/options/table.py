@@ -539,12 +539,31 @@ OPTIONS = (
         run_flag="--rank-timeout",
     ),
     Option(
+        "memory",
+        FLAG,
+        False,
+        "record what a script needs memory for, by category, with what made most of it; it takes time, and what made "
+        "a loss not finite is not looked for then",
+        run_flag="--memory",
+        file=False,
+    ),
+    Option(
+        "memory-limit",
+        SIZE,
+        None,
+        "the most memory that a script, or each of its ranks, may need at one moment, which records it too: bytes, or "
+        "a size such as 1.5GiB; more is a failure",
+        metavar="SIZE",
+        run_flag="--memory-limit",
+    ),
+    Option(
         "data",
         PATH,
         None,
-        "JSON file for all that was recorded of a script, of each of its ranks where it has several",
+        "JSON file for all that was recorded of a script, of each of its ranks where it has several, or of tests",
         metavar="FILE",
         run_flag="--data",
+        pytest_flag="--amp-data",
         file=False,
     ),
     Option(
@@ -570,9 +589,10 @@ OPTIONS = (
         "compare",
         PATH,
         None,
-        "JSON file of another run, of --data or run.to_json(), which the report shows beside this one",
+        "JSON file of another run, of --data, --amp-data or run.to_json(), which the report shows beside this one",
         metavar="FILE",
         run_flag="--compare",
+        pytest_flag="--amp-compare",
         file=False,
     ),
 )
@@ -634,6 +654,8 @@ class Options:
     only: str | None
     device: str
     rank_timeout: float
+    memory: bool
+    memory_limit: int | None
     update_baselines: bool
     data: str | None
     dtype: str

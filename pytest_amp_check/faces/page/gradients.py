@@ -63,7 +63,7 @@ def section(ident: str, run: Mapping[str, Any]) -> str:
         for key, name in OTHERS
     ]
     rest = pieces.table("Other gradient values", ("Other values, counted", ">Before", ">After"), counted)
-    return f"<p>{words}</p>{chart}{table}{rest}{_parameters(numerics['parameters'], numerics)}"
+    return f"<p>{words}</p>{chart}{table}{rest}{_modules(run)}{_parameters(numerics['parameters'], numerics)}"
 
 
 def _count(counts: Mapping[str, Any], key: str) -> int:
@@ -90,6 +90,21 @@ def _bands(counts: Mapping[str, Any], when: str) -> str:
         if _count(counts, band)
     )
     return f'<div class="bar" role="img" aria-label="{words}" title="{words}">{spans}</div>'
+
+
+def _modules(run: Mapping[str, Any]) -> str:
+    """Modules of which float16 loses most, without scaling or with it."""
+    worst = [each for each in charts.modules_lost(run) if each[1] or each[2]]
+    if not worst:
+        return ""
+    rows = [
+        f'<tr><th scope="row" class="name"><code>{pieces.text(name or "(model)")}</code></th>'
+        f'<td class="number">{charts.percent(before)}</td><td class="number">{charts.percent(after)}</td></tr>'
+        for name, before, after in worst[:NEAREST]
+    ]
+    head = ("Module", ">Rounded to zero without scaling", ">With scaling")
+    rest = pieces.more(len(worst) - NEAREST, "modules that lose less are")
+    return f"<h4>Worst modules by underflow</h4>{pieces.table('Worst modules by underflow', head, rows, 'tall')}{rest}"
 
 
 def _parameters(parameters: Mapping[str, Any], numerics: Mapping[str, Any]) -> str:

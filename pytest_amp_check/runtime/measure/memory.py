@@ -43,7 +43,7 @@ class Memory(Collector):
     ``named`` (models, optimizers, tensors) is what the code was given before it runs; what is not named is found when
     it is used. ``device`` is where memory counts: that of the first parameter by default. ``as_cuda`` rounds sizes up
     to the 512-byte blocks of CUDA's allocator; by default on CUDA, emulated or not. ``fake`` counts fake tensors;
-    ``workspace`` is what cuBLAS would keep for each thread, in bytes.
+    ``workspace`` is what cuBLAS would keep for each thread, in bytes; ``budget`` is what the peak should not exceed.
 
     Without CUDA the figures are the bytes of tensors' storages, without temporaries inside operators. On CUDA the peak
     is the allocator's own (its peak statistics are reset at the start), and what no tensor accounts for is "workspace":
@@ -65,23 +65,29 @@ class Memory(Collector):
         as_cuda: bool | None = None,
         fake: bool = False,
         workspace: int = 0,
+        budget: str | int | None = None,
     ) -> None:
         self._named = named
-        self.device = torch.device(device) if device is not None else _device_of(named)
-        if str(self.device) == "cuda":
-            self.device = torch.device("cuda", torch.cuda.current_device())
-        self._allocator = self.device.type == "cuda" and not fake
-        self.as_cuda = (self.device.type == "cuda" or emulating()) if as_cuda is None else as_cuda
+        where = torch.device(device) if device is not None else _device_of(named)
+        if device is not None and str(where) == "cuda":
+            where = torch.device("cuda", torch.cuda.current_device())
+        self._allocator = where.type == "cuda" and not fake
+        self.as_cuda = (where.type == "cuda" or emulating()) if as_cuda is None else as_cuda
         self.fake = fake
         #: Bytes of "at most", as :func:`assert_memory` was asked last; reports draw it as a line.
-        self.budget: int | None = None
+        self.budget: int | None = None if budget is None else parse_size(budget)
         #: Peaks in bytes of CUDA's allocator ("allocated", "requested", "reserved"), and how often it had to retry.
         self.allocator: dict[str, int] = {}
         self._workspace = workspace
         #: The most bytes of tensors since the step before, by the number of the step, of the latest ones.
         self.peak_by_step: dict[int, int] = {}
         self._steps = 0
-        self._storages = Storages(self.device, as_cuda=self.as_cuda, fake=fake)
+        self._storages = Storages(where, as_cuda=self.as_cuda, fake=fake)
+
+    @property
+    def device(self) -> torch.device:
+        """Where memory counts; of CUDA without a number until a tensor was seen there, if nobody has named one."""
+        return self._storages.device
 
     def start(self) -> None:
         """Begin. Everything alive that was named counts from here on."""
@@ -92,14 +98,17 @@ class Memory(Collector):
                 self._storages.include_optimizer(each)
             elif isinstance(each, torch.Tensor):
                 self._storages.claim(each, "inputs", f"tensor of shape {tuple(each.shape)}")
-        if self._allocator:
-            torch.cuda.reset_peak_memory_stats(self.device)
+        # Which device it will be may not be known, and a program may have to fork before it uses any.
+        if self._allocator and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            for index in range(torch.cuda.device_count()):
+                if self.device.index in (None, index):
+                    torch.cuda.reset_peak_memory_stats(index)
         self._storages.start()
 
     def stop(self) -> None:
         """End; the figures are complete from here on."""
         self._storages.stop()
-        if self._allocator:
+        if self._allocator and self.device.index is not None:
             stats = torch.cuda.memory_stats(self.device)
             self.allocator = {
                 "allocated": torch.cuda.max_memory_allocated(self.device),
@@ -110,6 +119,10 @@ class Memory(Collector):
             self._workspace = max(0, self.allocator["allocated"] - self._storages.ledger.peak_total)
         # They are the user's, and not needed any more.
         self._named = ()
+
+    def adopt(self, model: nn.Module) -> None:
+        """What belongs to it is called as in it, also what was seen under other names."""
+        self._storages.include_module(model)
 
     def after_step(
         self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, *, skipped: bool

@@ -59,6 +59,8 @@ _graph_task = torch._C._current_graph_task_id
 _PLAIN = {torch.Tensor, nn.Parameter, FakeTensor}
 _LOW = (torch.float16, torch.bfloat16)
 
+_ANY_CUDA = torch.device("cuda")
+
 #: What a profiler marks and what asks for a property of a tensor.
 _WITHOUT_TENSORS = ("prim", "profiler")
 
@@ -129,7 +131,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, device: torch.device, *, as_cuda: bool, fake: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._device = device
+        self.device = device
         self._as_cuda = as_cuda
         self._fake = fake
         self._thread = threading.get_ident()
@@ -255,7 +257,12 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # The storage's: where a device is emulated, tensors say that they are there. Beside fake tensors a real
             # number is a constant, and a real tensor is a batch.
             device = None if self._fake and not tensor.dim() else storage.device
-        if device is None or device.type != self._device.type or device.index != self._device.index:
+        if device is None or device.type != self.device.type:
+            return None
+        if self.device == _ANY_CUDA:
+            # Of several the first that is used: the code that chooses one, as each rank does, may run later.
+            self.device = device
+        if device.index != self.device.index:
             return None
         block = Block(self._counted(storage), category, name, self._turn)
         key = storage._cdata

@@ -14,28 +14,38 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from ...protocol.ranks import Told
 from ..record.active import hidden
 from ..record.sites import is_inner, is_library
 from ..run import Run, record
-from .telling import Folder, how_ended, tell
+from .ending import Ending
+from .telling import Folder, has_ended, how_ended, tell
 
 #: Exit code of a rank that was ended because none moved any more: that of the command timeout.
 STUCK = 124
-#: Seconds for which a rank that is told to end waits for what the others have told.
-_LAST_WORD = 1.0
+#: Seconds for which a rank that is told to end waits for what the others have told; torchrun ends it after 30.
+_LAST_WORD = 15.0
+#: Seconds after which a rank that waits for others waits in vain, where one of them has failed: fewer than those.
+_IN_VAIN = 8.0
 #: Seconds that a rank which has told has to end.
 _LEAVING = 5.0
-#: How often, in seconds, one looks for what others have told, and of the limit how often at whether a rank moves.
-_LOOK, _LOOKS = 0.05, 20
+#: Seconds that may be needed to tell what was recorded, for which no device that stands still as well is waited for.
+_TELLING = 10.0
+#: How often, in seconds, one looks for what others have told, and at whether a rank moves: that so often in the limit.
+_LOOK, _GLANCE, _LOOKS = 0.05, 1.0, 20
 #: Of the standard library, and of torch, what starts processes that train nothing.
 _WORKERS = ("torch.utils.data.", "torch._inductor.", "torch.distributed.elastic.")
 #: By what torch.multiprocessing.spawn calls the function that it is given.
 _SPAWNED = "torch.multiprocessing.spawn._wrap"
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
 _BEGUN, _MOVES = "{}.begun", "{}.moves"
+#: Where torch waits for other ranks, in a backward pass, a forward pass of replicas, or a collective.
+_WAITS = tuple(
+    os.path.join(os.path.dirname(torch.__file__), part, "") for part in ("distributed", "autograd", "nn/parallel")
+)
 
 
 class Gathered:
@@ -51,7 +61,8 @@ class Gathered:
         told: Told = left["told"]
         told.rank = rank
         self.told.append(told)
-        self.runs[rank] = left["run"]
+        if left["run"] is not None:
+            self.runs[rank] = left["run"]
         if told.failure:
             self.missing[rank] = told.failure
 
@@ -73,15 +84,18 @@ class Launched:
         self._folder = Folder(os.path.join(tempfile.gettempdir(), name))
         self._folder.write(_BEGUN.format(local_rank), os.getpid())
 
-    def watched(self) -> contextlib.AbstractContextManager[object]:
-        """A region in which this rank ends where no rank of this machine, which has all of them, moves any more."""
+    def watched(self, run: Run, last: Callable[[], object]) -> contextlib.AbstractContextManager[object]:
+        """A region in which this rank ends where no rank of this machine, which has all of them, moves any more.
+
+        It tells what was recorded before. The first one calls ``last`` then, for what all of them have told.
+        """
         if self._local_size < self.size:
             return contextlib.nullcontext()
-        return _watched(self._folder, str(self._local_rank), self.rank, self._limit)
+        return _watched(self._folder, str(self._local_rank), self._limit, run, self.rank, last if self.first else None)
 
-    def leave(self, run: Run, failure: str = "") -> bool:
+    def leave(self, run: Run, *, failed: bool = False) -> bool:
         """Tell what was recorded, and say whether the first rank may hear it, which may have given this one up."""
-        told = {"told": tell(run, self.rank, failure), "run": run.as_dict()}
+        told = {"told": tell(run, self.rank), "run": run.as_dict(), "failed": failed}
         try:
             self._folder.write(str(self._local_rank), told)
         except FileNotFoundError:
@@ -123,13 +137,7 @@ class Launched:
 
     def _has_ended(self, local: int) -> bool:
         process = self._folder.read(_BEGUN.format(local))
-        if process is None:
-            return False
-        try:
-            os.kill(process, 0)
-        except OSError:
-            return True
-        return False
+        return process is not None and has_ended(process)
 
 
 def launched(limit: float) -> Launched | None:
@@ -195,13 +203,15 @@ class Started:
             rank = each["told"].rank
             gathered.add(number if rank is None else rank, each)
         for number in missing:
-            gathered.missing[number] = f"{how_ended(self._processes[number].exitcode)} before it told what it recorded"
+            code = self._processes[number].exitcode
+            how = "still runs" if code is None else how_ended(code)
+            gathered.missing[number] = f"{how}, and has not told what it recorded"
         return gathered
 
 
 def _has_trained(left: Mapping[str, Any]) -> bool:
     told: Told = left["told"]
-    return bool(told.backwards or told.findings or told.failure or left["run"]["steps_total"])
+    return bool(told.backwards or told.findings or told.failure or told.steps)
 
 
 def _named(target: Callable[..., Any]) -> str:
@@ -234,28 +244,63 @@ class _Recorded:
         name = str(self._number)
         folder.write(_BEGUN.format(name), os.getpid())
         # A process that is forked has the recordings of its parent, which nobody reads here.
-        with hidden(), _watched(folder, name, self._number, self._limit):
+        with hidden():
             recording = record(**self._parts)
             recording.run.select("ALL")
-            try:
-                with recording as run:
-                    return self._target(*args, **kwargs)
-            finally:
-                rank = run._recorder.replicas.rank
-                folder.write(name, {"told": tell(run, self._number if rank is None else rank), "run": run.as_dict()})
+            ending = Ending()
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(_watched(folder, name, self._limit, recording.run, self._number))
+                # Who started this one ends it, where another has failed, and leaves it some time.
+                stack.callback(ending.end)
+                if _named(self._target) == _SPAWNED:
+                    stack.enter_context(ending.listening())
+                failed = True
+                try:
+                    with recording as run:
+                        result = self._run(recording, ending, args, kwargs)
+                    failed = False
+                finally:
+                    told = tell(run, _rank_of(run, self._number))
+                    folder.write(name, {"told": told, "run": run.as_dict(), "failed": failed})
+                return result
+
+    def _run(self, recording: record, ending: Ending, args: Any, kwargs: Any) -> Any:
+        try:
+            with ending:
+                return self._target(*args, **kwargs)
+        except SystemExit as leave:
+            recording.broken_by(ending.reason(leave))
+            raise
+
+
+def _rank_of(run: Run, number: int) -> int:
+    """The rank as the program knows it, or else the number of the process."""
+    rank = run._recorder.replicas.rank
+    return number if rank is None else rank
 
 
 # A rank that stands still.
 
 
 @contextlib.contextmanager
-def _watched(folder: Folder, name: str, rank: int, limit: float) -> Iterator[None]:
-    """A region in which this process ends once no process of the folder has moved for some seconds; 0 for never."""
+def _watched(
+    folder: Folder, name: str, limit: float, run: Run, rank: int, last: Callable[[], object] | None = None
+) -> Iterator[None]:
+    """A region in which this process ends once no process of the folder has moved for some seconds; 0 for never.
+
+    It ends, too, where it waits for one that has failed. ``last`` is called before.
+    """
     if not limit:
         yield
         return
     over = threading.Event()
-    watch = threading.Thread(target=_watch, args=(folder, name, rank, limit, over), daemon=True)
+
+    def look() -> None:
+        # Whoever gathers what ranks tell may have given this one up, and taken the folder away.
+        with contextlib.suppress(FileNotFoundError):
+            _watch(folder, name, limit, run, rank, last, over)
+
+    watch = threading.Thread(target=look, daemon=True)
     watch.start()
     try:
         yield
@@ -264,27 +309,74 @@ def _watched(folder: Folder, name: str, rank: int, limit: float) -> Iterator[Non
         watch.join()
 
 
-def _watch(folder: Folder, name: str, rank: int, limit: float, over: threading.Event) -> None:
+def _watch(
+    folder: Folder,
+    name: str,
+    limit: float,
+    run: Run,
+    rank: int,
+    last: Callable[[], object] | None,
+    over: threading.Event,
+) -> None:
     main = threading.main_thread().ident
     moves = folder.place(_MOVES.format(name))
     with open(moves, "w", encoding="utf-8"):
         pass
     before: list[int] = []
     since = time.monotonic()
-    while not over.wait(limit / _LOOKS):
+    while not over.wait(min(limit / _LOOKS, _GLANCE)):
         frame = sys._current_frames().get(main or 0)
         now = _marks(frame)
         if now != before:
             before, since = now, time.monotonic()
             os.utime(moves)
-        elif time.monotonic() - since >= limit and _all_stand(folder, limit):
-            where = _where(frame)
-            failure = f"had not moved for {limit:g} s, nor had any other: it stood at {where}"
-            folder.write(name, {"told": Told(rank, failure=failure), "run": {"steps_total": 0}})
-            sys.stderr.write(f"amp-check: error: rank {rank} {failure}\n")
+        elif why := _in_vain(folder, name, time.monotonic() - since, limit, waits=_waits(frame)):
+            number = _rank_of(run, rank)
+            failure = f"{why}: it stood at {_where(frame)}"
+            folder.write(name, _told_late(run, number, failure, waits=_waits(frame)))
+            if last is None:
+                sys.stderr.write(f"amp-check: error: rank {number} {failure}\n")
+            else:
+                last()
+            sys.stdout.flush()
             sys.stderr.flush()
             # Its main thread waits in native code, which no exception reaches.
             os._exit(STUCK)
+
+
+def _in_vain(folder: Folder, name: str, seconds: float, limit: float, *, waits: bool) -> str:
+    """Why a rank that has not moved for some seconds never will, or nothing."""
+    if seconds >= limit and _all_stand(folder, limit):
+        return f"had not moved for {limit:g} s, nor had any other"
+    if waits and seconds >= _IN_VAIN:
+        for other in _begun(folder):
+            left = folder.read(other)
+            if other != name and (has_ended(folder.read(_BEGUN.format(other))) if left is None else left["failed"]):
+                return f"waited for rank {other}, which had failed"
+    return ""
+
+
+def _told_late(run: Run, rank: int, failure: str, *, waits: bool) -> dict[str, Any]:
+    """What a recording tells whose thread stands still: all that it knows, or that it stands alone.
+
+    ``waits`` says whether that is for other ranks.
+    """
+    found: list[dict[str, Any]] = []
+
+    def find() -> None:
+        # What is recorded may have to wait for a device.
+        told = tell(run, rank, failure, stopped=not waits)
+        found.append({"told": told, "run": run.as_dict(), "failed": True})
+
+    finding = threading.Thread(target=find, daemon=True)
+    finding.start()
+    finding.join(_TELLING)
+    return found[0] if found else {"told": Told(rank, failure=failure), "run": None, "failed": True}
+
+
+def _waits(frame: FrameType | None) -> bool:
+    """Whether a thread stands where torch waits for other ranks."""
+    return frame is not None and frame.f_code.co_filename.startswith(_WAITS)
 
 
 def _marks(frame: FrameType | None) -> list[int]:
@@ -310,9 +402,14 @@ def _all_stand(folder: Folder, limit: float) -> bool:
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return False
     names = folder.names()
-    for begun in (each for each in names if each.endswith(".begun")):
-        name = begun.removesuffix(".begun")
+    for name in _begun(folder):
         with contextlib.suppress(FileNotFoundError):
             if name not in names and time.time() - os.stat(folder.place(_MOVES.format(name))).st_mtime < limit:
                 return False
     return True
+
+
+def _begun(folder: Folder) -> list[str]:
+    """The names of the processes that have begun."""
+    end = _BEGUN.format("")
+    return [each.removesuffix(end) for each in folder.names() if each.endswith(end)]

@@ -23,8 +23,11 @@ _TOLD = ".told"
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$')
 
 
-def tell(run: Run, rank: int, failure: str = "") -> Told:
-    """What a recording that has ended tells, in the words that other processes understand."""
+def tell(run: Run, rank: int, failure: str = "", *, stopped: bool = False) -> Told:
+    """What a recording that has ended tells, in the words that other processes understand.
+
+    ``stopped`` says of one that has not ended that it stands still between two backward passes, by itself.
+    """
     recorder = run._recorder
     backwards: dict[tuple[str, int], tuple[Site, str, int]] = {}
     for site, count in recorder.backward.begun.items():
@@ -45,7 +48,7 @@ def tell(run: Run, rank: int, failure: str = "") -> Told:
         grouped=_is_grouped(run),
         averages=recorder.replicas.averages or _shards(run),
         # In a backward pass it waited for the others.
-        stopped=run._stopped is not None and run._stopped not in backwards,
+        stopped=stopped or (run._stopped is not None and run._stopped not in backwards),
         failure=failure,
     )
 
@@ -102,6 +105,20 @@ class Folder:
         import shutil
 
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def has_ended(process: int) -> bool:
+    """Whether a process of this user has ended, also one whose parent has not asked yet for its exit code."""
+    try:
+        os.kill(process, 0)
+        with open(f"/proc/{process}/stat", "rb") as file:
+            # Its name, between parentheses, may be any; after it stands the state, which is Z until it is asked.
+            return file.read().rpartition(b")")[2].split()[:1] == [b"Z"]
+    except ProcessLookupError:
+        return True
+    except OSError:
+        # Elsewhere than on Linux there is no such file.
+        return False
 
 
 def how_ended(code: int | None) -> str:

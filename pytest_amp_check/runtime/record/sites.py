@@ -60,7 +60,7 @@ def stopped(error: BaseException) -> tuple[str, int] | None:
     """Where the program stood when an exception of its own ended it; None where other processes are the cause."""
     place = None
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    if not isinstance(error, Exception) or any(path.startswith(_DISTRIBUTED) for path, _ in frames):
+    if isinstance(error, SystemExit) or any(path.startswith(_DISTRIBUTED) for path, _ in frames):
         return None
     for path, line in frames:
         if not (is_inner(path) or is_library(path)):

@@ -30,7 +30,9 @@ def explain(alarm: Alarm) -> Cause | None:
     evidence = Evidence(alarm, dict(_names(modules)))
     if alarm.what == PARAMETERS:
         return cause_of(evidence, None)
-    if not alarm.calls or _in_company():
+    if _in_company():
+        evidence.failure = "several processes compute it together, so that none plays it again"
+    if not alarm.calls or evidence.failure:
         return None if alarm.what == SKIPPED else unexplained(evidence)
     before = Snapshot([("", module) for module in modules])
     try:
