@@ -89,8 +89,10 @@ class Calls:
 
 def compiled() -> int:
     """How many pieces of code this process has compiled."""
-    counters: Any = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
-    return sum(counters.get("frames", {}).values())
+    dynamo: Any = sys.modules.get("torch._dynamo.utils")
+    # Of what no code was compiled in there is nothing to count: this is asked twice a step.
+    frames = None if dynamo is None else getattr(dynamo, "counters", {}).get("frames")
+    return sum(frames.values()) if frames else 0
 
 
 def is_outermost() -> bool:

@@ -73,8 +73,10 @@ class Readings:
 
     def number(self, tensor: torch.Tensor) -> Number:
         """The number in a tensor as it is now, or the sum of its numbers."""
-        tensor = tensor.detach()
         # Numbers of several ranks, and others of a class of their own, cannot be read together with plain ones.
+        if type(tensor) is torch.Tensor and tensor.numel() == 1 and tensor.device.type == "cpu":
+            return Number(item(tensor))
+        tensor = tensor.detach()
         if type(tensor) is not torch.Tensor:
             return Number(float(_summed(tensor)))
         if tensor.device.type == "cpu":

@@ -7,12 +7,14 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import torch
+
 from .regions import LOW
 
 
 def are_shards(params: Iterable[Any]) -> bool:
     """Whether some parameters are what FullyShardedDataParallel leaves on this rank of larger ones."""
-    if "torch.distributed.fsdp._flat_param" not in sys.modules:
+    if not _is_distributed() or "torch.distributed.fsdp._flat_param" not in sys.modules:
         return False
     for p in params:
         if getattr(p, "_fsdp_flattened", False):
@@ -20,6 +22,11 @@ def are_shards(params: Iterable[Any]) -> bool:
             if not p.numel() or (whole is not None and p.numel() < whole.numel()):
                 return True
     return False
+
+
+def _is_distributed() -> bool:
+    """Whether the ranks of a group can share anything; what torch imports by itself does not say so."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def unsynchronised(scaler: Any, optimizer: Any, params: Sequence[Any]) -> str:
@@ -34,7 +41,7 @@ def unsynchronised(scaler: Any, optimizer: Any, params: Sequence[Any]) -> str:
 
 def low_of_policies(leaves: frozenset[int]) -> frozenset[str]:
     """The low precisions in which ``fully_shard`` has modules compute, of those whose parameters are leaves here."""
-    composed = sys.modules.get("torch.distributed._composable_state")
+    composed = sys.modules.get("torch.distributed._composable_state") if _is_distributed() else None
     return frozenset(
         LOW[group.mp_policy.param_dtype]
         for group in (_groups(composed) if composed is not None else ())

@@ -47,11 +47,9 @@ class Precision(NamedTuple):
 
     @classmethod
     def now(cls) -> Precision:
-        return cls(
-            torch.is_grad_enabled(),
-            torch.is_autocast_cache_enabled(),
-            tuple((device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in DEVICES),
-        )
+        enabled, dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
+        autocast = [(device, enabled(device), dtype(device)) for device in DEVICES]
+        return cls(torch.is_grad_enabled(), torch.is_autocast_cache_enabled(), tuple(autocast))
 
 
 class Call:
@@ -66,7 +64,7 @@ class Call:
     def __init__(self, function: Any, place: tuple[CodeType, int] | None, precision: Precision) -> None:
         # A module may be gone before its outputs are. One without weights, as that of a loss that a function makes for
         # one call, is held as its arguments are.
-        weak = isinstance(function, nn.Module) and next(function.parameters(), None) is not None
+        weak = isinstance(function, nn.Module) and _has_weights(function)
         self._function = weakref.ref(function) if weak else lambda: function
         self.place = place
         self.precision = precision
@@ -83,6 +81,14 @@ class Call:
     def function(self) -> Any:
         """What was called; None for a module that is gone."""
         return self._function()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the program holds anything that it has made."""
+        for reference in self.made:  # noqa: SIM110 - each call of a step is asked, which a generator makes thrice as slow
+            if reference() is not None:
+                return True
+        return False
 
 
 class Tape:
@@ -132,22 +138,17 @@ class Tape:
 
     def prune(self) -> None:
         """Drop calls of whose results nothing is left, neither in the program nor for other calls."""
+        oldest = self.passes - PASSES
         wanted: set[int] = set()
-        for serial in sorted(self.calls, reverse=True):
+        kept: list[int] = []
+        for serial in reversed(self.calls):
             call = self.calls[serial]
-            if call.number + PASSES <= self.passes:
-                continue
-            if serial in wanted or any(reference() is not None for reference in call.made):
-                wanted.add(serial)
+            if call.number > oldest and (serial in wanted or call.is_held):
+                kept.append(serial)
                 wanted |= call.uses
-        self.calls = {
-            serial: call
-            for serial, call in self.calls.items()
-            if serial in wanted and call.number + PASSES > self.passes
-        }
-        self._known = {
-            key: known for key, known in self._known.items() if known[0]() is not None and known[1].call in self.calls
-        }
+        if len(kept) < len(self.calls):
+            self.calls = {serial: self.calls[serial] for serial in reversed(kept)}
+            self._known = {key: known for key, known in self._known.items() if known[1].call in self.calls}
 
     def clear(self) -> None:
         self.calls.clear()
@@ -188,6 +189,13 @@ class Tape:
                 space = vars(counted)
                 found.append((reference, {name: space[name] for name in names if name in space}))
         return found
+
+
+def _has_weights(module: nn.Module) -> bool:
+    """Whether a module, or one in it, has a parameter: most are asked no further than their first layer."""
+    return any(p is not None for p in module._parameters.values()) or any(
+        child is not None and _has_weights(child) for child in module._modules.values()
+    )
 
 
 def _random_of_device() -> torch.Tensor | None:

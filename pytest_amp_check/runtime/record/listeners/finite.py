@@ -132,6 +132,7 @@ class Finite(Listener):
         self._statistics: weakref.WeakKeyDictionary[nn.Module, list[tuple[weakref.ref[nn.Module], str]]] = (
             weakref.WeakKeyDictionary()
         )
+        self._has_statistics = False
         self._told: set[tuple[int, str]] = set()
         #: Passes of a device, the oldest first, the loss of the one that runs, and the weights before the latest steps.
         self._late: list[Late] = []
@@ -157,7 +158,8 @@ class Finite(Listener):
         if not torch.is_grad_enabled() or torch._C._get_tracing_state() is not None:
             return None
         if module not in self._statistics:
-            self._statistics[module] = list(_statistics(module))
+            found = self._statistics[module] = list(_statistics(module))
+            self._has_statistics |= bool(found)
         return self._tape.begin(module, args, kwargs, user_frame(sys._getframe(3)))
 
     @listens
@@ -202,11 +204,13 @@ class Finite(Listener):
         """Called by the listener of backward passes, as those below are by others."""
         self._ops.end()
         self._running = self._root = None
+        if self.explain is None:
+            return
         roots = [root for root in tensors(outputs) if root.is_floating_point()]
-        if self.explain is None or not roots or not all(can_follow(root) for root in roots):
+        if not roots or not all(map(can_follow, roots)):
             return
         # On a GPU this number would have to be waited for.
-        value = _total(roots) if all(_is_here(root) for root in roots) else None
+        value = _total(roots) if all(map(_is_here, roots)) else None
         if not self._watches:
             if value is not None and not math.isfinite(value):
                 self._saw_bad_loss(self.recording.steps.total)
@@ -292,7 +296,7 @@ class Finite(Listener):
     def _bad_statistics(self) -> list[tuple[nn.Module, str]]:
         places = [
             (module, name)
-            for found in self._statistics.values()
+            for found in (self._statistics.values() if self._has_statistics else ())
             for reference, name in found
             if (module := reference()) is not None and module._buffers.get(name) is not None
         ]
@@ -329,7 +333,6 @@ class Finite(Listener):
             if settled or tracked.skips_in_a_row == (IN_A_ROW if self._stepped else WARM_UP):
                 self._trials += 1
                 self._alarm(SKIPPED, [optimizer])
-        self._tape.prune()
 
     @property
     def waiting(self) -> Event | None:
@@ -496,8 +499,11 @@ def _total(roots: Sequence[torch.Tensor]) -> float:
     """The sum of what a backward pass runs from, which is finite if all of it is."""
     with _unseen():
         # Of a list no number has to be fetched from a device, as of a tensor with one number.
-        sums: list[float] = torch.stack([root.detach().sum(dtype=torch.float64) for root in roots]).tolist()
-    return sum(sums)
+        if len(roots) == 1 and roots[0].numel() == 1:
+            found: list[float] = roots[0].detach().reshape(1).tolist()
+        else:
+            found = torch.stack([root.detach().sum(dtype=torch.float64) for root in roots]).tolist()
+    return sum(found)
 
 
 def _unseen() -> AbstractContextManager[None]:

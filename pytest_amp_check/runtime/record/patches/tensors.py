@@ -22,7 +22,6 @@ ONE_OPERAND = frozenset({"mul_", "multiply_", "__imul__"})
 ADDING = {"add_": 1.0, "__iadd__": 1.0, "sub_": -1.0, "__isub__": -1.0}
 #: Methods of tensors by which a program gets at their values.
 NUMBERS = ("item", "__bool__", "__float__", "__int__", "numpy", "__array__")
-_MISSING = object()
 
 
 def patches() -> list[Patch]:
@@ -53,46 +52,35 @@ def _in_place(name: str, effect: str) -> Callable[[Any], Any]:
 
     def adding(original: Any) -> Any:
         sign = ADDING[name]
-        averaged = averaging(original, depth=4)
 
-        def added(self: Any, operand: Any = _MISSING, /, *args: Any, **kwargs: Any) -> Any:
-            low = self.dtype in LOW and self.numel() == 1
-            if "alpha" in kwargs and not low and self.dtype in LOW:
-                return averaged(self, operand, *args, **kwargs)
-            if not low and not watching and not args and not kwargs and operand is not _MISSING:
-                return original(self, operand)
-            if operand is not _MISSING:
-                args = (operand, *args)
+        def added(*args: Any, **kwargs: Any) -> Any:
+            low = args[0].dtype in LOW
             if watching:
-                _notify_changed(self, effect, args, kwargs)
-            result = original(self, *args, **kwargs)
-            if low and len(args) == 1:
-                _notify_added(self, operand, sign * kwargs.get("alpha", 1))
+                _notify_changed(args[0], effect, args[1:], kwargs)
+            if not low:
+                return original(*args, **kwargs)
+            if args[0].numel() != 1:
+                return _averaged(original, args, kwargs) if "alpha" in kwargs else original(*args, **kwargs)
+            result = original(*args, **kwargs)
+            if len(args) == 2:
+                _notify_added(args[0], args[1], sign * kwargs.get("alpha", 1))
             return result
 
         return added
 
-    def averaging(original: Any, depth: int = 3) -> Any:
-        """A step of an average that may be kept in low precision: ``add_`` with an ``alpha``, or ``lerp_``."""
-
-        def averaged(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def averaging(original: Any) -> Any:
+        def averaged(*args: Any, **kwargs: Any) -> Any:
             if watching:
-                _notify_changed(self, effect, args, kwargs)
-            before = _before_average(self, depth) if self.dtype in LOW else None
-            result = original(self, *args, **kwargs)
-            if before is not None:
-                recorders: tuple[Recorder, ...] = THREAD.active
-                for recorder in recorders:
-                    recorder.losses.averaged_low(self, before, args[0] if args else None)
-            return result
+                _notify_changed(args[0], effect, args[1:], kwargs)
+            return _averaged(original, args, kwargs) if args[0].dtype in LOW else original(*args, **kwargs)
 
         return averaged
 
     def changing(original: Any) -> Any:
-        def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def changed(*args: Any, **kwargs: Any) -> Any:
             if watching:
-                _notify_changed(self, effect, args, kwargs)
-            return original(self, *args, **kwargs)
+                _notify_changed(args[0], effect, args[1:], kwargs)
+            return original(*args, **kwargs)
 
         return changed
 
@@ -111,12 +99,19 @@ def _in_place(name: str, effect: str) -> Callable[[Any], Any]:
     return changing_by_one if name in ONE_OPERAND else changing
 
 
-def _before_average(tensor: Any, depth: int) -> Any:
-    """The values of a tensor that is about to be changed by a little, where a recorder wants to see whether it is."""
+def _averaged(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A step of an average that is kept in low precision: ``add_`` with an ``alpha``, or ``lerp_``."""
+    tensor = args[0]
     recorders: tuple[Recorder, ...] = THREAD.active
-    if not recorders or torch.compiler.is_compiling() or from_torch(depth):
-        return None
-    return tensor.detach().clone() if any(recorder.losses.watches_averages(tensor) for recorder in recorders) else None
+    if torch.compiler.is_compiling() or not any(recorder.losses.watches_averages(tensor) for recorder in recorders):
+        return original(*args, **kwargs)
+    # Between the program and this function stands the patch.
+    before = None if from_torch(3) else tensor.detach().clone()
+    result = original(*args, **kwargs)
+    if before is not None:
+        for recorder in recorders:
+            recorder.losses.averaged_low(tensor, before, args[1] if len(args) > 1 else None)
+    return result
 
 
 def _notify_added(tensor: Any, term: Any, factor: float) -> None:
@@ -143,13 +138,13 @@ def _foreach_in_place(effect: str) -> Callable[[Any], Any]:
 
 
 def _taking(original: Any) -> Any:
-    def taken(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def taken(*args: Any, **kwargs: Any) -> Any:
         # What torch looks at by itself decides about no step.
         if watching and is_watching() and not torch.compiler.is_compiling() and not from_torch():
             recorders: tuple[Recorder, ...] = THREAD.active
             for recorder in recorders:
                 recorder.clipping.number_taken()
-        return original(self, *args, **kwargs)
+        return original(*args, **kwargs)
 
     return taken
 
@@ -168,10 +163,11 @@ def _grad(original: Any) -> Any:
     assign = original.__set__
 
     def set_grad(self: Any, value: Any) -> None:
-        recorders: tuple[Recorder, ...] = THREAD.active
-        if recorders and not THREAD.clearing and not from_torch():
-            for recorder in recorders:
-                recorder.gradients.assigned(self, value)
+        if not THREAD.clearing:
+            recorders: tuple[Recorder, ...] = THREAD.active
+            if recorders and not from_torch():
+                for recorder in recorders:
+                    recorder.gradients.assigned(self, value)
         assign(self, value)
 
     # Tensors have the same slot twice. Asking for the other one is twice as fast as calling the one that is covered,
