@@ -1,4 +1,4 @@
-"""What Python's constructs do: in each program one of them decides alone whether gradients are unscaled for the clip."""
+"""What the constructs of Python do: in each program, one alone decides whether the gradients are unscaled."""
 
 from __future__ import annotations
 
@@ -134,30 +134,38 @@ UNSCALED: dict[str, Parts] = {
     ),
     "a context on a stack": (
         "",
-        "with contextlib.ExitStack() as stack:\n"
-        "    stack.enter_context(torch.no_grad())\n"
-        "    scaler.unscale_(optimizer)\n"
-        "    stack.pop_all()",
+        (
+            "with contextlib.ExitStack() as stack:\n"
+            "    stack.enter_context(torch.no_grad())\n"
+            "    scaler.unscale_(optimizer)\n"
+            "    stack.pop_all()"
+        ),
     ),
     "an object that is entered": (
-        "class Ready:\n    def __init__(self, s, o):\n        self.s, self.o = s, o\n"
-        "    def __enter__(self):\n        self.s.unscale_(self.o)\n"
-        "    def __exit__(self, *error):\n        pass\n",
+        (
+            "class Ready:\n    def __init__(self, s, o):\n        self.s, self.o = s, o\n"
+            "    def __enter__(self):\n        self.s.unscale_(self.o)\n"
+            "    def __exit__(self, *error):\n        pass\n"
+        ),
         "with Ready(scaler, optimizer):\n    pass",
     ),
     "an object that is left": (
-        "class Ready:\n    def __init__(self, s, o):\n        self.s, self.o = s, o\n"
-        "    def __enter__(self):\n        pass\n"
-        "    def __exit__(self, *error):\n        self.s.unscale_(self.o)\n",
+        (
+            "class Ready:\n    def __init__(self, s, o):\n        self.s, self.o = s, o\n"
+            "    def __enter__(self):\n        pass\n"
+            "    def __exit__(self, *error):\n        self.s.unscale_(self.o)\n"
+        ),
         "with Ready(scaler, optimizer):\n    pass",
     ),
     # Classes.
     "a method": (BASE, "Base().ready(scaler, optimizer)"),
     "a method that is inherited": (f"{BASE}\nclass Part(Base):\n    pass\n", "Part().ready(scaler, optimizer)"),
     "the nearest of two methods": (
-        "class Far:\n    def ready(self, s, o):\n        pass\n\n"
-        "class Near(Far):\n    def ready(self, s, o):\n        s.unscale_(o)\n\n"
-        "class Part(Near):\n    pass\n",
+        (
+            "class Far:\n    def ready(self, s, o):\n        pass\n\n"
+            "class Near(Far):\n    def ready(self, s, o):\n        s.unscale_(o)\n\n"
+            "class Part(Near):\n    pass\n"
+        ),
         "Part().ready(scaler, optimizer)",
     ),
     "the method above": (
@@ -169,9 +177,11 @@ UNSCALED: dict[str, Parts] = {
         "Part().ready(scaler, optimizer)",
     ),
     "a method of a class of a generic one": (
-        "T = typing.TypeVar('T')\n\nclass Base(typing.Generic[T]):\n"
-        "    def ready(self, s, o):\n        s.unscale_(o)\n\n"
-        "class Part(Base[int]):\n    pass\n",
+        (
+            "T = typing.TypeVar('T')\n\nclass Base(typing.Generic[T]):\n"
+            "    def ready(self, s, o):\n        s.unscale_(o)\n\n"
+            "class Part(Base[int]):\n    pass\n"
+        ),
         "Part().ready(scaler, optimizer)",
     ),
     "a static method": (
@@ -305,8 +315,10 @@ UNSCALED: dict[str, Parts] = {
     "what is done at last": ("", "try:\n    print(i)\nfinally:\n    scaler.unscale_(optimizer)"),
     "what is done where nothing is raised": (
         "",
-        "try:\n    n = int(flag)\nexcept ValueError:\n    scaler.unscale_(optimizer)\n"
-        "else:\n    scaler.unscale_(optimizer)",
+        (
+            "try:\n    n = int(flag)\nexcept ValueError:\n    scaler.unscale_(optimizer)\n"
+            "else:\n    scaler.unscale_(optimizer)"
+        ),
     ),
     "what is done whatever is raised": (
         "",
@@ -314,7 +326,10 @@ UNSCALED: dict[str, Parts] = {
     ),
     "every case": (
         "",
-        'match limits:\n    case "a":\n        scaler.unscale_(optimizer)\n    case _:\n        scaler.unscale_(optimizer)',
+        (
+            'match limits:\n    case "a":\n        scaler.unscale_(optimizer)\n'
+            "    case _:\n        scaler.unscale_(optimizer)"
+        ),
     ),
     "a case that is known": (
         "",
@@ -326,8 +341,10 @@ UNSCALED: dict[str, Parts] = {
     ),
     "a name that a case gives": (
         "",
-        "match limits:\n    case other if flag:\n        scaler.unscale_(optimizer)\n"
-        "    case other:\n        scaler.unscale_(optimizer)",
+        (
+            "match limits:\n    case other if flag:\n        scaler.unscale_(optimizer)\n"
+            "    case other:\n        scaler.unscale_(optimizer)"
+        ),
     ),
 }
 #: They may not be.
