@@ -53,6 +53,8 @@ TESTS = (
     "tests/whole/test_parity.py",
     "tests/whole/test_generated.py",
     "tests/whole/test_sizes.py",
+    "tests/whole/test_float8.py",
+    "tests/faces/test_formats.py",
     "tests/faces/test_one_verdict.py",
     "tests/runtime/test_run.py",
     "tests/runtime/test_numerics.py",

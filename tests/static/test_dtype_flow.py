@@ -115,3 +115,62 @@ def test_a_wide_tensor_is_wide(name: str) -> None:
             "self.first(t)", "self.first(t).float()"
         )
     assert not check_source(source, "train.py")
+
+
+#: What operators and ways make of ``code``, a float16, and of ``inputs``, and whether that is one for certain.
+MADE = {
+    "code * 2": True,
+    "2.5 * code": True,
+    "code * code": True,
+    "code * inputs.long()": True,
+    "inputs.long() * code": True,
+    "code + inputs.int()": True,
+    "code - inputs.float()": False,
+    "inputs.float() * code": False,
+    "code * inputs.double()": False,
+    "inputs.double() + code": False,
+    "code * inputs": False,
+    "inputs / code": False,
+    "-code": True,
+    "code[0]": True,
+    "code[:, None]": True,
+    "code.reshape(-1).t()": True,
+    "code.float()[0]": False,
+    "code.to(torch.bfloat16)": False,
+    "code.to(torch.float32)": False,
+    "code.to(dtype=torch.float64)": False,
+    "code.to('cpu')": True,
+    "code.type(torch.float16)": True,
+    "code.half() if inputs.dim() else code": True,
+    "code if inputs.dim() else code.bfloat16()": True,
+    "code if inputs.dim() else code.float()": False,
+    "code.float() if inputs.dim() else code": False,
+    "(code, 1)[0]": True,
+    "((code, 1) if inputs.dim() else (code, 2))[0]": True,
+    "((code, 1) if inputs.dim() else (code.float(), 2))[0]": False,
+    "torch.softmax(code, -1)": False,
+    "torch.exp(code)": False,
+    "torch.relu(code)": True,
+    "code @ inputs": True,
+    "inputs @ code": True,
+    "torch.matmul(inputs.float(), inputs.float())": True,
+    "torch.cat([code, code])": True,
+    "torch.stack((code, code.float()))": False,
+    "nn.functional.linear(inputs, code)": True,
+    "nn.functional.layer_norm(code, (16,))": False,
+    "torch.zeros_like(code)": True,
+    "torch.zeros(16)": False,
+    "code.detach().clone()": True,
+    "code.sum(0)": False,
+    "code.mean(0)": True,
+    "code.max(0)[0]": True,
+    "code.new_zeros(16)": True,
+}
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_what_becomes_of_float16(made: str) -> None:
+    mark = "  # AMP507" if MADE[made] else ""
+    source = program(f"made = {made}\nodds = torch.sigmoid(made)", "odds", mark)
+    findings = [found for found in check_source(source, "train.py") if found.code == "AMP507"]
+    assert places(findings) == marks(source), shown(findings)

@@ -375,6 +375,157 @@ def train(model, loader, optimizer):
         scaler.step(optimizer)
         scaler.update()
 """
+WHOLE["a limit that there is where a flag is set"] = """\
+import torch
+
+def train(model, loader, optimizer, flag, options):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        limit = None
+        if flag:
+            limit = options.clip
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        if flag:
+            scaler.unscale_(optimizer)
+        if limit is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["a limit that there is where another flag is set"] = (
+    WHOLE["a limit that there is where a flag is set"]
+    .replace("        if flag:\n            scaler", "        if options:\n            scaler")
+    .replace("parameters(), 1.0)", "parameters(), 1.0)  # AMP201")
+)
+WHOLE["a generator whose region is lost goes on as it would"] = """\
+import torch
+
+@torch.autocast("cuda")  # AMP105
+def losses(model, loader, optimizer, scaler):
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        yield loss
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    for loss in losses(model, loader, optimizer, scaler):
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        scaler.step(optimizer)
+        scaler.update()
+"""
+#: A loss that the framework divides by ``k``, too.
+DIVIDED = """\
+from accelerate import Accelerator
+
+def train(model, optimizer, loader, criterion, k):
+    accelerator = Accelerator(gradient_accumulation_steps=k)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    for x, y in loader:
+        with accelerator.accumulate(model):
+            loss = criterion(model(x), y) / k{mark}
+            {then}
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+WHOLE["a loss that is divided, and weighted"] = DIVIDED.format(mark="  # AMP302", then="loss = loss * 2")
+WHOLE["a loss that is divided, and multiplied by the same"] = DIVIDED.format(mark="", then="loss = loss * k")
+WHOLE["a scaler that the class holds"] = """\
+import torch
+
+class Trainer:
+    scaler = torch.amp.GradScaler("cuda")
+
+    def fit(self, loader, model, optimizer):
+        for x in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = model(x).mean()
+            self.scaler.scale(loss).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+            self.scaler.step(optimizer)
+            self.scaler.update()
+"""
+WHOLE["what is raised behind an inner try is caught by the outer one"] = """\
+import torch
+
+def train(model, loader, optimizer, flag):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        try:
+            try:
+                print(int(flag))
+            except ValueError:
+                print(flag)
+            scaler.unscale_(optimizer)
+            raise RuntimeError
+        except RuntimeError:
+            scaler.unscale_(optimizer)  # AMP209
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["behind a question for a version nothing is provided for"] = """\
+import torch
+
+def train(model, loader, optimizer):
+    if hasattr(torch, "compile"):
+        model = torch.compile(model)
+    scaler = torch.cuda.amp.GradScaler()  # AMP901
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+#: A window whose test is true at the first micro-batch, where nothing else keeps the step from it.
+WINDOW = """\
+import torch
+
+def train(model, loader, optimizer, scaler, k):
+    for i, x in enumerate(loader{start}):
+        with torch.autocast("cuda"):
+            loss = model(x).mean() / k
+        scaler.scale(loss).backward()
+        if {test}:{mark}
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+"""
+WINDOWS = {
+    ("", "i % k == 0"): True,
+    ("", "i % k == 0 and i"): False,
+    ("", "i % k == 0 and i > 0"): False,
+    ("", "i % k == 0 and i >= 0"): True,
+    ("", "i % k == 0 and i - 1 >= 0"): False,
+    ("", "i % k == 0 and i + 1 > 1"): False,
+    ("", "i % k == 0 and i + 1 >= 1"): True,
+    ("", "i % k == 0 and 0 < i"): False,
+    ("", "i % k == 0 and i != 0"): False,
+    ("", "i % k == 0 and not i == 0"): False,
+    ("", "(i + 1) % k == 0"): False,
+    ("", "(i - 1) % k == 0"): False,
+    ("", "(i + 1) % k == 1"): True,
+    (", 1", "i % k == 0"): False,
+    (", 1", "i % k == 1"): True,
+    (", 1", "i % k == 1 and i > 1"): False,
+    (", 1", "(i - 1) % k == 0"): True,
+    (", 1", "(i - 1) % k == 0 and i - 1"): False,
+    (", start=1", "i % k == 0"): False,
+    (", start=1", "not (i - 1) % k"): True,
+}
 #: A generator that waits behind a pass backward, and goes on in the next turn.
 WAITING = """\
 import torch
@@ -431,6 +582,39 @@ def test_between_backward_and_step(between: str) -> None:
 def test_a_program_has_exactly_its_marks(source: str) -> None:
     findings = check_source(source)
     assert places(findings) == marks(source), shown(findings)
+
+
+@pytest.mark.parametrize(("start", "test"), WINDOWS)
+def test_a_window_that_the_first_micro_batch_ends(start: str, test: str) -> None:
+    mark = "  # AMP304" if WINDOWS[start, test] else ""
+    source = WINDOW.format(start=start, test=test, mark=mark)
+    findings = check_source(source)
+    assert places(findings) == marks(source), shown(findings)
+
+
+def test_the_condition_of_a_finding_is_about_its_own_optimizer() -> None:
+    source = """\
+import torch
+
+def train(one, two, loader, opt_one, opt_two, first, second):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        opt_one.zero_grad()
+        opt_two.zero_grad()
+        with torch.autocast("cuda"):
+            loss = one(x).mean()
+        scaler.scale(loss).backward()
+        if first:
+            scaler.unscale_(opt_one)
+        if second:
+            scaler.unscale_(opt_two)
+        torch.nn.utils.clip_grad_norm_(x.weights, 1.0)
+        scaler.step(opt_one)
+        scaler.step(opt_two)
+        scaler.update()
+"""
+    (found,) = check_source(source)
+    assert (found.line, found.code, found.condition) == (15, "AMP201", "when `first` is false")
 
 
 def test_a_generator_waits_behind_scaled_gradients() -> None:

@@ -7,11 +7,13 @@ why: ``# static-only: AMP207 reason``.
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Iterable
 
 from pytest_amp_check.protocol.finding import Finding
+from pytest_amp_check.protocol.report import DEFAULT_NAMES
 from pytest_amp_check.protocol.rule import BOTH
-from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.protocol.rules import LABELS, RULES
 
 #: One comment may name several codes; what follows them is the reason.
 _MARK = re.compile(r"#\s*(?:(static-only|runtime-only):\s*)?(AMP\d{3}(?:[,\s]+AMP\d{3})*)")
@@ -48,6 +50,17 @@ def one_sided(source: str) -> list[tuple[int, str, str]]:
 def places(findings: Iterable[Finding]) -> Places:
     """Where findings are, in the form of :func:`marks`."""
     return {(finding.line, finding.code) for finding in findings}
+
+
+def unsaid(findings: Iterable[Finding]) -> set[tuple[str, str]]:
+    """What messages should say, and no reader has given them: the label of the fault, and the field of its message."""
+    return {
+        (finding.label, field)
+        for finding in findings
+        if finding.label in LABELS and finding.names
+        for _, field, _, _ in string.Formatter().parse(LABELS[finding.label][1].message)
+        if field and field not in finding.names and field not in DEFAULT_NAMES
+    }
 
 
 def shown(findings: Iterable[Finding]) -> str:

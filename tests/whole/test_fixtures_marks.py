@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from marks import MISTAKES, marks, places, shown
+from marks import MISTAKES, marks, places, shown, unsaid
 
 from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.static.engine import Settings, check_paths, check_source
@@ -21,6 +21,7 @@ def test_a_fixture_gives_exactly_its_marks(script: Path) -> None:
     text = script.read_text(encoding="utf-8")
     findings = check_source(text, str(script), EVERYTHING)
     assert places(findings) == marks(text), shown(findings)
+    assert not unsaid(findings)
 
 
 def test_the_names_of_fixtures_are_true() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from marks import MISTAKES, marks, places, shown
+from marks import MISTAKES, marks, places, shown, unsaid
 
 from pytest_amp_check.protocol.rule import RUNTIME, Rule
 from pytest_amp_check.protocol.rules import RULES
@@ -41,6 +41,7 @@ def test_the_bad_example_is_found_by_its_own_rule(rule: Rule) -> None:
         assert finding.name == rule.name
         assert finding.message
         assert not any(brace in finding.message for brace in "{}")
+    assert not unsaid(alone)
 
 
 @every_rule

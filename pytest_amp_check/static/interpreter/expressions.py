@@ -331,6 +331,8 @@ def each_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
         return value.items[0]
     if isinstance(value, (Generator, Params)):
         return element_of(at, value, node)
+    if isinstance(value, Opaque) and value.iterates == "enumerate":
+        return Sequence([_index(at, value, node, "index"), each_of(at, at.of_file(Enumerated)[value.key], node)])
     if isinstance(value, Sequence):
         known = value.element()
         # Another list of the same may be made for each loop over them, as a dict does of what it holds.
@@ -347,9 +349,7 @@ def element_of(at: Interpreter, value: Value, node: ast.AST) -> Value:
     if resume is not None:
         return resume(at, value, node)
     if isinstance(value, Opaque) and value.iterates == "enumerate":
-        inner = at.of_file(Enumerated).get(value.key)
-        index = _index(at, value, node, "index")
-        return Sequence([index, element_of(at, inner, node) if inner is not None else at.fresh(node, "element")])
+        return Sequence([_index(at, value, node, "index"), element_of(at, at.of_file(Enumerated)[value.key], node)])
     if isinstance(value, Opaque) and value.iterates == "zip":
         return Sequence([element_of(at, each, node) for each in at.of_file(Zipped)[value.key]])
     made = _index(at, value, node, "element") if value.iterates == "range" else at.fresh(node, "element")

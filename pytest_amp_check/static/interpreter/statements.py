@@ -11,6 +11,7 @@ from ..project.module import Imported, catches_import, stored_names
 from ..project.syntax import children, walk
 from .conditions import Formula, both, negate
 from .expressions import (
+    Enumerated,
     assign,
     augment,
     condition,
@@ -375,7 +376,7 @@ def _only_raised(at: Interpreter, node: ast.Try, raised: list[int]) -> None:
 
 def _for(at: Interpreter, node: ast.For | ast.AsyncFor) -> None:
     iterable = at.evaluate(node.iter)
-    items = _few_items(iterable)
+    items = _few_items(at, iterable)
     if items is None and _stands_for_all(at, node, iterable):
         # What is done to every parameter, or to every optimizer, is done to the one that stands for them all.
         items = [each_of(at, iterable, node.iter)]
@@ -655,7 +656,12 @@ def _may_become_thing(value: Value) -> bool:
     return value.value is None or isinstance(value, (Ref, Choice, Instance, NullContext, Params, FunctionValue))
 
 
-def _few_items(value: Value) -> list[Value] | None:
+def _few_items(at: Interpreter, value: Value) -> list[Value] | None:
+    if value.iterates == "enumerate" and isinstance(value, Opaque):
+        first, items = value.first, _few_items(at, at.of_file(Enumerated)[value.key])
+        if items is None or first is None:
+            return None
+        return [Sequence([Const(first + place), item]) for place, item in enumerate(items)]
     if not isinstance(value, Sequence) or value.open or not 0 < len(value.items) <= UNROLL:
         return None
     worth = (Ref, Choice, Instance, Sequence, FunctionValue)

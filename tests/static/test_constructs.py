@@ -1,0 +1,487 @@
+"""What the constructs of Python do: in each program, one alone decides whether the gradients are unscaled."""
+
+from __future__ import annotations
+
+from textwrap import indent
+
+import pytest
+from marks import marks, places, shown
+
+from pytest_amp_check import check_source
+
+#: What stands before ``train``, and what in it between backward and the clip.
+Parts = tuple[str, str]
+
+READY = """\
+def ready(s, o):
+    s.unscale_(o)
+"""
+HELD = """\
+class Held:
+    def __init__(self, given):
+        self.held = given
+        self.spare = None
+"""
+BASE = """\
+class Base:
+    def ready(self, s, o):
+        s.unscale_(o)
+"""
+MAYBE = """\
+def ready(s, o, really=True, *, again=0):
+    if really and not again:
+        s.unscale_(o)
+"""
+PAIR = """\
+@dataclasses.dataclass
+class Pair:
+    s: object
+    o: object = None
+"""
+EACH = """\
+def each(*given):
+    for one in given:
+        yield one
+"""
+AROUND = """\
+@contextlib.contextmanager
+def around(s, o, late=False):
+    if not late:
+        s.unscale_(o)
+    yield s
+    if late:
+        s.unscale_(o)
+"""
+
+#: The gradients are unscaled.
+UNSCALED: dict[str, Parts] = {
+    # Functions.
+    "a function": (READY, "ready(scaler, optimizer)"),
+    "a function whose arguments go by name": (READY, "ready(o=optimizer, s=scaler)"),
+    "a function that is given a list": (READY, "given = [scaler, optimizer]\nready(*given)"),
+    "a function that is given a dict": (READY, 'ready(**{"o": optimizer, "s": scaler})'),
+    "a function with a default": (MAYBE, "ready(scaler, optimizer)"),
+    "a function with a default that is given": (MAYBE, "ready(scaler, optimizer, again=0, really=True)"),
+    "arguments that are gathered": (
+        "def ready(*given):\n    given[0].unscale_(given[-1])\n",
+        "ready(scaler, model, optimizer)",
+    ),
+    "arguments that are gathered behind the first": (
+        "def ready(s, *given):\n    (o,) = given\n    s.unscale_(o)\n",
+        "ready(scaler, optimizer)",
+    ),
+    "arguments that are gathered by name": (
+        'def ready(**given):\n    given["s"].unscale_(given["o"])\n',
+        "ready(s=scaler, o=optimizer)",
+    ),
+    "arguments that are gathered by name beside one": (
+        'def ready(s, **given):\n    s.unscale_(given["o"])\n',
+        "ready(o=optimizer, s=scaler)",
+    ),
+    "a function in the function": ("", "def ready():\n    scaler.unscale_(optimizer)\nready()"),
+    "a lambda": ("", "ready = lambda o: scaler.unscale_(o)\nready(optimizer)"),
+    "a partial": (READY, "functools.partial(ready, scaler)(optimizer)"),
+    "a partial by name": (READY, "functools.partial(ready, o=optimizer)(scaler)"),
+    "a partial that is overruled": (MAYBE, "functools.partial(ready, really=False)(scaler, optimizer, really=True)"),
+    "a method that is taken": ("", "ready = scaler.unscale_\nready(optimizer)"),
+    "a function that returns early for others": (
+        "def ready(s, o, n):\n    if n == 1:\n        return\n    s.unscale_(o)\n",
+        "ready(scaler, optimizer, 2)",
+    ),
+    "a function that returns two": (
+        "def both(s, o):\n    return o, s\n",
+        "o, s = both(scaler, optimizer)\ns.unscale_(o)",
+    ),
+    "a function that returns one of two": (
+        "def one(s, o, first):\n    if first:\n        return s\n    return o\n",
+        "one(scaler, optimizer, True).unscale_(one(scaler, optimizer, False))",
+    ),
+    "a function that calls itself": (
+        "def ready(s, o, n):\n    s.unscale_(o)\n    if n:\n        ready(None, None, n - 1)\n",
+        "ready(scaler, optimizer, limits)",
+    ),
+    "a decorator that gives the function back": (
+        f"def known(f):\n    return f\n\n@known\n{READY}",
+        "ready(scaler, optimizer)",
+    ),
+    "a decorator that gives another function": (
+        f"def logged(f):\n    def inner(*given):\n        return f(*given)\n    return inner\n\n@logged\n{READY}",
+        "ready(scaler, optimizer)",
+    ),
+    "a function that is awaited": (
+        "async def ready(s, o):\n    s.unscale_(o)\n\ndef train_all():\n    pass\n",
+        "ready(scaler, optimizer)",
+    ),
+    # Generators and contexts.
+    "a generator": (EACH, "for o in each(optimizer):\n    scaler.unscale_(o)"),
+    "a generator of a generator": (
+        f"{EACH}\ndef again(*given):\n    yield from each(*given)\n",
+        "for o in again(optimizer):\n    scaler.unscale_(o)",
+    ),
+    "a generator that unscales before it yields": (
+        "def steps(s, o):\n    s.unscale_(o)\n    yield o\n",
+        "for _ in steps(scaler, optimizer):\n    pass",
+    ),
+    "the first of a generator": (
+        "def steps(s, o):\n    s.unscale_(o)\n    yield o\n",
+        "next(steps(scaler, optimizer))",
+    ),
+    "a context that unscales first": (AROUND, "with around(scaler, optimizer):\n    pass"),
+    "a context that unscales last": (AROUND, "with around(scaler, optimizer, late=True):\n    pass"),
+    "what a context gives": (
+        "@contextlib.contextmanager\ndef lent(s):\n    yield s\n",
+        "with lent(scaler) as s:\n    s.unscale_(optimizer)",
+    ),
+    "a context on a stack": (
+        "",
+        (
+            "with contextlib.ExitStack() as stack:\n"
+            "    stack.enter_context(torch.no_grad())\n"
+            "    scaler.unscale_(optimizer)\n"
+            "    stack.pop_all()"
+        ),
+    ),
+    "an object that is entered": (
+        (
+            "class Ready:\n    def __init__(self, s, o):\n        self.s, self.o = s, o\n"
+            "    def __enter__(self):\n        self.s.unscale_(self.o)\n"
+            "    def __exit__(self, *error):\n        pass\n"
+        ),
+        "with Ready(scaler, optimizer):\n    pass",
+    ),
+    "an object that is left": (
+        (
+            "class Ready:\n    def __init__(self, s, o):\n        self.s, self.o = s, o\n"
+            "    def __enter__(self):\n        pass\n"
+            "    def __exit__(self, *error):\n        self.s.unscale_(self.o)\n"
+        ),
+        "with Ready(scaler, optimizer):\n    pass",
+    ),
+    # Classes.
+    "a method": (BASE, "Base().ready(scaler, optimizer)"),
+    "a method that is inherited": (f"{BASE}\nclass Part(Base):\n    pass\n", "Part().ready(scaler, optimizer)"),
+    "the nearest of two methods": (
+        (
+            "class Far:\n    def ready(self, s, o):\n        pass\n\n"
+            "class Near(Far):\n    def ready(self, s, o):\n        s.unscale_(o)\n\n"
+            "class Part(Near):\n    pass\n"
+        ),
+        "Part().ready(scaler, optimizer)",
+    ),
+    "the method above": (
+        f"{BASE}\nclass Part(Base):\n    def ready(self, s, o):\n        super().ready(s, o)\n",
+        "Part().ready(scaler, optimizer)",
+    ),
+    "the method above, taken": (
+        f"{BASE}\nclass Part(Base):\n    def ready(self, s, o):\n        act = super().ready\n        act(s, o)\n",
+        "Part().ready(scaler, optimizer)",
+    ),
+    "a method of a class of a generic one": (
+        (
+            "T = typing.TypeVar('T')\n\nclass Base(typing.Generic[T]):\n"
+            "    def ready(self, s, o):\n        s.unscale_(o)\n\n"
+            "class Part(Base[int]):\n    pass\n"
+        ),
+        "Part().ready(scaler, optimizer)",
+    ),
+    "a static method": (
+        "class Part:\n    @staticmethod\n    def ready(s, o):\n        s.unscale_(o)\n",
+        "Part().ready(scaler, optimizer)",
+    ),
+    "a static method, taken": (
+        "class Part:\n    @staticmethod\n    def ready(s, o):\n        s.unscale_(o)\n",
+        "part = Part()\npart.ready(scaler, optimizer)",
+    ),
+    "a class method": (
+        "class Part:\n    @classmethod\n    def ready(cls, s, o):\n        s.unscale_(o)\n",
+        "Part.ready(scaler, optimizer)",
+    ),
+    "a method of a method": (
+        f"{BASE}    def all(self, s, o):\n        self.ready(s, o)\n",
+        "Base().all(scaler, optimizer)",
+    ),
+    "a method that is taken from an object": (BASE, "act = Base().ready\nact(scaler, optimizer)"),
+    "an object that is called": (
+        "class Ready:\n    def __call__(self, s, o):\n        s.unscale_(o)\n",
+        "Ready()(scaler, optimizer)",
+    ),
+    "a property": (
+        f"{HELD}\n    @property\n    def scaler(self):\n        return self.held\n",
+        "Held(scaler).scaler.unscale_(optimizer)",
+    ),
+    "an attribute": (HELD, "Held(scaler).held.unscale_(optimizer)"),
+    "an attribute that is written from outside": (
+        HELD,
+        "given = Held(None)\ngiven.held = scaler\ngiven.held.unscale_(optimizer)",
+    ),
+    "an attribute that is a function": (HELD, "Held(scaler.unscale_).held(optimizer)"),
+    "an attribute of the class": (
+        "class Part:\n    act = torch.amp.GradScaler.unscale_\n    def ready(self, s, o):\n        s.unscale_(o)\n",
+        "Part().ready(scaler, optimizer)",
+    ),
+    "an attribute by its name": (HELD, 'getattr(Held(scaler), "held").unscale_(optimizer)'),
+    "the attributes as a dict": (HELD, 'Held(scaler).__dict__["held"].unscale_(optimizer)'),
+    "the attributes by vars": (HELD, 'vars(Held(scaler))["held"].unscale_(optimizer)'),
+    "the fields of a record by their places": (PAIR, "pair = Pair(scaler, optimizer)\npair.s.unscale_(pair.o)"),
+    "the fields of a record by their names": (PAIR, "pair = Pair(o=optimizer, s=scaler)\npair.s.unscale_(pair.o)"),
+    "the fields of a named tuple": (
+        "class Pair(typing.NamedTuple):\n    s: object\n    o: object\n",
+        'pair = Pair(scaler, optimizer)._asdict()\npair["s"].unscale_(pair["o"])',
+    ),
+    "a constructor above": (
+        f"{HELD}\nclass Part(Held):\n    def __init__(self, given):\n        super().__init__(given)\n",
+        "Part(scaler).held.unscale_(optimizer)",
+    ),
+    # Containers.
+    "an item of a list": ("", "given = [model, scaler]\ngiven[1].unscale_(optimizer)"),
+    "an item of a tuple from its end": ("", "given = scaler, model\ngiven[-2].unscale_(optimizer)"),
+    "an item that was appended": ("", "given = [model]\ngiven.append(scaler)\ngiven[-1].unscale_(optimizer)"),
+    "the one item of a list that a loop fills": (
+        "",
+        "every = []\nfor _ in limits:\n    every.append(optimizer)\nfor o in every:\n    scaler.unscale_(o)",
+    ),
+    "items by which a list was extended": (
+        "",
+        "given = [model]\ngiven.extend([optimizer, scaler])\ngiven[2].unscale_(given[1])",
+    ),
+    "a sum of lists": ("", "given = [model] + [scaler, optimizer]\ngiven[1].unscale_(given[2])"),
+    "a list to which one was added": ("", "given = [model]\ngiven += [scaler]\ngiven[1].unscale_(optimizer)"),
+    "a list of one, at a place that is not known": (
+        "",
+        "every = [optimizer for _ in limits]\nscaler.unscale_(every[limits[0]])",
+    ),
+    "names that are given at once": ("", "s, (m, o) = scaler, (model, optimizer)\ns.unscale_(o)"),
+    "names that are swapped": ("", "s, o = optimizer, scaler\ns, o = o, s\ns.unscale_(o)"),
+    "a name and the rest": ("", "first, *rest = optimizer, model\nscaler.unscale_(first)"),
+    "a name that an expression gives": ("", "if (s := scaler) is not None:\n    s.unscale_(optimizer)"),
+    "a name with an annotation": ("", "s: object = scaler\ns.unscale_(optimizer)"),
+    "an entry of a dict": ("", 'given = {"s": scaler, "m": model}\ngiven["s"].unscale_(optimizer)'),
+    "an entry that was written": ("", 'given = {}\ngiven["s"] = scaler\ngiven["s"].unscale_(optimizer)'),
+    "an entry by get": ("", 'given = {"s": scaler}\ngiven.get("s").unscale_(optimizer)'),
+    "an entry by pop": ("", 'given = {"s": scaler}\ngiven.pop("s").unscale_(optimizer)'),
+    "an entry that was there": ("", 'given = {"s": scaler}\ngiven.setdefault("s", None).unscale_(optimizer)'),
+    "an entry that was not there": ("", 'given = {}\ngiven.setdefault("s", scaler).unscale_(optimizer)'),
+    "an entry of an update": ("", 'given = {"s": None}\ngiven.update({"s": scaler})\ngiven["s"].unscale_(optimizer)'),
+    "an entry of an update by name": ("", 'given = {}\ngiven.update(s=scaler)\ngiven["s"].unscale_(optimizer)'),
+    "an entry of an update by pairs": (
+        "",
+        'given = {}\ngiven.update([("s", scaler), ("o", optimizer)])\ngiven["s"].unscale_(given["o"])',
+    ),
+    "an entry of two dicts": ("", 'given = {"s": None} | {"s": scaler}\ngiven["s"].unscale_(optimizer)'),
+    "an entry that was added": ("", 'given = {"o": None}\ngiven |= {"o": optimizer}\nscaler.unscale_(given["o"])'),
+    "an entry that was unpacked": ("", 'given = {"m": model, **{"s": scaler}}\ngiven["s"].unscale_(optimizer)'),
+    "an entry of a copy": ("", 'given = {"s": scaler}.copy()\ngiven["s"].unscale_(optimizer)'),
+    "an entry of dict()": ("", 'given = dict(s=scaler)\ngiven["s"].unscale_(optimizer)'),
+    "the values of a dict": ("", 'for o in {"o": optimizer}.values():\n    scaler.unscale_(o)'),
+    "the entries of a dict": ("", 'for key, o in {"o": optimizer}.items():\n    scaler.unscale_(o)'),
+    "a list of a comprehension": ("", "for o in [o for o in (optimizer,)]:\n    scaler.unscale_(o)"),
+    "a dict of a comprehension": (
+        "",
+        'given = {key: o for key, o in [("o", optimizer)]}\nscaler.unscale_(given["o"])',
+    ),
+    "things that are zipped": ("", "for s, o in zip([scaler], [optimizer]):\n    s.unscale_(o)"),
+    "things that are numbered": ("", "for n, o in enumerate([optimizer]):\n    scaler.unscale_(o)"),
+    "things that are numbered, of which only the first is another": (
+        "other = torch.optim.SGD([torch.zeros(3)], 0.1)\n",
+        "for n, o in enumerate([other, optimizer], start=1):\n    if n == 2:\n        scaler.unscale_(o)",
+    ),
+    "things that are numbered, however many there are": (
+        "",
+        "for n, o in enumerate([optimizer for _ in limits]):\n    scaler.unscale_(o)",
+    ),
+    # Control.
+    "a branch that is always gone": ("", "if True:\n    scaler.unscale_(optimizer)"),
+    "a number that is none": ("", "n = 0\nif n:\n    pass\nelse:\n    scaler.unscale_(optimizer)"),
+    "numbers that are compared": ("", "n = 3\nif 2 < n <= 3 != 4:\n    scaler.unscale_(optimizer)"),
+    "text that is compared": ("", 'kind = "fp" + "16"\nif kind == "fp16":\n    scaler.unscale_(optimizer)'),
+    "text in text": ("", 'if "16" in "fp16":\n    scaler.unscale_(optimizer)'),
+    "one of two branches": (
+        "",
+        "if flag:\n    scaler.unscale_(optimizer)\nelse:\n    scaler.unscale_(optimizer)",
+    ),
+    "what either of two gives": ("", "o = optimizer if flag else optimizer\nscaler.unscale_(o)"),
+    "the first that is": ("", "o = None or optimizer\nscaler.unscale_(o)"),
+    "an assertion of the flag": ("", "assert flag\nif flag:\n    scaler.unscale_(optimizer)"),
+    "a way out for the others": (
+        "",
+        'if not flag:\n    raise ValueError("flag")\nif flag:\n    scaler.unscale_(optimizer)',
+    ),
+    "a turn that goes on for the others": (
+        "",
+        "if not flag:\n    continue\nif flag:\n    scaler.unscale_(optimizer)",
+    ),
+    "a loop of one turn": ("", "while True:\n    scaler.unscale_(optimizer)\n    break"),
+    "the end of a loop": ("", "for n in limits:\n    pass\nelse:\n    scaler.unscale_(optimizer)"),
+    "what is done at last": ("", "try:\n    print(i)\nfinally:\n    scaler.unscale_(optimizer)"),
+    "what is done where nothing is raised": (
+        "",
+        (
+            "try:\n    n = int(flag)\nexcept ValueError:\n    scaler.unscale_(optimizer)\n"
+            "else:\n    scaler.unscale_(optimizer)"
+        ),
+    ),
+    "what is done whatever is raised": (
+        "",
+        "try:\n    raise ValueError\nexcept ValueError:\n    scaler.unscale_(optimizer)",
+    ),
+    "every case": (
+        "",
+        (
+            'match limits:\n    case "a":\n        scaler.unscale_(optimizer)\n'
+            "    case _:\n        scaler.unscale_(optimizer)"
+        ),
+    ),
+    "a case that is known": (
+        "",
+        'kind = "b"\nmatch kind:\n    case "a":\n        pass\n    case "b":\n        scaler.unscale_(optimizer)',
+    ),
+    "a case of None": (
+        "",
+        "kind = None\nmatch kind:\n    case None:\n        scaler.unscale_(optimizer)\n    case other:\n        pass",
+    ),
+    "a name that a case gives": (
+        "",
+        (
+            "match limits:\n    case other if flag:\n        scaler.unscale_(optimizer)\n"
+            "    case other:\n        scaler.unscale_(optimizer)"
+        ),
+    ),
+}
+#: They may not be.
+SCALED: dict[str, Parts] = {
+    "a function that is not called": (READY, "act = ready"),
+    "a function with a default that is overruled": (MAYBE, "ready(scaler, optimizer, False)"),
+    "a function with a default that is overruled by name": (MAYBE, "ready(scaler, optimizer, again=1)"),
+    "a partial that is not called": (READY, "act = functools.partial(ready, scaler, optimizer)"),
+    "a partial that switches it off": (MAYBE, "functools.partial(ready, really=False)(scaler, optimizer)"),
+    "a lambda that is not called": ("", "act = lambda: scaler.unscale_(optimizer)"),
+    "a function that returns early": (
+        "def ready(s, o, n):\n    if n == 1:\n        return\n    s.unscale_(o)\n",
+        "ready(scaler, optimizer, 1)",
+    ),
+    "a function that may return early": (
+        "def ready(s, o, n):\n    if n == 1:\n        return\n    s.unscale_(o)\n",
+        "ready(scaler, optimizer, limits)",
+    ),
+    "a method of the function": (READY, 'ready.__doc__.strip("d")'),
+    "a generator that nobody goes over": (
+        "def steps(s, o):\n    s.unscale_(o)\n    yield o\n",
+        "made = steps(scaler, optimizer)",
+    ),
+    "behind the yield of a generator that is asked once": (
+        "def steps(s, o):\n    yield o\n    s.unscale_(o)\n",
+        "next(steps(scaler, optimizer))",
+    ),
+    "a context that is not entered": (AROUND, "made = around(scaler, optimizer)"),
+    "a context that does neither": (
+        "@contextlib.contextmanager\ndef around(s, o):\n    if s is None:\n        s.unscale_(o)\n    yield\n",
+        "with around(scaler, optimizer):\n    pass",
+    ),
+    "a method of a class that is nearer": (
+        f"{BASE}\nclass Part(Base):\n    def ready(self, s, o):\n        pass\n",
+        "Part().ready(scaler, optimizer)",
+    ),
+    "an object that is made": (
+        "class Ready:\n    def __call__(self, s, o):\n        s.unscale_(o)\n",
+        "made = Ready()",
+    ),
+    "an attribute that is None": (HELD, "if Held(scaler).spare is not None:\n    scaler.unscale_(optimizer)"),
+    "a field that is not given": (PAIR, "pair = Pair(scaler)\nif pair.o:\n    pair.s.unscale_(pair.o)"),
+    "a branch that is never gone": ("", "if False:\n    scaler.unscale_(optimizer)"),
+    "a loop that never turns": ("", "while False:\n    scaler.unscale_(optimizer)"),
+    "numbers that are compared": ("", "n = 3\nif 2 < n < 3:\n    scaler.unscale_(optimizer)"),
+    "text that is compared": ("", 'kind = "fp" + "16"\nif kind != "fp16":\n    scaler.unscale_(optimizer)'),
+    "text in text": ("", 'if "32" in "fp16":\n    scaler.unscale_(optimizer)'),
+    "one of two branches": ("", "if flag:\n    scaler.unscale_(optimizer)"),
+    "the other of two branches": ("", "if flag:\n    pass\nelse:\n    scaler.unscale_(optimizer)"),
+    "the end of a loop that may be left": (
+        "",
+        "for n in limits:\n    if n:\n        break\nelse:\n    scaler.unscale_(optimizer)",
+    ),
+    "a turn that goes on": (
+        "",
+        "for n in limits:\n    if n:\n        continue\n    scaler.unscale_(optimizer)\n    break",
+    ),
+    "what may be raised before": (
+        "",
+        "try:\n    scaler.unscale_(optimizer)\nexcept RuntimeError:\n    pass",
+    ),
+    "what is done where something is raised": (
+        "",
+        "try:\n    n = int(flag)\nexcept ValueError:\n    scaler.unscale_(optimizer)",
+    ),
+    "what is done where nothing is raised": (
+        "",
+        "try:\n    n = int(flag)\nexcept ValueError:\n    pass\nelse:\n    scaler.unscale_(optimizer)",
+    ),
+    "one of the cases": (
+        "",
+        'match limits:\n    case "a":\n        scaler.unscale_(optimizer)\n    case _:\n        pass',
+    ),
+    "a case that is not": (
+        "",
+        'kind = "b"\nmatch kind:\n    case "a":\n        scaler.unscale_(optimizer)\n    case "b":\n        pass',
+    ),
+    "a case with a condition": (
+        "",
+        "match limits:\n    case other if flag:\n        scaler.unscale_(optimizer)\n    case other:\n        pass",
+    ),
+    "a case of a shape": (
+        "",
+        "match limits:\n    case [first, *rest]:\n        scaler.unscale_(optimizer)",
+    ),
+    "an entry of a dict that was cleared": (
+        "",
+        'acts = {"s": scaler.unscale_}\nacts.clear()\nacts.get("s", print)(optimizer)',
+    ),
+    "an entry that was taken out": (
+        "",
+        'acts = {"s": scaler.unscale_}\nacts.pop("s")\nacts.get("s", print)(optimizer)',
+    ),
+    "an entry that was deleted": (
+        "",
+        'acts = {"s": scaler.unscale_}\ndel acts["s"]\nacts.get("s", print)(optimizer)',
+    ),
+    "a comprehension that is not gone over": ("", "made = (scaler.unscale_ for _ in limits)"),
+    "what may be None": (
+        "",
+        "limit = None\nif flag:\n    limit = limits\nif limit is not None:\n    scaler.unscale_(optimizer)",
+    ),
+}
+AROUND_IT = """\
+import contextlib
+import dataclasses
+import functools
+import typing
+
+import torch
+
+{head}
+def train(model, loader, optimizer, flag, limits):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, x in enumerate(loader):
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+{body}        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0){mark}
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+def judged(parts: Parts, mark: str) -> None:
+    head, body = parts
+    source = AROUND_IT.format(head=head, body=indent(body + "\n", "        "), mark=mark)
+    findings = check_source(source)
+    assert places(findings) == marks(source), shown(findings)
+
+
+@pytest.mark.parametrize("parts", UNSCALED.values(), ids=UNSCALED)
+def test_the_gradients_are_unscaled(parts: Parts) -> None:
+    judged(parts, "")
+
+
+@pytest.mark.parametrize("parts", SCALED.values(), ids=SCALED)
+def test_the_gradients_may_be_scaled_yet(parts: Parts) -> None:
+    judged(parts, "  # AMP201")
