@@ -20,7 +20,11 @@ SHOWN = 6
 
 
 class Region(NamedTuple):
-    """An open autocast region. ``entered`` is the node that entered it, ``told`` whether its backward was reported."""
+    """An open autocast region.
+
+    ``entered`` is the node that entered it, ``told`` whether its backward was reported, ``filled`` whether a module has
+    run forward in it, which fills the cache of weights.
+    """
 
     instance: int
     enabled: bool
@@ -29,6 +33,7 @@ class Region(NamedTuple):
     cache: bool
     entered: int
     told: bool = False
+    filled: bool = False
 
 
 class State(NamedTuple):

@@ -41,12 +41,13 @@ def forward(judge: Judge, now: Moment) -> State:
     """A module runs forward, with the low-precision copies of weights that have been written since."""
     state = now.state
     region = state.regions[-1] if state.regions else None
-    if state.stale < 0 or region is None or not (region.enabled and region.cache):
+    if region is None or not (region.enabled and region.cache and now.event.facts.get("cached", True)):
         return state
-    if not now.event.facts.get("cached", True):
-        return state
-    judge.blame("write@region-then-forward", state.stale, now.index, now.here)
-    return state._replace(stale=-1)
+    if state.stale >= 0:
+        judge.blame("write@region-then-forward", state.stale, now.index, now.here)
+    if region.filled:
+        return state._replace(stale=-1)
+    return state._replace(stale=-1, regions=tuple(each._replace(filled=True) for each in state.regions))
 
 
 def in_region(judge: Judge, now: Moment) -> None:
@@ -56,7 +57,8 @@ def in_region(judge: Judge, now: Moment) -> None:
         return
     region = state.regions[-1]
     of_optimizer = event.object in judge.index
-    writes = event.kind == e.PARAM_WRITE or (of_optimizer and event.kind != e.BACKWARD)
+    # What an optimizer steps has run forward before.
+    writes = (event.kind == e.PARAM_WRITE and region.filled) or (of_optimizer and event.kind != e.BACKWARD)
     if writes and region.cache and any(each.instance != NULL for each in state.regions):
         now.state = state = state._replace(stale=now.index)
     if event.kind == e.PARAM_WRITE or not region.enabled or region.told:
