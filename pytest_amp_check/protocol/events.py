@@ -197,8 +197,8 @@ UPDATE = Kind(
     faults=True,
     tells="new_scale",
 )
-# owners: optimizers whose gradients are cleared; rescue: an exception was caught; guessed: not seen; zeros: by zeros
-# that nothing in view needs.
+# owners: optimizers whose gradients are cleared; rescue: an exception was caught, or a run shows them to be given up on
+# purpose; guessed: not seen; zeros: by zeros that nothing in view needs.
 ZERO_GRAD = Kind(
     "zero-grad",
     "guessed owners rescue zeros",
@@ -207,7 +207,7 @@ ZERO_GRAD = Kind(
     optimizer=True,
     establishes=True,
     turns=True,
-    tells="owners",
+    tells="owners rescue",
 )
 # A module; cached: its weights may be, poisoned: they were cast while gradients were off.
 FORWARD = Kind("forward", "cached poisoned", says="the model runs forward")

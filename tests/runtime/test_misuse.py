@@ -111,6 +111,21 @@ def test_a_look_alike_is_not_named(program: Program, turns: int, start: int, tmp
     assert judged(run).findings == [], shown(run.findings)
 
 
+def test_a_loss_that_is_not_finite_is_dropped_on_purpose(tmp_path: Path) -> None:
+    source = f"""{SETUP}
+for x, y in batches:
+    optimizer.zero_grad()
+    loss = loss_of(x, y * float("nan"))
+    scaler.scale(loss).backward()
+    if not torch.isfinite(loss):
+        optimizer.zero_grad(set_to_none=False)
+    scaler.step(optimizer)
+    scaler.update()
+"""
+    run, _ = execute(source, tmp_path / "train.py")
+    assert {finding.code for finding in judged(run).findings} == {"AMP802"}, shown(run.findings)
+
+
 def test_a_rule_that_is_off_by_default_says_nothing_until_it_is_selected(tmp_path: Path) -> None:
     program = next(program for program in MISTAKES if program.rows == "S48")
     run, _ = execute(program.source(3), tmp_path / "train.py")

@@ -920,6 +920,20 @@ for x, y in batches:
         shows="moved() == 0.0",
     ),
     Program(
+        "zero_grad between backward and step, all of which stand under one condition",
+        "S22",
+        """
+for x, y in batches:
+    loss = loss_of(x, y)
+    if loss.item() > 0:
+        scaler.scale(loss).backward()
+        optimizer.zero_grad(set_to_none=False)  # AMP215
+        scaler.step(optimizer)
+        scaler.update()
+""",
+        shows="moved() == 0.0",
+    ),
+    Program(
         "zero_grad leaves no gradient for the step",
         "No inf checks were recorded for this optimizer",
         """
@@ -1637,6 +1651,82 @@ NOT_CLIPPED = (
     ),
 )
 
+#: Gradients that are cleared before the step on purpose.
+GIVEN_UP = (
+    Program(
+        "a loss that is large is dropped by a function",
+        "S22",
+        """
+def drop():
+    optimizer.zero_grad(set_to_none=False)
+
+
+for x, y in batches:
+    optimizer.zero_grad()
+    loss = loss_of(x, y)
+    scaler.scale(loss).backward()
+    if loss.item() > 0:
+        drop()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+        shows="moved() == 0.0",
+    ),
+    Program(
+        "gradients that are large are dropped, with a step of their own",
+        "S22",
+        """
+for x, y in batches:
+    optimizer.zero_grad()
+    loss = loss_of(x, y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1e-6)
+    if norm > 1e-6:
+        optimizer.zero_grad(set_to_none=False)
+        scaler.step(optimizer)
+        scaler.update()
+        continue
+    scaler.step(optimizer)
+    scaler.update()
+""",
+        shows="moved() == 0.0",
+    ),
+    Program(
+        "gradients are dropped one by one",
+        "S22",
+        """
+for x, y in batches:
+    optimizer.zero_grad()
+    loss = loss_of(x, y)
+    scaler.scale(loss).backward()
+    if loss.item() > 0:
+        for p in model.parameters():
+            p.grad.zero_()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+        shows="moved() == 0.0",
+    ),
+    Program(
+        "a batch is dropped where something is raised",
+        "S22",
+        """
+for x, y in batches:
+    optimizer.zero_grad()
+    loss = loss_of(x, y)
+    scaler.scale(loss).backward()
+    try:
+        losses[0]
+    except IndexError:
+        optimizer.zero_grad(set_to_none=False)
+    scaler.step(optimizer)
+    scaler.update()
+""",
+        shows="moved() == 0.0",
+    ),
+)
+
 #: What a program does beside each step, with a step that overflows.
 BESIDE = """
 {before}
@@ -1725,6 +1815,7 @@ for x, y in batches:
 #: Runs that are right and look like the ones above.
 LOOK_ALIKES = (
     *NOT_CLIPPED,
+    *GIVEN_UP,
     *NOT_SKIPPED,
     Program("the right program", "all", RIGHT, shows="1e-3 < moved() < 5e-2"),
     Program(

@@ -23,6 +23,7 @@ from pytest_amp_check.static.engine import Settings, check_source
 torch = pytest.importorskip("torch")
 
 from agreement import IMPOSSIBLE, Recorded, found_exactly, recorded  # noqa: E402 - needs torch, as the next ones do
+from runtime_programs import GIVEN_UP, Program  # noqa: E402
 from torch import nn  # noqa: E402
 
 from pytest_amp_check import emulate_cuda  # noqa: E402
@@ -324,3 +325,9 @@ def test_most_look_alikes_run_to_their_end(folder: Path) -> None:
     ended = [pair for pair in LOOK_ALIKES if look_alike(*pair, folder).error is None]
     print(len(ended), "of", len(LOOK_ALIKES), "look-alikes run")  # noqa: T201 - shown by -rP
     assert len(ended) >= RUNNABLE
+
+
+@pytest.mark.parametrize("program", GIVEN_UP, ids=[program.name for program in GIVEN_UP])
+def test_gradients_that_a_run_takes_to_be_given_up_are_so_in_source(program: Program) -> None:
+    """What the run says of them is looked at where all look-alikes are run."""
+    assert check_source(program.source(3)) == []

@@ -125,6 +125,21 @@ def conditional(site: Site) -> bool:
     return any(isinstance(node, ast.If) and not _counts(node.test) for node in _around(site))
 
 
+def guards(site: Site) -> frozenset[tuple[str, int, bool]]:
+    """The conditions under which a place is reached, and the handlers of errors, in the calls that lead there.
+
+    Each is a file, a line, and whether it is the other branch. What asks for a remainder is the end of a window.
+    """
+    found = set()
+    for frame in site.frames():
+        for node in _around(frame):
+            if isinstance(node, ast.ExceptHandler):
+                found.add((frame.path, node.lineno, False))
+            elif isinstance(node, ast.If) and not _counts(node.test):
+                found.add((frame.path, node.lineno, frame.line > (node.body[-1].end_lineno or node.lineno)))
+    return frozenset(found)
+
+
 def asks(site: Site) -> bool:
     """Whether the call at a place is made under a condition that calls something, which may look at gradients."""
     tests = [node.test for node in _around(site) if isinstance(node, ast.If)]

@@ -42,6 +42,7 @@ class Clearing(Listener):
 
     def _cleared(self, cleared: list[TrackedOptimizer], site: Site, names: dict[str, object]) -> None:
         keys = {tracked.thing.key for tracked in cleared}
+        rescue = any(self._gradients.are_given_up(tracked, site) for tracked in cleared)
         for tracked in cleared:
             shares: set[int] = tracked.thing.facts["shares"]
             if shares:
@@ -51,7 +52,7 @@ class Clearing(Listener):
             tracked.edited = None
             tracked.marks = []
         self._gradients.forget_storages()
-        self.recording.emit(e.ZERO_GRAD, site, owners=tuple(sorted(keys)), names=names)
+        self.recording.emit(e.ZERO_GRAD, site, owners=tuple(sorted(keys)), rescue=rescue, names=names)
         self.recording.choose_watching()
 
 

@@ -14,7 +14,7 @@ from ..grad_hooks import HookedGradient, hooked
 from ..graph import holds, is_number, plain_number, storage
 from ..hand_clips import TRIALS, HandClips
 from ..recording import Recording
-from ..source import SourceText, mentions_scale
+from ..source import SourceText, guards, mentions_scale
 from ..tracked import TrackedOptimizer
 from .listener import Listener, listens
 from .weights import Weights
@@ -243,7 +243,18 @@ class Gradients(Listener):
 
     def _found_cleared(self, tracked: TrackedOptimizer, site: Site) -> None:
         names = {"call": SourceText(site)}
-        self.recording.emit(e.ZERO_GRAD, site, owners=(tracked.thing.key,), names=names)
+        rescue = self.are_given_up(tracked, site)
+        self.recording.emit(e.ZERO_GRAD, site, owners=(tracked.thing.key,), rescue=rescue, names=names)
+
+    def are_given_up(self, tracked: TrackedOptimizer, site: Site) -> bool:
+        """Whether gradients that are cleared at a place are lost on purpose.
+
+        They are cleared under a condition that the backward which made them does not stand under.
+        """
+        backward = tracked.backward
+        if backward is None or not (tracked.under_scale or tracked.unscaled):
+            return False
+        return not self.recording.read(site, guards) <= self.recording.read(backward.site, guards)
 
 
 def _any_holds(params: list[torch.Tensor]) -> bool:
