@@ -94,4 +94,5 @@ def _stored_once(module: Module, attribute: str) -> bool:
 
 def _named_once(module: Module, function: str) -> bool:
     """Whether a file names a function at one place, apart from where it defines it."""
-    return len(re.findall(rf"\b{function}\b", module.text)) == 2
+    # The name comes first, so that the places to look at are found by its characters alone.
+    return len(re.findall(rf"{function}(?<!\w{function})\b", module.text)) == 2
