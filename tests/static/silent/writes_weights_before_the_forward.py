@@ -1,14 +1,19 @@
 # No AMP101: the weights are written before anything runs in the region, whose cache is empty then.
 import torch
 
+from quantize import Truncate
+
+
 def cut(value, threshold=1e-2):
     return Truncate.apply(value, threshold)
+
 
 def smooth(model, args):
     with torch.no_grad():
         for name, module in model.named_parameters():
             if "scale" in name:
                 module.data = cut(module)
+
 
 def train(args, layer, inputs, targets, loss_func, scaler, dev):
     optimizer = torch.optim.AdamW(layer.parameters())
