@@ -184,6 +184,29 @@ UNSCALED: dict[str, Parts] = {
         ),
         "Part().ready(scaler, optimizer)",
     ),
+    "a method of a class on two ways": (
+        f"{BASE}\nclass One(Base):\n    pass\n\nclass Two(Base):\n    pass\n\nclass Part(One, Two):\n    pass\n",
+        "Part().ready(scaler, optimizer)",
+    ),
+    "a method of a class whose name was given away": (
+        f"{BASE}\nclass Part(Base):\n    pass\n\nBase = Base()\n",
+        "Part().ready(scaler, optimizer)",
+    ),
+    "a method that is a context": (
+        (
+            "class Tools:\n    @contextlib.contextmanager\n    def ready(self, s, o):\n"
+            "        s.unscale_(o)\n        yield\n"
+        ),
+        "with Tools().ready(scaler, optimizer):\n    pass",
+    ),
+    "a member of an enumeration": (
+        "class Phase(enum.Enum):\n    WARM = 1\n    MAIN = 2\n",
+        "phase = Phase.MAIN\nif phase is Phase.MAIN:\n    scaler.unscale_(optimizer)",
+    ),
+    "a member of an enumeration that is none of the others": (
+        "class Phase(enum.Enum):\n    WARM = 1\n    MAIN = 2\n",
+        "phase = Phase.MAIN\nif phase != Phase.WARM:\n    scaler.unscale_(optimizer)",
+    ),
     "a static method": (
         "class Part:\n    @staticmethod\n    def ready(s, o):\n        s.unscale_(o)\n",
         "Part().ready(scaler, optimizer)",
@@ -279,6 +302,16 @@ UNSCALED: dict[str, Parts] = {
         "",
         'given = {key: o for key, o in [("o", optimizer)]}\nscaler.unscale_(given["o"])',
     ),
+    "a dict of a comprehension with a test": (
+        "",
+        'given = {key: o for key, o in [("m", model), ("o", optimizer)] if key == "o"}\nscaler.unscale_(given["o"])',
+    ),
+    "the first of two lists": (
+        "",
+        "given = [scaler] if flag else [scaler, model]\ngiven[0].unscale_(optimizer)",
+    ),
+    "an entry of something that is not known": ("", 'limits["s"] = scaler\nlimits["s"].unscale_(optimizer)'),
+    "an attribute of something that is not known": ("", "limits.held = scaler\nlimits.held.unscale_(optimizer)"),
     "things that are zipped": ("", "for s, o in zip([scaler], [optimizer]):\n    s.unscale_(o)"),
     "things that are numbered": ("", "for n, o in enumerate([optimizer]):\n    scaler.unscale_(o)"),
     "things that are numbered, of which only the first is another": (
@@ -290,6 +323,22 @@ UNSCALED: dict[str, Parts] = {
         "for n, o in enumerate([optimizer for _ in limits]):\n    scaler.unscale_(o)",
     ),
     # Control.
+    "sums": ("", "if 2 + 3 == 5 and 5 - 3 == 2 and -2 + 3 == 1:\n    scaler.unscale_(optimizer)"),
+    "products": ("", "if 3 * 2 == 6 and 2**3 == 8 and 1 / 2 == 0.5:\n    scaler.unscale_(optimizer)"),
+    "remainders": ("", "if 7 // 2 == 3 and 7 % 4 == 3:\n    scaler.unscale_(optimizer)"),
+    "orders": ("", "if 1 < 2 and 2 <= 2 and 2 > 1 and 2 >= 2 and 1 != 2:\n    scaler.unscale_(optimizer)"),
+    "one of two functions, the other of which refuses": (
+        f"{READY}\ndef refuse(s, o):\n    raise ValueError\n",
+        "act = ready if flag else refuse\nact(scaler, optimizer)",
+    ),
+    "one of two functions, the first of which refuses": (
+        f"{READY}\ndef refuse(s, o):\n    raise ValueError\n",
+        "act = refuse if flag else ready\nact(scaler, optimizer)",
+    ),
+    "the first turn of a loop over things": (
+        "",
+        "for o in [optimizer, None]:\n    scaler.unscale_(o)\n    break",
+    ),
     "a branch that is always gone": ("", "if True:\n    scaler.unscale_(optimizer)"),
     "a number that is none": ("", "n = 0\nif n:\n    pass\nelse:\n    scaler.unscale_(optimizer)"),
     "numbers that are compared": ("", "n = 3\nif 2 < n <= 3 != 4:\n    scaler.unscale_(optimizer)"),
@@ -387,6 +436,24 @@ SCALED: dict[str, Parts] = {
     ),
     "an attribute that is None": (HELD, "if Held(scaler).spare is not None:\n    scaler.unscale_(optimizer)"),
     "a field that is not given": (PAIR, "pair = Pair(scaler)\nif pair.o:\n    pair.s.unscale_(pair.o)"),
+    "a member of an enumeration that is not meant": (
+        "class Phase(enum.Enum):\n    WARM = 1\n    MAIN = 2\n",
+        "phase = Phase.MAIN\nif phase is Phase.WARM:\n    scaler.unscale_(optimizer)",
+    ),
+    "a dict of a comprehension without it": (
+        "",
+        'acts = {key: o for key, o in [("s", scaler)] if key != "s"}\nacts.get("s", limits).unscale_(limits)',
+    ),
+    "a sum": ("", "if 2 + 3 != 5 or 5 - 3 == 3:\n    scaler.unscale_(optimizer)"),
+    "a product": ("", "if 3 * 2 == 5 or 2**3 == 6 or 1 / 2 == 0:\n    scaler.unscale_(optimizer)"),
+    "a remainder": ("", "if 7 // 2 == 3.5 or 7 % 4 == 1:\n    scaler.unscale_(optimizer)"),
+    "an order": ("", "if 2 < 2 or 3 <= 2 or 2 > 2 or 1 >= 2:\n    scaler.unscale_(optimizer)"),
+    "a number that is too large": ("", "if 2**80 - limits:\n    scaler.unscale_(optimizer)"),
+    "a number that is none": ("", "if limits and 1 // 0:\n    scaler.unscale_(optimizer)"),
+    "one of two functions": (
+        f"{READY}\ndef leave(s, o):\n    pass\n",
+        "act = leave if flag else ready\nact(scaler, optimizer)",
+    ),
     "a branch that is never gone": ("", "if False:\n    scaler.unscale_(optimizer)"),
     "a loop that never turns": ("", "while False:\n    scaler.unscale_(optimizer)"),
     "numbers that are compared": ("", "n = 3\nif 2 < n < 3:\n    scaler.unscale_(optimizer)"),
@@ -451,6 +518,7 @@ SCALED: dict[str, Parts] = {
 AROUND_IT = """\
 import contextlib
 import dataclasses
+import enum
 import functools
 import typing
 

@@ -91,9 +91,58 @@ for each in [optimizer for _ in range(1)]:
     scaler.unscale_(each)
 {CLIP}
 """,
+    "what is asked, and whether it is None": f"""\
+if clip:
+    scaler.unscale_(optimizer)
+if clip is not None:
+    {CLIP}  # AMP201
+""",
+    "whether it is None, and what is asked": f"""\
+if clip is not None:
+    scaler.unscale_(optimizer)
+if clip:
+    {CLIP}
+""",
+    "a comparison that is compared with True": f"""\
+late = i > limits
+if late == True:
+    scaler.unscale_(optimizer)
+if late:
+    {CLIP}
+""",
+    "a comparison that is compared with False": f"""\
+late = i > limits
+if late == False:
+    scaler.unscale_(optimizer)
+if late:
+    {CLIP}  # AMP201
+""",
+    "two constants of a class that is not known": """\
+if phase == Phase.WARM:
+    scaler.unscale_(optimizer)
+if phase == Phase.MAIN:
+    scaler.unscale_(optimizer)
+""",
+    "two attributes of something that is not known": """\
+if phase == limits.warm:
+    scaler.unscale_(optimizer)
+if phase == limits.main:
+    scaler.unscale_(optimizer)  # AMP209
+""",
+    "a line of dashes is something": f"""\
+line = "-" * 40
+if line:
+    {CLIP}  # AMP201
+""",
+    "text that is filled in is something": f"""\
+line = "%d" % 40
+if line:
+    {CLIP}  # AMP201
+""",
 }
 AROUND = """\
 import torch
+from elsewhere import Phase
 
 def train(model, loader, optimizer, phase, clip, early, limits):
     scaler = torch.amp.GradScaler("cuda")
@@ -436,6 +485,58 @@ def train(model, optimizer, loader, criterion, k):
 """
 WHOLE["a loss that is divided, and weighted"] = DIVIDED.format(mark="  # AMP302", then="loss = loss * 2")
 WHOLE["a loss that is divided, and multiplied by the same"] = DIVIDED.format(mark="", then="loss = loss * k")
+WHOLE["a loss that is multiplied, and divided by the same"] = DIVIDED.format(mark="", then="").replace(
+    "y) / k", "y) * k / k"
+)
+WHOLE["an optimizer that a model makes"] = """\
+import torch
+
+model = torch.nn.Linear(2, 2).cuda()
+
+def train(loader):
+    scaler = torch.amp.GradScaler("cuda")
+    optimizer = model.optimizer()
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["a version by another name"] = """\
+import torch
+from torch import __version__ as known
+
+def train(model, loader, optimizer):
+    if known >= "2.4":
+        scaler = torch.amp.GradScaler("cuda")
+    else:
+        scaler = torch.cuda.amp.GradScaler()
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["gradients of something that is not known are divided"] = """\
+import torch
+
+def train(loader, optimizer, scaler, k, weights, forward):
+    for i, x in enumerate(loader):
+        with torch.autocast("cuda"):
+            loss = forward(x, weights).mean()
+        scaler.scale(loss).backward()
+        if (i + 1) % k == 0:
+            scaler.unscale_(optimizer)
+            weights.grad = weights.grad / k
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+"""
 WHOLE["a scaler that the class holds"] = """\
 import torch
 

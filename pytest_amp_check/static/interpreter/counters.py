@@ -230,6 +230,7 @@ def compute(op: str, left: object, right: object) -> Const | None:
     if operation is None or (op == "**" and isinstance(right, (int, float)) and abs(right) > 64):
         return None
     try:
-        return Const(operation(left, right))
+        made = operation(left, right)
     except (ArithmeticError, TypeError, ValueError):
         return None
+    return None if made is None else Const(made)
