@@ -57,8 +57,9 @@ def in_region(judge: Judge, now: Moment) -> None:
         return
     region = state.regions[-1]
     of_optimizer = event.object in judge.index
-    # What an optimizer steps has run forward before.
-    writes = (event.kind == e.PARAM_WRITE and region.filled) or (of_optimizer and event.kind != e.BACKWARD)
+    # What an optimizer steps has run forward before. A run tells of forwards only while a write may have spoilt some.
+    spoils = event.kind == e.PARAM_WRITE and (region.filled or judge.exact)
+    writes = spoils or (of_optimizer and event.kind != e.BACKWARD)
     if writes and region.cache and any(each.instance != NULL for each in state.regions):
         now.state = state = state._replace(stale=now.index)
     if event.kind == e.PARAM_WRITE or not region.enabled or region.told:
