@@ -165,7 +165,9 @@ def write(lines: Iterable[Line], stream: TextIO, colour: bool) -> None:
     from rich.text import Text
 
     # The text must stay what a pipe gets: nothing wrapped, highlighted by guess or read as markup.
-    console = Console(file=stream, force_terminal=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    # Colour was decided on: a terminal that calls itself dumb does not decide once more.
+    raw: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
+    console = Console(file=stream, force_terminal=True, color_system="standard", **raw)
     syntax = Syntax("", "python", theme="ansi_dark", background_color="default")
     for line in lines:
         text = Text()

@@ -379,7 +379,7 @@ def test_a_wrong_marker_is_one_sentence_before_the_first_test(pytester: pytest.P
     ("flag", "said"),
     [
         ("--amp-device=gpu", "--amp-device must be auto, cpu, cuda, cuda:N or emulate, not 'gpu'"),
-        ("--amp-dtype=float8", "--amp-dtype must be float16 or bfloat16, not 'float8'"),
+        ("--amp-dtype=float8", "--amp-dtype must be float16 or bfloat16, not 'float8': did you mean 'float16'?"),
     ],
 )
 def test_a_wrong_flag_is_one_sentence_with_and_without_the_fixture(

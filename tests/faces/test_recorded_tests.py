@@ -506,7 +506,7 @@ def test_workers_say_what_cannot_be_meant(project: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines_random(
         [
             "amp-check: @pytest.mark.amp_memory of test_a.py::test_size: '1 gig' is not a size: *",
-            "amp-check: amp_dtype in *pytest*ini must be float16 or bfloat16, not 'float8'",
+            "amp-check: amp_dtype in *ini must be float16 or bfloat16, not 'float8': did you mean 'float16'[?]",
         ]
     )
 

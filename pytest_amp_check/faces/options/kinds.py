@@ -200,7 +200,8 @@ def device(value: Any) -> str:
     kind, colon, index = word.partition(":")
     if word in DEVICES or (kind == "cuda" and colon and index.isdecimal()):
         return word
-    raise Wrong("auto, cpu, cuda, cuda:N or emulate", nearest(word, DEVICES))
+    # Whoever writes `gpu` does not mean `cpu`.
+    raise Wrong("auto, cpu, cuda, cuda:N or emulate", nearest(word, DEVICES, 0.7))
 
 
 def dtype(value: Any) -> str:
@@ -295,8 +296,8 @@ SOURCES = Kind('["amp-check.toml"]', "args", lambda v, b: tuple(v), lambda v, b:
 FOLDER = Kind('".cache/amp-check"', "string", lambda v, b: _folder(v[-1], b), _folder)
 
 
-def nearest(word: str, known: tuple[str, ...]) -> str:
+def nearest(word: str, known: tuple[str, ...], alike: float = 0.6) -> str:
     import difflib
 
-    close = difflib.get_close_matches(word.replace("_", "-").lower(), known, n=1)
+    close = difflib.get_close_matches(word.replace("_", "-").lower(), known, n=1, cutoff=alike)
     return f": did you mean {close[0]!r}?" if close else ""
