@@ -94,5 +94,4 @@ def _stored_once(module: Module, attribute: str) -> bool:
 
 def _named_once(module: Module, function: str) -> bool:
     """Whether a file names a function at one place, apart from where it defines it."""
-    # The name comes first, so that the places to look at are found by its characters alone.
-    return len(re.findall(rf"{function}(?<!\w{function})\b", module.text)) == 2
+    return len(re.findall(rf"\b{function}\b", module.text)) == 2
