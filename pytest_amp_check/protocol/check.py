@@ -591,6 +591,8 @@ class _Judge(Judge):
             involved.append(settled)
             if _are_tries(blamed.site, settled.site):
                 return None
+        if fault.of_training and not self.stepped and blamed.site.in_test():
+            return None
         path = self.witness(label, here, blame.blamed, blame.settled)
         partner = settled if settled is not blamed else next((x for x in reversed(path) if x is not blamed), blamed)
         beside = partner.site if partner is not None else blamed.site

@@ -42,6 +42,7 @@ class Fault:
     supposed    code that cannot be read may keep it from being one: it is never certain.
     reads       what is blamed only reads: where it stands in a helper, whoever calls that is blamed.
     follows     the beginning of codes: where one of them is found, this is what comes of it, and not told.
+    of_training it is a matter of what training learns: a test that steps no optimizer loses nothing by it.
     of_loss     it is a matter of how the loss was made: where a helper of another file is given the loss, whoever gives
                 it is blamed.
     owned       the method of a scaler, or of an optimizer, that nobody calls, which is certain only of one that nobody
@@ -62,6 +63,7 @@ class Fault:
         "needs_update",
         "next_turn",
         "of_loss",
+        "of_training",
         "otherwise",
         "owned",
         "possible",
@@ -99,6 +101,7 @@ class Fault:
         reads: bool = False,
         supposed: bool = False,
         follows: str = "",
+        of_training: bool = False,
         of_loss: bool = False,
         owned: str = "",
         proven: bool = False,
@@ -123,6 +126,7 @@ class Fault:
         self.reads = reads
         self.supposed = supposed
         self.follows = follows
+        self.of_training = of_training
         self.of_loss = of_loss
         self.owned = owned
         self.proven = proven

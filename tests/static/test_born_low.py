@@ -39,6 +39,35 @@ def in_a_loop(made: str, *, scaled: bool = False) -> list[tuple[int, str]]:
 WARNED = [(1, "warning")]
 
 
+IN_A_FUNCTION = """
+def load(path):
+    return AutoModel.from_pretrained(path, torch_dtype=torch.float16)
+
+def main(path):
+    args = TrainingArguments("out"OPTION)
+    model = load(path)
+    ADAPTED
+    Trainer(model=model, args=args).train()
+
+if __name__ == "__main__":
+    main("base")
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "adapted", "expected"),
+    [
+        ("", "", [(3, "warning")]),
+        (", fp16=True", "", [(3, "error")]),
+        (", deepspeed='zero2.json'", "", []),
+        (", fp16=True", "get_peft_model(model, LoraConfig())", []),
+        (", fp16=True", "model = get_peft_model(model, LoraConfig())", []),
+    ],
+)
+def test_a_trainer_in_a_function(option: str, adapted: str, expected: list[tuple[int, str]]) -> None:
+    assert found(IN_A_FUNCTION.replace("OPTION", option).replace("ADAPTED", adapted or "pass")) == expected
+
+
 @pytest.mark.parametrize(
     ("made", "expected"),
     [

@@ -87,6 +87,8 @@ def test_checkpoints_across_files(title: str, tmp_path: Path) -> None:
     [
         ("", "info"),
         ("def resume(model, path):\n    model.load_state_dict(torch.load(path))\n", "info"),
+        ("def resume(model, held):\n    model.load_state_dict(held)\n    # optimizer.load_state_dict(held)\n", "info"),
+        ("def keep(model, held):\n    model.load_state_dict(held)\n    held['optimizer'] = None\n", "info"),
         ("def resume(optimizer, path):\n    optimizer.load_state_dict(torch.load(path)['opt'])\n", "warning"),
         (
             "def resume(opts, held):\n    for o, s in zip(opts, held['optimizers']):\n        o.load_state_dict(s)\n",

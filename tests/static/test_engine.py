@@ -343,6 +343,25 @@ def test_autocast_in_a_file_that_imports_this_one_may_be_entered_around_it(tmp_p
 
 
 IN_HALF = "dtype = 'float16'\n"
+BESIDE_BFLOAT16 = """import mask, torch
+scaler = torch.amp.GradScaler()
+
+def f(g):
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        g()
+"""
+#: What trains its own modules, beside what works in float16.
+TRAINS = """import torch, amp
+
+class Net(torch.nn.Module):
+    def forward(self, q, k, m):
+        return torch.matmul(q, k).masked_fill(m, -1e9)
+
+def train(net, batches, optimizer):
+    for batch in batches:
+        net(*batch).sum().backward()
+        optimizer.step()
+"""
 MASK = "import torch\n\ndef scores(q, k, m):\n    return torch.matmul(q, k).masked_fill(m, -1e9)\n"
 
 
@@ -364,6 +383,16 @@ MASK = "import torch\n\ndef scores(q, k, m):\n    return torch.matmul(q, k).mask
         # What is imported by name is anything, of a package what it holds and what lies beside it.
         ({"net/use": "import mask\nimport_module(x)\n", "other/amp": IN_HALF}, True),
         ({"net/use": "import mask, lib\n", "src/lib/__init__": "import_module(x)\n", "other/amp": IN_HALF}, False),
+        # A package only offers what lies in it; nobody is known to use that here but what lies beside it.
+        ({"net/__init__": "from .mask import scores\nfrom .sub.amp import x\n", "net/sub/amp": IN_HALF}, False),
+        ({"net/__init__": "from .mask import scores\nfrom .amp import x\n", "net/amp": IN_HALF}, True),
+        # A scaler beside regions of bfloat16 alone makes no float16; a scaler alone is for float16.
+        ({"net/use": BESIDE_BFLOAT16}, False),
+        ({"net/use": BESIDE_BFLOAT16.replace(", dtype=torch.bfloat16", "")}, True),
+        ({"net/use": "import mask, torch\nscaler = torch.amp.GradScaler()\n"}, True),
+        # What trains its own modules, and says nothing of float16, trains them in float32.
+        ({"net/mask": TRAINS, "net/amp": IN_HALF}, False),
+        ({"net/mask": TRAINS.partition("def train")[0], "net/amp": IN_HALF}, True),
         # What is only told, allowed or asked for is no float16; nor is bfloat16, which has the range of float32.
         ({"net/use": "import mask\nx = 1\n'''dtype: one of float16 and float32'''\n"}, False),
         ({"net/use": "import mask\ndef f(dtype):\n    assert dtype in ['float16', 'float32']\n"}, False),

@@ -54,9 +54,13 @@ def is_none(at: Interpreter, value: Value, text: object = "", node: ast.AST | No
 
 
 def _imply(at: Interpreter, value: Opaque) -> None:
-    """What is true is not None, and None is not true."""
+    """What is true is not None, and what is not None is taken to be true.
+
+    A zero or an empty list is neither, but what is asked for both is an object nearly always, or nothing.
+    """
     true = at.graph.tests[at.tests.keys["true", value.key]]
     none = at.graph.tests[at.tests.keys["none", value.key]]
     if not true.implies:
-        true.implies.append((True, none.key, False))
-        none.implies.append((True, true.key, False))
+        for truth in (True, False):
+            true.implies.append((truth, none.key, not truth))
+            none.implies.append((truth, true.key, not truth))

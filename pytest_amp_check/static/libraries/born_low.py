@@ -129,14 +129,27 @@ def _given_to_trainer(at: Interpreter, value: Value, node: ast.Call) -> None:
     if name is None or model is None or frameworks.canonical(name) != frameworks.HUGGING_FACE_TRAINER:
         return
     thing = _used(at, model)
+    arguments = _arguments_of_trainers(at)
+    named = at.state.frame.module.identifiers.union(*arguments)
+    if any("deepspeed" in name.lower() for name in named if name is not None):
+        return  # DeepSpeed updates float32 copies of the parameters, whatever they are made in.
     if thing is not None and thing.role == "module":
-        thing.facts["trainer"] = "float16" if _trains_in_float16(at) else "float32"
+        in_float16 = any(constant(given.get("fp16")) is True for given in arguments)
+        thing.facts["trainer"] = "float16" if in_float16 else "float32"
 
 
 def _frozen(at: Interpreter, value: Value, node: ast.Call) -> None:
     """A model is frozen that is known by no use of its own."""
     of, asked = receiver(node), keywords_of(node).get("requires_grad", node.args[0] if node.args else None)
     thing = _used(at, of) if of is not None and constant(asked) is False else None
+    if thing is not None:
+        thing.facts["frozen"] = True
+
+
+def _adapted(at: Interpreter, value: Value, node: ast.Call) -> None:
+    """A model is given adapters, which are trained in its place."""
+    model = keywords_of(node).get("model", node.args[0] if node.args else None)
+    thing = _used(at, model) if model is not None else None
     if thing is not None:
         thing.facts["frozen"] = True
 
@@ -149,10 +162,10 @@ def _used(at: Interpreter, node: ast.expr) -> Thing | None:
     return at.things.get(("used", value.key)) if isinstance(value, Opaque) else thing_of(value)
 
 
-def _trains_in_float16(at: Interpreter) -> bool:
-    """Whether the arguments of a Trainer, as they are written in the file, ask for float16."""
-    calls = (call for call in all_of(at.state.frame.module.tree, ast.Call) if last_name(call.func) in _ARGUMENTS)
-    return any(constant(keywords_of(call).get("fp16")) is True for call in calls)
+def _arguments_of_trainers(at: Interpreter) -> list[dict[str | None, ast.expr]]:
+    """The arguments of Trainers, as they are written in the file."""
+    calls = all_of(at.state.frame.module.tree, ast.Call)
+    return [keywords_of(call) for call in calls if last_name(call.func) in _ARGUMENTS]
 
 
 def _is_given_what_it_trains(at: Interpreter, name: str) -> bool:
@@ -170,5 +183,6 @@ def register(handlers: Handlers) -> None:
     handlers.functions["torch.set_default_dtype"] = _default_set
     handlers.results["from_pretrained"] = _loaded
     handlers.results["requires_grad_"] = _frozen
+    handlers.results["get_peft_model"] = _adapted
     handlers.results.update(dict.fromkeys(_CASTS, _cast))
     handlers.results.update(dict.fromkeys(("Trainer", "Seq2SeqTrainer"), _given_to_trainer))

@@ -246,8 +246,10 @@ def _compile(at: Interpreter, asked: _Asked) -> Value:
 
 
 def _load_state_dict(at: Interpreter, asked: _Asked) -> Value:
-    names = {"module": receiver_words(asked.node), "call": wording(asked.node)}
-    at.emit(e.PARAM_WRITE, asked.node, asked.thing.key, names=names)
+    bound = bind(("state_dict", "strict", "assign"), asked.args, asked.keywords)
+    if literal(bound.get("assign")) is not True:  # else the module has other parameters, of which there are no copies
+        names = {"module": receiver_words(asked.node), "call": wording(asked.node)}
+        at.emit(e.PARAM_WRITE, asked.node, asked.thing.key, names=names)
     return at.fresh(asked.node, "load_state_dict")
 
 

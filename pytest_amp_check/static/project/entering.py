@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 #: What makes a model cast by itself, as autocast does.
 POLICIES = frozenset({"MixedPrecision", "MixedPrecisionPolicy"})
 #: What computes in float16, or trains what does.
-_LOW = frozenset({"float16", "HalfTensor", "GradScaler", *POLICIES})
+_SCALER = "GradScaler"
+_LOW = frozenset({"float16", "HalfTensor", _SCALER, *POLICIES})
 _DTYPES = frozenset({"float16", "torch.float16"})
 #: What makes tensors of a dtype from then on.
 _DEFAULTS = frozenset({"set_default_dtype", "set_default_tensor_type"})
@@ -52,10 +53,12 @@ def enters(node: ast.AST) -> bool:
 def is_low(tree: ast.Module) -> bool:
     """Whether code may compute in float16: it enters autocast, scales losses, names the dtype or casts to it.
 
-    What it asserts, compares or only imports is not computed, and what its strings tell at length is not either.
+    What it asserts, compares or only imports is not computed, and what its strings tell at length is not either. Nor
+    do regions of bfloat16 compute in it, nor a scaler beside nothing but such regions.
     """
     aside: set[ast.AST] = set()
     aliases: set[str] = set()
+    scaler = other = False
     nodes = walk(tree)
     for node in nodes:
         if isinstance(node, ast.ImportFrom):
@@ -67,13 +70,24 @@ def is_low(tree: ast.Module) -> bool:
         if isinstance(node, (ast.Assert, ast.Compare)):
             aside.update(walk(node))
         elif isinstance(node, ast.Call):
-            if _is_off(node):
+            other = other or _is_of_bfloat16(node)
+            if _is_off(node) or _is_of_bfloat16(node):
                 aside.add(node.func)
             if tail(node.func) == "half" and not node.args:
                 return True
+        elif tail(node) == _SCALER:
+            scaler = True
         elif _names_low(node) or tail(node) in aliases:
             return True
-    return False
+    return scaler and not other
+
+
+def _is_of_bfloat16(call: ast.Call) -> bool:
+    """Whether a region of autocast is asked for in bfloat16."""
+    if "autocast" not in tail(call.func):
+        return False
+    given = [keyword.value for keyword in call.keywords if keyword.arg == "dtype"] or call.args[1:2]
+    return any(tail(value) == "bfloat16" for value in given)
 
 
 def _names_low(node: ast.AST) -> bool:

@@ -11,6 +11,7 @@ from ..sources.patterns import BY_HAND
 from .entering import Entering, is_low
 from .entering import entering as entering_in
 from .project import Project, package_top
+from .syntax import tail, walk
 
 #: Files that one which is named imports, directly or not, which are asked for what enters autocast.
 REACH = 400
@@ -88,29 +89,43 @@ def is_near_float16(project: Project, path: str, tree: ast.Module) -> bool:
     """Whether a file, whose syntax tree is given, one that imports it, or what one of these imports is in float16.
 
     Who uses a file that nobody imports is not known: then whether any beside it is. Of one that is looked at alone,
-    any may be. A library for which a file is an example or a test may work in float16 without that file.
+    any may be. What trains its own modules, and says nothing of float16, trains them in float32. A library for which a
+    file is an example or a test may work in float16 without that file.
     """
     here = os.path.abspath(path)
     if here in project.float16:
         project.low[here] = is_low(tree)
     if project.low.get(here):
         return True
+    if _trains(tree):
+        return False
     others = project.float16 - {here}
     if not others or not project.files or not project.knows_all():
         return any(_is_low(project, other) for other in sorted(others))
     project.whole = True
-    above, work = {here}, [here]
+    above, users, work = {here}, 0, [here]
     while work:
         at = work.pop()
-        reached = [other for other in others & _reached_from(project, at) if _is_in_reach(other, here)]
-        if any(_is_low(project, other) for other in sorted(reached)):
-            return True
+        # A package offers what lies in it, and uses it no more than those who import the package for something else.
+        if at == here or os.path.basename(at) != "__init__.py":
+            users += 1
+            reached = [other for other in others & _reached_from(project, at) if _is_in_reach(other, here)]
+            if any(_is_low(project, other) for other in sorted(reached)):
+                return True
         for other in project.importers.of(_stem(at), project.files):
             if other not in above and at in project.imported_by(other):
                 above.add(other)
                 work.append(other)
     beside = {other for other in others if os.path.dirname(other) == os.path.dirname(here)}
-    return len(above) == 1 and any(_is_low(project, other) for other in sorted(beside))
+    return users == 1 and any(_is_low(project, other) for other in sorted(beside))
+
+
+def _trains(tree: ast.Module) -> bool:
+    """Whether a file defines modules and runs their backward itself."""
+    calls = {tail(node.func) for node in walk(tree) if isinstance(node, ast.Call)}
+    return "backward" in calls and any(
+        isinstance(node, ast.FunctionDef) and node.name == "forward" for node in walk(tree)
+    )
 
 
 def _is_in_reach(other: str, here: str) -> bool:

@@ -13,6 +13,9 @@ from ...protocol.frameworks import FRAMEWORKS
 from ..sources.patterns import Code
 from .module import COUNTING, FILLING, LARGE_NUMBER, SCALING, SMALL_NUMBER, Function, Module
 
+#: What trains the model that it is given, and what may have made that model in low precision.
+TRAINERS = frozenset({"Trainer", "Seq2SeqTrainer"})
+LOW = frozenset({"half", "bfloat16", "float16"})
 #: Identifiers that make a function worth following from a caller: whoever uses none of them, and names nobody who does,
 #: does nothing that the protocol knows.
 WORDS = frozenset(
@@ -27,7 +30,7 @@ WORDS = frozenset(
     "update_params optim_context FullyShardedDataParallel register_comm_hook register_ddp_comm_hook "
     "make_graphed_callables Thread ThreadPool ThreadPoolExecutor Checkpoint ModelCheckpoint "
     "setup_common_training_handlers create_supervised_trainer".split()
-) | {FILLING}
+).union(TRAINERS, {FILLING})
 #: Those that are worth following in a file that does not train: what may open a region, and what must not run in it.
 CONTEXTS = frozenset("autocast binary_cross_entropy BCELoss masked_fill masked_fill_".split()) | {FILLING}
 #: Identifiers one of which a file that trains has.
@@ -66,7 +69,7 @@ _SAVING = frozenset({"save", "state_dict"})
 _POSITIONS = frozenset({"arange", "register_buffer"})
 
 # What a function does, as bits.
-_AMP, _BACKWARD, _STEP, _COUNTS, _OLD, _FILLS, _LARGE, _CASTS, _STATE = (1 << n for n in range(9))
+_AMP, _BACKWARD, _STEP, _COUNTS, _OLD, _FILLS, _LARGE, _CASTS, _TRAINER, _STATE = (1 << n for n in range(10))
 _BITS = {
     **dict.fromkeys(("autocast", "fp8_autocast"), _AMP),
     "GradScaler": _AMP,
@@ -82,7 +85,8 @@ _BITS = {
     LARGE_NUMBER: _LARGE,
     FILLING: _FILLS,
     **dict.fromkeys(("masked_fill", "masked_fill_", "index_fill", "full_like", "where"), _FILLS),
-    **dict.fromkeys(("half", "bfloat16", "float16"), _CASTS),
+    **dict.fromkeys(LOW, _CASTS),
+    **dict.fromkeys(TRAINERS, _TRAINER),
     **dict.fromkeys(("custom_fwd", "custom_bwd", "clip_grad_norm"), _OLD),
     **dict.fromkeys(
         (f"{way}_autocast_cpu_{what}" for way in ("set", "get", "is") for what in ("enabled", "dtype")), _OLD
@@ -98,7 +102,7 @@ def _may_fault(bits: int) -> bool:
         bits & (_AMP | _OLD | _STATE)
         or bits & accumulates == accumulates
         or bits & (_FILLS | _LARGE) == _FILLS | _LARGE
-        or bits & (_CASTS | _STEP) == _CASTS | _STEP
+        or (bits & _CASTS and bits & (_STEP | _TRAINER))
     )
 
 
@@ -117,7 +121,10 @@ def _leaves_training(module: Module) -> bool:
 
 
 def _trains(module: Module) -> bool:
-    return bool(module.identifiers & TRAINING) or "scaler" in module.uses.values()
+    named = module.identifiers
+    if named & TRAINING or "scaler" in module.uses.values():
+        return True
+    return not named.isdisjoint(TRAINERS) and not named.isdisjoint(LOW)
 
 
 def mark_relevant(module: Module, foreign: frozenset[str]) -> None:

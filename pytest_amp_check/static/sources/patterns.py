@@ -20,7 +20,7 @@ _LOW_DTYPE = (
 )
 
 #: Something is taken out of a checkpoint: ``state["optimizer"]``.
-_TAKEN = rb"[\"'](\w*)[\"']\s*[\])]"
+_TAKEN = rb"[\"'](\w*)[\"']\s*[\])](?!\s*=[^=])"
 _LOADS = b".load_state_dict"
 _OF_WORDS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 
@@ -167,6 +167,10 @@ def helps(data: bytes) -> bool:
 
 def _resumes(data: bytes) -> bool:
     """Whether an optimizer loads a state, or one is taken out of a checkpoint: ``opts[0].load_state_dict``."""
+    if b"#" in data:
+        data = re.sub(rb"(?m)^[ \t]*#.*$", b"", data)
+        if _LOADS not in data:
+            return False
     for before in data.split(_LOADS)[:-1]:
         name, item = before, b"]"
         if before.endswith(b"]"):

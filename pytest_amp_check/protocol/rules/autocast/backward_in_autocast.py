@@ -27,6 +27,7 @@ RULE = Rule(
             " precision: leave the region before the backward pass",
             witness=(AUTOCAST_ENTER,),
             any_precision=True,
+            of_training=True,
         ),
         "step@region": Fault(
             "`{call}` runs inside an autocast region, so an optimizer that multiplies matrices computes its update"

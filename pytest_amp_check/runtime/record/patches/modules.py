@@ -53,8 +53,11 @@ def _zero_grad(recorder: Recorder, result: object, module: Any, *args: Any, **kw
     recorder.clearing.by_module(module)
 
 
-def _loaded(recorder: Recorder, result: object, module: Any, *args: Any, **kwargs: Any) -> None:
-    recorder.weights.written(module)
+def _loaded(
+    recorder: Recorder, result: object, module: Any, state_dict: object, strict: bool = True, assign: bool = False
+) -> None:
+    if not assign:  # else the module has other parameters, of which there are no copies
+        recorder.weights.written(module)
 
 
 def _registered(recorder: Recorder, result: object, module: Any, name: str, param: Any) -> None:
