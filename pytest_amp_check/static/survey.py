@@ -190,12 +190,37 @@ def _mark_casts(program: Program) -> None:
         events = _by_kind([graph])
         stepped = _stepped(program, events)
         made = {event.subject: event for event in events[e.OPTIMIZER_NEW]}
-        for event in events[e.MODULE_CAST]:
-            born = event.facts.get("born", False)
-            owned = _owned(thing for thing in stepped if not _excludes(made.get(thing.key), event))
-            trained = born or event.subject in owned or event.site.function.endswith("__init__")
+        for index, node in enumerate(graph.nodes):
+            event = node.event
+            if event is None or event.kind != e.MODULE_CAST:
+                continue
+            trained = event.facts.get("born", False) or event.site.function.endswith("__init__")
+            if not trained and event.subject is not None:
+                optimizers = (thing for thing in stepped if not _excludes(made.get(thing.key), event))
+                of_module = {thing.key for thing in optimizers if event.subject in _owned([thing])}
+                trained = bool(of_module) and _are_stepped_after(graph, index, event.subject, of_module)
             # A test of a few steps asks for it on purpose, and has no small updates to lose.
             event.facts["trained"] = trained and not event.site.in_test()
+
+
+def _are_stepped_after(graph: Graph, cast: int, module: int, optimizers: set[int]) -> bool:
+    """Whether any of some optimizers is stepped after a cast of a module, before that is cast back to float32."""
+    seen, todo = {cast}, [cast]
+    while todo:
+        for target, _, _ in graph.nodes[todo.pop()].ways:
+            if target in seen:
+                continue
+            seen.add(target)
+            event = graph.nodes[target].event
+            if event is not None:
+                if event.kind in (e.STEP, e.SCALER_STEP) and event.object in optimizers:
+                    return True
+                if event.kind == e.MODULE_CAST and event.subject == module and event.facts["dtype"] == "float32":
+                    continue
+                if event.kind == e.AGAIN:
+                    continue  # Another call makes another module.
+            todo.append(target)
+    return False
 
 
 def _excludes(made: Event | None, other: Event) -> bool:

@@ -165,7 +165,7 @@ def module_method(
     if name in SAME or (name in ELEMENTWISE and thing.facts.get("wide")):
         # The module itself, or what is as wide as the parameter, and as exact.
         if name in _WIDENS:
-            _widen(at, thing)
+            _widen(at, thing, node)
         return receiver
     if name in PARTS:
         return at.fresh(node, name)
@@ -224,7 +224,7 @@ def _to(at: Interpreter, asked: _Asked) -> Value:
         if dtype in ("float16", "bfloat16"):
             _cast(at, asked.thing, dtype, asked.node)
         elif dtype in ("float32", "float64"):
-            _widen(at, asked.thing)
+            _widen(at, asked.thing, asked.node)
     return asked.receiver
 
 
@@ -285,16 +285,21 @@ _METHODS: dict[str, Method] = {
 
 def _cast(at: Interpreter, thing: Thing, dtype: str, node: ast.AST) -> None:
     thing.facts["low"] = True
+    _emit_cast(at, thing, dtype, node)
+
+
+def _emit_cast(at: Interpreter, thing: Thing, dtype: str, node: ast.AST) -> None:
     names = {"module": receiver_words(node), "call": wording(node)}
     at.emit(e.MODULE_CAST, node, thing.key, dtype=dtype, names=names)
 
 
-def _widen(at: Interpreter, thing: Thing) -> None:
+def _widen(at: Interpreter, thing: Thing, node: ast.AST) -> None:
     """A module is cast to float32: only its values were rounded, right before, or where its parts were made."""
     event = at.draft.nodes[at.state.cur].event if at.state.cur is not None else None
     if event is not None and event.kind == e.MODULE_CAST and event.subject == thing.key:
         event.facts["dtype"] = "float32"
         thing.facts["low"] = False
+    _emit_cast(at, thing, "float32", node)
     made_wide(at, whole(at, frozenset((thing.key,))))
 
 

@@ -11,7 +11,7 @@ def _custom_functions(program: Program) -> Verdicts:
     events = list(program.events())
     trains = any(event.kind == BACKWARD for event in events)
     enters = trains and any(event.kind == AUTOCAST_ENTER and event.facts["enabled"] for event in events)
-    enters = enters and not any(event.kind == MODULE_CAST for event in events)
+    enters = enters and not any(event.kind == MODULE_CAST and event.facts["dtype"] != "float32" for event in events)
     for event in events:
         if event.kind == CUSTOM_FUNCTION and (not event.facts["applied"] or enters):
             yield f"function:{event.facts['how']}", event, {}, ()
