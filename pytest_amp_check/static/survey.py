@@ -198,27 +198,34 @@ def _mark_casts(program: Program) -> None:
             if not trained and event.subject is not None:
                 optimizers = (thing for thing in stepped if not _excludes(made.get(thing.key), event))
                 of_module = {thing.key for thing in optimizers if event.subject in _owned([thing])}
-                trained = bool(of_module) and _are_stepped_after(graph, index, event.subject, of_module)
+                trained = bool(of_module) and _are_stepped_after(graph, index, of_module)
             # A test of a few steps asks for it on purpose, and has no small updates to lose.
             event.facts["trained"] = trained and not event.site.in_test()
 
 
-def _are_stepped_after(graph: Graph, cast: int, module: int, optimizers: set[int]) -> bool:
+def _are_stepped_after(graph: Graph, cast: int, optimizers: set[int]) -> bool:
     """Whether any of some optimizers is stepped after a cast of a module, before that is cast back to float32."""
+    event = graph.nodes[cast].event
+    assert event is not None
+    asked_anew = 0
+    for node in graph.nodes:
+        asked_anew |= node.forgets
+    # What is answered once holds for the rest of the program.
+    answers = {key: truth for key, truth in event.guards if not asked_anew >> key & 1}
     seen, todo = {cast}, [cast]
     while todo:
-        for target, _, _ in graph.nodes[todo.pop()].ways:
-            if target in seen:
+        for target, key, truth in graph.nodes[todo.pop()].ways:
+            if target in seen or answers.get(key, truth) != truth:
                 continue
             seen.add(target)
-            event = graph.nodes[target].event
-            if event is not None:
-                if event.kind in (e.STEP, e.SCALER_STEP) and event.object in optimizers:
+            after = graph.nodes[target].event
+            if after is not None:
+                if after.kind in (e.STEP, e.SCALER_STEP) and after.object in optimizers:
                     return True
-                if event.kind == e.MODULE_CAST and event.subject == module and event.facts["dtype"] == "float32":
+                back = after.kind == e.MODULE_CAST and after.facts["dtype"] == "float32"
+                # Another call makes another module.
+                if after.kind == e.AGAIN or (back and after.subject == event.subject):
                     continue
-                if event.kind == e.AGAIN:
-                    continue  # Another call makes another module.
             todo.append(target)
     return False
 

@@ -209,6 +209,95 @@ save_checkpoint(args.out, model.state_dict(), optimizer.state_dict(), scaler.sta
 
 #: Programs that train with the epoch above.
 TRAINERS = """\
+## an object that gives the state of its optimizer alone
+class Engine:
+    def __init__(self, amp, optimizer):
+        self.optimizer = optimizer
+        self.scaler = torch.amp.GradScaler("cuda") if amp else None
+
+    def backward_and_step(self, loss):
+        if self.scaler is not None:
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            loss.backward()
+            self.optimizer.step()
+
+    def state_dict(self):
+        return {"steps": self.steps, "optimizer": self.optimizer.state_dict()}  # AMP401
+## an object that gives the state of its optimizer and forgets the scaler where there is one
+class Engine:
+    def __init__(self, amp, optimizer):
+        self.optimizer = optimizer
+        self.scaler = torch.amp.GradScaler("cuda") if amp else None
+
+    def backward_and_step(self, loss):
+        if self.scaler is not None:
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            loss.backward()
+            self.optimizer.step()
+
+    def state_dict(self):
+        if self.scaler is None:
+            return {"optimizer": self.optimizer.state_dict()}  # AMP401
+        return {"amp": True, "optimizer": self.optimizer.state_dict()}
+## an object that gives the states of both
+class Engine:
+    def __init__(self, amp, optimizer):
+        self.optimizer = optimizer
+        self.scaler = torch.amp.GradScaler("cuda") if amp else None
+
+    def backward_and_step(self, loss):
+        if self.scaler is not None:
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            loss.backward()
+            self.optimizer.step()
+
+    def state_dict(self):
+        return {"optimizer": self.optimizer.state_dict()} if self.scaler is None else {
+            "scaler": self.scaler.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+## an object whose scaler is saved by whoever has it
+class Engine:
+    def __init__(self, amp, optimizer):
+        self.optimizer = optimizer
+        self.scaler = torch.amp.GradScaler("cuda") if amp else None
+
+    def backward_and_step(self, loss):
+        if self.scaler is not None:
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            loss.backward()
+            self.optimizer.step()
+
+    def state_dict(self):
+        return {"optimizer": self.optimizer.state_dict()}
+
+def save(engine, path):
+    torch.save({"engine": engine.state_dict(), "scaler": engine.scaler.state_dict()}, path)
+## an optimizer that stands for another one and has no other state
+class Wrapped:
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def step(self, loss):
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def state_dict(self):
+        return self.optimizer.state_dict()
 ## literal in main
 def main(args, loader):
     model = nn.Linear(8, 2).cuda()

@@ -32,6 +32,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ..project.module import Function
+
 #: Containers within containers that are looked into.
 DEPTH = 5
 #: Functions that take an optimizer's state, and the place of the optimizer among their arguments.
@@ -266,6 +268,17 @@ def _handed(at: Interpreter, func: Value, given: list[Value], node: ast.AST) -> 
     return False
 
 
+def _gives_its_state(at: Interpreter, function: Function, value: Value) -> None:
+    """What an object gives as its own state is for a checkpoint, whoever writes that."""
+    if function.name != "state_dict" or function.cls is None:
+        return
+    contents = Contents(at)
+    contents.look(value)
+    if contents.optimizers and contents.place is not None and value.kind != "state":
+        saved(at, value, function.node)
+
+
 def register(handlers: Handlers) -> None:
+    handlers.root_left.append(_gives_its_state)
     handlers.roles[surface.SAVE] = _save
     handlers.handed.append(_handed)
