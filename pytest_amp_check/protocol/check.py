@@ -172,6 +172,7 @@ class _Judge(Judge):
                     self.clearing.setdefault(key, []).append((event.facts.get("loops", ()), lasting))
         self.zeroed = set(self.clearing)
         self.stepped = {x.object for x in events if x.kind in (e.SCALER_STEP, e.STEP) and x.object is not None}
+        self.given = {key for x in events if x.kind == e.HANDOFF for key in x.facts.get("given", ())}
         for event in events:
             if event.kind in (e.SCALER_STEP, e.UNSCALE) and event.object in self.index:
                 self.serves.setdefault(event.subject, set()).add(self.index[event.object])

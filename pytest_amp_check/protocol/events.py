@@ -260,8 +260,8 @@ OVERHEAD = Kind("overhead", "how", turns=True)  # what is cast or copied more of
 # A product in low precision has a side of which Tensor Cores make less; how: one of its "weight", or its "rows".
 ODD_SIZE = Kind("odd-size", "how")
 # Things are given to code that cannot be read; trains: those that it is known to train, about: the MATTERS that it
-# speaks of, which it may have done to them.
-HANDOFF = Kind("handoff", "about things trains", worth=SELDOM)
+# speaks of, which it may have done to them; given: optimizers whose gradients are assigned, from wherever they were.
+HANDOFF = Kind("handoff", "about given things trains", worth=SELDOM)
 # torch has ended the run: label is the fault that explains it, witness how it came about, values are for its message.
 RAISED = Kind("raised", "label values witness")
 # A loop that counts accumulation windows is left: what it leaves over is no window. complete: the loop leaves the step

@@ -112,6 +112,8 @@ class Judge:
         self.serves: dict[int | None, set[int]] = {}
         #: Optimizers of which a step is in view.
         self.stepped: set[int] = set()
+        #: Optimizers that are given gradients by an assignment, which something else has kept.
+        self.given: set[int] = set()
         #: Whether an event has come near a fault, committed or excused.
         self.faulted = False
         #: Whether the way on depends on the loss scale somewhere, as it does where skipped steps are looked for.

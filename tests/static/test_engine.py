@@ -386,10 +386,10 @@ MASK = "import torch\n\ndef scores(q, k, m):\n    return torch.matmul(q, k).mask
         # A package only offers what lies in it; nobody is known to use that here but what lies beside it.
         ({"net/__init__": "from .mask import scores\nfrom .sub.amp import x\n", "net/sub/amp": IN_HALF}, False),
         ({"net/__init__": "from .mask import scores\nfrom .amp import x\n", "net/amp": IN_HALF}, True),
-        # A scaler beside regions of bfloat16 alone makes no float16; a scaler alone is for float16.
+        # A scaler makes no float16, beside regions of bfloat16 least of all.
         ({"net/use": BESIDE_BFLOAT16}, False),
         ({"net/use": BESIDE_BFLOAT16.replace(", dtype=torch.bfloat16", "")}, True),
-        ({"net/use": "import mask, torch\nscaler = torch.amp.GradScaler()\n"}, True),
+        ({"net/use": "import mask, torch\nscaler = torch.amp.GradScaler()\n"}, False),
         # What trains its own modules, and says nothing of float16, trains them in float32.
         ({"net/mask": TRAINS, "net/amp": IN_HALF}, False),
         ({"net/mask": TRAINS.partition("def train")[0], "net/amp": IN_HALF}, True),

@@ -187,7 +187,12 @@ def _runs_once(judge: Judge, backward: Event) -> bool:
 
 
 def of_no_window(judge: Judge, now: Moment, i: int) -> bool:
-    """What is cleared is of no window: an earlier loop has left it, or another optimizer's loss, which it has used."""
+    """What is cleared is of no window.
+
+    An earlier loop has left it, or another optimizer's loss, which it has used; or it is kept elsewhere until the step.
+    """
+    if judge.opts[i] in judge.given:
+        return True
     backward = judge.event(judge.last(now.here, (e.BACKWARD,), i))
     if backward is None:
         return False

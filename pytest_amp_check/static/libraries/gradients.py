@@ -161,7 +161,8 @@ def grad_written(at: Interpreter, target: Grad, value: Value, node: ast.AST) -> 
     else:
         # Gradients that come from elsewhere (averaged over ranks, restored): whatever they are.
         undo(value.readings)
-        at.emit(e.HANDOFF, node, things=all_optimizers(at) if owners is None else owners, about=e.MATTERS)
+        given = all_optimizers(at) if owners is None else owners
+        at.emit(e.HANDOFF, node, things=given, given=given, about=e.MATTERS)
 
 
 def _cleared(at: Interpreter, params: Params, node: ast.AST, owners: tuple[int, ...], names: dict[str, object]) -> None:

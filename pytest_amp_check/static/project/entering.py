@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
 #: What makes a model cast by itself, as autocast does.
 POLICIES = frozenset({"MixedPrecision", "MixedPrecisionPolicy"})
-#: What computes in float16, or trains what does.
-_SCALER = "GradScaler"
-_LOW = frozenset({"float16", "HalfTensor", _SCALER, *POLICIES})
+#: What computes in float16.
+_LOW = frozenset({"float16", "HalfTensor", *POLICIES})
 _DTYPES = frozenset({"float16", "torch.float16"})
 #: What makes tensors of a dtype from then on.
 _DEFAULTS = frozenset({"set_default_dtype", "set_default_tensor_type"})
@@ -51,14 +50,13 @@ def enters(node: ast.AST) -> bool:
 
 
 def is_low(tree: ast.Module) -> bool:
-    """Whether code may compute in float16: it enters autocast, scales losses, names the dtype or casts to it.
+    """Whether code may compute in float16: it enters autocast, names the dtype or casts to it.
 
     What it asserts, compares or only imports is not computed, and what its strings tell at length is not either. Nor
-    do regions of bfloat16 compute in it, nor a scaler beside nothing but such regions.
+    do regions of bfloat16 compute in it, nor does a scaler: it is for what else does.
     """
     aside: set[ast.AST] = set()
     aliases: set[str] = set()
-    scaler = other = False
     nodes = walk(tree)
     for node in nodes:
         if isinstance(node, ast.ImportFrom):
@@ -70,16 +68,13 @@ def is_low(tree: ast.Module) -> bool:
         if isinstance(node, (ast.Assert, ast.Compare)):
             aside.update(walk(node))
         elif isinstance(node, ast.Call):
-            other = other or _is_of_bfloat16(node)
             if _is_off(node) or _is_of_bfloat16(node):
                 aside.add(node.func)
             if tail(node.func) == "half" and not node.args:
                 return True
-        elif tail(node) == _SCALER:
-            scaler = True
         elif _names_low(node) or tail(node) in aliases:
             return True
-    return scaler and not other
+    return False
 
 
 def _is_of_bfloat16(call: ast.Call) -> bool:

@@ -55,12 +55,7 @@ class Code:
     def float16(self) -> bool:
         """Whether it speaks of float16."""
         words, data = self.words, self.data
-        return (
-            self.autocast
-            or b"float16" in words
-            or (b"cale" in words and b"GradScaler" in data)
-            or (b"half" in words and b".half()" in data)
-        )
+        return self.autocast or b"float16" in words or (b"half" in words and b".half()" in data)
 
     @property
     def lightning16(self) -> bool:
