@@ -381,7 +381,10 @@ def test_float16_counts_where_it_may_come_into_a_file(tmp_path: Path, files: dic
     for name, text in {"net/mask": MASK, **files}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
-    assert ("AMP506" in {f.code for f in check_paths([str(tmp_path)], Settings()).findings}) == found
+    # By its name a file is asked among all of its project.
+    (tmp_path / "pyproject.toml").touch()
+    for path in (tmp_path, tmp_path / "net" / "mask.py"):
+        assert ("AMP506" in {f.code for f in check_paths([str(path)], Settings()).findings}) == found, path
 
 
 def test_what_is_around_does_not_change_what_one_file_gives(project: Path) -> None:
