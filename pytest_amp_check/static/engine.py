@@ -406,7 +406,7 @@ def _worth_reading(seen: list[Prefiltered], named: frozenset[str], tree: Project
         if not classes.isdisjoint(look.bases or ()):
             return True
         # Few are called the same, so that this is asked of few.
-        return not stems.isdisjoint(look.imports or ()) and tree.imports_one_of(os.path.abspath(look.path), training)
+        return not stems.isdisjoint(look.imports or ()) and not training.isdisjoint(tree.leads_to(look.path))
 
     return todo + [look for look in others if joins(look)]
 

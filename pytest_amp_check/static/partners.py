@@ -59,13 +59,15 @@ class Surroundings:
         waiting = {os.path.abspath(path) for path in named}
         data = {path: held for path, held in self.data.items() if path not in tree.files and path.endswith(".py")}
         found: list[str] = []
+        leads: dict[str, frozenset[str]] = {}
         while waiting and data:
             words = [source_files.stem(path).encode() for path in waiting]
             if any(os.path.basename(path) == "__init__.py" for path in waiting):
                 # A package may be imported from without its name.
                 words.append(b"from .")
             mentioning = [path for path, held in data.items() if any(word in held for word in words)]
-            waiting = {path for path in mentioning if tree.imports_one_of(path, waiting)}
+            leads.update((path, tree.leads_to(path)) for path in mentioning if path not in leads)
+            waiting = {path for path in mentioning if not waiting.isdisjoint(leads[path])}
             for path in waiting:
                 del data[path]
             found += sorted(waiting)

@@ -332,10 +332,10 @@ class Project:
         self.asked = asked
         return found
 
-    def imports_one_of(self, path: str, files: Collection[str]) -> bool:
-        """Whether an import of a file, by its absolute path, leads to one of some: to read it leads there, too."""
+    def leads_to(self, path: str) -> frozenset[str]:
+        """Absolute paths of the files that a file imports itself: to read it may lead to these, and to no other."""
         asked, self.asked = self.asked, {}
-        found = any(other in files for other in self.look_at_imports(path, by_name=False))
+        found = frozenset(self.look_at_imports(os.path.abspath(path), by_name=False))
         self.asked = asked
         return found
 
