@@ -35,7 +35,7 @@ def offer(
 
         written = {path: writes(path) for path in {finding.filename for finding in mendable}}
         offered = [finding for finding in mendable if written[finding.filename]]
-        apply.offer(offered, data, tree.files, torch)
+        apply.offer(offered, data, tree.members, torch)
         if edits:
             for sentence in apply.write(offered):
                 text.warn(sentence)
@@ -58,7 +58,7 @@ def mend(
     outcomes: list[Outcome] = []
     wanted = APPLICABILITIES if unsafe else (SAFE,)
     todo = {path: found for path, found in by_path.items() if any(_applicability(f) in wanted for f in found)}
-    around = Surroundings([path for path in todo if path not in data], tree.files, settings.torch)
+    around = Surroundings([path for path in todo if path not in data], tree.members, settings.torch)
     for path, found in todo.items():
         try:
             source = data[path] if path in data else source_files.load(path)

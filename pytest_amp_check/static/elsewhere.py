@@ -23,11 +23,11 @@ def undone(findings: list[Finding], paths: Iterable[str], text_of: Callable[[str
     if not doubts:
         return findings
     done: dict[tuple[str, str], set[str]] = {doubt: set() for doubt in doubts.values()}
-    for path in dict.fromkeys(paths):
+    for path in dict.fromkeys(map(os.path.abspath, paths)):
         text = text_of(path)
         for (name, method), files in done.items():
             if _calls(text, name, method) and not _calls(text, name, BESIDE[method]):
-                files.add(os.path.abspath(path))
+                files.add(path)
     return [each for each in findings if not done.get(doubts.get(id(each), ("", "")), set()) - {_home(each)}]
 
 

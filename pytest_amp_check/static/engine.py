@@ -271,7 +271,7 @@ def report(
     findings: list[Finding] = []
     for path, line, reason in looked.unreadable:
         findings += _settle([_unreadable(path, line, reason)], path, settings)
-    beside = [look.path for look in used] if left is not None else None
+    beside = [*(look.path for look in used), *tree.members] if left is not None else None
     findings += _settled(readings, files, settings, beside=beside, wanted=wanted)
     findings.sort(key=Finding.order)
     read = {look.path for look in todo}
@@ -349,8 +349,8 @@ def _users(seen: list[Prefiltered], named: frozenset[str], tree: Project, settin
         return []
     from .partners import Surroundings
 
-    around = Surroundings(asked, settings.exclude, gitignore=settings.gitignore)
-    tree.surround(around.codes(), whole=around.whole)
+    around = Surroundings(asked, settings.exclude, settings.largest, gitignore=settings.gitignore)
+    tree.surround(around.codes(), around.files, whole=around.whole)
     users = around.partners([path for path in asked if path.endswith(".py")], tree)
     return _look_at_all(users, frozenset(), 1, None, settings.largest).seen
 
@@ -406,7 +406,7 @@ def _worth_reading(seen: list[Prefiltered], named: frozenset[str], tree: Project
         if not classes.isdisjoint(look.bases or ()):
             return True
         # Few are called the same, so that this is asked of few.
-        return not stems.isdisjoint(look.imports or ()) and not training.isdisjoint(tree.imports(look.path))
+        return not stems.isdisjoint(look.imports or ()) and not training.isdisjoint(tree.leads_to(look.path))
 
     return todo + [look for look in others if joins(look)]
 
@@ -553,7 +553,7 @@ def _settled(
 ) -> list[Finding]:
     """The findings in each file, suppressed ones removed and unused suppressions added.
 
-    Where the files ``beside`` these were read, too, what is found in others is shown where these take part in it.
+    Where files ``beside`` these are known, what is found in them is shown where these take part in it.
     """
     asked = frozenset(files)
     by_path: dict[str, list[Finding]] = {

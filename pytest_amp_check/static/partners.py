@@ -13,53 +13,61 @@ from contextlib import suppress
 from ..protocol.finding import Finding, Step
 from .project.project import Project, marked_project, package_top
 from .sources import programs, source_files
-from .sources.patterns import Code
+from .sources.patterns import BY_HAND, Code
 
 #: Files of a project, above which none is looked for that uses a file by name: that would take seconds.
 MANY = 20_000
+#: What code holds that tells a project something of itself (:meth:`~.project.project.Project.know`).
+_TELLING = (b"autocast", b"half", b"float16", b"GradScaler", b"precision", b"load_state_dict", *BY_HAND)
 
 
 class Surroundings:
-    """The Python files of the projects that some files lie in, and what they hold; of notebooks, too.
+    """The files of the projects that some named files lie in, and what the programs among them hold.
 
-    ``whole`` says that these are all of them.
+    ``whole`` says that these are all of them, with the ones that were named.
     """
 
-    def __init__(self, named: Collection[str], exclude: Sequence[str], *, gitignore: bool) -> None:
+    def __init__(self, named: Collection[str], exclude: Sequence[str], largest: int, *, gitignore: bool) -> None:
         self.whole = True
+        self.files: set[str] = set()
         self.data: dict[str, bytes] = {}
+        searched: set[str] = set()
         for folder in {os.path.dirname(os.path.abspath(path)) for path in named}:
             tops, whole = _tops(folder)
-            files = [
-                path
-                for path in source_files.find(tops, exclude, gitignore=gitignore)
-                if path.endswith(source_files.PROGRAMS)
-            ]
-            self.whole = self.whole and whole and len(files) <= MANY
-            for path in map(os.path.abspath, files if len(files) <= MANY else ()):
-                if path not in self.data:
-                    self.data[path] = source_files.load_or_nothing(path)
-
-    def codes(self) -> Iterator[Code]:
-        """The code of those that may load what was saved, or have a Trainer."""
-        for path, held in self.data.items():
-            if b"load_state_dict" in held or b"precision" in held:
+            if searched.issuperset(tops):
+                continue
+            searched.update(tops)
+            found = source_files.find(tops, exclude, gitignore=gitignore)
+            self.whole = self.whole and whole and len(found) <= MANY
+            self.files.update(map(os.path.abspath, found if len(found) <= MANY else ()))
+        # What lies beside a file that is left out of its folder is left out with it.
+        self.whole = self.whole and self.files.issuperset(map(os.path.abspath, named))
+        for path in sorted(self.files):
+            if path.endswith(source_files.PROGRAMS):
                 with suppress(source_files.Unreadable):
-                    yield Code(programs.code(path, held))
+                    self.data[path] = programs.load(path, largest)
+
+    def codes(self) -> Iterator[tuple[str, Code]]:
+        """The code of those that tell something of their project."""
+        for path, held in self.data.items():
+            if any(word in held for word in _TELLING):
+                with suppress(source_files.Unreadable):
+                    yield path, Code(programs.code(path, held))
 
     def partners(self, named: Collection[str], tree: Project) -> list[str]:
-        """The files that import one of some files, directly or not, and are not known to the tree."""
-        known = {os.path.abspath(path) for path in tree.files}
+        """The files that import one of some files, directly or not, and are not to be checked themselves."""
         waiting = {os.path.abspath(path) for path in named}
-        data = {path: held for path, held in self.data.items() if path not in known and path.endswith(".py")}
+        data = {path: held for path, held in self.data.items() if path not in tree.files and path.endswith(".py")}
         found: list[str] = []
+        leads: dict[str, frozenset[str]] = {}
         while waiting and data:
             words = [source_files.stem(path).encode() for path in waiting]
             if any(os.path.basename(path) == "__init__.py" for path in waiting):
                 # A package may be imported from without its name.
                 words.append(b"from .")
             mentioning = [path for path, held in data.items() if any(word in held for word in words)]
-            waiting = {path for path in mentioning if not waiting.isdisjoint(tree.imports(path))}
+            leads.update((path, tree.leads_to(path)) for path in mentioning if path not in leads)
+            waiting = {path for path in mentioning if not waiting.isdisjoint(leads[path])}
             for path in waiting:
                 del data[path]
             found += sorted(waiting)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -260,6 +261,45 @@ def test_other_output_that_cannot_be_written_is_said_too(argv: list[str], monkey
 
 
 # Input that is not there.
+
+
+IS_ROOT = os.name == "posix" and os.geteuid() == 0
+#: Root may read whatever there is, unless it is started without that right.
+AS_OTHERS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if IS_ROOT else []
+
+
+@pytest.mark.skipif(
+    os.name != "posix" or (IS_ROOT and shutil.which("setpriv") is None), reason="whoever runs this may read all"
+)
+@pytest.mark.parametrize(
+    ("named", "at", "reason"),
+    [
+        ("pkg/secret.py", "pkg/secret.py", "it cannot be opened"),
+        ("pkg/closed", "pkg/closed", "this directory cannot be listed"),
+        ("pkg/closed/inner.py", "pkg/closed/inner.py", "it cannot be opened"),
+        # A link that leads into it.
+        ("pkg/behind.py", "pkg/behind.py", "it cannot be opened"),
+    ],
+)
+def test_what_may_not_be_read_is_said_of_a_folder_as_by_name(named: str, at: str, reason: str) -> None:
+    Path("pkg/closed").mkdir(parents=True)
+    for name in ("pkg/secret.py", "pkg/closed/inner.py"):
+        Path(name).write_text(GOOD)
+    Path("pkg/behind.py").symlink_to("closed/inner.py")
+    said = f"{at}:1:1: AMP903 [error] unreadable-source: This source could not be read ({reason}, permission denied)"
+    Path("pkg/secret.py").chmod(0)
+    Path("pkg/closed").chmod(0)
+    try:
+        for path in (named, "pkg") if at != "pkg/closed/inner.py" else (named,):
+            done = subprocess.run(
+                [*AS_OTHERS, sys.executable, "-m", "pytest_amp_check", "check", path, "--output-format", "concise"],
+                capture_output=True,
+                text=True,
+            )
+            assert (done.returncode, done.stderr) == (1, "")
+            assert said in done.stdout
+    finally:
+        Path("pkg/closed").chmod(0o700)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the shell is POSIX")

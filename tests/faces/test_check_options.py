@@ -199,6 +199,31 @@ def test_what_wrappers_do_is_said_by_the_configuration(arguments: str, events: s
     assert codes(amp_check("train.py", *LINES, "--helpers", f"mylib.amp.finish:{events}")) == found
 
 
+@pytest.mark.parametrize(("clip", "events"), [(True, "steps,updates"), (False, "clips,steps,updates")])
+def test_an_optimizer_of_which_only_the_name_is_known_is_one_for_a_wrapper(events: str, *, clip: bool) -> None:
+    # Modules have a zero_grad, too: that it is called says nothing of what the optimizer is.
+    last = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n        " if clip else ""
+    Path("train.py").write_text(f"""\
+import torch
+from mylib.amp import finish
+
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x, y)
+        scaler.scale(loss).backward()
+        {last}finish(scaler, optimizer)
+""")
+    assert codes(amp_check("train.py", *LINES)) == []
+    assert codes(amp_check("train.py", *LINES, "--helpers", f"mylib.amp.finish:{events}")) == ["AMP201"]
+    assert codes(amp_check("train.py", *LINES, "--helpers", f"mylib.amp.finish:unscales,{events}")) == (
+        ["AMP201"] if clip else []
+    )
+
+
 def test_what_wrappers_do_is_asked_anew_of_what_the_cache_knows() -> None:
     Path("train.py").write_text(FINISHES.format(arguments="loss, optimizer, scaler"))
     cached = {"AMP_CHECK_CACHE": "1"}

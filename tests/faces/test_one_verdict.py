@@ -429,6 +429,126 @@ def test_what_is_known_of_the_folder_is_known_of_each_file_by_name() -> None:
     assert places(*known, "pkg/scaler.py") == [("pkg/scaler.py", SCALE, "AMP201")]
 
 
+def trains(forward: str, last: str, imports: str = "") -> str:
+    """A loop that leaves something to other files of its project: its forward, or the end of its step."""
+    return f"""\
+import torch
+{imports}
+
+class Trainer:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+        self.loss_scaler = torch.amp.GradScaler("cuda")
+
+    def step(self, x, y):
+        self.optimizer.zero_grad()
+        {forward}
+        self.loss_scaler.scale(loss).backward()
+        {last}
+"""
+
+
+BARE = "loss = self.model(x, y)"
+CAST = "with torch.autocast('cuda'):\n            loss = self.model(x, y)"
+STEPPED = "self.loss_scaler.step(self.optimizer)"
+UPDATED = f"{STEPPED}\n        self.loss_scaler.update()"
+NET = """\
+import torch
+
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        with torch.autocast("cuda"):
+            return self.body(x)
+"""
+FINISH = """\
+import torch
+
+
+def finish(scaler, optimizer):
+    torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+"""
+MASK = "import torch\n\n\ndef scores(q, k, m):\n    return torch.matmul(q, k).masked_fill(m, -1e9)\n"
+FIT = (
+    "import torch, train\n\n\ndef fit(x):\n    with torch.autocast('cuda'):\n        return train.scores(x, x, x > 0)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("train", "other", "text", "expected"),
+    [
+        # Its model may be of any class of the project.
+        (trains(BARE, UPDATED), "models/net.py", NET, []),
+        (trains(BARE, UPDATED), "models/net.py", NET.replace("torch.autocast", "torch.device"), ["AMP110"]),
+        # Who has its scaler may call it the same, and does not import it.
+        (trains(CAST, STEPPED), "hooks/after.py", "def after(runner):\n    runner.loss_scaler.update()\n", []),
+        (trains(CAST, STEPPED), "hooks/after.py", "def after(runner):\n    runner.other.update()\n", ["AMP206"]),
+        # Where its import leads is not beside it: other code puts that folder on the path.
+        (
+            trains(CAST, "finish(self.loss_scaler, self.optimizer)", "from precision import finish\n"),
+            "tools/common/precision.py",
+            FINISH,
+            ["AMP201"],
+        ),
+        # Whether it runs in float16 only those know that use it.
+        (MASK, "fit.py", FIT, ["AMP506"]),
+        (MASK, "fit.py", FIT.replace("import torch, train", "import torch"), ["AMP506"]),
+        (MASK, "far/fit.py", FIT.replace("import torch, train", "import torch"), []),
+    ],
+)
+def test_a_named_file_is_read_in_its_whole_project(train: str, other: str, text: str, expected: list[str]) -> None:
+    write({"pyproject.toml": "", "train.py": train, other: text})
+    assert [code for _, _, code in places(".")] == expected
+    assert [code for _, _, code in places("train.py")] == expected
+    # Nothing is kept of it from run to run that another file has decided.
+    assert sorted(code for _, code in found_with_cache("train.py")) == expected
+    write({other: "x = 1\n"})
+    left = [code for _, _, code in places(".")]
+    assert [code for _, _, code in places("train.py")] == left
+    assert sorted(code for _, code in found_with_cache("train.py")) == left
+
+
+def found_with_cache(*argv: str) -> list[tuple[str, str]]:
+    done = amp_check("--output-format", "json", "--cache-dir", "kept", *argv)
+    assert done.returncode in (0, 1), done.stderr
+    return [(one["filename"], one["code"]) for one in json.loads(done.stdout)]
+
+
+def test_a_named_file_that_its_folder_leaves_out_is_read_with_what_lies_beside_it() -> None:
+    clip = "torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)\n        "
+    own = trains(CAST, f"{clip}finish(self.loss_scaler, self.optimizer)", "from precision import finish\n")
+    finish = "".join(line for line in FINISH.splitlines(keepends=True) if "clip" not in line)
+    excluding = "[tool.amp-check]\nexclude = ['old']\n"
+    write({"pyproject.toml": excluding, "old/train.py": own, "old/precision.py": finish, "main.py": "import torch\n"})
+    assert places(".") == []
+    assert [(name, code) for name, _, code in places("old/train.py")] == [("old/train.py", "AMP201")]
+
+
+def test_a_file_that_another_loads_by_a_name_of_the_run_alone_is_not_read_with_it() -> None:
+    # What such a program does with it cannot be read: it is no reason to read that program as well.
+    by_name = "import importlib\n\nscaler = importlib.import_module('pkg.' + input())\n" + trains(BARE, UPDATED)
+    write(TOGETHER | {"train.py": by_name})
+    done = amp_check("-v", "--no-cache", "pkg/scaler.py")
+    assert "amp-check: read pkg/scaler.py:8 backward\n" in done.stderr
+    assert "train.py" not in done.stderr
+
+
+def test_a_fix_of_a_named_file_leaves_what_other_folders_take_from_it() -> None:
+    own = "import torch\nfrom torch.cuda.amp import autocast\n\nwith autocast():\n    print(torch)\n"
+    takes = "from lib.amp import autocast\n\nwith autocast():\n    print()\n"
+    write({"pyproject.toml": "", "requirements.txt": "torch>=2.4\n", "lib/__init__.py": "", "lib/amp.py": own})
+    write({"app/main.py": takes})
+    # Called without a device from there, it has to stay what it is.
+    for name in (".", "lib/amp.py"):
+        amp_check("--fix", "--no-cache", name)
+        assert Path("lib/amp.py").read_text() == own
+    write({"app/main.py": "import lib.amp\n"})
+    amp_check("--fix", "--no-cache", "lib/amp.py")
+    assert 'autocast("cuda"' in Path("lib/amp.py").read_text()
+
+
 def test_no_fix_is_made_where_a_mistake_is_only_shown() -> None:
     write(TOGETHER)
     for flags in (("--fix",), ("--fix", "--unsafe-fixes"), ("--diff", "--unsafe-fixes")):

@@ -77,6 +77,7 @@ def test_diagnostics_follow_what_is_typed(tmp_path: Path) -> None:
         assert found.source == "amp-check"
         assert found.severity is types.DiagnosticSeverity.Error
         assert found.message.startswith("clip-before-unscale: `nn.utils.clip_grad_norm_` clips gradients")
+        assert editor.capabilities.position_encoding == types.PositionEncodingKind.Utf16
         # In UTF-16 code units: eight blanks, "told = ", a string of four with its quotes, a comma and a blank.
         row = BAD.split("\n")[11]
         assert found.range.start == types.Position(11, 21)

@@ -290,7 +290,10 @@ def test_a_file_alone_is_read_with_what_it_imports(tmp_path: Path) -> None:
     train = tmp_path / "train.py"
     train.write_text(program(OUTSIDE, imports="import nets"), encoding="utf-8")
     assert [f.code for f in check_paths([str(train)]).findings if f.code == "AMP110"] == []
+    # What a project holds may be the model, by whatever way it comes here; beside no project only what lies near.
     train.write_text(program(OUTSIDE), encoding="utf-8")
+    assert [f.code for f in check_paths([str(train)]).findings if f.code == "AMP110"] == []
+    (tmp_path / "pyproject.toml").unlink()
     assert [f.code for f in check_paths([str(train)]).findings if f.code == "AMP110"] == ["AMP110"]
 
 

@@ -60,7 +60,17 @@ class Editor:
         edit = types.WorkspaceEditClientCapabilities(document_changes=self._versioned)
         folders = [types.WorkspaceFolder(uri(folder), folder.name) for folder in self._folders]
         asked = types.InitializeParams(
-            capabilities=types.ClientCapabilities(workspace=types.WorkspaceClientCapabilities(workspace_edit=edit)),
+            capabilities=types.ClientCapabilities(
+                workspace=types.WorkspaceClientCapabilities(workspace_edit=edit),
+                # As Helix and Neovim have it, of which the last is what every editor has.
+                general=types.GeneralClientCapabilities(
+                    position_encodings=[
+                        types.PositionEncodingKind.Utf8,
+                        types.PositionEncodingKind.Utf32,
+                        types.PositionEncodingKind.Utf16,
+                    ]
+                ),
+            ),
             process_id=os.getpid(),
             workspace_folders=folders,
             root_uri=folders[0].uri if folders else None,

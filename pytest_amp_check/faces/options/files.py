@@ -62,6 +62,9 @@ def read_table(path: str) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
     except OSError as error:
+        if not os.path.lexists(path):
+            # It is not known whether its folder has one: nothing in there can be read, which is said of each file.
+            return None
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     if os.path.basename(path) != FILES[-1]:
         return checked(parsed(data, path), path)

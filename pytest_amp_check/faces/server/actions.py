@@ -36,7 +36,7 @@ def fixed(text: Text, checked: Checked, wanted: Sequence[Finding], *, unsafe: bo
     """
     data, tree = text.data, checked.tree
     try:
-        document = EditedFile.of(text.name, data, Surroundings([text.name] if text.path else [], tree.files))
+        document = EditedFile.of(text.name, data, Surroundings([text.name] if text.path else [], tree.members))
     except Unreadable:
         return None
     outcome = apply.mend(document, wanted, checked.settings, tree, unsafe=unsafe)

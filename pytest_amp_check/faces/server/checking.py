@@ -132,7 +132,7 @@ def _checked(
         sources = Sources()
         found = {path: paths[path].unknown(own, sources) for path, own in found.items()}
         offered = [each for path, own in found.items() for each in own if each.code in paths[path].fixable]
-        apply.offer(offered, None, report.tree.files)
+        apply.offer(offered, None, report.tree.members)
     return {path: Checked(own, live.settings, report.tree) for path, own in found.items()}
 
 

@@ -6,12 +6,13 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
+from pygls.protocol.language_server import LanguageServerProtocol, lsp_method
 from pygls.uris import from_fs_path, to_fs_path
 
 from ... import __version__
@@ -292,6 +293,19 @@ def serve() -> None:
     made().start_io(stdin, stdout)
 
 
+class _Protocol(LanguageServerProtocol):
+    """The protocol with columns in UTF-16 code units, which every client takes (3.17, PositionEncodingKind).
+
+    pygls would agree to what a client likes best, as Helix and Neovim from 0.11 on like bytes of UTF-8.
+    """
+
+    @lsp_method(types.INITIALIZE)
+    def lsp_initialize(self, params: types.InitializeParams) -> Generator[Any, Any, types.InitializeResult]:
+        if params.capabilities.general is not None:
+            params.capabilities.general.position_encodings = None
+        return (yield from super().lsp_initialize(params))
+
+
 def made() -> LanguageServer:
     """The server with all that it answers."""
     selector = [types.NotebookDocumentFilterWithCells(notebook="*", cells=[types.NotebookCellLanguage("python")])]
@@ -300,6 +314,7 @@ def made() -> LanguageServer:
         __version__,
         text_document_sync_kind=types.TextDocumentSyncKind.Full,
         notebook_document_sync=types.NotebookDocumentSyncOptions(notebook_selector=selector, save=True),
+        protocol_cls=_Protocol,
     )
     server = Server(editor)
     _register_texts(editor, server)

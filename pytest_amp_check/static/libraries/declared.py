@@ -55,7 +55,8 @@ class _Wrapper:
         self._optimizer = _of_role(given, "optimizer")
         self._loss = next((each for each in given if isinstance(each[0], Tensor)), None) or _called(given, "loss")
         self._parameters = next((each for each in given if isinstance(each[0], Params)), None)
-        self._module = next((each for each in given if ref_of(each[0], "module")), None)
+        modules = (each for each in given if ref_of(each[0], "module") and each != self._optimizer)
+        self._module = next(modules, None)
 
     def lacks(self, event: str) -> bool:
         """Whether the call is not given what an event needs."""
@@ -129,6 +130,12 @@ def _of_role(given: list[Given], role: str) -> Given | None:
 def _called(given: list[Given], what: str) -> Given | None:
     """An argument of which only the name is known, and that is called so."""
     for value, words in given:
-        if isinstance(value, Opaque) and _CALLED[what] in ast.unparse(words).lower():
+        if _is_bare(value) and _CALLED[what] in ast.unparse(words).lower():
             return value, words
     return None
+
+
+def _is_bare(value: Value) -> bool:
+    """Whether nothing more is known of a value than that its gradients were cleared, as modules have it, too."""
+    ref = ref_of(value, "module")
+    return isinstance(value, Opaque) or (ref is not None and not ref.thing.facts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ...protocol import frameworks, surface
 from ...protocol.byte_sizes import LARGEST_FILE
@@ -35,6 +35,8 @@ LAYOUTS = ("", "src", "lib")
 class Project:
     """What is known of all the files of a run before any is parsed, and the way from an import to one of them.
 
+    ``files`` are those to be checked, and ``members`` all that are known of: of files that were named alone the whole
+    project, where a mark says where it ends, so that they are read as they are in a check of its folder.
     ``autocast`` are the files that may enter autocast, ``float16`` those that speak of float16, ``lightning16`` says
     whether any has a Trainer of Lightning train in it, ``resumes`` whether any may load the state of an optimizer:
     which of a project is not known where no folder of it was looked at, and no mark says where it ends.
@@ -53,7 +55,6 @@ class Project:
         "_names",
         "_places",
         "_resumes",
-        "_surrounded",
         "_tails",
         "_tops",
         "asked",
@@ -68,6 +69,7 @@ class Project:
         "largest",
         "lightning16",
         "low",
+        "members",
         "touched",
         "whole",
     )
@@ -83,11 +85,11 @@ class Project:
         #: Bytes of code of a file that are parsed.
         self.largest = LARGEST_FILE
         self._resumes = False
-        #: Whether all files of the projects that named files lie in were asked.
-        self._surrounded = False
         self._helpers = Exports(source_files.load_or_nothing)
         #: Absolute path -> path as it is written.
         self.files: dict[str, str] = {}
+        #: By their absolute paths.
+        self.members: Collection[str] = self.files
         self._tops: list[tuple[str, bool]] = []
         self._tails: dict[str, list[str]] = {}
         #: The directories around the files, and what files and directories are called: what an import can lead to.
@@ -126,31 +128,44 @@ class Project:
         self.lightning16 = self.lightning16 or shown.lightning16
         self._resumes = self._resumes or shown.resumes
 
-    def surround(self, codes: Iterable[Code], *, whole: bool) -> None:
-        """Know what the code around files that were named has shown; ``whole`` says whether that is all there is."""
-        self._surrounded = whole
-        for code in codes:
+    def surround(self, codes: Iterable[tuple[str, Code]], files: Collection[str], *, whole: bool) -> None:
+        """Know what lies around files that were named: what the code of some has shown, and all of them by their paths.
+
+        ``whole`` says that these are all the files of their projects: no other one is asked for on the disk then.
+        """
+        for path, code in codes:
+            if whole:
+                self.know(path, code)
             self.lightning16 = self.lightning16 or code.lightning16
             self._resumes = self._resumes or code.resumes
+        if whole:
+            self._tops = [(top, False) for top, _ in self._tops]
+            self.members = self.files.keys() | files
+            self._take_in(self.members - self.files.keys())
 
     def grow(self, files: list[str], paths: Sequence[str]) -> None:
         """Take in the files that were found below the paths that the user named."""
         self.files = {os.path.abspath(file): file for file in files}
-        for file in self.files:
+        self.members = self.files.keys()
+        self._take_in(self.members)
+        for path in paths:
+            top = os.path.abspath(path)
+            alone = not os.path.isdir(top)
+            self._tops.append((_project_of(os.path.dirname(top)) if alone else top, alone))
+
+    def _take_in(self, files: Iterable[str]) -> None:
+        """Know of files, by their absolute paths, where imports can lead."""
+        for file in files:
             self._tails.setdefault(source_files.stem(file), []).append(file)
             directory = os.path.dirname(file)
             while directory not in self._directories:
                 self._directories.add(directory)
                 directory = os.path.dirname(directory)
         self._names = self._tails.keys() | {os.path.basename(directory) for directory in self._directories}
-        for path in paths:
-            top = os.path.abspath(path)
-            alone = not os.path.isdir(top)
-            self._tops.append((_project_of(os.path.dirname(top)) if alone else top, alone))
 
     @property
     def resumes(self) -> bool:
-        return self._resumes or (not self._surrounded and all(alone for _, alone in self._tops))
+        return self._resumes or all(alone for _, alone in self._tops)
 
     # From an import to a file.
 
@@ -199,17 +214,9 @@ class Project:
             return None
         if parts[0] not in self._names and not any(alone for _, alone in self._tops):
             return None
-        places = (os.path.join(above, layout) for above in self._above(directory) for layout in LAYOUTS)
-        return next(filter(None, (self._at(place, parts) for place in places)), None) or self._by_tail(parts)
-
-    def _above(self, directory: str) -> Iterator[str]:
-        """The directories from that of a file up to the top of its tree, or of the package that the top lies in."""
-        tops = [top for top, _ in self._tops if directory == top or directory.startswith(os.path.join(top, ""))]
-        top = package_top(min(tops, key=len) if tops else directory)
-        for above in source_files.upward(directory):
-            yield above
-            if above == top:
-                return
+        places = (os.path.join(above, layout) for above in _above(directory, self._tops) for layout in LAYOUTS)
+        found = next(filter(None, (self._at(place, parts) for place in places)), None)
+        return found or _by_tail(parts, self._tails.get(parts[-1], ()))
 
     def _at(self, directory: str, parts: list[str]) -> str | None:
         place = os.path.join(directory, *parts)
@@ -219,7 +226,7 @@ class Project:
         return place if parts and self._holds_files(place) else None
 
     def _is_file(self, path: str) -> bool:
-        if path in self.files:
+        if path in self.members:
             return True
         return self._may_lie_alone(path) and os.path.isfile(path)
 
@@ -232,13 +239,6 @@ class Project:
     def _may_lie_alone(self, path: str) -> bool:
         """Whether a path lies in the project of a file that was named, whose other files are not known."""
         return any(alone and path.startswith(os.path.join(top, "")) for top, alone in self._tops)
-
-    def _by_tail(self, parts: list[str]) -> str | None:
-        """The one file of the tree whose path ends as an import does: other code puts its directory on the path."""
-        tail = os.sep + os.path.join(*parts)
-        ends = (tail + ".py", os.path.join(tail, "__init__.py"))
-        found = [file for file in self._tails.get(parts[-1], ()) if file.endswith(ends)]
-        return found[0] if len(found) == 1 else None
 
     # Parsed files.
 
@@ -326,9 +326,16 @@ class Project:
         return not any(alone for _, alone in self._tops)
 
     def imports(self, path: str) -> frozenset[str]:
-        """Absolute paths of the files that a file imports itself."""
+        """Absolute paths of the files that a file imports itself, or may import by a name that only a run knows."""
         asked, self.asked = self.asked, {}
         found = self.imported_by(os.path.abspath(path))
+        self.asked = asked
+        return found
+
+    def leads_to(self, path: str) -> frozenset[str]:
+        """Absolute paths of the files that a file imports itself: to read it may lead to these, and to no other."""
+        asked, self.asked = self.asked, {}
+        found = frozenset(self.look_at_imports(os.path.abspath(path), by_name=False))
         self.asked = asked
         return found
 
@@ -336,7 +343,7 @@ class Project:
         """Files and all that they import, directly or not; every file where one of them imports by name."""
         reached = set(paths)
         work = list(paths)
-        while work and len(reached) < len(self.files):
+        while work and len(reached) < len(self.members):
             here = work.pop()
             for other in self.imported_by(here):
                 if other not in reached:
@@ -350,13 +357,14 @@ class Project:
             known = self._imported[path] = frozenset(self.look_at_imports(path))
         return known
 
-    def look_at_imports(self, path: str) -> Iterator[str]:
+    def look_at_imports(self, path: str, *, by_name: bool = True) -> Iterator[str]:
+        """The files that a file imports itself, and ``by_name`` those that it may import by a name of the run."""
         try:
             data = programs.code(path, programs.load(path, self.largest))
         except source_files.Unreadable:
             return
-        if any(word in data for word in BY_NAME):
-            yield from _named_by(path, self.files)
+        if by_name and any(word in data for word in BY_NAME):
+            yield from _named_by(path, self.members)
         for module, name, _ in patterns.imported(data):
             dotted = module.decode("utf-8", "replace")
             level = len(dotted) - len(dotted.lstrip("."))
@@ -384,7 +392,25 @@ class Project:
                     dropped.release()
 
 
-def _named_by(path: str, files: Mapping[str, str]) -> Iterable[str]:
+def _above(directory: str, tops: Iterable[tuple[str, bool]]) -> Iterator[str]:
+    """The directories from that of a file up to the top of its tree, or of the package that the top lies in."""
+    around = [top for top, _ in tops if directory == top or directory.startswith(os.path.join(top, ""))]
+    last = package_top(min(around, key=len) if around else directory)
+    for above in source_files.upward(directory):
+        yield above
+        if above == last:
+            return
+
+
+def _by_tail(parts: list[str], files: Iterable[str]) -> str | None:
+    """The one of some files whose path ends as an import does: other code puts its directory on the path."""
+    tail = os.sep + os.path.join(*parts)
+    ends = (tail + ".py", os.path.join(tail, "__init__.py"))
+    found = [file for file in files if file.endswith(ends)]
+    return found[0] if len(found) == 1 else None
+
+
+def _named_by(path: str, files: Collection[str]) -> Iterable[str]:
     """The files that one may import by a name that only a run knows.
 
     What lies in a package may name what it holds and what lies beside it, a script whatever there is.

@@ -100,9 +100,9 @@ def is_near_float16(project: Project, path: str, tree: ast.Module) -> bool:
     if _trains(tree):
         return False
     others = project.float16 - {here}
+    project.whole = project.whole or project.knows_all()
     if not others or not project.files or not project.knows_all():
         return any(_is_low(project, other) for other in sorted(others))
-    project.whole = True
     above, users, work = {here}, 0, [here]
     while work:
         at = work.pop()
@@ -112,7 +112,7 @@ def is_near_float16(project: Project, path: str, tree: ast.Module) -> bool:
             reached = [other for other in others & _reached_from(project, at) if _is_in_reach(other, here)]
             if any(_is_low(project, other) for other in sorted(reached)):
                 return True
-        for other in project.importers.of(_stem(at), project.files):
+        for other in project.importers.of(_stem(at), project.members):
             if other not in above and at in project.imported_by(other):
                 above.add(other)
                 work.append(other)

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 
-from ..sources import source_files
+from ..sources import patterns, source_files
 
 #: A version of torch.
 Version = tuple[int, int]
@@ -106,6 +106,9 @@ def _sources_in(folder: str) -> set[str] | None:
 def _imports_from(data: bytes, path: str) -> Iterator[tuple[str, str]]:
     """What a file takes from modules: the last part of the name of each, and a name in it."""
     for dots, module, listed in re.findall(_TAKING, data):
+        if not dots and patterns.is_torch(module):
+            # No file of a project, whatever it is called.
+            continue
         folder = path
         for _ in dots:
             folder = os.path.dirname(folder)

@@ -131,7 +131,7 @@ class Code:
                     found.add(name.rpartition(b".")[2])
         found -= own
         if found:
-            found.difference_update([name for module, name, _ in imported(self.data) if _is_torch(module)])
+            found.difference_update([name for module, name, _ in imported(self.data) if is_torch(module)])
         return found
 
     def imports(self) -> set[bytes]:
@@ -140,7 +140,7 @@ class Code:
             return set()
         found: set[bytes] = set()
         for module, name, _ in imported(self.data):
-            if not _is_torch(module):
+            if not is_torch(module):
                 found.update((module.rpartition(b".")[2], name))
         return found - {b""}
 
@@ -241,7 +241,8 @@ def _classes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
             yield match.group(1), (match.group(2) or b"")[1:-1]
 
 
-def _is_torch(module: bytes) -> bool:
+def is_torch(module: bytes) -> bool:
+    """Whether a module is torch, or one of its own."""
     return module == b"torch" or module.startswith(b"torch.")
 
 

@@ -85,7 +85,7 @@ def find(
     directory of that name, one with a slash matches the end of a path, an absolute one the whole path, and one after
     ``!`` takes back what an earlier one matches. Symbolic links are followed, except to a directory around the one that
     is walked. A directory that cannot be listed is given back as if it were a file, so that reading it says why, and so
-    is a link that leads in a circle.
+    is a link that leads in a circle, and what lies behind a directory that may not be entered.
 
     ``left`` is told what was left out. ``nearer`` says what a folder excludes instead of ``exclude``, from itself on,
     ``forced`` which of the files that are named are left out all the same. Without ``gitignore`` git is not
@@ -99,7 +99,7 @@ def find(
         if os.path.isdir(path):
             excluded = next(filter(None, map(nearer, upward(os.path.realpath(path)))), None) if nearer else None
             pairs = _Walk(path, excluded or everywhere, left, nearer, gitignore=gitignore).files()
-        elif os.path.exists(path) or circular(path):
+        elif os.path.exists(path) or _hindrance(path):
             if forced is not None and forced(path):
                 left.excluded.append(path)
                 continue
@@ -115,13 +115,13 @@ def find(
     return found
 
 
-def circular(path: str) -> bool:
-    """Whether a link leads back to itself."""
+def _hindrance(path: str) -> int:
+    """Why what may well be there cannot be looked at: a link leads back to itself, or a folder may not be entered."""
     try:
         os.stat(path)
     except OSError as error:
-        return error.errno == errno.ELOOP
-    return False
+        return error.errno if error.errno in (errno.ELOOP, errno.EACCES) else 0
+    return 0
 
 
 class _Walk:
@@ -193,15 +193,16 @@ class _Walk:
     def _take(self, entry: os.DirEntry[str], path: str, real: str, ignored: frozenset[str], excluded: Excluded) -> None:
         directory = _is_directory(entry)
         linked = entry.is_symlink()
-        circles = directory is None and linked and circular(real)
-        if directory is None and not circles:
+        hindrance = _hindrance(real) if directory is None and linked else 0
+        if directory is None and not hindrance:
             return
         if real in ignored:
             self._left.ignored.append(path)
         elif excluded(entry.name, real):
             self._left.excluded.append(path)
-        elif circles:
-            self._left.links.append(path)
+        elif hindrance:
+            if hindrance == errno.ELOOP:
+                self._left.links.append(path)
             if entry.name.endswith(SUFFIXES):
                 self._found.setdefault(real, path)
         elif linked:
