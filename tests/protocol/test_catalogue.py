@@ -293,6 +293,23 @@ def test_a_rule_without_its_proof_does_not_construct() -> None:
         Rule("AMP299", "x-y", "error", "S.", faults={}, why="", harm="h", bad="# AMP299", good="", fix="f", sources=())
 
 
+@pytest.mark.parametrize("missing", ["bad", "good", "why", "harm", "fix", "sources", "faults"])
+def test_what_a_rule_lacks_is_named(missing: str) -> None:
+    whole: dict[str, Any] = {
+        "faults": {"some@label": Fault("a message")},
+        "why": "w",
+        "harm": "h",
+        "bad": "# AMP299",
+        "good": "g",
+        "fix": "f",
+        "sources": ("s",),
+    }
+    assert Rule("AMP299", "x-y", "error", "S.", **whole).code == "AMP299"
+    whole[missing] = type(whole[missing])()
+    with pytest.raises(ValueError, match=f"^rule AMP299 has no {missing}: a rule without its proof is not a rule$"):
+        Rule("AMP299", "x-y", "error", "S.", **whole)
+
+
 SITE = Site("train.py", 3, function="main")
 
 

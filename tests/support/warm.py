@@ -20,10 +20,12 @@ import tempfile
 import time
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
 import torch
+
+if TYPE_CHECKING:
+    import pytest
 
 #: What Python and the libraries of torch take from the environment when they are loaded.
 EARLY = ("OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHONPATH", "PYTHONWARNINGS")
@@ -50,11 +52,13 @@ def run_module(
 
 def run_pytest(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     """What ``runpytest_subprocess`` of pytester gives, but of output to files instead of pipes."""
+    from pytest import RunResult  # noqa: PT013 - it is loaded where it is used, not in what is forked
+
     base = f"--basetemp={pytester.path.parent / 'basetemp'}"
     began = time.perf_counter()
     done = run_module("pytest", base, *arguments, cwd=pytester.path, env=os.environ)
     took = time.perf_counter() - began
-    return pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), took)
+    return RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), took)
 
 
 class _Source:
