@@ -57,6 +57,7 @@ TESTS = (
     "tests/faces/test_formats.py",
     "tests/faces/test_one_verdict.py",
     "tests/runtime/test_run.py",
+    "tests/runtime/test_run_by_frameworks.py",
     "tests/runtime/test_numerics.py",
     "tests/runtime/test_ranks.py",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import importlib.util
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As in the background of a shell. What tests start would inherit that, and they send Ctrl-C to some of it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        # As under nohup. It stays without effect here, but nobody inherits a handler.
+        signal.signal(signal.SIGHUP, lambda number, frame: None)
     if pytest.version_tuple < (9,):
         # pytest 8 cannot rewrite what an editable install has it load, and says so in every run inside of a test.
         pytest.MonkeyPatch().setattr(AssertionRewritingHook, "_warn_already_imported", lambda *_: None)

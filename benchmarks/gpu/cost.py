@@ -91,11 +91,13 @@ def _times(what: str, trainer: Trainer, pairs: int) -> Iterator[Row]:
 def _waits(step: Callable[[], object], *, on_cuda: bool) -> Counter[str]:
     """How often something waits for the device, over some steps."""
     activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * on_cuda]
-    with profile(activities=activities, acc_events=True) as profiled:
+    with profile(activities=activities) as profiled:
         for _ in range(COUNTED):
             step()
     waiting = WAITING_CALLS if on_cuda else WAITING_OPS
-    return Counter(event.name for event in profiled.events() or () if event.name in waiting)
+    # As Kineto has them: to put them into a tree, as profiled.events() does, takes several times as long as the steps.
+    recorder: Any = profiled.profiler
+    return Counter(name for name in (event.name() for event in recorder.kineto_results.events()) if name in waiting)
 
 
 def _synchronisations(trainer: Trainer, *, on_cuda: bool) -> Iterator[Row]:

@@ -33,7 +33,7 @@ REFUSED, INNER, LENGTHS = "refused", "inner", "lengths"
 
 
 def refusal(op: str, dtype: str, device: str) -> str:
-    """How an op takes a tensor of a low dtype in a region of a type of device, "" where it computes it.
+    """How an op of ``NAMES`` takes a tensor of a low dtype in a region of a type of device, "" where that casts it.
 
     ``device`` is "" where no region casts, or where its device is not known: then as CUDA does.
     """
@@ -43,7 +43,7 @@ def refusal(op: str, dtype: str, device: str) -> str:
         return INNER
     if op in TRANSFORMS:
         return LENGTHS if dtype != "bfloat16" else REFUSED
-    return REFUSED if op in NAMES else ""
+    return REFUSED
 
 
 def _casts(op: str, device: str) -> bool:

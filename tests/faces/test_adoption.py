@@ -233,6 +233,11 @@ def test_a_revision_that_cannot_be_had_is_said() -> None:
     assert done.stderr == "amp-check: error: --diff-base: git finds no repository around this folder\n"
     git("init", "-q")
     commit()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(Path("empty").absolute()))
+        done = amp_check(".", "--diff-base", "HEAD")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "amp-check: error: --diff-base needs git: No such file or directory\n"
     done = amp_check(".", "--diff-base", "mian")
     assert done.returncode == 2
     assert done.stderr == "amp-check: error: --diff-base: git knows no revision 'mian'\n"

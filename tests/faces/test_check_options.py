@@ -455,6 +455,13 @@ def test_completion_is_made_from_the_parser() -> None:
     assert subprocess.run(["bash", "-n"], input=scripts["bash"], encoding="utf-8").returncode == 0
 
 
+def test_completion_without_what_writes_it_says_what_to_install() -> None:
+    program = "import sys; sys.modules['shtab'] = None; from pytest_amp_check.faces.cli import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", program, "completion", "bash"], capture_output=True, encoding="utf-8")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "amp-check: error: completion needs shtab: pip install 'pytest-amp-check[completion]'\n"
+
+
 # The report.
 
 

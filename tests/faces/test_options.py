@@ -33,6 +33,9 @@ from pytest_amp_check.faces.options import (
     settings,
 )
 
+# These are loaded here, so that runs inside this process do not load them anew each time.
+from pytest_amp_check.static import cache, engine  # noqa: F401
+
 pytest_plugins = ["pytester"]
 
 #: option -> (command line words, lines of an ini file, TOML, value); paths and patterns count from the folder used.

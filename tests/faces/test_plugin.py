@@ -14,6 +14,9 @@ import pytest
 
 from pytest_amp_check.protocol.rules import RULES
 
+# These are loaded here, so that runs inside this process do not load them anew each time.
+from pytest_amp_check.static import cache, engine, entry_points  # noqa: F401
+
 pytest_plugins = ["pytester"]
 
 BAD = RULES["AMP201"].bad

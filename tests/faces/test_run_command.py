@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from warm import run_module
 
 torch = pytest.importorskip("torch")
 
@@ -38,15 +39,18 @@ CLIPS = 15
 
 
 def run(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    settings = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
-    return subprocess.run(
-        [sys.executable, "-m", "pytest_amp_check", "run", *arguments],
-        cwd=folder,
-        env={**settings, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        encoding="utf-8",
-        timeout=300,
-    )
+    return run_module("pytest_amp_check", "run", *arguments, cwd=folder, env={**settings(), **environment})
+
+
+def run_from_nothing(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """As a shell runs it: torch is loaded by the command, and all that it loads later is loaded while it records."""
+    command = [sys.executable, "-m", "pytest_amp_check", "run", *arguments]
+    return subprocess.run(command, cwd=folder, env=settings(), capture_output=True, encoding="utf-8", timeout=300)
+
+
+def settings() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
 @pytest.fixture
@@ -56,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_findings_stand_after_the_scripts_own_output(folder: Path) -> None:
-    done = run("--output-format", "concise", "train.py", "--epochs", "3", folder=folder)
+    done = run_from_nothing("--output-format", "concise", "train.py", "--epochs", "3", folder=folder)
     assert done.returncode == 1, done.stderr
     own, finding, summary = done.stdout.splitlines()
     assert own == "trained --epochs 3"
@@ -142,7 +146,7 @@ def test_a_message_as_exit_code_goes_to_standard_error(folder: Path) -> None:
 
 def test_a_traceback_is_the_scripts_own_and_the_findings_follow(folder: Path) -> None:
     (folder / "train.py").write_text(TRAINS + "raise ValueError('diverged')\n", encoding="utf-8")
-    done = run("--output-format", "concise", "train.py", folder=folder)
+    done = run_from_nothing("--output-format", "concise", "train.py", folder=folder)
     assert done.returncode == 1
     head, place, *_ = done.stderr.splitlines()
     assert head == "Traceback (most recent call last):"
@@ -190,7 +194,7 @@ def test_the_finding_of_a_rule_explains_the_exception_that_follows_from_it(folde
 
 def test_a_syntax_error_is_told_as_python_tells_it(folder: Path) -> None:
     (folder / "train.py").write_text("for x in\n", encoding="utf-8")
-    done = run("train.py", folder=folder)
+    done = run_from_nothing("train.py", folder=folder)
     assert done.returncode == 1
     assert "SyntaxError" in done.stderr and "amp-check: error" not in done.stderr
 
@@ -215,7 +219,7 @@ def test_what_the_script_defines_is_its_main_module(folder: Path) -> None:
         "atexit.register(print, 'at exit')\n"
     )
     (folder / "train.py").write_text(source, encoding="utf-8")
-    done = run("train.py", folder=folder)
+    done = run_from_nothing("train.py", folder=folder)
     assert done.stdout.splitlines() == [
         "__main__ train.py train.py __main__",
         f"True {folder.name}",
@@ -234,7 +238,7 @@ def test_a_cuda_recipe_runs_under_emulation(folder: Path) -> None:
     source = TRAINS.replace('"cpu"', '"cuda"').replace("nn.Linear(4, 1)", "nn.Linear(4, 1).cuda()")
     source = source.replace("torch.randn(8, 4)", 'torch.randn(8, 4, device="cuda")')
     (folder / "train.py").write_text(source + "print(scaler.get_scale())\n", encoding="utf-8")
-    done = run("--device", "emulate", "--output-format", "concise", "train.py", folder=folder)
+    done = run_from_nothing("--device", "emulate", "--output-format", "concise", "train.py", folder=folder)
     assert done.stdout.splitlines()[:2] == ["trained", "1024.0"], done.stderr
     assert f"train.py:{CLIPS}:5: AMP201" in done.stdout
 

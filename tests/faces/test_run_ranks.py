@@ -12,27 +12,22 @@ from typing import Any
 
 import pytest
 from rank_programs import source_line
+from warm import run_module
 
 pytestmark = [
     pytest.mark.skipif("not __import__('torch').distributed.is_gloo_available()"),
     pytest.mark.skipif(sys.platform != "linux", reason="the ranks meet over the interface lo"),
 ]
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
-LAUNCHED = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+LAUNCHED = ["torch.distributed.run", "--standalone", "--nproc-per-node"]
 RUN = ["pytest_amp_check", "run", "--output-format", "concise"]
 
 
-def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(*module: str, **environment: str) -> subprocess.CompletedProcess[str]:
     settings = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
     package = os.pathsep.join(filter(None, [str(SUPPORT.parents[1]), os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        command,
-        cwd=SUPPORT,
-        env={**settings, "OMP_NUM_THREADS": "1", "PYTHONPATH": package, **environment},
-        capture_output=True,
-        encoding="utf-8",
-        timeout=300,
-    )
+    environment = {**settings, "OMP_NUM_THREADS": "1", "PYTHONPATH": package, **environment}
+    return run_module(*module, cwd=SUPPORT, env=environment)
 
 
 def launched(ranks: int, name: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -40,7 +35,7 @@ def launched(ranks: int, name: str, *options: str) -> subprocess.CompletedProces
 
 
 def started(name: str, *options: str) -> subprocess.CompletedProcess[str]:
-    return run(sys.executable, "-m", *RUN, *options, "rank_script.py", name, "spawn")
+    return run(*RUN, *options, "rank_script.py", name, "spawn")
 
 
 STEP = source_line("scaler.step(optimizer)")
@@ -133,7 +128,7 @@ def test_a_rank_that_hangs_ends_and_says_where_it_stood() -> None:
 def test_ranks_that_accelerate_launches(options: list[str], name: str, last: str) -> None:
     launch = ["accelerate.commands.launch", *options, "--num_machines", "1", "--mixed_precision", "no"]
     command = [*launch, "--dynamo_backend", "no", "-m", *RUN, "rank_script.py", name]
-    done = run(sys.executable, "-m", *command, ACCELERATE_USE_CPU="true")
+    done = run(*command, ACCELERATE_USE_CPU="true")
     assert done.stdout.splitlines()[-1] == last
     assert (done.returncode == 0) == last.startswith("No mistakes")
 
@@ -148,5 +143,5 @@ def test_a_process_beside_the_training_is_no_rank(tmp_path: Path) -> None:
         "    optimizer = torch.optim.SGD([weight], lr=0.1)\n    weight.sum().backward()\n    optimizer.step()\n",
         encoding="utf-8",
     )
-    done = run(sys.executable, "-m", *RUN, str(tmp_path / "train.py"))
+    done = run(*RUN, str(tmp_path / "train.py"))
     assert (done.returncode, done.stdout) == (0, "beside\nNo mistakes found in 1 training step.\n")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import html
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+# These are loaded here, so that runs inside this process do not load them anew each time: some cannot be loaded twice.
+import torch._dynamo
+from warm import run_module
 
 import pytest_amp_check
 from pytest_amp_check.runtime.session import Session
@@ -124,14 +126,8 @@ def test_the_command(tmp_path: Path, where: str, flags: tuple[str, ...]) -> None
             pytest.skip("only a device that is there can be named")
         flags = ("--device=emulate",)
     (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest_amp_check", "run", *flags, "train.py", "--epochs", "3"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
-        capture_output=True,
-        encoding="utf-8",
-        timeout=300,
-    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(PACKAGE)}
+    done = run_module("pytest_amp_check", "run", *flags, "train.py", "--epochs", "3", cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("trained --epochs 3\n")
     assert "1 of 3 steps skipped" in done.stdout

@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import runpy
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +14,7 @@ import torch
 from agreement import IMPOSSIBLE, found_exactly, recorded
 from marks import Places, marks
 from moved import to_cuda
+from warm import run_module
 
 import pytest_amp_check
 from pytest_amp_check.protocol.rule import STATIC
@@ -80,11 +79,9 @@ def test_a_trainer_by_the_command(name: str, where: str, tmp_path: Path) -> None
     source = trainer.read_text(encoding="utf-8")
     script = tmp_path / trainer.name
     script.write_text(to_cuda(source), encoding="utf-8")
-    command = [sys.executable, "-m", "pytest_amp_check", "run", "--output-format", "json", "--device", where]
+    command = ["pytest_amp_check", "run", "--output-format", "json", "--device", where]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(PACKAGE)}
-    done = subprocess.run(
-        [*command, script.name], cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", timeout=300
-    )
+    done = run_module(*command, script.name, cwd=tmp_path, env=environment)
     assert done.returncode == (1 if expected(trainer.name, source) else 0), done.stderr
     # It stands after what the script itself prints.
     findings = json.loads(done.stdout[done.stdout.rindex("\n[", 0, done.stdout.rindex("]")) :])

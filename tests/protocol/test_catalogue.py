@@ -293,6 +293,42 @@ def test_a_rule_without_its_proof_does_not_construct() -> None:
         Rule("AMP299", "x-y", "error", "S.", faults={}, why="", harm="h", bad="# AMP299", good="", fix="f", sources=())
 
 
+#: All that a rule needs.
+WHOLE: dict[str, Any] = {
+    "severity": "error",
+    "faults": {"some@label": Fault("a message")},
+    "why": "w",
+    "harm": "h",
+    "bad": "# AMP299",
+    "good": "g",
+    "fix": "f",
+    "sources": ("s",),
+}
+
+
+@pytest.mark.parametrize("missing", ["bad", "good", "why", "harm", "fix", "sources", "faults"])
+def test_what_a_rule_lacks_is_named(missing: str) -> None:
+    assert Rule("AMP299", "x-y", summary="S.", **WHOLE).code == "AMP299"
+    lacking = {**WHOLE, missing: type(WHOLE[missing])()}
+    with pytest.raises(ValueError, match=f"^rule AMP299 has no {missing}: a rule without its proof is not a rule$"):
+        Rule("AMP299", "x-y", summary="S.", **lacking)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"severity": "fatal"}, "severity 'fatal' or readers 'both' is not one of the known words"),
+        ({"readers": "source"}, "severity 'error' or readers 'source' is not one of the known words"),
+        ({"applicability": "sure"}, "a fix is safe or unsafe, not 'sure'"),
+        ({"bad": "x = 1"}, "bad must carry the mark '# AMP299' and good must not"),
+        ({"good": "x = 1  # AMP299"}, "bad must carry the mark '# AMP299' and good must not"),
+    ],
+)
+def test_what_is_wrong_with_a_rule_is_said(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^rule AMP299: {re.escape(said)}$"):
+        Rule("AMP299", "x-y", summary="S.", **{**WHOLE, **given})
+
+
 SITE = Site("train.py", 3, function="main")
 
 

@@ -240,6 +240,9 @@ class TestUnused:
         text = "a = 1  # amp: ignore[AMP201, AMP204]\nb = 2  # amp: ignore[AMP2]\nc = 3  # amp: ignore\n"
         assert idle(text, active=["AMP204", "AMP902"]) == ["AMP204"]
         assert idle(text, active=()) == []
+        # One that is off by default is named where it was looked for all the same.
+        assert idle("a = 1  # amp: ignore[AMP702]\n", active=["AMP702"]) == ["AMP702"]
+        assert idle("a = 1  # amp: ignore[AMP702]\n", active=["AMP204"]) == []
         assert idle(text, active=[code for code in RULES if code.startswith("AMP2")]) == ["AMP201; AMP204", "AMP2"]
 
     def test_rules_that_are_off_by_default_do_not_protect_a_wide_suppression(

@@ -552,6 +552,26 @@ def test_a_file_that_is_named_alone_is_followed_all_the_same(name: str, tmp_path
     assert {("train.py", f.line, f.code) for f in findings} == marks(tmp_path)
 
 
+@pytest.mark.parametrize("used", [2, 6])
+def test_who_imports_a_file_is_known_for_many_files_as_for_few(used: int, tmp_path: Path) -> None:
+    parts = [f"part{number}" for number in range(8)]
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "__init__.py").touch()
+    for part in parts:
+        (tmp_path / "parts" / f"{part}.py").write_text(
+            "import torch\n\ndef weights(q, k, mask):\n"
+            "    scores = torch.matmul(q, k)\n    return scores.masked_fill(mask, -1e9)\n"
+        )
+    # float16 comes into those alone that it imports.
+    (tmp_path / "train.py").write_text(
+        f"import torch\nfrom parts import {', '.join(parts[:used])}\n\n"
+        "def run(*given):\n    with torch.autocast('cuda', dtype=torch.float16):\n"
+        f"        return [{', '.join(f'{part}.weights(*given)' for part in parts[:used])}]\n"
+    )
+    findings = check_paths([str(tmp_path)]).findings
+    assert [(Path(f.filename).stem, f.line, f.code) for f in findings] == [(part, 5, "AMP506") for part in parts[:used]]
+
+
 def test_autocast_in_a_file_that_was_only_followed_is_in_sight(tmp_path: Path) -> None:
     write(
         tmp_path,

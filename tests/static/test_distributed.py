@@ -122,6 +122,40 @@ if not args.fsdp:
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 optimizer.step()
 """,
+    "a clip where the model itself is asked whether it is wrapped": """\
+model = Net()
+if args.fsdp:
+    model = FSDP(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+nn.functional.mse_loss(model(x), y).backward()
+if isinstance(model, FSDP):
+    model.clip_grad_norm_(1.0)
+else:
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+optimizer.step()
+""",
+    "a clip where the model is asked whether it is something else": """\
+model = Net()
+if args.fsdp:
+    model = FSDP(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+nn.functional.mse_loss(model(x), y).backward()
+if not isinstance(model, DDP):
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP603
+optimizer.step()
+""",
+    "a clip where something else decides, in code that knows of shards": """\
+model = Net()
+if args.fsdp:
+    model = FSDP(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+nn.functional.mse_loss(model(x), y).backward()
+if args.strategy == "shards":
+    model.clip_grad_norm_(1.0)
+else:
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+optimizer.step()
+""",
     "the norm is only measured": """\
 model = FSDP(Net())
 nn.functional.mse_loss(model(x), y).backward()

@@ -91,6 +91,25 @@ for each in [optimizer for _ in range(1)]:
     scaler.unscale_(each)
 {CLIP}
 """,
+    "what an exception alone leaves is read to its end": f"""\
+try:
+    try:
+        raise ValueError
+    finally:
+        {CLIP}  # AMP201
+except ValueError:
+    pass
+""",
+    "one of the parameters is a tensor": f"""\
+parameters = list(model.parameters())
+if isinstance(parameters[0], torch.Tensor):
+    {CLIP}  # AMP201
+""",
+    "all of the parameters are no tensor": f"""\
+parameters = list(model.parameters())
+if isinstance(parameters, torch.Tensor):
+    {CLIP}
+""",
     "what is asked, and whether it is None": f"""\
 if clip:
     scaler.unscale_(optimizer)

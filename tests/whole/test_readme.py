@@ -199,7 +199,9 @@ def torch_at_hand() -> None:
 def test_the_examples_do_what_is_said(block: str, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_example=block)
     if "def test_" in block:
-        pytester.runpytest_subprocess("-p", "no:randomly", "-p", "no:asyncio").assert_outcomes(passed=1)
+        from warm import run_pytest
+
+        run_pytest(pytester, "-p", "no:randomly", "-p", "no:asyncio").assert_outcomes(passed=1)
     else:
         done = pytester.run(sys.executable, "test_example.py")
         assert done.ret == 0, done.stderr.str()

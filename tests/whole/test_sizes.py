@@ -34,6 +34,10 @@ PROGRAMS = {
     "channels of an image": ("model = nn.Conv2d(3, 129, 3)", "torch.randn(1, 3, 4, 4)"),
     "few classes": ("model = nn.Linear(1024, 10)", "torch.randn(8, 1024)"),
     "multiples of 8": ("model = nn.Linear(136, 1008)", "torch.randn(8, 136)"),
+    "behind what takes no gradients": (
+        "with torch.no_grad():\n    torch.zeros(1)\nmodel = nn.Linear(129, 130)  # AMP702",
+        "torch.randn(8, 129)",
+    ),
     "groups": ("model = nn.Conv2d(130, 130, 3, groups=130)", "torch.randn(1, 130, 4, 4)"),
     "a weight that a program transposes": (
         """\

@@ -9,7 +9,7 @@ from ...protocol import surface
 from ...protocol.words import Words
 from ..project.module import Function
 from ..project.syntax import walk
-from .conditions import Formula, both
+from .conditions import both
 from .contexts import close_context, enter, exit_context, with_items
 from .expressions import assign, name_it
 from .forks import join_values, meet_variables
@@ -286,8 +286,7 @@ def run(at: Interpreter, frame: Frame, function: Function, wrappers: tuple[Value
 
 
 def _read_body(at: Interpreter, frame: Frame, function: Function) -> None:
-    """Read what a function does; it returns where it comes to its end, too."""
-    formula: Formula = True
+    """Read what a function does; it returns where it comes to its end, too, which is the last way out of it."""
     if isinstance(function.node, ast.Lambda):
         value = at.evaluate(function.node.body)
     else:
@@ -295,10 +294,9 @@ def _read_body(at: Interpreter, frame: Frame, function: Function) -> None:
         marker = len(at.state.loops)
         at.read(function.node.body)
         del at.state.loops[marker:]
-        if at.state.cur is not None:
-            formula = at.short(both(*at.state.path[frame.path_base :]))
     if at.state.cur is not None:
-        frame.returns.append((at.state.cur, formula, value, at.state.heap))
+        # Under which condition it is gone nobody asks: it is what is left of all the others.
+        frame.returns.append((at.state.cur, True, value, at.state.heap))
 
 
 def _returned(at: Interpreter, frame: Frame) -> Value:

@@ -16,7 +16,7 @@ def in_region(at: Interpreter) -> bool:
 
 def mark_region(at: Interpreter, made: Tensor) -> None:
     """Record under which regions a tensor was computed."""
-    region = next((r for r in reversed(at.state.open) if r.device != "null"), None)
+    region = at.state.open[-1] if at.state.open else None
     if region is not None and region.enabled is not False:
         made.autocast = "in"
         made.dtypes = made.dtypes | {_dtype_in(region)}
@@ -58,7 +58,7 @@ def low_result(at: Interpreter, op: str, operands: list[Value]) -> Tensor:
 
 def region_device(at: Interpreter) -> str:
     """The type of device of the innermost region, "" where there is none, or it is not known."""
-    return next((region.device for region in reversed(at.state.open) if region.device != "null"), "")
+    return at.state.open[-1].device if at.state.open else ""
 
 
 def foreign_tensor(value: Value | None) -> Tensor:
@@ -82,7 +82,7 @@ def foreign_tensor(value: Value | None) -> Tensor:
 def ran_here(at: Interpreter, earlier: Past, *callees: str) -> Past:
     """What something that may be a model leaves that runs here, given what came from earlier."""
     here, dtypes = "out", earlier.dtypes
-    region = next((r for r in reversed(at.state.open) if r.device != "null"), None)
+    region = at.state.open[-1] if at.state.open else None
     if region is not None and region.enabled is not False:
         here, dtypes = "in", dtypes | {_dtype_in(region)}
     elif at.state.maybe_open:
