@@ -18,7 +18,7 @@ from .sources.patterns import BY_HAND, Code
 #: Files of a project, above which none is looked for that uses a file by name: that would take seconds.
 MANY = 20_000
 #: What code holds that tells a project something of itself (:meth:`~.project.project.Project.know`).
-_TELLING = (b"autocast", b"half", b"float16", b"GradScaler", b"precision", b"load_state_dict", *BY_HAND)
+_TELLING = (b"autocast", b"half", b"float16", b"precision", b"load_state_dict", *BY_HAND)
 
 
 class Surroundings:
