@@ -385,6 +385,14 @@ MASK = "import torch\n\ndef scores(q, k, m):\n    return torch.matmul(q, k).mask
         # A package only offers what lies in it; nobody is known to use that here but what lies beside it.
         ({"net/__init__": "from .mask import scores\nfrom .sub.amp import x\n", "net/sub/amp": IN_HALF}, False),
         ({"net/__init__": "from .mask import scores\nfrom .amp import x\n", "net/amp": IN_HALF}, True),
+        # What defines something of its own may use it, too.
+        (
+            {
+                "net/__init__": "from .mask import scores\nfrom .sub.amp import x\n\ndef f():\n    return x(scores)\n",
+                "net/sub/amp": IN_HALF,
+            },
+            True,
+        ),
         # A scaler makes no float16, beside regions of bfloat16 least of all.
         ({"net/use": BESIDE_BFLOAT16}, False),
         ({"net/use": BESIDE_BFLOAT16.replace(", dtype=torch.bfloat16", "")}, True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import warnings
 
 from ..sources import programs, source_files
@@ -107,7 +108,7 @@ def is_near_float16(project: Project, path: str, tree: ast.Module) -> bool:
     while work:
         at = work.pop()
         # A package offers what lies in it, and uses it no more than those who import the package for something else.
-        if at == here or os.path.basename(at) != "__init__.py":
+        if at == here or not _only_offers(at):
             users += 1
             reached = [other for other in others & _reached_from(project, at) if _is_in_reach(other, here)]
             if any(_is_low(project, other) for other in sorted(reached)):
@@ -118,6 +119,13 @@ def is_near_float16(project: Project, path: str, tree: ast.Module) -> bool:
                 work.append(other)
     beside = {other for other in others if os.path.dirname(other) == os.path.dirname(here)}
     return users == 1 and any(_is_low(project, other) for other in sorted(beside))
+
+
+def _only_offers(path: str) -> bool:
+    """Whether a file gives others what it imports, and does nothing with that itself."""
+    if os.path.basename(path) != "__init__.py":
+        return False
+    return re.search(rb"^[ \t]*(?:class|def)\s", source_files.load_or_nothing(path), re.MULTILINE) is None
 
 
 def _trains(tree: ast.Module) -> bool:
