@@ -179,9 +179,7 @@ def optimizer_made(judge: Judge, now: Moment) -> State:
     event = now.event
     if event.subject in judge.index:
         i = judge.index[event.subject]
-        if event.facts.get("found"):
-            now.opts[i] = a.Opt()
-        else:
+        if not event.facts.get("found"):
             move(judge, now, i, a.NEW)
     return now.after()
 

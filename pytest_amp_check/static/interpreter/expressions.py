@@ -329,7 +329,7 @@ def each_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
     """The one element that stands for all: the same in every loop over the same value."""
     if isinstance(value, Sequence) and len(value.items) == 1:
         return value.items[0]
-    if isinstance(value, (Generator, Params)):
+    if isinstance(value, (Generator, Params, Ref)):
         return element_of(at, value, node)
     if isinstance(value, Opaque) and value.iterates == "enumerate":
         return Sequence([_index(at, value, node, "index"), each_of(at, at.of_file(Enumerated)[value.key], node)])
