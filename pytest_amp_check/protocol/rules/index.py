@@ -87,6 +87,7 @@ INDEX: tuple[Listing, ...] = (
             "clash:module",
             "clash:matmul",
             "clash:write",
+            "clash:write-wide",
             "clash:out",
             "clash:in-place",
             "clash:attention",
