@@ -329,10 +329,12 @@ def each_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
     """The one element that stands for all: the same in every loop over the same value."""
     if isinstance(value, Sequence) and len(value.items) == 1:
         return value.items[0]
-    if isinstance(value, (Generator, Params, Ref)):
+    if isinstance(value, (Generator, Params)):
         return element_of(at, value, node)
     if isinstance(value, Opaque) and value.iterates == "enumerate":
         return Sequence([_index(at, value, node, "index"), each_of(at, at.of_file(Enumerated)[value.key], node)])
+    if isinstance(value, Ref) and (itself := value.element()) is not None:
+        return itself
     if isinstance(value, Sequence):
         known = value.element()
         # Another list of the same may be made for each loop over them, as a dict does of what it holds.
