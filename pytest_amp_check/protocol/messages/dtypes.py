@@ -259,6 +259,7 @@ MESSAGES = (
         "source.",
         (
             r"index put requires the source and destination dtypes match",
+            r"got \w+ for the destination and \w+ for the source",
             r"scatter\(\): expected self\.dtype to be equal to src\.dtype",
             (
                 r"index_\w+\(\): self (?:\(\w+\) )?and source (?:\(\w+\) )?(?:must have the same scalar type|expected "
