@@ -179,7 +179,10 @@ def optimizer_made(judge: Judge, now: Moment) -> State:
     event = now.event
     if event.subject in judge.index:
         i = judge.index[event.subject]
-        if not event.facts.get("found"):
+        if event.facts.get("found"):
+            # What a framework hands out has been there before.
+            now.opts[i] = now.opts[i] if "several" in judge.program.things[event.subject].facts else a.Opt()
+        else:
             move(judge, now, i, a.NEW)
     return now.after()
 

@@ -322,7 +322,10 @@ def _step(at: Interpreter, engine: Engine, key: int, node: ast.AST, names: dict[
     def plain() -> None:
         at.emit(e.STEP, node, None, key, names=names)
 
-    _where_it_acts(at, engine, node, lambda: fork(at, engine.enabled, scaled, plain))
+    def step() -> None:
+        fork(at, engine.enabled, scaled, plain)
+
+    _where_it_acts(at, engine, node, step)
 
 
 def _clear_through(at: Interpreter, optimizer: Ref, node: ast.AST, clear: Callable[[], None]) -> bool:
