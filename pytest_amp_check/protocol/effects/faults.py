@@ -58,7 +58,12 @@ def move(
 
 
 def _step_left_out(judge: Judge, now: Moment, i: int) -> bool:
-    """Whether this path has gone past the step of scaled gradients, whose tests come out anew in each turn."""
+    """Whether this path has gone past the step of scaled gradients, whose tests come out anew in each turn.
+
+    Of several optimizers some other may be stepped wherever this one is not.
+    """
+    if len(judge.serves.get(now.event.subject, ())) != 1:
+        return False
     backward = judge.event(judge.last(now.here, (e.BACKWARD,), i))
     if now.event.kind != e.UPDATE or backward is None or now.opts[i].grads not in a.UNDER_SCALE:
         return False
