@@ -164,7 +164,7 @@ class _Judge(Judge):
         self.scalers = sorted({x.subject for x in events if x.kind == e.SCALER_NEW and x.subject is not None})
         self.scaler_bit = {key: 1 << i for i, key in enumerate(self.scalers)}
         self.updated = {x.subject for x in events if x.kind == e.UPDATE}
-        changing = self._changing()
+        changing = self.varying = self._changing()
         for event in events:
             if event.kind == e.ZERO_GRAD:
                 lasting = frozenset((key, truth) for key, truth in event.guards if not changing >> key & 1)
@@ -174,6 +174,8 @@ class _Judge(Judge):
         self.stepped = {x.object for x in events if x.kind in (e.SCALER_STEP, e.STEP) and x.object is not None}
         self.given = {key for x in events if x.kind == e.HANDOFF for key in x.facts.get("given", ())}
         for event in events:
+            if event.kind == e.SCALER_STEP and event.object is not None:
+                self.stepped_under.setdefault(event.object, []).append(frozenset(event.guards))
             if event.kind in (e.SCALER_STEP, e.UNSCALE) and event.object in self.index:
                 self.serves.setdefault(event.subject, set()).add(self.index[event.object])
             if event.kind == e.HANDOFF:

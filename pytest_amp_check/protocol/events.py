@@ -274,8 +274,8 @@ END = Kind("end", worth=SELDOM, says="the program ends")  # the end of the progr
 
 #: Role of a thing -> the facts that it may have.
 THINGS = {
-    "scaler": ("arguments callable cls constructed device doubt enabled framework sharded shared"),
-    "optimizer": "callable constructed divided engine frozen fused hooked owns shared shares wrapped",
+    "scaler": ("accumulates arguments callable cls constructed device doubt enabled framework sharded shared"),
+    "optimizer": "callable constructed divided engine frozen fused hooked owns several shared shares wrapped",
     "module": "casts class compiled computes_in copied copies deepspeed frozen kind low odd parameter partly_frozen "
     "parts read shared trainer wide wrapped",
     "autocast": "cache device dtype shared stored",

@@ -158,8 +158,12 @@ FRAMEWORKS = {
                 "call `{scaler}.clip_grad_norm_`, which unscales them first, where `{scaler}.sync_gradients` is true"
             ),
             "step@raw": "call `{scaler}.backward({loss})`",
+            "plain-step@scaled": "step what `{scaler}.prepare()` gives, which steps through the scaler",
             "update@pending": "let each `optimizer.step()` follow its own `{scaler}.backward()`, before the next one",
-            "backward@unscaled": "let `optimizer.step()` follow, which skips gradients that are not finite by itself",
+            "backward@unscaled": (
+                "unscale and clip only where `{scaler}.sync_gradients` is true, and let `optimizer.step()` follow, "
+                "which skips gradients that are not finite by itself"
+            ),
         },
     ),
     "fabric": Framework(
@@ -182,6 +186,7 @@ FRAMEWORKS = {
         advice={
             "clip@scaled": "call `{scaler}.clip_gradients`, which unscales them first",
             "step@raw": "call `{scaler}.backward({loss})`",
+            "plain-step@scaled": "step what `{scaler}.setup()` gives, which steps through the scaler",
             "backward@unscaled": "let `optimizer.step()` follow, which skips gradients that are not finite by itself",
             "update@pending": "let each loss run backward just before its own optimizer steps",
         },
@@ -201,6 +206,7 @@ FRAMEWORKS = {
         advice={
             "clip@scaled": "clip in `on_before_optimizer_step`, which runs after Lightning has unscaled them",
             "step@raw": "call `self.manual_backward({loss})`",
+            "plain-step@scaled": "step what `self.optimizers()` gives, which steps through Lightning's scaler",
             "update@pending": "let each loss run backward just before its own optimizer steps",
         },
     ),

@@ -104,6 +104,10 @@ class Judge:
         self.spoken: dict[str, set[int]] = {matter: set() for matter in e.MATTERS}
         #: Optimizers whose gradients a block of a framework unscales as it ends, and the tests under which it does so.
         self.restored: dict[int, list[frozenset[tuple[int, bool]]]] = {}
+        #: The tests under which each step of an optimizer by a scaler stands.
+        self.stepped_under: dict[int, list[frozenset[tuple[int, bool]]]] = {}
+        #: Tests (as a bit set) that come out anew when they are asked again, as in each turn of a loop.
+        self.varying = 0
         #: Whether gradients are cleared of which it is not known whose they are.
         self.clears_some = False
         #: Optimizers (by number) that a backward reaches of which nothing else is known: no path steps another one.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from .events import Event, Program, Site
+from .events import SCALER_STEP, UNSCALE, UPDATE, Event, Program, Site
 from .finding import ERROR, SEVERITIES, Finding, Step
 from .frameworks import FRAMEWORKS
 from .rule import Labels, Verdicts
@@ -23,6 +23,10 @@ DEFAULT_NAMES = {
     "function": "this code",
     "skip": "the program",
 }
+
+
+#: What may be a call of the scaler's own method, by the name that the program has for it, or of a framework's.
+_ASKED_OF_SCALERS = frozenset({SCALER_STEP, UNSCALE, UPDATE})
 
 
 def alone(event: Event, program: Program) -> Labels:
@@ -110,7 +114,10 @@ def of_framework(label: str, events: list[Event], program: Program) -> tuple[str
             known = thing.name or framework.usual
             values.update({"scaler": known} if known else {})
         elif framework.scaler:
-            values["scaler"] = f"{event.names.get('scaler') or thing.name}.{framework.scaler}"
+            said = event.names.get("scaler")
+            # What the program calls on the scaler itself says what that is called.
+            itself = said and event.kind in _ASKED_OF_SCALERS and not event.facts.get("framework")
+            values["scaler"] = str(said) if itself else f"{said or thing.name}.{framework.scaler}"
         return label, values
     return label, {}
 

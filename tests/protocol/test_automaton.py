@@ -34,6 +34,7 @@ OF_OTHERS = {
     "step@ranks",
     "backward@stale-again",
     "backward@unscaled-early",
+    "update@left-out",
     "update@new-scale",
     "update@pending-framework",
     "scale@outside-autocast",

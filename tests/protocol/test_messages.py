@@ -78,6 +78,7 @@ def test_a_message_is_complete(message: Message) -> None:
             ["fft-of-half"],
         ),
         ("scatter(): Expected self.dtype to be equal to src.dtype", ["write-dtypes"]),
+        ("got BFloat16 for the destination and Float for the source.", ["write-dtypes"]),
         (
             (
                 "Query/Key/Value should either all have the same dtype, or (in the quantized case) Key/Value should "

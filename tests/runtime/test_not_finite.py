@@ -308,6 +308,28 @@ def test_a_scale_that_sinks_names_the_cause() -> None:
     assert finding.witness[-1].site.line == line_of("sinks")
 
 
+def test_a_scale_that_sinks_names_a_gradient_that_no_scale_makes_finite() -> None:
+    """Its cause is looked for before the step after which the scale is below 1."""
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu")
+    with record() as run:
+        for _ in range(30):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                root = (model(torch.randn(4, 8)) * 0.0).sqrt()  # infinite
+                loss = root.float().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    (finding,) = run.findings
+    assert finding.code == "AMP801"
+    assert "the gradient of `SqrtBackward0`" in finding.message
+    assert "because the derivative of a square root is infinite at zero" in finding.message
+    assert finding.witness[-1].site.line == line_of("infinite")
+
+
 def test_assert_finite_tells_what_was_found() -> None:
     torch.manual_seed(0)
     train(Net(), scaler=True).assert_finite()

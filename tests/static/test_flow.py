@@ -2810,6 +2810,39 @@ case(
     "weights of which a wrapper keeps copies, unless it is one already, good",
     WRAPS.format(wrapped="inner if isinstance(inner, Copying) else Copying(inner)", mark=""),
 )
+LEFT_OUT = """\
+import torch
+from torch import nn
+
+
+def train(model, optimizer, loader, args):
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.mse_loss(model(x), y)
+        scaler.scale(loss).backward()
+        {before}
+        if {test}:
+            scaler.step(optimizer)
+        {update}
+"""
+case(
+    "an update where a check of the loss leaves out the step, bad",
+    LEFT_OUT.format(before="pass", test="torch.isfinite(loss)", update="scaler.update()  # AMP207"),
+)
+case(
+    "an update where a check leaves out the step, after unscale_",
+    LEFT_OUT.format(before="scaler.unscale_(optimizer)", test="torch.isfinite(loss)", update="scaler.update()"),
+)
+case(
+    "an update under the check that leaves out the step",
+    LEFT_OUT.format(before="good = torch.isfinite(loss)", test="good", update="if good:\n            scaler.update()"),
+)
+case(
+    "an update where a setting leaves out the step",
+    LEFT_OUT.format(before="pass", test="not args.frozen", update="scaler.update()"),
+)
 case("weights that nobody keeps copies of, bad", WRAPS.format(wrapped="inner", mark="  # AMP501"))
 
 # What is true of a window of one micro-batch, and of numbers that exclude one another.

@@ -327,6 +327,55 @@ def train(model, loader, loss_fn):
             optimizer.step()
             optimizer.zero_grad()
 """
+CLIPPED_IN_WINDOWS = """\
+import torch
+from accelerate import Accelerator
+
+def main(model, loader, scheduler, args):
+    accelerator = Accelerator(mixed_precision="fp16", gradient_accumulation_steps={steps})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+    for batch in loader:
+        with {within}:
+            accelerator.backward(model(**batch).loss)
+            accelerator.clip_grad_norm_(model.parameters(), 1.0){mark}
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+"""
+PIPELINE = """\
+import torch
+from accelerate import Accelerator
+from diffusers import StableDiffusionPipeline
+
+def main(config, loader):
+    accelerator = Accelerator(mixed_precision=config.mixed_precision)
+    pipeline = StableDiffusionPipeline.from_pretrained(config.pretrained)
+    low = torch.float16 if accelerator.mixed_precision == "fp16" else torch.float32
+    pipeline.vae.to(accelerator.device, dtype=low)
+    pipeline.unet.requires_grad_({trained})
+    pipeline.unet.to(accelerator.device, dtype=low){mark}
+    unet = pipeline.unet
+    optimizer = torch.optim.AdamW(unet.parameters(), lr=3e-5)
+    unet, optimizer = accelerator.prepare(unet, optimizer)
+    for x, noise in loader:
+        accelerator.backward((unet(x).sample - noise).pow(2).mean())
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+WRONG["accelerate, a part of a pipeline that is cast before it has a name"] = PIPELINE.format(
+    trained="not config.use_lora", mark="  # AMP501"
+)
+RIGHT["accelerate, a part of a pipeline that is frozen and cast"] = PIPELINE.format(trained="False", mark="")
+WRONG["accelerate, a clip in each micro-batch"] = CLIPPED_IN_WINDOWS.format(
+    steps="args.steps", within="accelerator.accumulate(model)", mark="  # AMP209"
+)
+RIGHT["accelerate, a clip in each batch where windows are of one"] = CLIPPED_IN_WINDOWS.format(
+    steps="1", within="accelerator.accumulate(model)", mark=""
+)
+RIGHT["accelerate, a clip in each batch where nothing counts windows"] = CLIPPED_IN_WINDOWS.format(
+    steps="args.steps", within="torch.profiler.record_function('batch')", mark=""
+)
 WRONG["accelerate, a window that the Accelerator was not told of"] = """\
 import torch.nn.functional as F
 from accelerate import Accelerator
@@ -1280,6 +1329,48 @@ def test_a_lightningmodule_that_optimizes_by_hand(
     found = check_source(source)
     assert [(f.line, f.code) for f in found] == expected
     assert all("call `self.manual_backward(loss_" in f.message for f in found)
+
+
+LIGHTNING_OF_MANY = """\
+import torch
+import lightning as L
+
+
+class Two(L.LightningModule):
+    def __init__(self, one, two):
+        super().__init__()
+        self.automatic_optimization = False
+        self.one, self.two = one, two
+
+    def training_step(self, batch, batch_idx):
+        self.manual_backward(self.one(batch).mean() + self.two(batch).mean())
+        for opt in self.optimizers(GIVEN):
+            opt.STEP()
+            opt.zero_grad()
+
+
+L.Trainer(accelerator="gpu", precision=PRECISION).fit(Two(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("precision", "given", "step", "expected"),
+    [
+        ('"16-mixed"', "", "step", []),
+        ('"16-mixed"', "use_pl_optimizer=False", "step", [(14, "AMP204")]),
+        ('"16-mixed"', "", "optimizer.step", [(14, "AMP204")]),
+        ('"bf16-mixed"', "use_pl_optimizer=False", "step", []),
+    ],
+)
+def test_optimizers_without_what_lightning_wraps_around_them(
+    precision: str, given: str, step: str, expected: list[tuple[int, str]]
+) -> None:
+    source = LIGHTNING_OF_MANY.replace("PRECISION", precision).replace("GIVEN", given).replace("STEP", step)
+    found = check_source(source)
+    assert [(f.line, f.code) for f in found] == expected
+    assert all(
+        f.message.endswith("step what `self.optimizers()` gives, which steps through Lightning's scaler") for f in found
+    )
 
 
 TWO_OPTIMIZERS = """\

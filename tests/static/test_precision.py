@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
+import torch
 
 from pytest_amp_check.static.engine import check_source
 
@@ -217,6 +220,33 @@ def test_a_product_that_is_written_where_nothing_casts(statement: str, found: bo
     region = 'with torch.autocast("cpu", dtype=torch.bfloat16):'
     body = f"memory = torch.zeros(8, 8)\n{region}\n    y = layer(x)\n    {statement}\n"
     assert said(body, "AMP108") == ([(4, "warning")] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("memory[y > 0] = y[y > 0]", True),
+        ("memory[chosen] = y[chosen]", True),
+        ("memory[chosen] = y[chosen].float()", False),
+        ("memory[chosen] = y[0, 0]", False),
+        ("memory[:4] = y[:4]", False),
+        ("memory[0] = y[0]", False),
+        ("same[chosen] = torch.nn.functional.mse_loss(y, x, reduction='none')[chosen]", True),
+        ("same[chosen] = y[chosen]", False),
+        ("same[chosen] = torch.zeros(8, 8)[chosen].to(same.dtype)", False),
+        ("same[:] = torch.zeros(8, 8)", False),
+        ("same[chosen] = 0.0", False),
+    ],
+)
+def test_what_is_written_where_a_mask_is_true(statement: str, found: bool) -> None:
+    region = 'with torch.autocast("cpu", dtype=torch.bfloat16):'
+    body = (
+        f"memory = torch.zeros(8, 8)\n{region}\n    y = layer(x)\n    chosen = y > 0\n    same = torch.zeros_like(y)\n"
+    )
+    assert said(f"{body}    {statement}\n", "AMP108") == ([(6, "warning")] if found else [])
+    names = {"torch": torch, "layer": torch.nn.Linear(8, 8), "x": torch.randn(8, 8)}
+    with pytest.raises(RuntimeError, match="dtype") if found else contextlib.nullcontext():
+        exec(f"{body}    {statement}\n", names)  # noqa: S102 - what is found is what torch refuses
 
 
 ROTARY = """\

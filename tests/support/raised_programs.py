@@ -462,6 +462,35 @@ with torch.autocast("cpu", dtype=torch.float16):
     ),
     Program(
         "write-dtypes",
+        "what autocast computes in float32, written by a mask",
+        """
+model.cuda()
+with torch.autocast("cuda", dtype=torch.float16):
+    score = model[0](x.cuda())
+    out = torch.zeros_like(score)
+    out[score[:, 0] > 0] = torch.log_softmax(score[score[:, 0] > 0], 1) * 2.0  # AMP810
+""",
+        (
+            "in float16 and `torch.log_softmax(score[score[:, 0] > 0], 1) * 2.0` in float32, and autocast does not",
+            "`model[0](x.cuda())`, which autocast runs in float16",
+            "where autocast runs `torch.log_softmax` in float32",
+        ),
+        emulated=True,
+    ),
+    Program(
+        "matrix-dtypes",
+        "a layer that casts its input",
+        """
+class Head(nn.Linear):
+    def forward(self, x):
+        return super().forward(x.to(torch.float16)).to(torch.float32)  # AMP810
+
+Head(8, 4)(x)
+""",
+        ("runs outside of autocast on `x.to(torch.float16)` in float16 and `self.weight` in float32",),
+    ),
+    Program(
+        "write-dtypes",
         "a sum by an index",
         """
 with torch.autocast("cpu", dtype=torch.float16):

@@ -1819,6 +1819,29 @@ LOOK_ALIKES = (
     *NOT_SKIPPED,
     Program("the right program", "all", RIGHT, shows="1e-3 < moved() < 5e-2"),
     Program(
+        "one line that runs backward for two models, one of them without a scaler",
+        "AMP204",
+        """
+def backward(loss):
+    loss.backward()
+
+
+other = nn.Linear(4, 1)
+beside = torch.optim.SGD(other.parameters(), lr=0.01)
+for x, y in batches:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        plain = F.mse_loss(other(x), y)
+    for loss in (plain, scaler.scale(loss_of(x, y))):
+        backward(loss)
+    beside.step()
+    scaler.step(optimizer)
+    scaler.update()
+    beside.zero_grad()
+    optimizer.zero_grad()
+""",
+        shows="1e-3 < moved() < 5e-2",
+    ),
+    Program(
         "a run that breaks off between step and update",
         "AMP206",
         """

@@ -43,6 +43,14 @@ PAIRED = (
 NO_SCRIPT = {"AMP302", "AMP305", "AMP306", "AMP810", "AMP902", "AMP903", "AMP904"}
 
 
+#: Scripts that torch 2.4 ends with an exception of its own, and why.
+REFUSED_BY_2_4 = {
+    "autocast/loss_outside_autocast_mse_good.py": "the backward of mse_loss does not promote two dtypes",
+    "distributed/capture_with_cast_cache_bad.py": "the check of a trace finds the casts in it by itself",
+    "numerics/low_precision_master_weights_bad.py": "the CPU has no kernel of mse_loss for bfloat16",
+}
+
+
 CODES = r"AMP\d{3}(?: AMP\d{3})*"
 ONE_SIDED = rf"(?:static-only|runtime-only): {CODES} [a-z][^#]*[^.\s#]"
 MARK = re.compile(rf"  # (?:{CODES}|{ONE_SIDED}(?:  # {ONE_SIDED})?)$")
@@ -78,6 +86,8 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=name_of)
 def test_runs_to_its_end(script: Path, alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if torch.__version__ < "2.5" and name_of(script) in REFUSED_BY_2_4:
+        pytest.skip(REFUSED_BY_2_4[name_of(script)])
     monkeypatch.setattr(sys, "argv", [str(script)])
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), warnings.catch_warnings():

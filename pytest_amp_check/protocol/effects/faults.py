@@ -44,6 +44,8 @@ def move(
             label = "backward@stale-again"
         if label == "backward@unscaled" and _unscaled_ahead(judge, now, i):
             label = "backward@unscaled-early"
+        if label == "update@nothing" and _step_left_out(judge, now, i):
+            label = "update@left-out"
         excuse = EXCUSES.get(LABELS[label][1].unless)
         if excuse is None or not excuse(judge, now, i):
             doubt = DOUBTS.get(LABELS[label][1].unless)
@@ -53,6 +55,22 @@ def move(
         for other, opt in enumerate(now.opts):
             if other != i:
                 now.opts[other], _ = a.move(opt, a.TAKEN)
+
+
+def _step_left_out(judge: Judge, now: Moment, i: int) -> bool:
+    """Whether this path has gone past the step of scaled gradients, whose tests come out anew in each turn.
+
+    Of several optimizers some other may be stepped wherever this one is not.
+    """
+    if len(judge.serves.get(now.event.subject, ())) != 1:
+        return False
+    backward = judge.event(judge.last(now.here, (e.BACKWARD,), i))
+    if now.event.kind != e.UPDATE or backward is None or now.opts[i].grads not in a.UNDER_SCALE:
+        return False
+    own = [tests.difference(now.event.guards, backward.guards) for tests in judge.stepped_under.get(judge.opts[i], ())]
+    return bool(own) and all(
+        tests and all(judge.varying >> key & 1 and key not in judge.windows for key, _ in tests) for tests in own
+    )
 
 
 def called_again(judge: Judge, now: Moment, i: int) -> bool:

@@ -180,7 +180,8 @@ def optimizer_made(judge: Judge, now: Moment) -> State:
     if event.subject in judge.index:
         i = judge.index[event.subject]
         if event.facts.get("found"):
-            now.opts[i] = a.Opt()
+            # What a framework hands out has been there before.
+            now.opts[i] = now.opts[i] if "several" in judge.program.things[event.subject].facts else a.Opt()
         else:
             move(judge, now, i, a.NEW)
     return now.after()

@@ -193,8 +193,19 @@ MESSAGES = (
                 ),
                 "Use float32 or bfloat16 on the CPU; choose the dtype by the device.",
             ),
+            (
+                (
+                    "A GradScaler unscales the gradients of parameters in bfloat16 on CUDA "
+                    "(`\"_amp_foreach_non_finite_check_and_unscale_cuda\" not implemented for 'BFloat16'`), after "
+                    "`model.to(torch.bfloat16)` or `from_pretrained(..., torch_dtype=torch.bfloat16)`."
+                ),
+                (
+                    "Keep the parameters in float32 and let autocast choose the dtype, or train in bfloat16 without a "
+                    "scaler: `bf16=True` in place of `fp16=True`."
+                ),
+            ),
         ),
-        ("AMP507",),
+        ("AMP507", "AMP501", "AMP503"),
         (_RAISED, _DOCS),
     ),
     Message(
@@ -248,6 +259,7 @@ MESSAGES = (
         "source.",
         (
             r"index put requires the source and destination dtypes match",
+            r"got \w+ for the destination and \w+ for the source",
             r"scatter\(\): expected self\.dtype to be equal to src\.dtype",
             (
                 r"index_\w+\(\): self (?:\(\w+\) )?and source (?:\(\w+\) )?(?:must have the same scalar type|expected "

@@ -87,6 +87,7 @@ INDEX: tuple[Listing, ...] = (
             "clash:module",
             "clash:matmul",
             "clash:write",
+            "clash:write-wide",
             "clash:out",
             "clash:in-place",
             "clash:attention",
@@ -167,7 +168,14 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         (),
-        ("update@pending-framework", "update@pending", "update@new-scale", "update@aged", "update@nothing"),
+        (
+            "update@pending-framework",
+            "update@pending",
+            "update@new-scale",
+            "update@aged",
+            "update@left-out",
+            "update@nothing",
+        ),
     ),
     (
         ("AMP208", "scaler-recreated-in-loop", "scaling", "error", "static", True, "safe"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -65,7 +66,9 @@ def operation(raised: Raised) -> Operation:
     called = _called(raised, node, scope) if isinstance(node, ast.Call) else MISSING
     if isinstance(node, ast.Call) and isinstance(called, torch.nn.Module):
         return _of_module(raised, node, called, scope)
-    found = _known(node, scope, raised.frames[: raised.frames.index(user) + 1])
+    frames = raised.frames[: raised.frames.index(user) + 1]
+    found = _known(node, scope, frames)
+    found += _by_the_message(str(raised.error), node, scope, frames, found)
     if not found and raised.frames[-1] is not user and raised.frames[-1].scope is not None:
         inner, within = raised.frames[-1].operation(), raised.frames[-1].scope
         found = [operand._replace(origin=None) for operand in _known(inner, within, ())] if inner is not None else []
@@ -77,13 +80,17 @@ def _called(raised: Raised, node: ast.Call, scope: Scope) -> Any:
 
     Since Python 3.12 a comprehension is part of the function that it stands in (PEP 709), and its variables are gone
     with the exception. A module that was called is held by the call below. Before 3.11 only the line of a call is
-    known, so that the one below may belong to another call in it.
+    known, so that the one below may belong to another call in it. What ``super()`` gives is known by the call, too.
     """
     called = resolve(node.func, scope)
     below = raised.frames[raised.frames.index(raised.user) + 1 :]
-    if called is MISSING and below and below[0].frame.f_code is _CALL and sys.version_info >= (3, 11):
-        return below[0].frame.f_locals["self"]
+    if called is MISSING and below and _runs_module(below[0]) and sys.version_info >= (3, 11):
+        return below[0].frame.f_locals.get("self", MISSING)
     return called
+
+
+def _runs_module(call: Frame) -> bool:
+    return call.frame.f_code is _CALL or (not call.is_user and call.frame.f_code.co_name == "forward")
 
 
 def _words(node: ast.AST) -> str:
@@ -102,6 +109,35 @@ def _known(node: ast.AST, scope: Scope, frames: Sequence[Frame]) -> list[Operand
             held = isinstance(value, torch.nn.Parameter)
             found.append(Operand(f"`{Words(part)}`", kind, value, Origin(part, scope, frames), held))
     return found
+
+
+def _by_the_message(
+    message: str, node: ast.AST, scope: Scope, frames: Sequence[Frame], known: Sequence[Operand]
+) -> list[Operand]:
+    """The one operand of which the dtype is not known, where torch names two and all others have one of them."""
+    named = {kind for words, kind in _NAMED.items() if re.search(rf"\b{words}(?:Tensor)?\b", message)}
+    others = named - {operand.dtype for operand in known}
+    if len(named) != 2 or len(others) != 1:
+        return []
+    texts = {operand.text for operand in known}
+    unknown = [
+        part
+        for part in parts(node, scope)
+        if f"`{Words(part)}`" not in texts and resolve(part, scope) is MISSING and dtype(part, scope) is None
+    ]
+    if len(unknown) != 1:
+        return []
+    origin = Origin(unknown[0], scope, frames)
+    return [Operand(f"`{Words(unknown[0])}`", others.pop(), None, origin, held=False)]
+
+
+#: What torch calls dtypes in its messages.
+_NAMED = {
+    "(?:Half|c10::Half)": torch.float16,
+    "(?:BFloat16|c10::BFloat16)": torch.bfloat16,
+    "(?:Float|float)": torch.float32,
+    "(?:Double|double)": torch.float64,
+}
 
 
 def parts(node: ast.AST, scope: Scope) -> Iterator[ast.expr]:
@@ -123,6 +159,12 @@ def parts(node: ast.AST, scope: Scope) -> Iterator[ast.expr]:
         yield node.operand
 
 
+def _called_by(function: ast.expr) -> str:
+    """The words for the module that is called; its own forward, which ``super()`` gives, is that of ``self``."""
+    is_super = isinstance(function, ast.Attribute) and isinstance(function.value, ast.Call)
+    return "self" if is_super and str(Words(function)).startswith("super(") else str(Words(function))
+
+
 def _of_module(raised: Raised, call: ast.Call, module: torch.nn.Module, scope: Scope) -> Operation:
     """A module was called, and one that it holds has failed in torch's own code."""
     inner = raised.frames[-1]
@@ -134,7 +176,7 @@ def _of_module(raised: Raised, call: ast.Call, module: torch.nn.Module, scope: S
         ),
         module,
     )
-    name = module_named(running, module, str(Words(call.func)))
+    name = module_named(running, module, _called_by(call.func))
     found: list[Operand] = []
     node = inner.operation() if inner.scope is not None else None
     user = raised.frames.index(raised.user)
@@ -158,7 +200,7 @@ def _of_module(raised: Raised, call: ast.Call, module: torch.nn.Module, scope: S
             if (value := tensor(arg, scope)) is not None
         ]
         found += [Operand(f"`{name}.{key}`", p.dtype, p, None, held=True) for key, p in running.named_parameters()][:1]
-    return Operation(name, found)
+    return Operation(str(Words(call.func)) if name == "self" else name, found)
 
 
 # Where an operand came from.
@@ -185,6 +227,9 @@ def came_from(operand: Operand, line: int) -> Made | None:
     words = f"`{Words(node)}`"
     site = origin.scope.site(node)
     why = _why(node, origin.scope, operand.dtype)
+    if words == operand.text and not why:
+        # The operand is where it was made, and is shown already.
+        return None
     return Made(f"{words}{why}", Step(site, f"{operand.text} comes out in {dtype_name(operand.dtype)}"))
 
 
@@ -192,6 +237,9 @@ def _why(node: ast.expr, scope: Scope, kind: torch.dtype) -> str:
     """Why a call gave a dtype, where it is what autocast does with such an op, or its weights have it."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult) and kind in LOW:
         return f", which autocast runs in {dtype_name(kind)}"
+    if isinstance(node, (ast.BinOp, ast.UnaryOp)):
+        calls = [each for each in ast.walk(node) if isinstance(each, ast.Call) and _why(each, scope, kind)]
+        return f", where autocast runs `{Words(calls[0].func)}` in {dtype_name(kind)}" if calls else ""
     if not isinstance(node, ast.Call):
         return ""
     called = resolve(node.func, scope)

@@ -108,9 +108,9 @@ class TrackedScaler:
 class BackwardPass:
     """A backward pass that is running.
 
-    ``leaves`` are identities of the parameters that it reaches, ``before`` the marks of each optimizer's gradients when
-    it began, ``scale`` what the loss was multiplied by, ``dtype`` what it was before, ``roots`` the tensors that it
-    runs from.
+    ``leaves`` are identities of the parameters that it reaches, of its own graph if they are ``exact``, else of that of
+    the first pass at its place, ``before`` the marks of each optimizer's gradients when it began, ``scale`` what the
+    loss was multiplied by, ``dtype`` what it was before, ``roots`` the tensors that it runs from.
     """
 
     def __init__(
@@ -122,8 +122,11 @@ class BackwardPass:
         loss: torch.Tensor | None,
         dtype: torch.dtype | None,
         roots: list[torch.Tensor],
+        *,
+        exact: bool,
     ) -> None:
         self.event = event
+        self.exact = exact
         self.leaves = leaves
         self.before = before
         self.scale = scale

@@ -329,7 +329,7 @@ def _reason_of_gradient(origin: Origin) -> str:
         return infinite[name]
     if origin.result is not None and origin.result.dtype is torch.float16:
         return "it is above 65504, the most that float16 holds, even without a loss scale"
-    return "though its operands are finite"
+    return "it has no finite value there"
 
 
 def _where(origin: Origin) -> str:

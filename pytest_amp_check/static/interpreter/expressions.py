@@ -333,6 +333,8 @@ def each_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
         return element_of(at, value, node)
     if isinstance(value, Opaque) and value.iterates == "enumerate":
         return Sequence([_index(at, value, node, "index"), each_of(at, at.of_file(Enumerated)[value.key], node)])
+    if isinstance(value, Ref) and (itself := value.element()) is not None:
+        return itself
     if isinstance(value, Sequence):
         known = value.element()
         # Another list of the same may be made for each loop over them, as a dict does of what it holds.

@@ -105,8 +105,9 @@ class Handlers:
         self.forward_run: list[Callable[[Interpreter, Thing, ast.AST], None]] = []
         self.backward_run: list[Callable[[Interpreter, Any, ast.AST], None]] = []
         self.clipped: list[Callable[[Interpreter, Value | None, Opaque], None]] = []
-        #: Steps an optimizer in a way of its own, if it does.
+        #: Steps an optimizer in a way of its own, or clears its gradients so, if it does.
         self.optimizer_steps: list[Callable[[Interpreter, Any, ast.AST, dict[str, object]], bool]] = []
+        self.optimizer_clears: list[Callable[[Interpreter, Any, ast.AST, Callable[[], None]], bool]] = []
         #: Hear of a function that nobody calls, before and after it is read; of a whole file, once its body is read.
         self.root_entered: list[Callable[[Interpreter, Function], None]] = []
         self.root_left: list[Callable[[Interpreter, Function, Value], None]] = []

@@ -404,6 +404,16 @@ class Ref(Value):
     def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
         return ("thing", self.thing.key)
 
+    def element(self) -> Value | None:
+        """What may be several stands for each of them."""
+        return self if self.thing.facts.get("several") else None
+
+
+class Bare(Ref):
+    """An optimizer itself, taken out of what a framework has wrapped around it: its step goes through no scaler."""
+
+    __slots__ = ()
+
 
 class Container(Ref):
     """A module that holds others in order, as ``nn.Sequential`` does."""

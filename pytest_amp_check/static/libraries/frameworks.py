@@ -20,6 +20,7 @@ from ..interpreter.unknown import hand_off, unknown
 from ..interpreter.values import (
     NONE,
     Args,
+    Bare,
     BoundMethod,
     Choice,
     Const,
@@ -119,6 +120,8 @@ def annotated_engine(at: Interpreter, named: str, value: Opaque, parameter: ast.
 def engine_method(at: Interpreter, engine: Engine, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     at.of_graph(Engines).setdefault(engine.thing.key, engine)
     does = FRAMEWORKS[engine.framework].methods.get(name)
+    if name == "accumulate":
+        engine.thing.facts["accumulates"] = True
     if does in (frameworks.BACKWARD, frameworks.UPDATE_PARAMS):
         divides = does == frameworks.UPDATE_PARAMS or engine.framework == "accelerate"
         _run_backward(at, engine, first_of(args, keywords, "loss"), node, divides=divides)
@@ -192,10 +195,23 @@ def _engine_attribute(at: Interpreter, engine: Engine, name: str, node: ast.AST)
     if name == "deepspeed_plugin":
         return NONE  # Where DeepSpeed trains, there is no scaler, and nothing of what is judged here.
     if name == "sync_gradients":
-        made = at.opaque(("sync", engine.thing.key), f"{engine.thing.name}.{name}", at.turning())
-        made.loops |= at.turning()
-        return made
+        return _synchronises(at, engine)
     return None
+
+
+def _synchronises(at: Interpreter, engine: Engine) -> Opaque:
+    """Whether this micro-batch of accelerate ends a window."""
+    made = at.opaque(("sync", engine.thing.key), f"{engine.thing.name}.sync_gradients", at.turning())
+    made.loops |= at.turning()
+    return made
+
+
+def _where_it_acts(at: Interpreter, engine: Engine, node: ast.AST, act: Callable[[], None]) -> None:
+    """Between the micro-batches that ``accumulate`` counts, accelerate's optimizers neither step nor clear."""
+    if engine.thing.facts.get("accumulates") and engine.steps is not None and literal(engine.steps) != 1:
+        fork(at, truth(at, _synchronises(at, engine), "", node), act, lambda: None)
+    else:
+        act()
 
 
 def _engine_written(at: Interpreter, receiver: Engine, name: str, value: Value, target: ast.Attribute) -> bool:
@@ -306,11 +322,25 @@ def _step(at: Interpreter, engine: Engine, key: int, node: ast.AST, names: dict[
     def plain() -> None:
         at.emit(e.STEP, node, None, key, names=names)
 
-    fork(at, engine.enabled, scaled, plain)
+    def step() -> None:
+        fork(at, engine.enabled, scaled, plain)
+
+    _where_it_acts(at, engine, node, step)
+
+
+def _clear_through(at: Interpreter, optimizer: Ref, node: ast.AST, clear: Callable[[], None]) -> bool:
+    """An optimizer's own clearing, which the engine that it was prepared by may leave out."""
+    prepared = optimizer.thing.facts.get("engine")
+    if prepared is None or isinstance(optimizer, Bare):
+        return False
+    _where_it_acts(at, prepared[0], node, clear)
+    return True
 
 
 def _step_through(at: Interpreter, optimizer: Ref, node: ast.AST, names: dict[str, object]) -> bool:
     """An optimizer's own step goes through the engine that it was prepared by, or that is there for all of them."""
+    if isinstance(optimizer, Bare):
+        return False
     key = optimizer.thing.key
     prepared = optimizer.thing.facts.get("engine")
     ambient = [engine for engine in at.of_graph(Engines).values() if FRAMEWORKS[engine.framework].ambient]
@@ -357,3 +387,4 @@ def register(handlers: Handlers) -> None:
     handlers.attributes["engine"] = _engine_attribute
     handlers.written["engine"] = _engine_written
     handlers.optimizer_steps.append(_step_through)
+    handlers.optimizer_clears.append(_clear_through)

@@ -14,9 +14,10 @@ from ..interpreter.classes import bases_of
 from ..interpreter.conditions import Formula
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import Handlers, Interpreter
-from ..interpreter.values import NONE, Args, Engine, Instance, Keywords, Mapping, Params, Ref, Sequence, Value
+from ..interpreter.values import NONE, Args, Bare, Engine, Instance, Keywords, Mapping, Params, Ref, Sequence, Value
 from ..interpreter.wording import wording
 from ..project.module import Class, Function, Module
+from .arguments import first_of, literal
 from .frameworks import describe, divided_twice, engine_method, optimizers_in, used_engine
 from .gradients import clip
 from .losses import as_loss
@@ -127,7 +128,8 @@ def _inherited_method(
     if name == "manual_backward":
         return engine_method(at, _manual(at, receiver, node), name, args, keywords, node)
     if name == "optimizers":
-        return _optimizers(at, receiver, node)
+        bare = literal(first_of(args, keywords, "use_pl_optimizer")) is False
+        return _optimizers(at, receiver, node, bare=bare)
     if name == "clip_gradients":
         owners = optimizers_in(args[:1])
         params = Params(None, frozenset(owners)) if owners else None
@@ -156,17 +158,21 @@ def _manual(at: Interpreter, receiver: Instance, node: ast.AST) -> Engine:
     return Engine("lightning", thing, enabled)
 
 
-def _optimizers(at: Interpreter, receiver: Instance, node: ast.AST) -> Value:
-    """What ``self.optimizers()`` gives: an optimizer for each name that it is unpacked to, or one for all of them."""
+def _optimizers(at: Interpreter, receiver: Instance, node: ast.AST, *, bare: bool) -> Value:
+    """What ``self.optimizers()`` gives: an optimizer for each name that it is unpacked to, or one for all of them.
+
+    ``bare`` ones are those of torch, without what Lightning wraps around them to step through its scaler.
+    """
     names = _unpacked_to(at, node)
     engine = _manual(at, receiver, node) if _is_manual(at, receiver.cls) else None
     made: list[Value] = []
     for place, name in enumerate(names or [""]):
         thing = at.thing(("optimizers of", receiver.cls.node, place, len(names)), "optimizer", name, at.site(node))
+        thing.facts["several"] = not names
         at.emit(e.OPTIMIZER_NEW, node, thing.key, found=True)
         if engine is not None:
             thing.facts["engine"] = (engine, frozenset(at.guards()))
-        made.append(Ref(thing))
+        made.append(Bare(thing) if bare else Ref(thing))
     return Sequence(made) if names else made[0]
 
 

@@ -17,6 +17,7 @@ from ..interpreter.unknown import holds_scaler, unknown
 from ..interpreter.values import (
     NONE,
     Args,
+    Bare,
     BoundMethod,
     Choice,
     FunctionValue,
@@ -104,7 +105,7 @@ def _optimizer_method(
         step_optimizer(at, optimizer, node, names)
         return at.fresh(node, name)
     if name == "zero_grad":
-        at.emit(e.ZERO_GRAD, node, owners=(key,), names=names, **keeps_zeros(at, args, keywords))
+        _clear(at, optimizer, args, keywords, node, names)
         return NONE
     if name == "state_dict":
         return state_of(at, optimizer, node)
@@ -139,6 +140,18 @@ def _cleared_as_inherited(
 
     each_optimizer(at, receiver, node, act)
     return NONE
+
+
+def _clear(
+    at: Interpreter, optimizer: Ref, args: Args, keywords: Keywords, node: ast.AST, names: dict[str, object]
+) -> None:
+    kept = keeps_zeros(at, args, keywords)
+
+    def clear() -> None:
+        at.emit(e.ZERO_GRAD, node, owners=(optimizer.thing.key,), names=names, **kept)
+
+    if not any(through(at, optimizer, node, clear) for through in at.handlers.optimizer_clears):
+        clear()
 
 
 def step_optimizer(at: Interpreter, optimizer: Ref, node: ast.AST, names: dict[str, object]) -> None:
@@ -198,6 +211,8 @@ def _optimizer_attribute(at: Interpreter, receiver: Ref, name: str, node: ast.AS
         return BoundMethod(receiver, name)
     if name == "param_groups":
         return Params(receiver.thing.facts.get("owns"), frozenset((receiver.thing.key,)), groups=True)
+    if name == "optimizer" and receiver.thing.facts.get("engine") is not None:
+        return Bare(receiver.thing)
     return None
 
 

@@ -217,7 +217,14 @@ def _annotated_subscript(at: Interpreter, node: ast.Subscript, value: Value) -> 
         return value
     fact = _fact(at, node.value)
     parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    return value.knowing(fact if any(isinstance(part, ast.Slice) for part in parts) else fact.having(SCALAR))
+    if any(isinstance(part, ast.Slice) for part in parts):
+        return value.knowing(fact)
+    return value.knowing(fact.part if any(_masks(at, part) for part in parts) else fact.having(SCALAR))
+
+
+def _masks(at: Interpreter, index: ast.expr) -> bool:
+    """Whether an index is a mask, which leaves several numbers."""
+    return isinstance(index, ast.Compare) or _fact(at, index).dtype == "bool"
 
 
 def _annotated_compare(at: Interpreter, node: ast.Compare, value: Value) -> Value:
@@ -627,7 +634,7 @@ def _constructed(at: Interpreter, op: _Op) -> Fact:
             return Fact(dtype, frozenset({ROUNDED}), op.node)
         return Fact(dtype, positions | zeros)
     if op.name.endswith("_like") or op.name.startswith("new_"):
-        return Fact(op.args[0].dtype if op.args else "", zeros)
+        return op.args[0].only(REGION, GUESS, LEFT).having(*zeros) if op.args else Fact("", zeros)
     if op.name == "arange":
         return Fact("int", positions)
     if "set_default_dtype" in at.state.frame.module.identifiers or op.name in ("tensor", "as_tensor"):
@@ -827,8 +834,13 @@ def _item_written(at: Interpreter, receiver: Value, index: Value, target: ast.Su
     buffer, place, fact = _fact(at, target.value), _fact(at, target.slice), _here(at, value.fact)
     masks = place.dtype in INTEGERS or isinstance(target.slice, ast.Compare)
     # One number is written as a fill is, which casts.
-    if masks and buffer.dtype == "float32" and _is_low_of_region(fact) and SCALAR not in fact.traits:
-        _emit(at, e.DTYPE_CLASH, target, fact, how="write", names={"target": Words(target)})
+    if not masks or SCALAR in fact.traits:
+        return
+    names = {"target": Words(target)}
+    if buffer.dtype == "float32" and _is_low_of_region(fact):
+        _emit(at, e.DTYPE_CLASH, target, fact, how="write", names=names)
+    elif _is_low_of_region(buffer) and fact.dtype == "float32":
+        _emit(at, e.DTYPE_CLASH, target, buffer, how="write-wide", names=names)
 
 
 # Findings.

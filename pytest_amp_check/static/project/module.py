@@ -395,6 +395,7 @@ class Module:
 
     def _note_assignment(self, node: ast.Assign, scope: _Scope) -> None:
         """Names given to a function or a class: ``ac = torch.autocast``, ``ac = partial(autocast, "cuda")``."""
+        self._roles.note_assignment(node)
         value = node.value
         sources = [value.func, *value.args] if isinstance(value, ast.Call) else [value]
         words = set(filter(None, map(tail, sources)))

@@ -12,6 +12,8 @@ WRAPPER = "timm"
 #: Roles of objects that are called themselves.
 CALLED = frozenset({"module", WRAPPER})
 _TELLING = "unscale_ scale step update backward zero_grad parameters named_parameters train eval"
+#: Methods by which modules are cast or moved, and tensors too.
+CASTS = frozenset({"to", "half", "bfloat16", "requires_grad_"})
 #: Attributes whose owner they tell something about.
 TELLING = frozenset(_TELLING.split()).union(*(framework.signs for framework in FRAMEWORKS.values()))
 
@@ -19,7 +21,7 @@ TELLING = frozenset(_TELLING.split()).union(*(framework.signs for framework in F
 class Roles:
     """Collects how expressions are used in one file."""
 
-    __slots__ = ("_asked", "_called", "_scaled", "_targets")
+    __slots__ = ("_asked", "_called", "_cast", "_named", "_scaled", "_targets")
 
     def __init__(self) -> None:
         self._asked: dict[str, set[str]] = {}
@@ -27,6 +29,15 @@ class Roles:
         self._called: dict[str, set[str]] = {}
         self._scaled: set[str] = set()
         self._targets: dict[str, set[str]] = {}
+        #: What is cast, or moved, and the parts of something that have a name of their own, with that.
+        self._cast: set[str] = set()
+        self._named: dict[str, str] = {}
+
+    def note_assignment(self, node: ast.Assign) -> None:
+        if isinstance(node.value, ast.Attribute) and len(node.targets) == 1:
+            source, name = chain(node.value), chain(node.targets[0])
+            if source is not None and name is not None:
+                self._named[source] = name
 
     def note_attribute(self, node: ast.Attribute) -> None:
         if node.attr in TELLING:
@@ -39,6 +50,8 @@ class Roles:
         self._note_wrapper(node)
         if not isinstance(func, ast.Attribute):
             return
+        if func.attr in CASTS:
+            self._cast.add(chain(func.value) or "")
         if func.attr in ("unscale_", "step") and node.args:
             owner, argument = chain(func.value), chain(node.args[0])
             if owner is not None and argument is not None:
@@ -97,6 +110,10 @@ class Roles:
                 if roles.get(target) == "optimizer" or "optim" in target.rpartition(".")[2].lower():
                     roles.setdefault(text, WRAPPER)
                     roles[target] = "optimizer"
+        for text in self._cast & self._named.keys():
+            # `model = pipeline.model` names what `pipeline.model.to(...)` casts.
+            if roles.get(self._named[text]) == "module":
+                roles.setdefault(text, "module")
         roles.pop("self", None)
         return roles
 

@@ -34,6 +34,10 @@ RULE = Rule(
             "`{target}` writes a {dtype} tensor into a float32 one by index, which raises RuntimeError: cast what"
             " is written with `.to(buffer.dtype)`"
         ),
+        "clash:write-wide": Fault(
+            "`{target}` writes a float32 tensor into a {dtype} one by index, which raises RuntimeError: cast what"
+            " is written with `.to(buffer.dtype)`"
+        ),
         "clash:out": Fault(
             "`{call}` computes a {dtype} product for a float32 `out=`, which raises RuntimeError: leave `out=` out,"
             " or give it a tensor of that dtype"

@@ -36,7 +36,8 @@ RULE = Rule(
             "is prepared"
         ),
         "not-finite:parameter": Fault(
-            "In step {step}, `{name}` of {where} is not finite, since step {since}, before anything else is: {reason}",
+            "In step {step}, `{name}` of {where} is not finite, since step {since}, before anything else is "
+            "({reason}): look at what has written to it",
             follows="AMP2",
         ),
         "not-finite:state": Fault(
@@ -55,7 +56,8 @@ RULE = Rule(
         ),
         "not-finite:gradient": Fault(
             "In step {step} the loss is finite, and the gradient of `{op}` in {where} is the first that is not "
-            "({values}): {reason}"
+            "({values}), because {reason}: compute it in float32, or keep its operands away from there by a bound or "
+            "an epsilon"
         ),
         "not-finite:unexplained": Fault(
             "In step {step} the {what} is not finite, and where that comes from is not known ({reason}): find the "

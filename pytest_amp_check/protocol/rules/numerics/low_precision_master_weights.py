@@ -20,7 +20,12 @@ def _cast_of_trained(program: Program) -> Verdicts:
             if dtype == "float16" and event.subject in scaled:
                 yield f"{how}:trained-scaled", event, {"dtype": dtype}, ()
             elif dtype in ("float16", "bfloat16"):
-                yield f"{how}:trained", event, {"dtype": dtype}, ()
+                refused = _REFUSED if dtype == "bfloat16" and event.subject in scaled else ""
+                yield f"{how}:trained", event, {"dtype": dtype, "refused": refused}, ()
+
+
+#: torch 2.13 has no bfloat16 among the kernels of `_amp_foreach_non_finite_check_and_unscale_` on CUDA.
+_REFUSED = ", and whose gradients GradScaler cannot unscale on CUDA"
 
 
 RULE = Rule(
@@ -33,8 +38,8 @@ RULE = Rule(
     words=("low-precision weights",),
     faults={
         "cast:trained": Fault(
-            "`{call}` stores parameters that are trained in {dtype}, where small updates round to nothing: keep"
-            " them in float32 and let autocast choose the dtypes"
+            "`{call}` stores parameters that are trained in {dtype}, where small updates round to nothing{refused}:"
+            " keep them in float32 and let autocast choose the dtypes"
         ),
         "cast:trained-scaled": Fault(
             "`{call}` stores parameters that are trained in {dtype}, whose gradients GradScaler refuses to unscale:"
@@ -43,7 +48,7 @@ RULE = Rule(
         ),
         "made:trained": Fault(
             "`{module}` is made with parameters in {dtype}, which are trained, and small updates of them round to"
-            " nothing: make and load them in float32 and let autocast choose the dtypes"
+            " nothing{refused}: make and load them in float32 and let autocast choose the dtypes"
         ),
         "made:trained-scaled": Fault(
             "`{module}` is made with parameters in {dtype}, which are trained, and whose gradients GradScaler refuses"
@@ -52,7 +57,7 @@ RULE = Rule(
         ),
         "default:trained": Fault(
             "`{call}` makes {dtype} the dtype of parameters that are trained, and small updates of them round to"
-            " nothing: leave float32 the default and let autocast choose the dtypes"
+            " nothing{refused}: leave float32 the default and let autocast choose the dtypes"
         ),
         "default:trained-scaled": Fault(
             "`{call}` makes {dtype} the dtype of parameters that are trained, whose gradients GradScaler refuses to"
@@ -62,9 +67,10 @@ RULE = Rule(
     },
     why="""\
 Mixed precision means low-precision compute on **float32 weights**. A weight in bfloat16 has 8 bits and one in float16
-has 11: an update smaller than half the gap to the next representable number is rounded away, and late in training
-most are. With a GradScaler, float16 parameters have float16 gradients, and `unscale_` raises on them; a fused
-optimizer does not even raise. So it is with layers that are made with `dtype=`, with `from_pretrained(torch_dtype=...)`
+has 11: an update smaller than half the gap to the next representable number is rounded away, and late in training most
+are. With a GradScaler, float16 parameters have float16 gradients, and `unscale_` raises on them; a fused optimizer does
+not even raise. Gradients in bfloat16 it cannot unscale on CUDA (`"_amp_foreach_non_finite_check_and_unscale_cuda" not
+implemented for 'BFloat16'`). So it is with layers that are made with `dtype=`, with `from_pretrained(torch_dtype=...)`
 and with a model that a Trainer's `compute_loss` casts. Frozen weights and inference lose nothing in low precision.
 """,
     harm="""\

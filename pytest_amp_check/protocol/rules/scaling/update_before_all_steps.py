@@ -41,6 +41,11 @@ RULE = Rule(
             unless="another-scaler",
             possible=True,
         ),
+        "update@left-out": Fault(
+            "`{scaler}.update()` also runs where `{scaler}.step({optimizer})` is left out, finds no step or unscale_ "
+            "to decide by, and torch raises: put it under the condition of the step, or unscale before that",
+            witness=(BACKWARD,),
+        ),
         "update@nothing": Fault(
             "`{scaler}.update()` finds no step or unscale_ since the last update, so torch raises: "
             "call it once per iteration, after `{scaler}.step({optimizer})`",

@@ -95,7 +95,7 @@ class Backward(Listener):
         # A scaled loss has the scale's dtype, whatever its own was.
         dtype = scaled.dtype if scaled is not None else None if loss is None else loss.dtype
         self._finite.backward_begins(outputs, site)
-        return BackwardPass(event, before, scale, reached, loss, dtype, roots)
+        return BackwardPass(event, before, scale, reached, loss, dtype, roots, exact=first)
 
     def _look_for_detection(self, site: Site, scaler: TrackedScaler) -> None:
         """Find that anomaly detection is on, wherever that was said."""
@@ -133,7 +133,7 @@ class Backward(Listener):
         fed: list[torch.optim.Optimizer] = []
         for tracked, marks in running.before:
             now = tracked.sentinel_marks()
-            if now != marks or tracked.thing.key in feeds or tracked.holds(running.leaves):
+            if now != marks or tracked.thing.key in feeds or self._reaches(tracked, running):
                 feeds.add(tracked.thing.key)
                 self._was_fed(tracked, event, running, now)
                 optimizer = tracked.optimizer()
@@ -150,6 +150,18 @@ class Backward(Listener):
         self.recording.choose_watching()
         if self.recording.collectors:
             self._collect(running, fed)
+
+    def _reaches(self, tracked: TrackedOptimizer, running: BackwardPass) -> bool:
+        """Whether a pass has reached an optimizer that nothing shows to have new gradients.
+
+        One line may run backward for several models: what was reached from there at first is looked up, and where it
+        says so the graph is asked, which is still there without what it had kept of the forward.
+        """
+        if not tracked.holds(running.leaves):
+            return False
+        if not running.exact:
+            running.leaves, running.exact = frozenset(leaves(running.roots)), True
+        return tracked.holds(running.leaves)
 
     def _collect(self, running: BackwardPass, fed: Sequence[torch.optim.Optimizer]) -> None:
         scalers = self.registry.scalers.values()

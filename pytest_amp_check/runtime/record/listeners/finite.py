@@ -330,7 +330,9 @@ class Finite(Listener):
         if scaler is not None and tracked.skipped and math.isfinite(self._last.value):
             tracker = scaler._growth_tracker
             settled = tracker is not None and int(tracker.item()) > 0 and self._trials < TRIALS
-            if settled or tracked.skips_in_a_row == (IN_A_ROW if self._stepped else WARM_UP):
+            # After this one the scale is below 1, and AMP801 says why.
+            sinks = scaler.get_backoff_factor() <= scaler.get_backoff_factor() * self._last.scale < 1.0
+            if settled or sinks or tracked.skips_in_a_row == (IN_A_ROW if self._stepped else WARM_UP):
                 self._trials += 1
                 self._alarm(SKIPPED, [optimizer])
 

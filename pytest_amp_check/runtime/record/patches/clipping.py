@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 def patches() -> list[Patch]:
     # Every function of the module that clips, or computes a norm, groups the gradients first.
     rows = [Patch(clip_grad, "_group_tensors_by_device_and_dtype", before=_grouping)]
+    if not hasattr(clip_grad, "_get_total_norm"):
+        # Before torch 2.6 the norm is computed where it is used, and asked for between the two is this alone.
+        rows.append(Patch(clip_grad, "_has_foreach_support", before=_multiplying))
     fully = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
     if fully is not None:
         rows.append(Patch(fully.FullyShardedDataParallel, "clip_grad_norm_", before=_sharded))
@@ -36,6 +39,13 @@ def _grouping(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
         recorder.clipping.norm_read(frame.f_locals.get("tensors"))
     elif outer is None or name == "_get_total_norm":
         _notify_clip(recorder, outer or frame)
+
+
+def _multiplying(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
+    """Notify of the norm by which ``clip_grad_norm_`` is about to multiply gradients."""
+    values = sys._getframe(2).f_locals
+    if "clip_coef" in values:
+        recorder.clipping.norm_computed(values.get("total_norm"))
 
 
 def _clipping_frame(frame: FrameType) -> FrameType | None:
