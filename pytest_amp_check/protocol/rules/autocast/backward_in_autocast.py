@@ -49,7 +49,8 @@ where the forward left autocast on purpose: the backward of a float32 island, of
 backward or a compiled graph meets an autocast that its forward did not have. And an optimizer built on matmuls (Muon,
 Shampoo, SOAP) computes its update in low precision. TransformerEngine's own `autocast` (`fp8_autocast` before) gathers
 the scaling factors and the history of maxima of what ran in it, and brings them up to date, over all processes, where
-it is left: it asks for the backward outside. That runs in float8 wherever its forward did.
+it is left: it asks for the backward outside. That runs in float8 wherever its forward did. A test that steps no
+optimizer trains nothing, and is not told.
 """,
     harm="""\
 The gradients of an `enabled=False` island were off by 3.8e-4 (float16) and 3.1e-3 (bfloat16), and at the scale 65536

@@ -71,7 +71,9 @@ has 11: an update smaller than half the gap to the next representable number is 
 are. With a GradScaler, float16 parameters have float16 gradients, and `unscale_` raises on them; a fused optimizer does
 not even raise. Gradients in bfloat16 it cannot unscale on CUDA (`"_amp_foreach_non_finite_check_and_unscale_cuda" not
 implemented for 'BFloat16'`). So it is with layers that are made with `dtype=`, with `from_pretrained(torch_dtype=...)`
-and with a model that a Trainer's `compute_loss` casts. Frozen weights and inference lose nothing in low precision.
+and with a model that a Trainer's `compute_loss` casts. Frozen weights and inference lose nothing in low precision,
+nor does what is cast after its last step or back before the next one, or what DeepSpeed trains, which updates float32
+copies.
 """,
     harm="""\
 With weights of standard deviation 0.02, one step left 32 % of the bfloat16 weights unchanged at the learning rate
