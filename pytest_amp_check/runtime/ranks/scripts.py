@@ -304,7 +304,7 @@ class _Recorded:
             recording.run.select("ALL")
             ending = Ending()
             with contextlib.ExitStack() as stack:
-                stack.enter_context(_watched(folder, name, self._limit, recording.run, self._number))
+                stack.enter_context(_watched(folder, name, self._limit, recording.run, self._number, lets_go=True))
                 # Who started this one ends it, where another has failed, and leaves it some time.
                 stack.callback(ending.end)
                 if _named(self._target) == _SPAWNED:
@@ -339,11 +339,19 @@ def _rank_of(run: Run, number: int) -> int:
 
 @contextlib.contextmanager
 def _watched(
-    folder: Folder, name: str, limit: float, run: Run, rank: int, last: Callable[[], object] | None = None
+    folder: Folder,
+    name: str,
+    limit: float,
+    run: Run,
+    rank: int,
+    last: Callable[[], object] | None = None,
+    *,
+    lets_go: bool = False,
 ) -> Iterator[None]:
     """A region in which this process ends once no process of the folder has moved for some seconds; 0 for never.
 
-    It ends, too, where it waits for one that has failed. ``last`` is called before.
+    It ends, too, where it waits for one that has failed. ``last`` is called before. ``lets_go`` says that it lets one
+    that has failed end first, of which whoever started both tells the exception.
     """
     if not limit:
         yield
@@ -353,7 +361,7 @@ def _watched(
     def look() -> None:
         # Whoever gathers what ranks tell may have given this one up, and taken the folder away.
         with contextlib.suppress(FileNotFoundError):
-            _watch(folder, name, limit, run, rank, last, over)
+            _watch(folder, name, limit, run, rank, last, over, lets_go=lets_go)
 
     watch = threading.Thread(target=look, daemon=True)
     watch.start()
@@ -372,6 +380,8 @@ def _watch(
     rank: int,
     last: Callable[[], object] | None,
     over: threading.Event,
+    *,
+    lets_go: bool,
 ) -> None:
     main = threading.main_thread().ident
     moves = folder.place(_MOVES.format(name))
@@ -386,8 +396,7 @@ def _watch(
         if now != before:
             before, since = now, at
             os.utime(moves)
-        elif at - since < _GOING and _goes(folder, name):
-            # Whoever started them is to see the end of that one first, and its exception.
+        elif lets_go and at - since < _GOING and _goes(folder, name):
             gone = at
         elif why := _in_vain(folder, name, at - max(since, gone), limit, waits=_waits(frame)):
             number = _rank_of(run, rank)
