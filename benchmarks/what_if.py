@@ -96,8 +96,11 @@ def convs(inner: int, outer: int) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    def __init__(self) -> None:
+    """An image to one row of logits, or with ``dense`` to values for each of its pixels."""
+
+    def __init__(self, *, dense: bool = False) -> None:
         super().__init__()
+        self.dense = dense
         self.down = nn.ModuleList([convs(3, 16), convs(16, 32)])
         self.middle = convs(32, 64)
         self.ups = nn.ModuleList([nn.ConvTranspose2d(64, 32, 2, 2), nn.ConvTranspose2d(32, 16, 2, 2)])
@@ -113,14 +116,15 @@ class UNet(nn.Module):
         x = self.middle(x)
         for widen, block in zip(self.ups, self.up, strict=True):
             x = block(torch.cat([widen(x), kept.pop()], 1))
-        return self.head(x).mean((2, 3))  # type: ignore[no-any-return]
+        x = self.head(x)
+        return x if self.dense else x.mean((2, 3))
 
 
-class Lstm(nn.Module):
-    def __init__(self, words: int = 300, width: int = 64) -> None:
+class Recurrent(nn.Module):
+    def __init__(self, layer: Callable[..., nn.Module] = nn.LSTM, words: int = 300, width: int = 64) -> None:
         super().__init__()
         self.words = nn.Embedding(words, width)
-        self.layers = nn.ModuleList(nn.LSTM(width, width, batch_first=True) for _ in range(2))
+        self.layers = nn.ModuleList(layer(width, width, batch_first=True) for _ in range(2))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
         self.head = nn.Sequential(nn.Linear(width, 4 * width), nn.Tanh(), nn.Linear(4 * width, 10))
 
@@ -166,6 +170,7 @@ class Program(NamedTuple):
     batch: Callable[[int], torch.Tensor]
     size: int
     rows: tuple[str, ...]
+    target: Callable[[int], torch.Tensor] = lambda size: torch.randint(10, (size,))
 
 
 PROGRAMS = {
@@ -178,7 +183,16 @@ PROGRAMS = {
         lambda: Transformer(dropout=0.1), lambda size: torch.randint(500, (size, 48)), 16, ("encoder.layers",)
     ),
     "unet": Program(UNet, lambda size: torch.randn(size, 3, 32, 32), 8, ("down", "up")),
-    "lstm": Program(Lstm, lambda size: torch.randint(300, (size, 24)), 32, ("head",)),
+    "pixels": Program(
+        lambda: UNet(dense=True),
+        lambda size: torch.randn(size, 3, 32, 32),
+        8,
+        ("down", "up"),
+        lambda size: torch.randn(size, 10, 32, 32),
+    ),
+    "lstm": Program(Recurrent, lambda size: torch.randint(300, (size, 24)), 32, ("head",)),
+    # On the CPU made of other ops, of which it calls each for every place of a sequence.
+    "gru": Program(lambda: Recurrent(nn.GRU), lambda size: torch.randint(300, (size, 24)), 32, ("head",)),
     "moe": Program(Moe, lambda size: torch.randn(size, 64), 256, ("layers",)),
 }
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -199,6 +213,8 @@ class Recipe(NamedTuple):
     settings: tuple[tuple[str, bool], ...] = ()
     #: The batch is this part of what it was.
     part: int = 1
+    #: Such parts that come one after the other before the optimizer steps.
+    parts: int = 1
 
 
 def recompute(module: nn.Module) -> None:
@@ -223,16 +239,23 @@ def record_memory(recipe: Recipe) -> Memory:
     optimizer = OPTIMIZERS[recipe.optimizer](model.parameters(), **dict(recipe.settings))
     with measure_memory(model, optimizer) as memory:
         for _ in range(3):
-            batch = program.batch(program.size // recipe.part)
-            if recipe.low and not recipe.autocast and batch.is_floating_point():
-                batch = batch.bfloat16()
-            target = torch.randint(10, (len(batch),))
-            with torch.autocast("cpu") if recipe.autocast else nullcontext():
-                loss = functional.cross_entropy(model(batch), target)
-            loss.backward()  # type: ignore[no-untyped-call]
+            for _ in range(recipe.parts):
+                train_on(model, program.batch(program.size // recipe.part), recipe)
             optimizer.step()
             optimizer.zero_grad()
     return memory
+
+
+def train_on(model: nn.Module, batch: torch.Tensor, recipe: Recipe) -> None:
+    """A forward and a backward pass."""
+    target = PROGRAMS[recipe.program].target(len(batch))
+    if recipe.low and not recipe.autocast:
+        # A loss refuses targets of another dtype, too.
+        batch, target = (each.bfloat16() if each.is_floating_point() else each for each in (batch, target))
+    with torch.autocast("cpu") if recipe.autocast else nullcontext():
+        out = model(batch)
+        loss = (functional.mse_loss if target.is_floating_point() else functional.cross_entropy)(out, target)
+    loss.backward()  # type: ignore[no-untyped-call]
 
 
 class Compared(NamedTuple):
@@ -266,8 +289,10 @@ def compared(recipe: Recipe) -> Iterator[Compared]:
         "fused optimizer": recipe._replace(settings=(("fused", True),)),
         "foreach optimizer": recipe._replace(settings=(("foreach", True),)),
         "for-loop optimizer": recipe._replace(settings=(("foreach", False),)),
-        "1/2 of the micro-batch": recipe._replace(part=2),
-        "1/4 of the micro-batch": recipe._replace(part=4),
+        "1/2 of the batch": recipe._replace(part=2),
+        "1/4 of the batch": recipe._replace(part=4),
+        "2 micro-batches, accumulated": recipe._replace(part=2, parts=2),
+        "4 micro-batches, accumulated": recipe._replace(part=4, parts=4),
     }
     for change, otherwise in changes.items():
         if change not in told:

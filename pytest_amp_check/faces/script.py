@@ -61,6 +61,8 @@ class Recorded:
         #: Why something could not be written, one sentence.
         self._unwritten = ""
         self._run: Run | None = None
+        #: Those of threads that the script has trained in.
+        self._beside: list[Run] = []
         #: What several ranks have told, where there are several, and whether another one tells it.
         self._ranks: Gathered | None = None
         self.told_elsewhere = False
@@ -96,7 +98,7 @@ class Recorded:
     def wrong(self) -> str:
         """Why a part of the recording is missing, or was not written, one sentence."""
         assert self._run is not None
-        failure = self._run.failure
+        failure = next((run.failure for run in self._recordings() if run.failure is not None), None)
         if self._unwritten:
             return self._unwritten
         if failure is not None:
@@ -141,7 +143,7 @@ class Recorded:
         """Run it under the recorder, and gather what its ranks have told; ``wanted`` says that all of it is shown."""
         from contextlib import ExitStack
 
-        from ..runtime.ranks.scripts import Started, launched
+        from ..runtime.ranks.scripts import Started, Threads, launched
         from ..runtime.run import record
 
         with ExitStack() as stack:
@@ -150,6 +152,9 @@ class Recorded:
             parts.update(search=wanted or bool(memory), numerics=EVERY if wanted else 0)
             parts.update(title=" ".join([self.target, *self.arguments]))
             recording = record(**parts)
+            threads = Threads(parts)
+            # Below the recording, which asks who starts a thread.
+            stack.enter_context(threads.recording())
             self._run = stack.enter_context(recording)
             self._run.select("ALL")
             rank = launched(limit)
@@ -158,6 +163,9 @@ class Recorded:
             started = Started(parts, limit)
             stack.enter_context(started.recording())
             code = execute(self.target, self.arguments, module=self.module, raised=recording.broken_by, within=ending)
+            if not ending.asked:
+                threads.wait()
+        self._beside = list(threads.runs.values())
         self._ranks = started.gather()
         if rank is not None:
             self._tell_as_rank(rank, code, ending)
@@ -183,11 +191,17 @@ class Recorded:
             self._ranks = Gathered(rank.size)
             self._ranks.add(rank.rank, {"told": tell(self._run, rank.rank), "run": self._run.as_dict()})
 
+    def _recordings(self) -> list[Run]:
+        """Those of this process: of the script, where it has trained itself or no thread has, and of its threads."""
+        assert self._run is not None
+        alone = not self._beside or self._run.steps_total or self._run.findings
+        return [*([self._run] if alone else []), *self._beside]
+
     def runs(self) -> list[dict[str, Any]]:
-        """What was recorded, as plain data: of the script, or of each of its ranks."""
+        """What was recorded, as plain data: of the script and its threads, or of each of its ranks."""
         assert self._run is not None
         if self._ranks is None:
-            return [self._run.as_dict()]
+            return [run.as_dict() for run in self._recordings()]
         return [
             {**run, "title": f"{self._run.title}: rank {rank}", "rank": rank}
             for rank, run in sorted(self._ranks.runs.items())
@@ -195,23 +209,24 @@ class Recorded:
 
     @property
     def steps(self) -> int:
-        """How many training steps were recorded, on all ranks together."""
-        assert self._run is not None
+        """How many training steps were recorded, on all ranks or in all threads together."""
         if self._ranks is None:
-            return self._run.steps_total
+            return sum(run.steps_total for run in self._recordings())
         return sum(run["steps_total"] for run in self._ranks.runs.values())
 
     def findings(self, settings: Settings) -> list[Finding]:
         """What was found, as the configuration wants it."""
+        from ..protocol.ranks import once, together
         from .judged import settle
 
-        assert self._run is not None
-        self._run.suppress = settings.suppress
-        found = self._run.findings
+        for run in self._recordings():
+            run.suppress = settings.suppress
         if self._ranks is not None:
-            from ..protocol.ranks import together
-
             found = together(self._ranks.told, self._ranks.size)
+        elif len(self._recordings()) > 1:
+            found = once(finding for run in self._recordings() for finding in run.findings)
+        else:
+            found = self._recordings()[0].findings
         return settle(found, settings, folder=os.path.join(os.getcwd(), ""))
 
     def excesses(self) -> list[str]:
@@ -253,19 +268,21 @@ class Recorded:
         steps = self.steps
         if not steps:
             return self._ended(
-                "No training step was recorded: nothing stepped an optimizer in this process and thread"
+                "No training step was recorded: nothing stepped an optimizer in this process or a thread of its own"
                 " (--allow-no-steps where none is meant to)."
             )
         trained = f"{steps} training step{'s' if steps > 1 else ''}"
         if self._ranks is not None:
             ranks = sorted(self._ranks.runs)
             trained += f" on {len(ranks)} ranks" if len(ranks) > 1 else f" on rank {ranks[0]}"
+        elif len(self._recordings()) > 1:
+            trained += f" in {len(self._recordings())} threads"
         if not sum(counts.values()):
-            bad = 0 if self._run is None else self._run.bad_losses
-            if self._run is not None and bad:
-                first = self._run.first_bad_loss
-                return self._ended(f"The loss was not finite in {bad} of {trained}, first in step {first}.")
-            if self._run is not None and self._run.skipped_total == steps:
+            bad = [run for run in self._recordings() if run.bad_losses]
+            if bad:
+                count, first = sum(run.bad_losses for run in bad), bad[0].first_bad_loss
+                return self._ended(f"The loss was not finite in {count} of {trained}, first in step {first}.")
+            if sum(run.skipped_total for run in self._recordings()) == steps:
                 return self._ended(f"No mistakes found in {trained}, but a scaler skipped all of them.")
             return self._ended(f"No mistakes found in {trained}.")
         return self._ended(f"{text.tally(counts, 1).partition(' in ')[0]} in {trained}.")

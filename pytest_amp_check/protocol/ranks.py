@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from .events import Event, Site
 from .finding import Finding
@@ -65,6 +65,19 @@ class Told:
         self.stopped = stopped
 
 
+def once(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings of several recordings of one process, each place once."""
+    found: dict[tuple[str, str, str, int, int], Finding] = {}
+    for finding in findings:
+        found.setdefault(_place(finding), finding)
+    return sorted(found.values(), key=Finding.order)
+
+
+def _place(finding: Finding) -> tuple[str, str, str, int, int]:
+    site = finding.site
+    return (finding.code, finding.label, site.path, site.line, site.column)
+
+
 def together(told: Sequence[Told], size: int) -> list[Finding]:
     """The findings of all ranks, each once, with the ranks that have it; and what they show side by side.
 
@@ -73,9 +86,7 @@ def together(told: Sequence[Told], size: int) -> list[Finding]:
     found: dict[tuple[str, str, str, int, int], list[tuple[int, Finding]]] = {}
     for each in told:
         for finding in each.findings:
-            site = finding.site
-            key = (finding.code, finding.label, site.path, site.line, site.column)
-            found.setdefault(key, []).append((each.rank, finding))
+            found.setdefault(_place(finding), []).append((each.rank, finding))
     merged = [_named(same, size) for same in found.values()]
     apart = list(_left_out(told, size)) or list(_skipped_apart(told))
     # The scaler that asks its own shard alone is told of already: that ranks disagree is what comes of it.

@@ -119,13 +119,13 @@ def _headroom(numerics: Numerics, dtypes: Dtypes | None) -> Iterator[Advice]:
 
 
 def _budget(memory: Memory) -> Iterator[Advice]:
-    """What needs most of a budget that is used up, or nearly so."""
+    """What needs most of a budget that is used up, or nearly so, and what would need less."""
     if not memory.budget or memory.peak < NEAR * memory.budget:
         return
     category = max(memory.at_peak, key=lambda name: memory.at_peak[name])
     makers = [
         f"{name} ({what}) {format_size(size)}, {size / memory.peak:.0%}"
-        for what, name, size in memory.contributors(None, 3)
+        for what, name, size in memory.contributors(None, _MOST)
     ]
     yield Advice(
         "memory",
@@ -133,3 +133,10 @@ def _budget(memory: Memory) -> Iterator[Advice]:
         f"the peak is {memory.peak / memory.budget:.0%} of the budget of {format_size(memory.budget)}, of which "
         f"{category} are {memory.at_peak[category] / memory.peak:.0%}; the largest are {'; '.join(makers)}",
     )
+    for what, saved, peak in memory.options(int(NEAR * memory.budget)):
+        yield Advice(
+            "memory",
+            what,
+            f"the step would need {format_size(peak)}, {peak / memory.budget:.0%} of the budget, "
+            f"{format_size(saved)} less ({saved / memory.peak:.0%})",
+        )

@@ -224,7 +224,7 @@ def test_what_the_script_defines_is_its_main_module(folder: Path) -> None:
         "__main__ train.py train.py __main__",
         f"True {folder.name}",
         (
-            "No training step was recorded: nothing stepped an optimizer in this process and thread "
+            "No training step was recorded: nothing stepped an optimizer in this process or a thread of its own "
             "(--allow-no-steps where none is meant to)."
         ),
         "at exit",
@@ -232,6 +232,64 @@ def test_what_the_script_defines_is_its_main_module(folder: Path) -> None:
     assert done.returncode == 1
     assert run("--allow-no-steps", "train.py", folder=folder).returncode == 0
     assert run("--exit-zero", "train.py", folder=folder).returncode == 0
+
+
+THREADS = """
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+
+def train(steps):
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = model(torch.randn(8, 4)).float().mean()
+        scaler.scale(loss).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("starts", "names"),
+    [
+        # Python waits for threads that nobody joins, and so does what records them.
+        (
+            "for steps in (2, 3):\n    threading.Thread(target=train, args=(steps,), name=f'of {steps}').start()\n",
+            ["train.py: of 2", "train.py: of 3"],
+        ),
+        (
+            "with ThreadPoolExecutor(1, 'pool') as pool:\n    list(pool.map(train, (2, 3)))\n",
+            ["train.py: pool_0"],
+        ),
+        (
+            "async def main():\n    await asyncio.to_thread(train, 3)\n\ntrain(2)\nasyncio.run(main())\n",
+            ["train.py", "train.py: asyncio_0"],
+        ),
+    ],
+)
+def test_threads_that_the_script_starts_are_recorded(folder: Path, starts: str, names: list[str]) -> None:
+    (folder / "train.py").write_text(THREADS + starts, encoding="utf-8")
+    done = run("--output-format", "concise", "--data", "data.json", "train.py", folder=folder)
+    finding, summary = done.stdout.splitlines()
+    clip = (THREADS.splitlines().index("        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)")) + 1
+    # The same mistake in the same place is told once.
+    assert finding.startswith(f"train.py:{clip}:9: AMP201 [error]")
+    where = f" in {len(names)} threads" if len(names) > 1 else ""
+    assert summary == f"Found 1 error in 5 training steps{where}."
+    assert done.returncode == 1
+    runs = json.loads((folder / "data.json").read_text(encoding="utf-8"))["runs"]
+    assert sorted(each["title"] for each in runs) == names
+    assert sum(each["steps_total"] for each in runs) == 5
 
 
 def test_a_cuda_recipe_runs_under_emulation(folder: Path) -> None:

@@ -95,6 +95,14 @@ def test_a_rank_that_an_exception_ends_has_left_out_no_batch(start: Callable[...
     assert "AMP607" not in done.stdout + done.stderr
 
 
+def test_the_exception_of_a_rank_that_takes_its_time_to_end_is_seen() -> None:
+    done = started("fails_and_takes_its_time", "--rank-timeout", "3")
+    assert done.returncode != 0
+    # It ends by itself, before the other one has waited for it in vain.
+    assert "OSError: the batch cannot be read" in done.stderr
+    assert "ProcessExitedException" not in done.stderr
+
+
 def test_processes_that_the_script_starts_are_recorded() -> None:
     done = started("leaves_out")
     begins = source_line("scaler.scale(loss).backward()")

@@ -83,13 +83,60 @@ def test_what_a_budget_is_spent_on() -> None:
     assert run.memory is not None
     assert run.advice() == []
     run.assert_memory(peak=run.memory.peak)
-    (advice,) = run.advice()
+    advice = run.advice()
     largest = run.memory.contributors(most=1)[0]
-    assert advice.about == "memory"
-    assert advice.evidence.startswith("the peak is 100% of the budget of ")
-    assert f"the largest are {largest[1]} ({largest[0]}) 256.00 KiB, " in advice.evidence
+    assert {each.about for each in advice} == {"memory"}
+    assert advice[0].evidence.startswith("the peak is 100% of the budget of ")
+    assert f"the largest are {largest[1]} ({largest[0]}) 256.00 KiB, " in advice[0].evidence
+    assert len(advice[0].evidence.split("; ")) == 6
+    # A batch of one has no half, SGD steps in no other way that needs less, and all of it is in weights.
+    low = next(each for each in run.memory.what_if() if each.kind == "weights")
+    assert low.peak is not None
+    assert [each.what for each in advice[1:]] == [low.how]
+    share = low.peak / run.memory.peak
+    assert f", {share:.0%} of the budget, " in advice[1].evidence
+    assert advice[1].evidence.endswith(f" less ({1 - share:.0%})")
     run.assert_memory(peak="1 GiB")
     assert run.advice() == []
+
+
+class Row(nn.Module):
+    """Equal layers of which the activations are nearly all that is needed: 32 of 12 KiB each for a batch of 192."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 8)) for _ in range(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x).sigmoid()
+        return x
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        # The least that is enough for nine tenths of the budget.
+        (1.0, ["checkpoint every second of layers (8 modules)", "2 parts"]),
+        (0.6, ["checkpoint layers (8 modules)", "4 parts"]),
+        # Nothing is enough: what saves most.
+        (0.01, ["checkpoint layers (8 modules)", "4 parts"]),
+    ],
+)
+def test_what_would_make_a_budget_do(part: float, told: list[str]) -> None:
+    run = trained(Row(), torch.randn(192, 8), 1.0, 2, memory=True)
+    memory = run.memory
+    assert memory is not None
+    memory.budget = int(memory.peak * part)
+    kinds = {each.change if each.kind == "checkpoint" else each.how: each for each in memory.what_if()}
+    whats = [each.what for each in run.advice()[1:]]
+    assert len(whats) == len({kinds[what].kind for what in whats})
+    for words in told:
+        assert any(words in what for what in whats), whats
+    # A smaller batch trains on less.
+    assert "batch" not in {kinds[what].kind for what in whats}
+    saved = [kinds[what].saved or 0 for what in whats]
+    assert saved == sorted(saved, reverse=True)
 
 
 def test_it_is_plain_data_too() -> None:

@@ -28,14 +28,16 @@ OFF = 0.02
 @pytest.mark.parametrize(
     ("program", "optimizer", "autocast", "fewest"),
     [
-        ("mlp", "AdamW", False, 9),
-        ("weights", "AdamW", False, 9),
-        ("weights", "SGD", False, 9),
-        ("resnet", "AdamW", True, 9),
-        ("transformer", "AdamW", False, 9),
-        ("unet", "AdamW", False, 11),
-        ("lstm", "AdamW", True, 6),
-        ("moe", "SGD", False, 9),
+        ("mlp", "AdamW", False, 11),
+        ("weights", "AdamW", False, 11),
+        ("weights", "SGD", False, 11),
+        ("resnet", "AdamW", True, 11),
+        ("transformer", "AdamW", False, 11),
+        ("unet", "AdamW", False, 13),
+        ("pixels", "AdamW", False, 13),
+        ("lstm", "AdamW", True, 8),
+        ("gru", "AdamW", False, 9),
+        ("moe", "SGD", False, 11),
     ],
 )
 def test_answers_are_what_the_changed_model_needs(program: str, optimizer: str, autocast: bool, fewest: int) -> None:
@@ -96,12 +98,16 @@ def test_those_that_save_most_come_first_and_those_without_an_answer_last() -> N
     assert saved == sorted(saved, reverse=True)
     assert [each.change for each in answers if each.saved is None] == [
         "fused optimizer",
-        "1/2 of the micro-batch",
-        "1/4 of the micro-batch",
+        "1/2 of the batch",
+        "2 micro-batches, accumulated",
+        "1/4 of the batch",
+        "4 micro-batches, accumulated",
     ]
     assert answer_reasons(answers) == [
         "Rprop has no argument fused",
         "a batch of 15 cannot be cut into 2",
+        "a batch of 15 cannot be cut into 2",
+        "a batch of 15 cannot be cut into 4",
         "a batch of 15 cannot be cut into 4",
     ]
 
@@ -179,7 +185,7 @@ def test_shapes_that_depend_on_values_have_no_answer_for_a_smaller_batch() -> No
             return self.row(x[x[:, 0] > 0])  # type: ignore[no-any-return]
 
     memory = measured(Picks(), lambda: torch.randn(64, 32))
-    assert "cannot be told without values" in answer(memory, "1/2 of the micro-batch").reason
+    assert "cannot be told without values" in answer(memory, "1/2 of the batch").reason
 
 
 def test_the_dimension_of_the_batch_is_asked_for() -> None:
@@ -192,7 +198,7 @@ def test_the_dimension_of_the_batch_is_asked_for() -> None:
             return self.row(x)  # type: ignore[no-any-return]
 
     memory = measured(First(), lambda: torch.randn(5, 64, 32))
-    half = next(each for each in memory.what_if(batch_dim=1) if each.change == "1/2 of the micro-batch")
+    half = next(each for each in memory.what_if(batch_dim=1) if each.change == "1/2 of the batch")
     assert half.peak == measured(First(), lambda: torch.randn(5, 32, 32)).peak
 
 

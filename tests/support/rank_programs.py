@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.util
 import os
 import sys
 import time
@@ -145,6 +146,13 @@ def joined(rank: int) -> None:
 def fails(rank: int) -> None:
     """One rank ends in the middle of its training, and the other waits for it in its next backward pass."""
     train(DistributedDataParallel(net()), fails=2 if rank == 1 else -1)
+
+
+def fails_and_takes_its_time(rank: int) -> None:
+    """As ``fails``; what the process of that rank leaves behind takes some seconds to end, as loggers may."""
+    if rank == 1:
+        multiprocessing.util.Finalize(None, time.sleep, (6,), exitpriority=0)
+    fails(rank)
 
 
 def dies(rank: int) -> None:

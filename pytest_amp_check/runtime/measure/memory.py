@@ -28,7 +28,7 @@ ADVICE = {
     "parameters": "keep frozen weights in bfloat16, or shard the model (torch.distributed.fsdp)",
     "gradients": "call zero_grad(set_to_none=True) before the forward pass, and freeze what need not be trained",
     "optimizer state": "use an optimizer with less state (SGD without momentum has none), or shard it (FSDP, ZeRO)",
-    "activations": "recompute the modules named above with torch.utils.checkpoint, or accumulate smaller batches",
+    "activations": "recompute modules that make many of them (torch.utils.checkpoint), or accumulate smaller batches",
     "inputs": "use smaller batches, and delete those that are no longer needed",
     "temporaries": "use fused=True where a step makes them (foreach=True makes copies as large as all parameters)",
     "autocast cache": "cast frozen weights once, or use autocast(cache_enabled=False) where each weight is used once",
@@ -194,6 +194,20 @@ class Memory(Collector):
         besides = self.peak - self._storages.ledger.peak_total
         return answers(steps, as_cuda=self.as_cuda, besides=besides, checkpoint=checkpoint, batch_dim=batch_dim)
 
+    def options(self, enough: int) -> list[tuple[str, int, int]]:
+        """What to do for a lower peak, the bytes saved and the peak then: of each kind of change one.
+
+        That is the one that saves least where ``enough`` bytes are not exceeded then, or else the one that saves most.
+        """
+        if not self._storages.trace.steps:
+            return []
+        from .what_if import best
+
+        return [
+            (each.change if each.kind == "checkpoint" else each.how, each.saved or 0, each.peak or 0)
+            for each in best(self.what_if(), enough)
+        ]
+
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain data, for reports."""
         return {
@@ -315,6 +329,10 @@ def _over(memory: Memory, measured: dict[str, int], limits: dict[str, int]) -> s
         if makers:
             lines.append(f"Most of {category}: " + ", ".join(f"{name} {format_size(size)}" for _, name, size in makers))
         lines.append(f"To need less for {category}: {ADVICE[category]}.")
+    options = memory.options(limits["peak"] if "peak" in over else 0)
+    if options:
+        lines.append("What would make the peak lower, told from the recorded step (memory.what_if()):")
+        lines += [f"  {what}: {format_size(peak)}, {format_size(saved)} less" for what, saved, peak in options]
     return "\n".join(lines)
 
 

@@ -405,6 +405,8 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         op = self.trace.begin(
             func, backward=self._in_backward, grad=grad_enabled, makes_node=needs_grad and grad_enabled
         )
+        if torch.Tag.inplace_view in func.tags:
+            self.trace.given(op, args, self._block_of)
         result = func(*args, **kwargs)
         if func is _aten._to_copy.default and self._is_cached_cast(args[0], result):
             self._see_cached(args[0], result)

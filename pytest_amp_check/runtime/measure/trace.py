@@ -179,6 +179,10 @@ class Trace:
             node = _next_node() - 1
         return Op(func, step.tick, node, backward=backward, grad=grad)
 
+    def given(self, op: Op, args: Any, known: Callable[[torch.Tensor], Block | None]) -> None:
+        """The arguments as they are before the op runs, where it gives a tensor other sizes in place."""
+        op.args = _plain(args, known)
+
     def end(self, op: Op, args: Any, kwargs: Any, result: Any, known: Callable[[torch.Tensor], Block | None]) -> None:
         """It has run, and its results are known."""
         step = self._step
@@ -189,7 +193,7 @@ class Trace:
             step.incomplete = f"the step has more than {MOST_OPS:,} operators"
         if step.incomplete:
             return
-        op.args = _plain(args, known)
+        op.args = op.args or _plain(args, known)
         op.kwargs = {name: _plain(value, known) for name, value in kwargs.items()} if kwargs else {}
         op.results = list(values_in(_plain(result, known)))
         step.ops.append(op)

@@ -14,12 +14,13 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...protocol.byte_sizes import format_size
+from ...protocol.optable import policy
 from .block import Block
 from .recomputed import Interval, Unanswerable, Uses, as_recorded, peak_of, recomputed
 from .stand_ins import without_values
 from .storages import Storages
 from .trace import FOREVER, Step, Stepped, values_in
-from .without_values import Change, Replay, Replayed, intervals_of, replayed, unchanged
+from .without_values import Change, Replay, Replayed, in_a_later_micro_batch, intervals_of, replayed, unchanged
 
 #: How many proposals to recompute modules are shown, and how many single modules are tried.
 SHOWN, TRIED = 3, 60
@@ -43,6 +44,8 @@ class WhatIf(NamedTuple):
     how: str
     #: Why there is no answer.
     reason: str = ""
+    #: What it changes: "checkpoint", "weights", "optimizer", "batch", or "accumulation", which trains on as much.
+    kind: str = ""
 
     def __repr__(self) -> str:
         return f"<WhatIf {' '.join(_row(self))}>"
@@ -61,6 +64,22 @@ class WhatIfs(list[WhatIf]):
         lines = [f"The step needs {format_size(self.peak)}. It would need"]
         lines += [f"  {peak:>10}  {change:<{wide}}  {saved}".rstrip() for change, peak, saved in rows]
         return "\n".join(lines)
+
+
+def best(answers: WhatIfs, enough: int) -> list[WhatIf]:
+    """Of each kind of change that trains on as much the smallest one with a peak of ``enough`` bytes, or the largest.
+
+    Those that save most come first, and what saves next to nothing is left out.
+    """
+    found: dict[str, list[WhatIf]] = {}
+    for each in answers:
+        if each.kind != "batch" and each.saved is not None and each.saved > answers.peak * NEGLIGIBLE:
+            found.setdefault(each.kind, []).append(each)
+    chosen = []
+    for of_one_kind in found.values():
+        fit = [each for each in of_one_kind if each.peak is not None and each.peak <= enough]
+        chosen.append(fit[-1] if fit else of_one_kind[0])
+    return sorted(chosen, key=lambda each: -(each.saved or 0))
 
 
 def _row(answer: WhatIf) -> tuple[str, str, str]:
@@ -85,14 +104,14 @@ class Steps:
         self._same: dict[int, Replay] = {}
         self.peak = max((step.peak for step in steps), default=0) + besides
 
-    def answer(self, change: str, how: str, told: Callable[[Step], int]) -> WhatIf:
+    def answer(self, kind: str, change: str, how: str, told: Callable[[Step], int]) -> WhatIf:
         """What ``told`` says of the peaks of all steps."""
         try:
             peaks = [self._checked(step, told) for step in self._steps]
         except Unanswerable as reason:
-            return WhatIf(change, None, None, how, str(reason))
+            return WhatIf(change, None, None, how, str(reason), kind)
         peak = max(peaks) + self._besides
-        return WhatIf(change, peak, self.peak - peak, how)
+        return WhatIf(change, peak, self.peak - peak, how, kind=kind)
 
     def _checked(self, step: Step, told: Callable[[Step], int]) -> int:
         if step.incomplete:
@@ -126,7 +145,7 @@ class Steps:
             return peak_of(recomputed(self.uses(step), [n for n in names if n in there or n not in called]))
 
         how = "torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False) for " + ", ".join(names)
-        return self.answer(change or f"checkpoint {', '.join(names)}", how, told)
+        return self.answer("checkpoint", change or f"checkpoint {', '.join(names)}", how, told)
 
     def proposals(self) -> Iterator[WhatIf]:
         """Modules in rows, all of a row and every second, and the single module that saves most."""
@@ -165,24 +184,53 @@ class Steps:
             if step.vain_casts > step.peak * NEGLIGIBLE:
                 size = format_size(step.vain_casts)
                 raise Unanswerable(f"the program casts {size} to float32 that are of it now, and would be copies then")
-            change = Change(_lowered(step))
-            return peak_of(intervals_of(step, self._replayed(step, change), self.rounded))
+            lowered = _lowered(step)
+            try:
+                low = self._replayed(step, Change(lowered))
+            except Unanswerable:
+                # As recurrent layers make their first state of the dtype of what they are given.
+                made = _made_in_modules(step)
+                if made <= lowered:
+                    raise
+                low = self._replayed(step, Change(lowered | made))
+            self._refuse_new_casts(step, low)
+            return peak_of(intervals_of(step, low, self.rounded))
 
-        return self.answer("weights in bfloat16", "model.to(torch.bfloat16), and without autocast the batch too", told)
+        how = "model.to(torch.bfloat16), and without autocast the batch and its targets too"
+        return self.answer("weights", "weights in bfloat16", how, told)
 
-    def smaller_batch(self, part: int, dim: int) -> WhatIf:
-        """The batch that modules are given, cut along a dimension."""
+    def _refuse_new_casts(self, step: Step, low: Replayed) -> None:
+        """Where autocast would cast to float32 what was of it, there is no answer: who keeps these is not known."""
+        if not _in_low_precision(step):
+            return
+        kind = "cuda" if self.as_cuda else "cpu"
+        cast = {name: size for name, size in low.given_low.items() if policy(kind, name).startswith("fp32")}
+        if sum(cast.values()) > step.peak * NEGLIGIBLE:
+            size, names = format_size(sum(cast.values())), ", ".join(sorted(cast))
+            raise Unanswerable(f"autocast would cast {size} to float32 for {names} that are of it now")
 
-        def told(step: Step) -> int:
+    def smaller_batches(self, part: int, dim: int) -> Iterator[WhatIf]:
+        """The batch that modules are given, cut along a dimension, and all of its parts one after the other."""
+
+        def smaller(step: Step) -> Replayed:
             batch = _batch_of(step, dim)
             if batch is None:
                 raise Unanswerable("no tensor was given to a module, or not along that dimension")
             if batch % part:
                 raise Unanswerable(f"a batch of {batch} cannot be cut into {part}")
-            change = Change(dim=dim, batch=batch, smaller=batch // part)
-            return peak_of(intervals_of(step, self._replayed(step, change), self.rounded))
+            return self._replayed(step, Change(dim=dim, batch=batch, smaller=batch // part))
 
-        return self.answer(f"1/{part} of the micro-batch", f"accumulate the gradients of {part} micro-batches", told)
+        def alone(step: Step) -> int:
+            return peak_of(intervals_of(step, smaller(step), self.rounded))
+
+        def accumulated(step: Step) -> int:
+            told = smaller(step)
+            first = intervals_of(step, told, self.rounded)
+            return max(peak_of(first), peak_of(in_a_later_micro_batch(self.uses(step), told, self.rounded)))
+
+        yield self.answer("batch", f"1/{part} of the batch", f"give the model 1/{part} of the batch", alone)
+        how = f"give the model {part} parts of the batch one after the other, and step after all of them"
+        yield self.answer("accumulation", f"{part} micro-batches, accumulated", how, accumulated)
 
     def optimizers(self) -> Iterator[WhatIf]:
         """The other ways in which torch's own optimizers step."""
@@ -191,7 +239,9 @@ class Steps:
         for way, settings in _WAYS.items():
             if kinds != {way}:
                 names = ", ".join(f"{key}={value}" for key, value in settings.items())
-                yield self.answer(f"{way} optimizer", f"{names} for the optimizer", partial(self._step, way))
+                yield self.answer(
+                    "optimizer", f"{way} optimizer", f"{names} for the optimizer", partial(self._step, way)
+                )
 
     def _step(self, way: str, step: Step) -> int:
         if step.stepped is None:
@@ -300,13 +350,19 @@ def _batch_of(step: Step, dim: int) -> int | None:
     return shape[dim] if len(shape) > dim else None
 
 
-def _lowered(step: Step) -> frozenset[Block]:
-    """The blocks that a cast of the model to low precision changes from outside of the step."""
-    low = any(
+def _in_low_precision(step: Step) -> bool:
+    """Whether something of the forward passes is of low precision already, as under autocast."""
+    return any(
         value.dtype in (torch.float16, torch.bfloat16) for op in step.ops if not op.backward for value in op.results
     )
+
+
+def _lowered(step: Step) -> frozenset[Block]:
+    """The blocks that a cast of the model to low precision changes from outside of the step."""
     entering: set[Block] = set()
-    if not low:
+    if not _in_low_precision(step):
+        # A loss refuses targets of another dtype than what the model gives.
+        entering.update(block for block in step.lives if block.category == "inputs")
         over = -1
         for call in step.calls:
             if call.start > over:
@@ -327,6 +383,18 @@ def _lowered(step: Step) -> frozenset[Block]:
     return frozenset(found)
 
 
+def _made_in_modules(step: Step) -> frozenset[Block]:
+    """The blocks that modules make from nothing while they run forward."""
+    calls = [(call.start, call.end) for call in step.calls]
+    return frozenset(
+        value.block
+        for op in step.ops
+        if not op.backward and next(iter(values_in((op.args, op.kwargs))), None) is None
+        for value in op.results
+        if value.block is not None and any(start < op.start < end for start, end in calls)
+    )
+
+
 def answers(
     steps: Sequence[Step], *, as_cuda: bool, besides: int, checkpoint: Sequence[str] | None, batch_dim: int
 ) -> WhatIfs:
@@ -339,6 +407,6 @@ def answers(
             *asked.proposals(),
             asked.low_weights(),
             *asked.optimizers(),
-            *(asked.smaller_batch(part, batch_dim) for part in PARTS),
+            *(each for part in PARTS for each in asked.smaller_batches(part, batch_dim)),
         ]
     return WhatIfs(found, asked.peak)

@@ -7,13 +7,14 @@ the sizes of a view, follows from the shapes that its tensors have now; where it
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from .block import Block
-from .recomputed import Interval, Unanswerable
+from .recomputed import Interval, Unanswerable, Uses
 from .trace import Op, Step, Value, values_in
 
 _aten = torch.ops.aten
@@ -28,6 +29,8 @@ _TOLD_DTYPE = {_aten._softmax_backward_data.default, _aten._log_softmax_backward
 _CHOSEN_BY_DTYPE = {"mkldnn_rnn_layer", "_safe_softmax"}
 #: What refuses operands of different dtypes, as the meta device does not.
 _OF_ONE_DTYPE = {"mm", "addmm", "bmm", "baddbmm", "convolution"}
+#: Allocators round sizes up to as many bytes.
+_ROUNDED = 512
 _GROUP_NORMS = {_aten.native_group_norm.default: 3, _aten.native_group_norm_backward.default: 5}
 
 Shape = tuple[int, ...]
@@ -49,10 +52,16 @@ class Change(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """Bytes of each block of the step, and for those that are not made any more the block that stands for them."""
+    """Bytes of each block of the step, and for those that are not made any more the block that stands for them.
+
+    ``worked_on`` are the bytes of the largest tensor that was given to what has made a block, and ``given_low`` by the
+    op the bytes of what it was given as float32 in forward passes, and is not any more.
+    """
 
     sizes: dict[Block, int]
     instead: dict[Block, Block]
+    worked_on: dict[Block, int]
+    given_low: Counter[str]
 
 
 class Replay:
@@ -69,8 +78,11 @@ class Replay:
         #: Bytes of the blocks that were seen so far.
         self.nbytes: dict[Block, int] = {}
         self._instead: dict[Block, Block] = {}
+        self.worked_on: dict[Block, int] = {}
         #: The shapes that tensors of a recorded shape have now.
         self._shapes: dict[Shape, set[Shape]] = {}
+        #: By the op, float32 bytes that forward passes give it, and that are of low precision now.
+        self.given_low: Counter[str] = Counter()
         #: What the forward casts were given, by the nodes that they have made.
         self._cast: dict[int, torch.dtype] = {}
 
@@ -82,7 +94,7 @@ class Replay:
                 continue
             for value in values_in((op.args, op.kwargs)):
                 self._tensor(value)
-        return Replayed(self.nbytes, self._instead)
+        return Replayed(self.nbytes, self._instead, self.worked_on, self.given_low)
 
     def _again(self, op: Op) -> None:
         if op.func is _aten._to_copy.default and self._is_none(op):
@@ -101,14 +113,27 @@ class Replay:
         try:
             args, kwargs = self._arguments(op)
             result = op.func(*args, **kwargs)
-        except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError) as error:
-            raise Unanswerable(f"{op.func} cannot be told without values: {str(error).splitlines()[0]}") from error
+        except Unanswerable:
+            raise
+        except Exception as error:  # an operator of anybody's, given what it has not met
+            said = next(iter(str(error).splitlines()), type(error).__name__)
+            raise Unanswerable(f"{op.func} cannot be told without values: {said}") from error
         found = [result] if isinstance(result, torch.Tensor) else result
         tensors = [each for each in _flat(found) if isinstance(each, torch.Tensor)]
         if len(tensors) != len(op.results):
             raise Unanswerable(f"{op.func} gave another number of tensors")
+        if not op.backward:
+            self._note_low(op, name)
+        largest = max((self._tensor(value).nbytes for value in values_in((op.args, op.kwargs))), default=0)
         for place, (value, tensor) in enumerate(zip(op.results, tensors, strict=True)):
+            if value.block is not None and value.block not in self.nbytes:
+                self.worked_on[value.block] = largest
             self._learn(value, self._as_kernels(op, place, tensor, tensors))
+
+    def _note_low(self, op: Op, name: str) -> None:
+        for value in values_in((op.args, op.kwargs)):
+            if value.dtype is torch.float32 and self._tensor(value).dtype is self._change.low:
+                self.given_low[name] += math.prod(value.shape) * value.dtype.itemsize
 
     def _as_kernels(self, op: Op, place: int, tensor: torch.Tensor, beside: Sequence[torch.Tensor]) -> torch.Tensor:
         """A result as the recorded kernel makes it, where the meta device says something else."""
@@ -371,7 +396,11 @@ def replayed(step: Step, change: Change, same: Replay) -> Replayed:
         elif size != untouched[block]:
             # In proportion: a kernel may want more than its counterpart on the meta device.
             sizes[block] = round(step.sizes[block] * size / untouched[block]) if untouched[block] else size
-    return Replayed(sizes, changed.instead)
+        elif step.sizes[block] >= size + _ROUNDED and same.worked_on.get(block):
+            # A sum in the room of what was summed up, as losses are on the CPU.
+            room = step.sizes[block] - size
+            sizes[block] = size + round(room * changed.worked_on.get(block, 0) / same.worked_on[block])
+    return changed._replace(sizes=sizes)
 
 
 def intervals_of(step: Step, told: Replayed, rounded: Callable[[int], int]) -> list[Interval]:
@@ -384,3 +413,20 @@ def intervals_of(step: Step, told: Replayed, rounded: Callable[[int], int]) -> l
         for block, life in step.lives.items()
         for size in (told.sizes[block],)
     ]
+
+
+def in_a_later_micro_batch(uses: Uses, told: Replayed, rounded: Callable[[int], int]) -> list[Interval]:
+    """When each block is there once a micro-batch went before: new gradients are added to those that it has left."""
+    step = uses.step
+    intervals = []
+    for (block, life), interval in zip(step.lives.items(), intervals_of(step, told, rounded), strict=True):
+        born, died, size = interval
+        if block.category != "gradients" or life.born > step.step_at:
+            intervals.append(interval)
+        elif life.born < 0:
+            # Those of the step before, which are cleared before the first micro-batch if at all.
+            intervals += [interval] * (life.died > step.step_at)
+        else:
+            added = max([life.born + 1, *(read.end for read in uses.backward.get(block, ()))])
+            intervals += [((-1, 0), died, size), (born, (min(added, life.died), 0), size)]
+    return intervals

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import sysconfig
@@ -30,8 +31,8 @@ STUCK = 124
 _LAST_WORD = 15.0
 #: Seconds after which a rank that waits for others waits in vain, where one of them has failed: fewer than those.
 _IN_VAIN = 8.0
-#: Seconds that a rank which has told has to end.
-_LEAVING = 5.0
+#: Seconds that a rank which has told has to end, and that one which has failed has before others do.
+_LEAVING, _GOING = 5.0, 30.0
 #: Seconds that may be needed to tell what was recorded, for which no device that stands still as well is waited for.
 _TELLING = 10.0
 #: How often, in seconds, one looks for what others have told, and at whether a rank moves: that so often in the limit.
@@ -209,6 +210,60 @@ class Started:
         return gathered
 
 
+class Threads:
+    """Records the threads that the program starts to train in, each by itself; ``runs`` are theirs, by their names."""
+
+    def __init__(self, parts: Mapping[str, Any]) -> None:
+        self._parts = dict(parts)
+        self._threads: list[threading.Thread] = []
+        self._begun: list[tuple[str, Run]] = []
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """A region in which threads are recorded that are started in it."""
+        original = threading.Thread.start
+
+        def start(thread: threading.Thread) -> None:
+            if _may_train_in(thread):
+                thread.run = functools.partial(self._record, thread.run)  # type: ignore[method-assign]
+                self._threads.append(thread)
+            original(thread)
+
+        threading.Thread.start = start  # type: ignore[method-assign, assignment]
+        try:
+            yield
+        finally:
+            threading.Thread.start = original  # type: ignore[method-assign]
+
+    def _record(self, run: Callable[[], object]) -> None:
+        name = threading.current_thread().name
+        title = f"{self._parts.get('title', '')}: {name}"
+        with record(**{**self._parts, "title": title}) as recorded:
+            recorded.select("ALL")
+            self._begun.append((name, recorded))
+            run()
+
+    def wait(self) -> None:
+        """Wait for those that Python waits for before it ends."""
+        for thread in self._threads:
+            if not thread.daemon:
+                thread.join()
+
+    @property
+    def runs(self) -> dict[str, Run]:
+        """What those have recorded that trained."""
+        return {name: run for name, run in self._begun if run.steps_total or run.findings}
+
+
+def _may_train_in(thread: threading.Thread) -> bool:
+    """Whether it runs what a program gave it, or a pool, and is none of a library's or of Python's own."""
+    given = getattr(thread, "_target", None) or type(thread)
+    module = str(getattr(given, "__module__", ""))
+    file = str(getattr(sys.modules.get(module), "__file__", ""))
+    ours = is_inner(file) or is_library(file) or file.startswith(_STANDARD)
+    return module == "concurrent.futures.thread" or not ours
+
+
 def _has_trained(left: Mapping[str, Any]) -> bool:
     told: Told = left["told"]
     return bool(told.backwards or told.findings or told.failure or told.steps)
@@ -249,7 +304,7 @@ class _Recorded:
             recording.run.select("ALL")
             ending = Ending()
             with contextlib.ExitStack() as stack:
-                stack.enter_context(_watched(folder, name, self._limit, recording.run, self._number))
+                stack.enter_context(_watched(folder, name, self._limit, recording.run, self._number, lets_go=True))
                 # Who started this one ends it, where another has failed, and leaves it some time.
                 stack.callback(ending.end)
                 if _named(self._target) == _SPAWNED:
@@ -284,11 +339,19 @@ def _rank_of(run: Run, number: int) -> int:
 
 @contextlib.contextmanager
 def _watched(
-    folder: Folder, name: str, limit: float, run: Run, rank: int, last: Callable[[], object] | None = None
+    folder: Folder,
+    name: str,
+    limit: float,
+    run: Run,
+    rank: int,
+    last: Callable[[], object] | None = None,
+    *,
+    lets_go: bool = False,
 ) -> Iterator[None]:
     """A region in which this process ends once no process of the folder has moved for some seconds; 0 for never.
 
-    It ends, too, where it waits for one that has failed. ``last`` is called before.
+    It ends, too, where it waits for one that has failed. ``last`` is called before. ``lets_go`` says that it lets one
+    that has failed end first, of which whoever started both tells the exception.
     """
     if not limit:
         yield
@@ -298,7 +361,7 @@ def _watched(
     def look() -> None:
         # Whoever gathers what ranks tell may have given this one up, and taken the folder away.
         with contextlib.suppress(FileNotFoundError):
-            _watch(folder, name, limit, run, rank, last, over)
+            _watch(folder, name, limit, run, rank, last, over, lets_go=lets_go)
 
     watch = threading.Thread(target=look, daemon=True)
     watch.start()
@@ -317,20 +380,25 @@ def _watch(
     rank: int,
     last: Callable[[], object] | None,
     over: threading.Event,
+    *,
+    lets_go: bool,
 ) -> None:
     main = threading.main_thread().ident
     moves = folder.place(_MOVES.format(name))
     with open(moves, "w", encoding="utf-8"):
         pass
     before: list[int] = []
-    since = time.monotonic()
+    since = gone = time.monotonic()
     while not over.wait(min(limit / _LOOKS, _GLANCE)):
         frame = sys._current_frames().get(main or 0)
         now = _marks(frame)
+        at = time.monotonic()
         if now != before:
-            before, since = now, time.monotonic()
+            before, since = now, at
             os.utime(moves)
-        elif why := _in_vain(folder, name, time.monotonic() - since, limit, waits=_waits(frame)):
+        elif lets_go and at - since < _GOING and _goes(folder, name):
+            gone = at
+        elif why := _in_vain(folder, name, at - max(since, gone), limit, waits=_waits(frame)):
             number = _rank_of(run, rank)
             failure = f"{why}: it stood at {_where(frame)}"
             folder.write(name, _told_late(run, number, failure, waits=_waits(frame)))
@@ -354,6 +422,17 @@ def _in_vain(folder: Folder, name: str, seconds: float, limit: float, *, waits: 
             if other != name and (has_ended(folder.read(_BEGUN.format(other))) if left is None else left["failed"]):
                 return f"waited for rank {other}, which had failed"
     return ""
+
+
+def _goes(folder: Folder, name: str) -> bool:
+    """Whether another rank has told that it failed, and has not ended yet."""
+    names = folder.names()
+    for other in _begun(folder):
+        if other != name and other in names and not has_ended(folder.read(_BEGUN.format(other))):
+            left = folder.read(other)
+            if left is not None and left["failed"]:
+                return True
+    return False
 
 
 def _told_late(run: Run, rank: int, failure: str, *, waits: bool) -> dict[str, Any]:
