@@ -8,6 +8,7 @@ import pytest
 from marks import marks, places, shown
 
 from pytest_amp_check import check_source
+from pytest_amp_check.static.engine import Settings
 
 #: What stands before ``train``, and what in it between backward and the clip.
 Parts = tuple[str, str]
@@ -553,3 +554,27 @@ def test_the_gradients_are_unscaled(parts: Parts) -> None:
 @pytest.mark.parametrize("parts", SCALED.values(), ids=SCALED)
 def test_the_gradients_may_be_scaled_yet(parts: Parts) -> None:
     judged(parts, "  # AMP201")
+
+
+def test_a_loop_that_defines_a_function_is_told_of_as_any_other() -> None:
+    """Such a loop is read for what it changes before it is read for what happens in it."""
+    source = """\
+import torch
+from torch import nn
+
+def report():
+    return None
+
+model = nn.Sequential(nn.Embedding(1001, 128), nn.Linear(128, 1001))
+words = torch.randint(1001, (4, 32))
+for _ in range(2):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(words).sum()
+    loss.backward()
+
+    def report():
+        return None
+    report()
+"""
+    found = check_source(source, "train.py", Settings(select=frozenset({"AMP702"})))
+    assert [(finding.code, finding.line) for finding in found] == [("AMP702", 7)]

@@ -43,6 +43,7 @@ MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
     ("static/sources/source_files.py", "'|'.join(map(translate, names)) or nothing"): [translate("*_pb2*.py")],
     ("static/sources/source_files.py", "'|'.join(map(translate, tails)) or nothing"): [translate("*/src/*/gen*.py")],
     ("static/fixes/layout.py", "test"): [r"\b(?:import|def|class)\b|\bname\b(?!\s*[.(\[])"],
+    ("runtime/explain/operands.py", r"f'\\b{words}(?:Tensor)?\\b'"): [r"\b(?:Half|c10::Half)(?:Tensor)?\b"],
     ("protocol/messages/message.py", "pattern"): [
         pattern for message in MESSAGES.values() for pattern in message.patterns
     ],

@@ -54,13 +54,14 @@ def is_none(at: Interpreter, value: Value, text: object = "", node: ast.AST | No
 
 
 def _imply(at: Interpreter, value: Opaque) -> None:
-    """What is true is not None, and what is not None is taken to be true.
+    """What is true is not None, and None is not true.
 
-    A zero or an empty list is neither, but what is asked for both is an object nearly always, or nothing.
+    What this file uses as a scaler, an optimizer or a module is an object or nothing: true where it is not None.
     """
     true = at.graph.tests[at.tests.keys["true", value.key]]
     none = at.graph.tests[at.tests.keys["none", value.key]]
     if not true.implies:
-        for truth in (True, False):
+        thing = value.text in at.state.frame.module.uses
+        for truth in (True, False) if thing else (True,):
             true.implies.append((truth, none.key, not truth))
             none.implies.append((truth, true.key, not truth))

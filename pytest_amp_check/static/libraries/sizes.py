@@ -8,6 +8,7 @@ from ...protocol import events as e
 from ...protocol import sizes
 from ...protocol.events import Thing
 from ..interpreter.interpreter import Handlers, Interpreter
+from ..interpreter.state import Draft
 from ..interpreter.values import Args, Keywords
 from ..interpreter.wording import wording
 from .arguments import bind, literal
@@ -18,8 +19,8 @@ _SIDES = {"Linear": ("in_features", "out_features"), "Conv": ("in_channels", "ou
 _DTYPES = frozenset({"float16", "bfloat16", "?"})
 
 
-class _Told(set[int]):
-    """Layers that one graph has told of."""
+class _Told(set[tuple[Draft, int]]):
+    """Layers that one graph has told of; what is read for its values alone is drafted apart, and thrown away."""
 
 
 def note_sides(thing: Thing, kind: str, args: Args, keywords: Keywords, node: ast.AST) -> None:
@@ -39,10 +40,10 @@ def _ran(at: Interpreter, thing: Thing, node: ast.AST) -> None:
     if region is None or region.enabled is False or region.dtype not in _DTYPES or at.state.no_grad:
         return
     told = at.of_graph(_Told)
-    for key in sorted(whole(at, frozenset((thing.key,))) - told):
+    for key in sorted(whole(at, frozenset((thing.key,)))):
         layer = at.program.things[key]
-        if "odd" in layer.facts and layer.site is not None:
-            told.add(key)
+        if "odd" in layer.facts and layer.site is not None and (at.draft, key) not in told:
+            told.add((at.draft, key))
             at.emit_at(e.ODD_SIZE, layer.site, key, how="weight", names=layer.facts["odd"])
 
 
