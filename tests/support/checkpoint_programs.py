@@ -285,6 +285,26 @@ class Engine:
 
 def save(engine, path):
     torch.save({"engine": engine.state_dict(), "scaler": engine.scaler.state_dict()}, path)
+## an optimizer that others step with their scaler
+class Larc:
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def step(self):
+        self.optimizer.step()
+
+    def state_dict(self):
+        return {"trust": self.trust, "optimizer": self.optimizer.state_dict()}
+
+class Trainer:
+    def __init__(self, model):
+        self.optimizer = Larc(torch.optim.SGD(model.parameters(), lr=0.1))
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def step(self, loss):
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
 ## an optimizer that stands for another one and has no other state
 class Wrapped:
     def __init__(self, optimizer):

@@ -184,10 +184,13 @@ def _said(owner: Ref, node: ast.AST) -> str:
     return str(Words(taken))
 
 
-def saved(at: Interpreter, value: Value, node: ast.AST, *, objects: bool = False) -> None:
+def saved(at: Interpreter, value: Value, node: ast.AST, *, objects: bool = False, by: str = "") -> None:
+    """Something is saved: ``by`` the function of that name, where what another one makes of it is not told there."""
     contents = Contents(at)
     contents.look(value)
     place = contents.place if not contents.whole_scalers else None
+    if by and place is not None and place.site.function != by:
+        place = None
     at.emit_at(
         e.SAVE,
         place.site if place is not None else at.site(node),
@@ -269,13 +272,17 @@ def _handed(at: Interpreter, func: Value, given: list[Value], node: ast.AST) -> 
 
 
 def _gives_its_state(at: Interpreter, function: Function, value: Value) -> None:
-    """What an object gives as its own state is for a checkpoint, whoever writes that."""
-    if function.name != "state_dict" or function.cls is None:
+    """What an object that makes a scaler gives as its own state is for a checkpoint, whoever writes that."""
+    if function.name != "state_dict" or not any(each.kind == "mapping" for each in value.alternatives()):
+        return
+    cls = function.qualified_name.rpartition(".")[0]
+    made = (thing.site for thing in at.program.things if thing.role == "scaler" and thing.site is not None)
+    if not cls or not any(site.function.rpartition(".")[0] == cls for site in made):
         return
     contents = Contents(at)
     contents.look(value)
-    if contents.optimizers and contents.place is not None and value.kind != "state":
-        saved(at, value, function.node)
+    if contents.optimizers and contents.place is not None:
+        saved(at, value, function.node, by=function.qualified_name)
 
 
 def register(handlers: Handlers) -> None:
