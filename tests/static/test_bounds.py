@@ -102,3 +102,27 @@ def scores(x, mask):
 def test_a_fill_is_too_large_for_what_the_region_computes_in(dtype: str, told: bool) -> None:
     codes = [finding.code for finding in check_source(IN_A_REGION.format(dtype=dtype))]
     assert codes == (["AMP506"] if told else [])
+
+
+IN_A_TEST = """\
+import torch
+
+
+def test_attention():
+    q, k = torch.randn(2, 4, 8), torch.randn(2, 4, 8)
+    scores = torch.matmul(q, k.transpose(-2, -1)).masked_fill(torch.ones(4, 4).triu(1).bool(), -1e9)
+    assert scores.softmax(-1).isfinite().all()
+
+
+def test_region(model, x):
+    with torch.autocast("cuda"):
+        scores = model(x) @ x
+        assert scores.dtype == torch.float16
+"""
+
+
+def test_nobody_enters_autocast_around_a_test() -> None:
+    assert check_source(IN_A_TEST, "test_attention.py") == []
+    assert [f.code for f in check_source(IN_A_TEST.replace("test_", "check_"), "attention.py")] == ["AMP506"]
+    known = IN_A_TEST.replace("model(x) @ x", "(model(x) @ x).masked_fill(x > 0, -1e9)")
+    assert [f.line for f in check_source(known, "test_attention.py")] == [12]

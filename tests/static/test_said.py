@@ -66,6 +66,19 @@ SKIPS = {
         "`except ValueError` skips the step",
         "except ValueError as error:",
     ),
+    "a handler of what a clip raises": (
+        """\
+        try:
+            scaler.unscale_(optimizer)
+            clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+            scaler.step(optimizer)
+            scaler.update()
+        except RuntimeError as error:
+            print(error)
+        """,
+        "`except RuntimeError` skips the step",
+        "except RuntimeError as error:",
+    ),
     "a continue in a handler": (
         """\
         scaler.unscale_(optimizer)

@@ -100,6 +100,14 @@ def fork(
     return after_yes[0] is not None, after_no[0] is not None
 
 
+def raises(at: Interpreter) -> None:
+    """Note that what runs here says that it raises: the way to who catches it."""
+    if at.state.handlers and at.state.cur is not None:
+        here = at.draft.node()
+        at.draft.link(at.state.cur, here)
+        at.state.handlers[-1].append(here)
+
+
 def _meet(
     at: Interpreter,
     formula: Formula,

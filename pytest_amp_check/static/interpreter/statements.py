@@ -21,7 +21,7 @@ from .expressions import (
     is_stepped,
     is_version_guard,
 )
-from .forks import branch, fork, join_values
+from .forks import branch, fork, join_values, raises
 from .imports import imported, look_up
 from .interpreter import Handlers, Interpreter, within
 from .microbatches import draws, keeps_gradients, loaded, selects, stored_beside
@@ -103,10 +103,7 @@ def _raise(at: Interpreter, node: ast.Raise) -> None:
     for child in (node.exc, node.cause):
         if child is not None:
             at.evaluate(child)
-    if at.state.handlers and at.state.cur is not None:
-        here = at.draft.node()
-        at.draft.link(at.state.cur, here)
-        at.state.handlers[-1].append(here)
+    raises(at)
     at.draft.happened += 1
     at.state.cur = None
 
@@ -350,14 +347,17 @@ def _rescue(at: Interpreter, handler: ast.ExceptHandler) -> None:
 
 
 def _raising(at: Interpreter, places: list[int]) -> list[int]:
-    """The places of a ``try`` after which something may raise: between step and update only what says so does."""
+    """The places of a ``try`` after which something may raise.
+
+    What unscales, clips, steps and updates has the memory that it needs: from there on only what says so raises.
+    """
     kept: list[int] = []
     stepped: list[int] = []
     for place in places:
         event = at.draft.nodes[place].event
         if event is not None and event.kind == e.UPDATE:
             stepped.clear()
-        if event is not None and (stepped or event.kind == e.SCALER_STEP):
+        if event is not None and (stepped or event.kind in (e.SCALER_STEP, e.UNSCALE)):
             stepped.append(place)
         else:
             kept.append(place)

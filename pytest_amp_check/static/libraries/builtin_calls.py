@@ -11,7 +11,7 @@ from ...protocol.events import UNKNOWN
 from ...protocol.words import chain
 from ..interpreter.classes import BOUND, as_mapping
 from ..interpreter.comparisons import Lengths, Ranges
-from ..interpreter.conditions import both, either
+from ..interpreter.conditions import Formula, both, either
 from ..interpreter.expressions import EXTENTS, Enumerated, Zipped, attribute, element_of, measures, operate
 from ..interpreter.identity import structural
 from ..interpreter.imports import dotted_name, globals_of
@@ -28,6 +28,7 @@ from ..interpreter.values import (
     Instance,
     Keywords,
     Mapping,
+    Named,
     Opaque,
     Params,
     Ref,
@@ -205,9 +206,12 @@ def _shown(name: str, at: Interpreter, args: Args, keywords: Keywords, node: ast
 def _isinstance(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     value = args[0] if args else NONE
     if isinstance(value, Choice):
-        # Each of them has an answer of its own.
-        ways = [
-            both(formula, truth(at, _isinstance(at, [option, *args[1:]], {}, node), "", node))
+        # Each of them has an answer of its own. Who tells lists from something else knows which of them is one.
+        apart = _tells_lists(value, _classes_of(at, node))
+        ways: list[Formula] = [
+            formula
+            if apart and isinstance(option, Sequence)
+            else both(formula, truth(at, _isinstance(at, [option, *args[1:]], {}, node), "", node))
             for formula, option in value.options
         ]
         return Truth(either(*ways), value.loops)
@@ -223,6 +227,12 @@ def _isinstance(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) 
     if isinstance(value, Params) and not value.one and named in ("torch.Tensor", "torch.nn.Parameter"):
         return Const(False)
     return Truth(at.ask(("isinstance", value.identity(at.number), named or asked), wording(node), value.loops, node))
+
+
+def _tells_lists(value: Choice, classes: list[str | None]) -> bool:
+    """Whether classes are of lists or tuples, and only some of what a value may be is one."""
+    lists = [isinstance(option, Sequence) for _, option in value.options]
+    return _LISTS.issuperset(classes) and any(lists) and not all(lists)
 
 
 def _is_of_torch(value: Value) -> bool:
@@ -272,8 +282,16 @@ def _is_of(value: Value, classes: list[str | None]) -> bool | None:
 
 
 def _has(args: Args) -> bool:
-    """Whether a thing has an attribute: if it lacked what all of its kind have, it would be of another one."""
-    return len(args) == 2 and isinstance(args[0], Ref) and literal(args[1]) in BOUND.get(args[0].role, ())
+    """Whether a thing has an attribute: if it lacked what all of its kind have, it would be of another one.
+
+    And torch has what the table knows of it.
+    """
+    if len(args) != 2:
+        return False
+    owner, name = args[0], literal(args[1])
+    if isinstance(owner, Named):
+        return surface.lookup(f"{owner.name}.{name}") is not None
+    return isinstance(owner, Ref) and name in BOUND.get(owner.role, ())
 
 
 def _takes_pieces(bounds: list[Value]) -> bool:

@@ -54,6 +54,8 @@ WRITERS = "torch.distributed.checkpoint."
 FLAGS = frozenset({"use", "using", "enable", "enabled", "is", "with", "no", "has"})
 
 _WORD = r"[a-z0-9]+"
+#: A question whether there is a scaler.
+_SCALER = re.compile(r"[\w.]*scaler\w*( is None)?", re.IGNORECASE)
 
 
 def speaks_of_scaling(words: str) -> bool:
@@ -184,6 +186,12 @@ def _said(owner: Ref, node: ast.AST) -> str:
     return str(Words(taken))
 
 
+def _no_scaler(at: Interpreter) -> bool:
+    """Whether this is read under the condition that there is no scaler: that what is called one is None, or false."""
+    asked = ((_SCALER.fullmatch(str(at.graph.tests[key].text)), truth) for key, truth in at.guards())
+    return any(found is not None and truth is bool(found[1]) for found, truth in asked)
+
+
 def saved(at: Interpreter, value: Value, node: ast.AST, *, objects: bool = False, by: str = "") -> None:
     """Something is saved: ``by`` the function of that name, where what another one makes of it is not told there."""
     contents = Contents(at)
@@ -199,7 +207,7 @@ def saved(at: Interpreter, value: Value, node: ast.AST, *, objects: bool = False
         owners=tuple(contents.owners),
         scalers=tuple(contents.scalers),
         whole_scalers=tuple(contents.whole_scalers),
-        open=contents.open,
+        open=contents.open or _no_scaler(at),
         optimizer_entries=frozenset(contents.optimizer_entries),
         scaler_entries=frozenset(contents.scaler_entries),
         objects=objects,

@@ -8,6 +8,7 @@ from ...protocol import events as e
 from ...protocol.events import Event
 from ...protocol.optable import FOREACH_IN_PLACE, IN_PLACE
 from ..interpreter.expressions import operate, undo
+from ..interpreter.forks import raises
 from ..interpreter.identity import structural
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.values import (
@@ -226,11 +227,14 @@ def clip(
         if at.passed is not None:
             at.passed.judged(at.site(node))
         return norm
+    strict = literal(bound.get("error_if_nonfinite")) is True
+    if strict:
+        raises(at)
     clipping = at.emit(
         e.CLIP,
         node,
         owners=_clip_owners(at, params),
-        nonfinite_error=literal(bound.get("error_if_nonfinite")) is True and not at.state.guarded,
+        nonfinite_error=strict and not at.state.guarded,
         measures_only=_is_infinite(limit),
         guessed=guessed,
         names={"call": wording(node), "params": first_words(node)},
