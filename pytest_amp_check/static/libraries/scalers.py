@@ -12,7 +12,6 @@ from ..interpreter.classes import own_method
 from ..interpreter.forks import fork, join_values, on_each
 from ..interpreter.functions import follow
 from ..interpreter.identity import structural
-from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.tensors import foreign_tensor, in_region
 from ..interpreter.unknown import unknown
@@ -40,7 +39,7 @@ from .optimizers import each_optimizer
 from .overhead import Costs
 from .regions import when_enabled
 from .sharding import sharded
-from .written import constant, keywords_of
+from .written import constant, keywords_of, last_name
 
 
 def _scaler_method(at: Interpreter, scaler: Ref, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -168,7 +167,7 @@ def _new_scaler(at: Interpreter, entry: surface.Entry, args: Args, keywords: Key
     enabled = when_enabled(at, bound, node, open_ended="**" in bound)
     thing = at.thing(("scaler", at.place_key(node)), "scaler", "", at.site(node))
     arguments = {name: plain(at, value) for name, value in bound.items()}
-    if not isinstance(enabled, bool) and _asks_for_bfloat16(at, keywords_of(node).get("enabled")):
+    if not isinstance(enabled, bool) and _asks_for_bfloat16(keywords_of(node).get("enabled")):
         arguments["enabled"] = Symbol("torch.bfloat16")
     device = entry.facts.get("device") or arguments.get("device", "cuda")
     thing.facts.update(constructed=True, enabled=enabled, callable=entry.name, device=device)
@@ -185,13 +184,13 @@ def _new_scaler(at: Interpreter, entry: surface.Entry, args: Args, keywords: Key
     return Ref(thing, enabled)
 
 
-def _asks_for_bfloat16(at: Interpreter, written: ast.expr | None) -> bool:
-    """Whether a condition is that a dtype, or its name, equals bfloat16."""
+def _asks_for_bfloat16(written: ast.expr | None) -> bool:
+    """Whether a condition is that a dtype, or its name, equals what is written as bfloat16."""
     if not isinstance(written, ast.Compare) or len(written.ops) != 1 or not isinstance(written.ops[0], ast.Eq):
         return False
     sides = (written.left, written.comparators[0])
-    names = {constant(side) for side in sides} | {dotted_name(at, side) for side in sides}
-    return not names.isdisjoint({"bfloat16", "bf16", "torch.bfloat16"})
+    texts = {"bfloat16", "bf16", "torch.bfloat16"}
+    return any(constant(side) in texts or last_name(side) == "bfloat16" for side in sides)
 
 
 def _subclass_scaler(at: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST) -> Value:
