@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from .. import events as e
+from ..events import Event
 from ..judge import Here, Judge, Moment, Region, State
 
 #: Autocast regions that are remembered at once.
@@ -43,11 +46,34 @@ def forward(judge: Judge, now: Moment) -> State:
     region = state.regions[-1] if state.regions else None
     if region is None or not (region.enabled and region.cache and now.event.facts.get("cached", True)):
         return state
-    if state.stale >= 0:
+    stale = -1
+    if state.stale >= 0 and _has_none_of(judge, judge.event(state.stale), now.event):
+        stale = state.stale
+    elif state.stale >= 0:
         judge.blame("write@region-then-forward", state.stale, now.index, now.here)
     if region.filled:
-        return state._replace(stale=-1)
-    return state._replace(stale=-1, regions=tuple(each._replace(filled=True) for each in state.regions))
+        return state._replace(stale=stale)
+    return state._replace(stale=stale, regions=tuple(each._replace(filled=True) for each in state.regions))
+
+
+def _has_none_of(judge: Judge, step: Event | None, forward: Event) -> bool:
+    """Whether a module that runs forward is known to have none of the weights that an optimizer has stepped."""
+    if step is None or step.object is None or forward.subject is None:
+        return False
+    owned = judge.program.things[step.object].facts.get("owns")
+    return owned is not None and _whole(judge, owned).isdisjoint(_whole(judge, (forward.subject,)))
+
+
+def _whole(judge: Judge, modules: Iterable[int]) -> set[int]:
+    """Modules with the modules that are parts of them."""
+    found: set[int] = set()
+    todo = list(modules)
+    while todo:
+        key = todo.pop()
+        if key not in found:
+            found.add(key)
+            todo.extend(judge.program.things[key].facts.get("parts", ()))
+    return found
 
 
 def in_region(judge: Judge, now: Moment) -> None:
