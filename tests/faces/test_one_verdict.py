@@ -288,6 +288,15 @@ def places(*argv: str, cwd: str = ".") -> list[tuple[str, int, str]]:
     return [(Path(one["filename"]).as_posix(), one["location"]["row"], one["code"]) for one in rows]
 
 
+def test_code_without_its_history_has_a_top_as_well() -> None:
+    files = {"pkg/scaler.py": SCALER, "train.py": TRAIN}
+    write(files)
+    assert places("pkg/scaler.py") == []
+    write({"README.md": "# Training\n"})
+    assert places("pkg/scaler.py") == [("pkg/scaler.py", SCALE, "AMP201")]
+    assert places() == [("train.py", CLIP, "AMP201")]
+
+
 def test_a_mistake_is_shown_in_the_named_file_that_takes_part_in_it() -> None:
     write(TOGETHER)
     assert places() == [("train.py", CLIP, "AMP201")]

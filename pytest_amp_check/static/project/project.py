@@ -26,6 +26,8 @@ KEPT = 4_000_000
 MOST = 1_500_000
 #: What marks the directory of a project, above which no import of a file that is named leads.
 PROJECT_MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
+#: What lies at the top of code that was downloaded without its history, and is never packaged.
+COPY_MARKS = ("LICENSE", "README.md", "README.rst", "requirements.txt", "environment.yml")
 #: By these a file imports others by a name that only a run knows.
 BY_NAME = (b"import_module(", b"__import__(", b"instantiate(", b"_target_")
 #: Directories beside those of the importing file that are put on the path by habit.
@@ -442,7 +444,8 @@ def marked_project(directory: str) -> str | None:
     """The directory of the project that a directory lies in, where one is marked."""
     marked = (
         above
+        for marks in (PROJECT_MARKS, COPY_MARKS)
         for above in source_files.upward(directory)
-        if any(os.path.lexists(os.path.join(above, mark)) for mark in PROJECT_MARKS)
+        if any(os.path.lexists(os.path.join(above, mark)) for mark in marks)
     )
     return next(marked, None)
