@@ -151,3 +151,34 @@ def test_of_two_tests_only_what_leads_there_is_said(test: str, conditions: set[s
     found = only(FED, f"if {test}:\n    clip_grad_norm_(model.parameters(), 1.0)\n", STEP)
     assert found.code == "AMP201"
     assert found.condition in conditions
+
+
+SAVED_BY_ANY_NAME = """\
+import torch
+
+
+def save_state(target, path):
+    torch.save(target.state_dict(), path)
+
+
+def main(model, loader, criterion):
+    optim = torch.optim.AdamW(model.parameters())
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optim.zero_grad()
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optim)
+        scaler.update()
+    save_state(model, "model.pt")
+    save_state(optim, "optim.pt")
+"""
+
+
+def test_what_a_helper_saves_is_called_as_whoever_gives_it_does() -> None:
+    (found,) = check_source(SAVED_BY_ANY_NAME)
+    assert found.message.startswith("The checkpoint holds the state of `optim` but not of `scaler`")
+    own = SAVED_BY_ANY_NAME.replace("target", "its_optimizer")
+    (found,) = check_source(own)
+    assert found.message.startswith("The checkpoint holds the state of `its_optimizer` but not of `scaler`")

@@ -181,7 +181,8 @@ def _said(owner: Ref, node: ast.AST) -> str:
     taken = receiver(node)
     if taken is None or last_name(called(node)) != "state_dict":
         return owner.thing.name
-    if isinstance(taken, ast.Name) and "." in owner.thing.name and owner.thing.facts.get("constructed"):
+    vague = isinstance(taken, ast.Name) and ("." in owner.thing.name or "opt" not in taken.id.lower())
+    if vague and owner.thing.facts.get("constructed"):
         return owner.thing.name
     return str(Words(taken))
 
