@@ -265,6 +265,9 @@ def _grad_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: 
     made.scaler = -1
     made.uneven = False
     made.is_loss = False
+    if made.autocast == "out":
+        # What is derived once more is kept in float32 on purpose.
+        made.autocast = "?"
     at.emit(e.AUTOGRAD_GRAD, node)
     return made
 
