@@ -76,11 +76,8 @@ class TrackedOptimizer:
 
     def sentinel_marks(self) -> list[tuple[int, int]]:
         """What changes when a gradient is replaced or edited in place."""
-        marks = []
-        for p in self.sentinels:
-            grad = p._grad  # the same as p.grad, which is patched
-            marks.append((0, 0) if grad is None else (id(grad), grad._version))
-        return marks
+        # _grad is the same as grad, which is patched.
+        return [(0, 0) if (grad := p._grad) is None else (id(grad), grad._version) for p in self.sentinels]
 
     def holds(self, leaves: frozenset[int]) -> bool:
         """Whether one of its parameters is among those that a backward reaches."""
@@ -119,7 +116,7 @@ class BackwardPass:
         before: list[tuple[TrackedOptimizer, list[tuple[int, int]]]],
         scale: Number,
         leaves: frozenset[int],
-        loss: torch.Tensor | None,
+        loss: ScaledValue | None,
         dtype: torch.dtype | None,
         roots: list[torch.Tensor],
         *,
