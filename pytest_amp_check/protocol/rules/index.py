@@ -341,7 +341,14 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         ("scheduler-step", "step-followed"),
         (),
-        ("scheduler:skipped", "followed:skipped", "averaged:skipped", "left-out:skipped", "scheduler:micro-batch"),
+        (
+            "scheduler:skipped",
+            "followed:skipped",
+            "average:skipped",
+            "averaged:skipped",
+            "left-out:skipped",
+            "scheduler:micro-batch",
+        ),
     ),
     (
         ("AMP501", "low-precision-master-weights", "numerics", "warning", "both", True, ""),
