@@ -135,6 +135,9 @@ class Gradients(Listener):
         # Of gradients that no scaler has scaled, it may be any scaler's scale.
         scales = [scale] if scale != 1.0 else [scaler.scale.value for scaler in self.registry.scalers.values()]
         divides = any(math.isclose(factor * scale, 1.0, rel_tol=1e-3) for scale in scales if scale != 1.0)
+        if scale == factor == 1.0 and tracked.under_scale:
+            # A scale that has fallen to one divides as any other does.
+            divides = self.recording.read(site, mentions_scale)
         if divides:
             tracked.under_scale = False
         elif self._is_clipped(tracked, site, factor, grad, names):
