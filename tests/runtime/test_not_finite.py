@@ -123,7 +123,7 @@ class Guarded(nn.Module):
         self.how, self.layer = how, nn.Linear(8, 1)
         nn.init.constant_(self.layer.bias, {"below one": 30.0, "both": 30.0, "far off": 30.0}.get(how, -30.0))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         share = self.layer(x).sigmoid()
         if self.how == "below one":
             return (1 - share.clamp(1e-4, 1 - 1e-4)).log()  # below one
@@ -222,6 +222,26 @@ def test_a_batch_that_is_not_finite() -> None:
 
     finding = only(train(Net(), batch=batch))
     assert "In step 2, the input of `first` (Linear) is not finite already" in finding.message
+
+
+def test_what_a_penalty_on_scaled_gradients_has_made_infinite_is_no_batch_to_look_at() -> None:
+    torch.manual_seed(0)
+    critic = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = torch.optim.Adam(critic.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    with record(critic) as run:
+        for _ in range(3):
+            optimizer.zero_grad()
+            x = torch.randn(4, 8, requires_grad=True)
+            with torch.autocast("cpu", dtype=torch.float16):
+                score = critic(x).sum()
+            gradients = torch.autograd.grad(scaler.scale(score), x, create_graph=True)[0]
+            penalty = ((gradients.norm(2, dim=1) - 1) ** 2).mean()
+            scaler.scale(score.float() + penalty).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert {finding.code for finding in run.findings} == {"AMP214"}, run.findings
+    assert run.bad_losses
 
 
 def test_a_parameter_that_other_code_has_spoilt() -> None:
