@@ -302,9 +302,9 @@ INDEX: tuple[Listing, ...] = (
         ("unscale@window", "step@early", "update@window"),
     ),
     (
-        ("AMP304", "window-boundary", "accumulation", "error", "static", True, "unsafe"),
+        ("AMP304", "window-boundary", "accumulation", "error", "both", True, "unsafe"),
         (".step( backward(",),
-        (),
+        ("window",),
         (),
         ("zero@window", "window:off-by-one", "window:left-over"),
     ),

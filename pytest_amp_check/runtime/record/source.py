@@ -7,6 +7,7 @@ import contextlib
 import linecache
 import os
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ...protocol.checks import asking, refuses_nonfinite
 from ...protocol.events import Site
@@ -158,6 +159,43 @@ def _is_settled(test: ast.expr, path: str) -> bool:
     ]
     named = {part.arg for part in ast.walk(module) if isinstance(part, ast.arg)}
     return len(made) == 1 and sum(isinstance(node.ctx, ast.Store) for node in given) == 1 and test.id not in named
+
+
+class WindowTest(NamedTuple):
+    """What a program asks at the end of an accumulation window: where, and in its own words. None where it does not."""
+
+    site: Site | None
+    text: str
+
+
+def window_test(site: Site) -> WindowTest:
+    """The comparison with a remainder under which a place is reached, or past which, where the others go on."""
+    for frame in reversed(site.frames()):
+        around = list(_around(frame))
+        for node in reversed(around):
+            if isinstance(node, ast.If) and _counts(node.test):
+                return _asked(frame, node.test)
+        for node in around:
+            for each in getattr(node, "body", ()) if isinstance(node, (ast.For, ast.While)) else ():
+                goes_on = isinstance(each, ast.If) and isinstance(each.body[-1], ast.Continue)
+                if goes_on and each.lineno < frame.line and _counts(each.test):
+                    return _asked(frame, each.test)
+    return WindowTest(None, "")
+
+
+def _asked(frame: Site, test: ast.expr) -> WindowTest:
+    lines = linecache.getlines(frame.path)
+    columns = [
+        len(lines[line - 1].encode()[:column].decode(errors="replace"))
+        for line, column in (
+            (test.lineno, test.col_offset),
+            (test.end_lineno or test.lineno, test.end_col_offset or test.col_offset),
+        )
+    ]
+    site = Site(frame.path, test.lineno, columns[0], test.end_lineno, columns[1], frame.function, frame.caller)
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotEq):
+        test = ast.Compare(test.left, [ast.Eq()], test.comparators)
+    return WindowTest(site, str(Words(test)))
 
 
 def asks(site: Site) -> bool:

@@ -6,6 +6,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from .readings import ONE, FoundInf, Number, ScaledValue
+from .windows import Windows
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +51,8 @@ class TrackedOptimizer:
         #: Optimizer steps, skipped or not, and backwards that were not given up, since its scheduler last moved.
         self.steps_since = 0
         self.backwards_since = 0
+        #: Its accumulation windows.
+        self.windows = Windows()
         #: The identity of the state that ``state_dict()`` gave last, and where it was asked for.
         self.state_id = 0
         self.state_site: Site | None = None

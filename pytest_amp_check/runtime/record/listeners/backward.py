@@ -178,6 +178,7 @@ class Backward(Listener):
     ) -> None:
         tracked.backward = event
         tracked.backwards_since += 1
+        tracked.windows.fed(event.site)
         tracked.marks = marks
         # Gradients of an unscaled loss that are added to scaled ones leave these multiplied.
         tracked.under_scale = event.subject is not None or tracked.under_scale

@@ -63,6 +63,8 @@ class Gradients(Listener):
             tracked.zeroed = True  # that all were cleared is found when they are
         if effect in ("zero", "homogeneous"):
             return
+        if effect not in ("divide", "multiply"):
+            tracked.windows.replaced()
         names = self._names_of_edit(tracked, site)
         if effect in ("divide", "multiply") and is_number(operand):
             value = plain_number(operand)
@@ -171,6 +173,8 @@ class Gradients(Listener):
             if tracked is not None:
                 tracked.edited = site
                 tracked.marks = []
+                if value is not None:
+                    tracked.windows.replaced()
                 if value is not None and tracked.under_scale and param.grad is not None:
                     names = {"params": "p.grad", "call": "this assignment", "optimizer": tracked.name or ""}
                     self._replaced(tracked, site, param.grad, value, names)
