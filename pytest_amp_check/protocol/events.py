@@ -237,8 +237,9 @@ SAVE = Kind(
 OPTIMIZER_LOAD = Kind("optimizer-load", "entry holds_scaler scope_scalers source")
 # An optimizer whose learning rate moves. Of a run: skipped, as the step before was; idle: there was none.
 SCHEDULER_STEP = Kind("scheduler-step", "idle skipped", says="the learning rate moves on", turns=True)
-# What a program does beside the steps of an optimizer; skipped: the step before was.
-STEP_FOLLOWED = Kind("step-followed", "skipped how")
+# What a program does beside the steps of an optimizer. Of a run: skipped, as the step before was.
+STEP_FOLLOWED = Kind("step-followed", "skipped how", says="the weights are averaged", turns=True)
+WINDOW = Kind("window", "how")  # Of a run: the windows of an optimizer lose micro-batches; how: "zero", or "early"
 GRAD_INVALID = Kind("grad-invalid")  # an optimizer: values that are not finite came into its gradients after unscale_
 # A loss, a gradient, a parameter or a statistic of a run that is not finite; how: what it comes from,
 # witness: (place, words) of what led to it.

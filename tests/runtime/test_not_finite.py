@@ -115,6 +115,57 @@ def test_the_op_that_made_it_is_named(how: str, op: str, why: str, scaler: bool)
     assert finding.witness[-1].text.endswith("went bad first")
 
 
+class Guarded(nn.Module):
+    """A logarithm of what a constant is to keep from zero, or from one."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.layer = how, nn.Linear(8, 1)
+        nn.init.constant_(self.layer.bias, {"below one": 30.0, "both": 30.0, "far off": 30.0}.get(how, -30.0))
+
+    def forward(self, x: Tensor) -> Any:
+        share = self.layer(x).sigmoid()
+        if self.how == "below one":
+            return (1 - share.clamp(1e-4, 1 - 1e-4)).log()  # below one
+        if self.how == "both":
+            return (1 - torch.clamp(share, 1e-8, 1 - 1e-8)).log()  # both
+        if self.how == "above zero":
+            return share.clamp_min(1e-9).log()  # above zero
+        if self.how == "added":
+            return torch.log(share + 1e-8)  # added
+        if self.how == "far off":
+            bounded = share.clamp(max=1 - 1e-4)
+            for _ in range(6):
+                bounded = bounded * 1.0
+            return (1 - bounded).log()  # far off
+        return (share.clamp(0.0, 1.0) * 0.5).log()  # held
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("below one", ", as the bound of 0.9999 (line {line}) is 1 in float16: "),
+        ("both", ", as the bounds of 1e-08 and 0.99999999 (line {line}) are 0 and 1 in float16: "),
+        ("above zero", ", as the bound of 1e-09 (line {line}) is 0 in float16: "),
+        ("added", ", as the epsilon of 1e-08 (line {line}) is 0 in float16: "),
+        # Of what a constant has done some ops before nothing is said, nor of one that low precision holds.
+        ("far off", ": "),
+        ("held", ": "),
+    ],
+)
+def test_a_constant_that_low_precision_does_not_hold_is_named(how: str, why: str) -> None:
+    model = Guarded(how)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with record(model) as run:
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = -model(torch.randn(4, 8)).mean()
+        loss.float().backward()
+        optimizer.step()
+    (finding,) = [finding for finding in run.findings if finding.code == "AMP802"]
+    assert finding.line == line_of(how)
+    assert f"because it is the logarithm of zero{why.format(line=line_of(how))}keep its operand away" in finding.message
+
+
 def test_a_gradient_that_goes_bad_alone_is_told_where_the_forward_made_it() -> None:
     torch.manual_seed(0)
     finding = only(train(Net("root", call=2)))
@@ -171,6 +222,26 @@ def test_a_batch_that_is_not_finite() -> None:
 
     finding = only(train(Net(), batch=batch))
     assert "In step 2, the input of `first` (Linear) is not finite already" in finding.message
+
+
+def test_what_a_penalty_on_scaled_gradients_has_made_infinite_is_no_batch_to_look_at() -> None:
+    torch.manual_seed(0)
+    critic = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = torch.optim.Adam(critic.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    with record(critic) as run:
+        for _ in range(3):
+            optimizer.zero_grad()
+            x = torch.randn(4, 8, requires_grad=True)
+            with torch.autocast("cpu", dtype=torch.float16):
+                score = critic(x).sum()
+            gradients = torch.autograd.grad(scaler.scale(score), x, create_graph=True)[0]
+            penalty = ((gradients.norm(2, dim=1) - 1) ** 2).mean()
+            scaler.scale(score.float() + penalty).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert {finding.code for finding in run.findings} == {"AMP214"}, run.findings
+    assert run.bad_losses
 
 
 def test_a_parameter_that_other_code_has_spoilt() -> None:

@@ -45,6 +45,12 @@ SEEN_IN_SOURCE: dict[str, tuple[str, Callable[[Run, Finding], bool]]] = {
         "a run tells of a checkpoint only where it has stepped, through the scaler, the optimizer that is saved",
         lambda run, _: any(step.scaler is not None for step in run.steps),
     ),
+    "zero@window": (
+        "a run tells of windows of scaled gradients that have thrown the same away three times in a row",
+        lambda *_: False,
+    ),
+    "window:off-by-one": ("a run tells of it where the windows after the first are all of one size", lambda *_: False),
+    "window:left-over": ("a run does not know that no more micro-batches come", lambda *_: False),
     "scheduler:skipped": (
         "a source tells that a step may be skipped, a run that it was",
         lambda run, finding: any(step.skipped and step.optimizer == finding.names["optimizer"] for step in run.steps),

@@ -740,6 +740,28 @@ with torch.autocast("cpu", dtype=torch.float16):
         ),
     ),
     Program(
+        "half-overflow",
+        "a power of two in a model that was cast for inference",
+        """
+net = nn.Linear(8, 24).half().eval()
+mask = torch.tril(torch.ones(4, 4))
+with torch.no_grad():
+    query, key, value = net(torch.randn(2, 4, 8).half()).chunk(3, -1)
+    scores = query @ key.transpose(-1, -2)
+    scores = scores.masked_fill(mask == 0, -(2**30))  # AMP810
+""",
+        ("`scores.masked_fill` is given -1.07374e+09", "`scores` comes from `query @ key.transpose(-1, -2)` (line"),
+    ),
+    Program(
+        "half-overflow",
+        "the least number of another dtype",
+        """
+scores = torch.randn(4, 4).half()
+scores = scores.masked_fill(scores < 0, torch.finfo(torch.float32).min)  # AMP810
+""",
+        ("`scores.masked_fill` is given -3.40282e+38", "`scores` is float16"),
+    ),
+    Program(
         "bce-unsafe",
         "probabilities in a region",
         """

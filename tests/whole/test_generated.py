@@ -307,6 +307,38 @@ for x, y in batches:
     scaler.update()
     optimizer.zero_grad()
 """,
+    "gradients are cleared before their step where a setting of the file says so": f"""\
+{ONE}
+CLEARS = True
+for x, y in batches:
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    if CLEARS:
+        optimizer.zero_grad()  # AMP215
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "gradients that wait for an update are divided by the scale, which is one": f"""\
+{TWO}
+scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+for x, y in batches:
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(other(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(second)
+    scaler.update()
+    second.zero_grad()
+    for p in model.parameters():
+        p.grad.div_(scaler.get_scale())
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+""",
 }
 
 

@@ -39,6 +39,7 @@ HANDLERS: dict[Kind, Callable[[Judge, Moment], State]] = {
     e.ZERO_GRAD: gradients.zero,
     e.OPTIMIZER_NEW: gradients.optimizer_made,
     e.SCHEDULER_STEP: gradients.schedule,
+    e.STEP_FOLLOWED: gradients.average_weights,
     e.HANDOFF: gradients.hand_off,
     e.LOOP_EXIT: gradients.loop_exit,
     e.AGAIN: gradients.again,

@@ -236,11 +236,26 @@ def schedule(judge: Judge, now: Moment) -> State:
         feeding = judge.event(judge.last(now.here, (e.BACKWARD,), i))
         if feeding is not None and feeding.facts.get("loops") == loops:
             judge.blame("scheduler:micro-batch", now.index, now.index, now.here)
-    elif opt.grads in (a.STEPPED, a.CLEAN) and not judge.asks_scale:
-        stepping = judge.event(judge.last(now.here, (e.SCALER_STEP,), i))
-        if stepping is not None and _follows(event, stepping):
-            judge.blame("scheduler:skipped", now.index, now.index, now.here)
+    elif _goes_on(judge, now, i):
+        judge.blame("scheduler:skipped", now.index, now.index, now.here)
     return now.state
+
+
+def average_weights(judge: Judge, now: Moment) -> State:
+    """An average of the weights of which the source is read takes them in: beside the step that a scaler may skip."""
+    event = now.event
+    trained = judge.index.get(event.object) if event.object is not None else None
+    if trained is not None and event.facts.get("loops") is not None and _goes_on(judge, now, trained):
+        judge.blame("average:skipped", now.index, now.index, now.here)
+    return now.state
+
+
+def _goes_on(judge: Judge, now: Moment, i: int) -> bool:
+    """Whether what goes with a step is done where the scaler has skipped it, too."""
+    if now.opts[i].grads not in (a.STEPPED, a.CLEAN) or judge.asks_scale:
+        return False
+    stepping = judge.event(judge.last(now.here, (e.SCALER_STEP,), i))
+    return stepping is not None and _follows(now.event, stepping)
 
 
 def _averages(event: Event, state: State) -> bool:
@@ -252,14 +267,14 @@ def _averages(event: Event, state: State) -> bool:
     return not any((key, not truth) in known or (key, not truth) in event.guards for key, truth in tests)
 
 
-def _follows(scheduler: Event, step: Event) -> bool:
-    """Whether a scheduler moves beside each step of a scaler of the program's own, whatever became of that."""
+def _follows(event: Event, step: Event) -> bool:
+    """Whether something is done beside each step of a scaler of the program's own, whatever became of that."""
     return (
         step.kind == e.SCALER_STEP
         and "framework" not in step.facts
-        and step.facts.get("loops") == scheduler.facts["loops"]
-        and (_beside(step.site, scheduler.site) or _beside(scheduler.site, step.site))
-        and set(scheduler.guards) <= set(step.guards)
+        and step.facts.get("loops") == event.facts["loops"]
+        and (_beside(step.site, event.site) or _beside(event.site, step.site))
+        and set(event.guards) <= set(step.guards)
     )
 
 

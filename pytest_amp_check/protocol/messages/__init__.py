@@ -15,9 +15,9 @@ MESSAGES: dict[str, Message] = {
 LIKE = 0.3
 #: Messages that are offered where none is recognised.
 OFFERED = 3
-#: What colours a terminal.
 #: Letters of a word of a text that are looked at.
 LONGEST = 400
+#: What colours a terminal.
 _COLOURS = r"\x1b\[[0-9;]*m"
 #: Quotes that web pages have in the place of plain ones; Markdown loses backticks.
 _QUOTES = {0x2018: "'", 0x2019: "'", 0x201C: '"', 0x201D: '"', 0x60: None}

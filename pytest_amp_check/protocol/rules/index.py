@@ -302,9 +302,9 @@ INDEX: tuple[Listing, ...] = (
         ("unscale@window", "step@early", "update@window"),
     ),
     (
-        ("AMP304", "window-boundary", "accumulation", "error", "static", True, "unsafe"),
+        ("AMP304", "window-boundary", "accumulation", "error", "both", True, "unsafe"),
         (".step( backward(",),
-        (),
+        ("window",),
         (),
         ("zero@window", "window:off-by-one", "window:left-over"),
     ),
@@ -341,7 +341,14 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         ("scheduler-step", "step-followed"),
         (),
-        ("scheduler:skipped", "followed:skipped", "averaged:skipped", "left-out:skipped", "scheduler:micro-batch"),
+        (
+            "scheduler:skipped",
+            "followed:skipped",
+            "average:skipped",
+            "averaged:skipped",
+            "left-out:skipped",
+            "scheduler:micro-batch",
+        ),
     ),
     (
         ("AMP501", "low-precision-master-weights", "numerics", "warning", "both", True, ""),

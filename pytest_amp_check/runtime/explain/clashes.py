@@ -136,6 +136,8 @@ def history(
     """Where operands came from: in words, and as the steps that led to the failure."""
     said: list[str] = []
     steps: list[Step] = []
+    # What the recording has not seen entered is in force all the same where the call has left a region.
+    autocast = region is not None or bool(recorder.recording.program.facts["enters_autocast"])
     if region is not None:
         state = f"autocast of {region.dtype} for {region.device}" if region.enabled else "a region without autocast"
         steps.append(Step(region.site, f"{state} is entered"))
@@ -144,7 +146,7 @@ def history(
         if birth is not None:
             said.append(f"{operand.text} was brought to {dtype_name(operand.dtype)} in line {birth.line}")
             steps.append(Step(birth, f"parameters are brought to {dtype_name(operand.dtype)}"))
-        elif not operand.held and (origin := came_from(operand, raised.user.line)) is not None:
+        elif not operand.held and (origin := came_from(operand, raised.user.line, autocast=autocast)) is not None:
             said.append(f"{operand.text} comes from {origin.text} (line {origin.step.site.line})")
             steps.append(origin.step)
     steps.append(Step(raised.site, "torch refuses"))

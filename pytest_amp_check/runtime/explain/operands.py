@@ -213,8 +213,8 @@ class Made(NamedTuple):
     step: Step
 
 
-def came_from(operand: Operand, line: int) -> Made | None:
-    """The call that an operand comes from."""
+def came_from(operand: Operand, line: int, *, autocast: bool) -> Made | None:
+    """The call that an operand comes from, in a run that has entered autocast or not."""
     if operand.origin is None:
         return None
     chain = made(operand.origin, line)
@@ -226,19 +226,20 @@ def came_from(operand: Operand, line: int) -> Made | None:
         node = below
     words = f"`{Words(node)}`"
     site = origin.scope.site(node)
-    why = _why(node, origin.scope, operand.dtype)
+    why = _why(node, origin.scope, operand.dtype, autocast=autocast)
     if words == operand.text and not why:
         # The operand is where it was made, and is shown already.
         return None
     return Made(f"{words}{why}", Step(site, f"{operand.text} comes out in {dtype_name(operand.dtype)}"))
 
 
-def _why(node: ast.expr, scope: Scope, kind: torch.dtype) -> str:
+def _why(node: ast.expr, scope: Scope, kind: torch.dtype, *, autocast: bool) -> str:
     """Why a call gave a dtype, where it is what autocast does with such an op, or its weights have it."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult) and kind in LOW:
-        return f", which autocast runs in {dtype_name(kind)}"
+        return f", which autocast runs in {dtype_name(kind)}" if autocast else ""
     if isinstance(node, (ast.BinOp, ast.UnaryOp)):
-        calls = [each for each in ast.walk(node) if isinstance(each, ast.Call) and _why(each, scope, kind)]
+        inner = [each for each in ast.walk(node) if isinstance(each, ast.Call)] if autocast else []
+        calls = [each for each in inner if _why(each, scope, kind, autocast=autocast)]
         return f", where autocast runs `{Words(calls[0].func)}` in {dtype_name(kind)}" if calls else ""
     if not isinstance(node, ast.Call):
         return ""
@@ -247,12 +248,12 @@ def _why(node: ast.expr, scope: Scope, kind: torch.dtype) -> str:
         held = {p.dtype for p in called.parameters()}
         if held == {kind} and kind in LOW:
             return f", whose weights are in {dtype_name(kind)}"
-        if held == {torch.float32} and kind in LOW:
+        if held == {torch.float32} and kind in LOW and autocast:
             return f", which autocast runs in {dtype_name(kind)}"
         name = type(called).__name__
     else:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else str(Words(node.func))
-    cast = policy("cuda", name.translate(_CAPITALS).lstrip("_"))
+    cast = policy("cuda", name.translate(_CAPITALS).lstrip("_")) if autocast else ""
     if (cast == "low" and kind in LOW) or (cast.startswith("fp32") and kind is torch.float32):
         return f", which autocast runs in {dtype_name(kind)}"
     return ""

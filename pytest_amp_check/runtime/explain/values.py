@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import operator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -29,8 +31,19 @@ CASTS = {
 }
 
 
+#: What is computed of numbers, and the greatest of those that are raised to a power, or a power.
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+}
+GREAT = 4096
+
+
 def resolve(node: ast.AST, scope: Scope) -> Any:
-    """The object that an expression of names, attributes and items stands for, or ``MISSING``."""
+    """The object that an expression of names, attributes, items and numbers stands for, or ``MISSING``."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -46,7 +59,24 @@ def resolve(node: ast.AST, scope: Scope) -> Any:
         return MISSING if owner is MISSING else _attribute(owner, node.attr)
     if isinstance(node, ast.Subscript):
         return _item(resolve(node.value, scope), resolve(node.slice, scope))
+    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+        return _computed(node.op, resolve(node.left, scope), resolve(node.right, scope))
+    if isinstance(node, ast.Call) and len(node.args) == 1 and resolve(node.func, scope) is torch.finfo:
+        of = resolve(node.args[0], scope)
+        return torch.finfo(of) if isinstance(of, torch.dtype) and of.is_floating_point else MISSING
     return MISSING
+
+
+def _computed(op: ast.operator, left: Any, right: Any) -> Any:
+    """A number that is computed from two."""
+    if not all(type(number) in (int, float) for number in (left, right)):
+        return MISSING
+    if isinstance(op, ast.Pow) and max(abs(left), abs(right)) > GREAT:
+        return MISSING
+    try:
+        return _ARITHMETIC[type(op)](left, right)
+    except (ArithmeticError, ValueError):
+        return MISSING
 
 
 def _attribute(owner: Any, name: str) -> Any:
@@ -54,6 +84,8 @@ def _attribute(owner: Any, name: str) -> Any:
         for held in (owner._parameters, owner._buffers, owner._modules):
             if name in held:
                 return held[name]
+    if isinstance(owner, torch.finfo):
+        return getattr(owner, name, MISSING)
     if isinstance(owner, (ModuleType, torch.Tensor)) or owner is torch.Tensor:
         return getattr(owner, name, MISSING) if isinstance(owner, ModuleType) else MISSING
     found = inspect.getattr_static(owner, name, MISSING)

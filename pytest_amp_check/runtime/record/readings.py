@@ -40,13 +40,17 @@ ONE = Number(1.0)
 
 
 class ScaledValue:
-    """A loss that ran backward, or a norm of gradients: the tensor, and the scale it is multiplied by."""
+    """A loss that ran backward, or a norm of gradients: the tensor, and the scale it is multiplied by.
 
-    __slots__ = ("scale", "tensor")
+    ``value`` is the number in the tensor, where that is known already.
+    """
 
-    def __init__(self, tensor: torch.Tensor, scale: Number) -> None:
+    __slots__ = ("scale", "tensor", "value")
+
+    def __init__(self, tensor: torch.Tensor, scale: Number, value: float | None = None) -> None:
         self.tensor = tensor
         self.scale = scale
+        self.value = value
 
 
 class FoundInf:

@@ -82,6 +82,8 @@ class ScaledLosses:
 
         Terms that feed no optimizer in common may be scaled as they like.
         """
+        if len(roots) == 1 and roots[0].grad_fn is not None and self._mark_of(roots[0].grad_fn) is not None:
+            return False
         plain: set[int] = set()
         scaled: dict[int, list[Any]] = {}
 

@@ -14,7 +14,7 @@ from .regions import LOW
 
 def are_shards(params: Iterable[Any]) -> bool:
     """Whether some parameters are what FullyShardedDataParallel leaves on this rank of larger ones."""
-    if not _is_distributed() or "torch.distributed.fsdp._flat_param" not in sys.modules:
+    if "torch.distributed.fsdp._flat_param" not in sys.modules or not _is_distributed():
         return False
     for p in params:
         if getattr(p, "_fsdp_flattened", False):

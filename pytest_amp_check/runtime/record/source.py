@@ -7,6 +7,7 @@ import contextlib
 import linecache
 import os
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ...protocol.checks import asking, refuses_nonfinite
 from ...protocol.events import Site
@@ -128,16 +129,73 @@ def conditional(site: Site) -> bool:
 def guards(site: Site) -> frozenset[tuple[str, int, bool]]:
     """The conditions under which a place is reached, and the handlers of errors, in the calls that lead there.
 
-    Each is a file, a line, and whether it is the other branch. What asks for a remainder is the end of a window.
+    Each is a file, a line, and whether it is the other branch. What asks for a remainder is the end of a window, and
+    what asks for a setting that the file itself makes once is answered in the same way each time.
     """
     found = set()
     for frame in site.frames():
         for node in _around(frame):
             if isinstance(node, ast.ExceptHandler):
                 found.add((frame.path, node.lineno, False))
-            elif isinstance(node, ast.If) and not _counts(node.test):
+            elif isinstance(node, ast.If) and not _counts(node.test) and not _is_settled(node.test, frame.path):
                 found.add((frame.path, node.lineno, frame.line > (node.body[-1].end_lineno or node.lineno)))
     return frozenset(found)
+
+
+def _is_settled(test: ast.expr, path: str) -> bool:
+    """Whether a test has one answer for good: a constant, or a name that a file gives a constant, and nothing else."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _is_settled(test.operand, path)
+    if not isinstance(test, ast.Name):
+        return isinstance(test, ast.Constant)
+    module = _module(path)
+    given = [node for node in ast.walk(module) if isinstance(node, ast.Name) and node.id == test.id]
+    made = [
+        node
+        for node in getattr(module, "body", ())
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        and [target.id for target in node.targets if isinstance(target, ast.Name)] == [test.id]
+    ]
+    named = {part.arg for part in ast.walk(module) if isinstance(part, ast.arg)}
+    return len(made) == 1 and sum(isinstance(node.ctx, ast.Store) for node in given) == 1 and test.id not in named
+
+
+class WindowTest(NamedTuple):
+    """What a program asks at the end of an accumulation window: where, and in its own words. None where it does not."""
+
+    site: Site | None
+    text: str
+
+
+def window_test(site: Site) -> WindowTest:
+    """The comparison with a remainder under which a place is reached, or past which, where the others go on."""
+    for frame in reversed(site.frames()):
+        around = list(_around(frame))
+        for node in reversed(around):
+            if isinstance(node, ast.If) and _counts(node.test):
+                return _asked(frame, node.test)
+        for node in around:
+            for each in getattr(node, "body", ()) if isinstance(node, (ast.For, ast.While)) else ():
+                goes_on = isinstance(each, ast.If) and isinstance(each.body[-1], ast.Continue)
+                if goes_on and each.lineno < frame.line and _counts(each.test):
+                    return _asked(frame, each.test)
+    return WindowTest(None, "")
+
+
+def _asked(frame: Site, test: ast.expr) -> WindowTest:
+    lines = linecache.getlines(frame.path)
+    columns = [
+        len(lines[line - 1].encode()[:column].decode(errors="replace"))
+        for line, column in (
+            (test.lineno, test.col_offset),
+            (test.end_lineno or test.lineno, test.end_col_offset or test.col_offset),
+        )
+    ]
+    site = Site(frame.path, test.lineno, columns[0], test.end_lineno, columns[1], frame.function, frame.caller)
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotEq):
+        test = ast.Compare(test.left, [ast.Eq()], test.comparators)
+    return WindowTest(site, str(Words(test)))
 
 
 def asks(site: Site) -> bool:

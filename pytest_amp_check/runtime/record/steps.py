@@ -138,7 +138,10 @@ class Steps:
             self._scaled(index, scale)
 
     def _pair(self, value: ScaledValue | None) -> tuple[Number, Number] | None:
-        return None if value is None else (self._readings.number(value.tensor), value.scale)
+        if value is None:
+            return None
+        number = self._readings.number(value.tensor) if value.value is None else Number(value.value)
+        return number, value.scale
 
     def set_norm(self, norm: ScaledValue) -> None:
         """The norm of the gradients of the step that is about to be made."""

@@ -23,8 +23,6 @@ MANY = 64
 PASSES = 4
 #: How deep containers of arguments and results are looked into.
 DEEP = 4
-#: Devices whose autocast a call may run under.
-DEVICES = ("cpu", "cuda")
 #: The way to a tensor in a result: places in sequences, keys, names of attributes.
 Path = tuple[int | str, ...]
 _PLAIN = (int, float, bool, str)
@@ -39,7 +37,10 @@ class Slot(NamedTuple):
 
 
 class Precision(NamedTuple):
-    """What decides in which precision an op runs, and whether it is differentiated."""
+    """What decides in which precision an op runs, and whether it is differentiated.
+
+    ``autocast`` tells of each device whether it is on, and its dtype.
+    """
 
     grad: bool
     cache: bool
@@ -48,8 +49,9 @@ class Precision(NamedTuple):
     @classmethod
     def now(cls) -> Precision:
         enabled, dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
-        autocast = [(device, enabled(device), dtype(device)) for device in DEVICES]
-        return cls(torch.is_grad_enabled(), torch.is_autocast_cache_enabled(), tuple(autocast))
+        # Written out: each call of a step asks for it.
+        autocast = ("cpu", enabled("cpu"), dtype("cpu")), ("cuda", enabled("cuda"), dtype("cuda"))
+        return cls(torch.is_grad_enabled(), torch.is_autocast_cache_enabled(), autocast)
 
 
 class Call:
@@ -59,7 +61,19 @@ class Call:
     the plain values that a module's own code may count with, as they were.
     """
 
-    __slots__ = ("_function", "args", "attributes", "kwargs", "made", "number", "place", "precision", "random", "uses")
+    __slots__ = (
+        "_function",
+        "args",
+        "attributes",
+        "identities",
+        "kwargs",
+        "made",
+        "number",
+        "place",
+        "precision",
+        "random",
+        "uses",
+    )
 
     def __init__(self, function: Any, place: tuple[CodeType, int] | None, precision: Precision) -> None:
         # A module may be gone before its outputs are. One without weights, as that of a loss that a function makes for
@@ -74,7 +88,9 @@ class Call:
         self.kwargs: dict[str, Any] = {}
         self.random: tuple[torch.Tensor, torch.Tensor | None] | None = None
         self.attributes: list[tuple[weakref.ref[nn.Module], dict[str, Any]]] = []
+        #: The tensors that it has made, and their identities then.
         self.made: list[weakref.ref[torch.Tensor]] = []
+        self.identities: list[int] = []
         self.uses: set[int] = set()
 
     @property
@@ -124,6 +140,7 @@ class Tape:
         for path, tensor in tensors_of(result, DEEP):
             reference = weakref.ref(tensor)
             call.made.append(reference)
+            call.identities.append(id(tensor))
             self._known[id(tensor)] = reference, Slot(serial, path)
         if call.made:
             self.calls[serial] = call
@@ -140,15 +157,18 @@ class Tape:
         """Drop calls of whose results nothing is left, neither in the program nor for other calls."""
         oldest = self.passes - PASSES
         wanted: set[int] = set()
-        kept: list[int] = []
-        for serial in reversed(self.calls):
-            call = self.calls[serial]
+        dropped: list[int] = []
+        for serial, call in reversed(self.calls.items()):
             if call.number > oldest and (serial in wanted or call.is_held):
-                kept.append(serial)
                 wanted |= call.uses
-        if len(kept) < len(self.calls):
-            self.calls = {serial: self.calls[serial] for serial in reversed(kept)}
-            self._known = {key: known for key, known in self._known.items() if known[1].call in self.calls}
+            else:
+                dropped.append(serial)
+        for serial in dropped:
+            for key in self.calls.pop(serial).identities:
+                # Another tensor may have come to lie at the same place since.
+                known = self._known.get(key)
+                if known is not None and known[1].call == serial:
+                    del self._known[key]
 
     def clear(self) -> None:
         self.calls.clear()

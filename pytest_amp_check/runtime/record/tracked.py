@@ -6,6 +6,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from .readings import ONE, FoundInf, Number, ScaledValue
+from .windows import Windows
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +51,8 @@ class TrackedOptimizer:
         #: Optimizer steps, skipped or not, and backwards that were not given up, since its scheduler last moved.
         self.steps_since = 0
         self.backwards_since = 0
+        #: Its accumulation windows.
+        self.windows = Windows()
         #: The identity of the state that ``state_dict()`` gave last, and where it was asked for.
         self.state_id = 0
         self.state_site: Site | None = None
@@ -76,11 +79,8 @@ class TrackedOptimizer:
 
     def sentinel_marks(self) -> list[tuple[int, int]]:
         """What changes when a gradient is replaced or edited in place."""
-        marks = []
-        for p in self.sentinels:
-            grad = p._grad  # the same as p.grad, which is patched
-            marks.append((0, 0) if grad is None else (id(grad), grad._version))
-        return marks
+        # _grad is the same as grad, which is patched.
+        return [(0, 0) if (grad := p._grad) is None else (id(grad), grad._version) for p in self.sentinels]
 
     def holds(self, leaves: frozenset[int]) -> bool:
         """Whether one of its parameters is among those that a backward reaches."""
@@ -119,7 +119,7 @@ class BackwardPass:
         before: list[tuple[TrackedOptimizer, list[tuple[int, int]]]],
         scale: Number,
         leaves: frozenset[int],
-        loss: torch.Tensor | None,
+        loss: ScaledValue | None,
         dtype: torch.dtype | None,
         roots: list[torch.Tensor],
         *,

@@ -303,7 +303,7 @@ def _reason(origin: Origin) -> tuple[str, str]:
     reason = domain(operands) if domain is not None and operands else ""
     result = origin.result
     if reason and not (name in _OF_NOTHING and result is not None and (result.above or result.below)):
-        return DOMAIN, reason
+        return DOMAIN, reason if origin.vain is None else f"{reason}, as {origin.vain}"
     if result is None:
         return OVERFLOW, "its result is not finite"
     most = torch.finfo(result.dtype).max

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...protocol.events import Site
-from ..record.regions import number
+from ..record.regions import LOW, number
 from ..record.sites import is_inner
 from .magnitudes import Magnitudes, floats_in, is_finite, magnitudes
 
@@ -23,6 +23,10 @@ from .magnitudes import Magnitudes, floats_in, is_finite, magnitudes
 BEFORE = 4
 #: What tensors are made with before anything is written to them.
 _UNWRITTEN = frozenset("empty empty_like empty_strided new_empty new_empty_strided resize_ set_".split())
+#: Ops that keep a tensor away from something by a constant, and what that is called.
+_GUARDS = {**dict.fromkeys("clamp clamp_min clamp_max hardtanh".split(), "bound"), "add": "epsilon"}
+#: Ops after which what such a constant has done to a tensor is no reason any more.
+NEAR = 4
 #: Where autograd keeps the lines that made a node, in anomaly mode.
 _TRACEBACK = "traceback_"
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -45,11 +49,28 @@ class Module(NamedTuple):
         return f"`{self.name}` ({self.kind})" if self.name else f"`{self.kind}`"
 
 
+class Vain(NamedTuple):
+    """Constants that keep a tensor from nothing: each as the program gives it and as the tensor's dtype holds it."""
+
+    what: str
+    constants: tuple[tuple[float, float], ...]
+    dtype: torch.dtype
+    site: Site | None
+
+    def __str__(self) -> str:
+        line = f" (line {self.site.line})" if self.site is not None else ""
+        given = " and ".join(f"{given:.10g}" for given, _ in self.constants)
+        held = " and ".join(f"{held:g}" for _, held in self.constants)
+        what, verb = (self.what, "is") if len(self.constants) == 1 else (f"{self.what}s", "are")
+        return f"the {what} of {given}{line} {verb} {held} in {str(self.dtype).removeprefix('torch.')}"
+
+
 class Origin:
     """The first value of a chain that was not finite.
 
     ``kind`` says what held it, ``name`` the op, the parameter or the buffer. ``mask`` is whether it was meant: an
-    infinity that the program fills in. ``masked`` are the operands that hold only such.
+    infinity that the program fills in. ``masked`` are the operands that hold only such. ``vain`` was to keep
+    an operand from what it is.
     """
 
     def __init__(self, kind: str, name: str, index: int) -> None:
@@ -65,6 +86,7 @@ class Origin:
         self.site: Site | None = None
         self.backward = False
         self.value: torch.Tensor | None = None
+        self.vain: Vain | None = None
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -79,6 +101,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._chain = chain
         self._origins: dict[int, Origin] = {}
         self._leaves: dict[int, Origin] = {}
+        #: Storages of what was made from tensors that constants were to keep from something, and how many ops later.
+        self._vain: dict[int, tuple[Vain, int]] = {}
         self._count = 0
         self._open: list[Module] = []
         self._ended: deque[Module] = deque(maxlen=BEFORE)
@@ -149,6 +173,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._forget(floats_in(result))
             return result
         made = list(floats_in(result))
+        vain, ops = self._vain_of(name, args, kwargs, given)
         bad = [tensor for tensor in made if not is_finite(tensor)]
         spoilt = [
             t for t, was in zip(given, finite, strict=True) if was and (changes or "norm" in name) and not is_finite(t)
@@ -156,12 +181,40 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if bad or spoilt:
             unsound = [tensor for tensor, sound in zip(given, finite, strict=True) if not sound]
             origin = self._origin(name, func, args, kwargs, unsound, bad or spoilt, operands)
+            origin.vain = origin.vain or vain
             for tensor in bad:
                 self._origins[storage_of(tensor)] = origin
             for tensor in spoilt:
                 self._origins[storage_of(tensor)] = self.spoilt[id(tensor)] = origin
         self._forget(tensor for tensor in made if not any(tensor is other for other in bad))
+        for tensor in made:
+            if vain is not None and ops < NEAR:
+                self._vain[storage_of(tensor)] = vain, ops + 1
+            else:
+                self._vain.pop(storage_of(tensor), None)
         return result
+
+    def _guards(self, name: str, args: Any, kwargs: Any) -> Vain | None:
+        """What an op gives a tensor of low precision to keep it from something, where it is 0 or 1 in that dtype."""
+        what = _GUARDS.get(name.removesuffix("_"))
+        tensor = args[0] if args else None
+        if what is None or not isinstance(tensor, torch.Tensor) or tensor.dtype not in LOW:
+            return None
+        given = [number for number in (*args[1:], *kwargs.values()) if isinstance(number, float)]
+        held = [float(torch.tensor(number, dtype=tensor.dtype)) for number in given]
+        vain = tuple(
+            (one, other) for one, other in zip(given, held, strict=True) if one != other and other in (0.0, 1.0, -1.0)
+        )
+        return Vain(what, vain, tensor.dtype, self._here()) if vain else None
+
+    def _vain_of(
+        self, name: str, args: Any, kwargs: Any, given: Iterable[torch.Tensor]
+    ) -> tuple[Vain, int] | tuple[None, int]:
+        """What was to keep an op's operands from something, or its result, and how many ops before."""
+        guard = self._guards(name, args, kwargs)
+        if guard is not None:
+            return guard, 0
+        return next((self._vain[key] for key in map(storage_of, given) if key in self._vain), (None, 0))
 
     def _forget(self, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:

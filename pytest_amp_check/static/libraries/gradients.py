@@ -24,7 +24,7 @@ from ..interpreter.values import (
     merge_params,
 )
 from ..interpreter.wording import receiver_words, wording
-from .arguments import items_of, literal, name_of
+from .arguments import first_of, items_of, literal, name_of
 from .losses import all_optimizers, owners_of, whole
 from .written import all_of, called, chooses, first_argument, first_words, keywords_of, last_name, receiver
 
@@ -60,7 +60,17 @@ def _params_method(at: Interpreter, params: Params, name: str, args: Args, keywo
     if name in ("copy_", "add_", "mul_", "sub_", "fill_", "zero_", "lerp_"):
         at.emit(e.PARAM_WRITE, node)
         return params
+    if name == "requires_grad_":
+        if literal(first_of(args, keywords, "requires_grad")) is False:
+            _freeze(at, params)
+        return params
     return at.fresh(node, name)
+
+
+def _freeze(at: Interpreter, params: Params) -> None:
+    """Parameters are not trained, all or some of their modules': what is left is nobody's to say."""
+    for key in params.modules or ():
+        at.program.things[key].facts["partly_frozen"] = True
 
 
 def _params_attribute(at: Interpreter, receiver: Params, name: str, node: ast.AST) -> Value:
@@ -271,9 +281,7 @@ def _parameter_written(at: Interpreter, receiver: Params, name: str, value: Valu
     elif name == "data":
         at.emit(e.PARAM_WRITE, target)
     elif name == "requires_grad" and literal(value) is False:
-        # All of them, or some: what is left is nobody's to say.
-        for key in receiver.modules or ():
-            at.program.things[key].facts["partly_frozen"] = True
+        _freeze(at, receiver)
     return name in ("grad", "data")
 
 

@@ -20,9 +20,9 @@ from ..interpreter.unknown import hand_off, refs, unknown
 from ..interpreter.values import NONE, Args, Const, Keywords, Named, NoSync, Opaque, Params, Value
 from ..interpreter.wording import receiver_words, wording
 from ..project.syntax import walk
-from .arguments import first_of
+from .arguments import first_of, ref_of
 from .checkpoints import loads_unknown, state_of
-from .losses import FILLS, all_optimizers, backward, fill, first_given, reduced
+from .losses import FILLS, all_optimizers, backward, fill, first_given, reduced, updated_by
 from .nonfinite import code_read
 from .written import all_of, called, last_name, receiver
 
@@ -171,6 +171,16 @@ def _step(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node
     return at.fresh(node, "step")
 
 
+def _average(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    """An average of the weights of a model takes them in, as ``AveragedModel`` does."""
+    model = ref_of(first_of(args, keywords, "model"), "module")
+    trained_by = None if model is None else updated_by(at, frozenset({model.thing.key}))
+    if trained_by is not None and len(trained_by) == 1:
+        names = {"call": wording(node), "optimizer": at.program.things[trained_by[0]].name}
+        at.emit(e.STEP_FOLLOWED, node, None, trained_by[0], names=names)
+    return None
+
+
 _METHODS: dict[str, Method] = {
     "backward": _backward,
     **dict.fromkeys([name for name, does in IN_PLACE.items() if does in ("divide", "multiply")], _scaled_in_place),
@@ -185,6 +195,7 @@ _METHODS: dict[str, Method] = {
     "half": _casting("float16"),
     "bfloat16": _casting("bfloat16"),
     "step": _step,
+    "update_parameters": _average,
 }
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD
+from ...events import BACKWARD, WINDOW, Event, Program
 from ...fix import UNSAFE
-from ...rule import ERROR, STATIC, WARNING, Fault, Rule
+from ...rule import ERROR, WARNING, Fault, Labels, Rule
+
+
+def _window(event: Event, program: Program) -> Labels:
+    yield "zero@window" if event.facts["how"] == "zero" else "window:off-by-one", {}
+
 
 RULE = Rule(
     "AMP304",
     "window-boundary",
     ERROR,
     "The borders of the accumulation window lose or mis-weight micro-batches.",
-    readers=STATIC,
+    on={WINDOW: _window},
     applicability=UNSAFE,
     words=(".step( backward(",),
     faults={
@@ -40,7 +45,9 @@ RULE = Rule(
 divided by `k`: the run costs `k` passes per step and learns from one, at a `k`-th of its weight. A test like
 `i % k == 0` with `i` counted from zero is true at once: the first step sees one micro-batch, and all later windows are
 shifted, with a remainder at the end. Where the number of micro-batches is no multiple of `k`, that is so for the right
-test as well: what comes after the last whole window is never stepped, or mixes with the next epoch's.
+test as well: what comes after the last whole window is never stepped, or mixes with the next epoch's. A run shows the
+first where three windows in a row have lost the same, the second in the first three windows of an optimizer; what no
+window steps at the end is found in source alone.
 """,
     harm="""\
 Cleared in every micro-batch, the gradient norm of the window was 0.0212 instead of 0.0409, with no error. With

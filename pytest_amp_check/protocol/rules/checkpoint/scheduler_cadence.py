@@ -40,6 +40,12 @@ RULE = Rule(
             "call it only where `{scaler}.get_scale()` did not fall in `{scaler}.update()`",
             proven=True,
         ),
+        "average:skipped": Fault(
+            "`{call}` counts the weights once more even where the step of `{optimizer}` is skipped: "
+            "call it only where `{scaler}.get_scale()` did not fall in `{scaler}.update()`",
+            witness=(SCALER_STEP,),
+            next_turn=True,
+        ),
         "averaged:skipped": Fault(
             "`{call}` averages weights over processes and counts a step, though that of `{optimizer}` was skipped "
             "here, and may not have been elsewhere: let all processes skip it or none, by the greatest `found_inf` of "

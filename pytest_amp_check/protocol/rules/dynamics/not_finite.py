@@ -33,7 +33,8 @@ RULE = Rule(
         ),
         "not-finite:input": Fault(
             "In step {step}, the input of {where} is not finite already ({what}): look at this batch and at how it "
-            "is prepared"
+            "is prepared",
+            follows="AMP214",
         ),
         "not-finite:parameter": Fault(
             "In step {step}, `{name}` of {where} is not finite, since step {since}, before anything else is "

@@ -94,8 +94,9 @@ class Backward(Listener):
         loss = bare(roots[0]) if roots else None
         # A scaled loss has the scale's dtype, whatever its own was.
         dtype = scaled.dtype if scaled is not None else None if loss is None else loss.dtype
-        self._finite.backward_begins(outputs, site)
-        return BackwardPass(event, before, scale, reached, loss, dtype, roots, exact=first)
+        value = self._finite.backward_begins(roots, site)
+        running = None if loss is None else ScaledValue(loss, scale, value)
+        return BackwardPass(event, before, scale, reached, running, dtype, roots, exact=first)
 
     def _look_for_detection(self, site: Site, scaler: TrackedScaler) -> None:
         """Find that anomaly detection is on, wherever that was said."""
@@ -144,7 +145,7 @@ class Backward(Listener):
                 self._was_fed(tracked, event, running, tracked.sentinel_marks())
         self._gradients.backward_ended()
         if running.loss is not None:
-            self.registry.ran = (event, ScaledValue(running.loss, running.scale))
+            self.registry.ran = (event, running.loss)
         self._finite.backward_ended(running, fed)
         self._gradients.forget_storages()
         self.recording.choose_watching()
@@ -177,11 +178,12 @@ class Backward(Listener):
     ) -> None:
         tracked.backward = event
         tracked.backwards_since += 1
+        tracked.windows.fed(event.site)
         tracked.marks = marks
         # Gradients of an unscaled loss that are added to scaled ones leave these multiplied.
         tracked.under_scale = event.subject is not None or tracked.under_scale
         if running.loss is not None:
-            tracked.loss = ScaledValue(running.loss, running.scale)
+            tracked.loss = running.loss
 
 
 def _backward_names(site: Site) -> dict[str, object]:

@@ -42,8 +42,14 @@ class Clearing(Listener):
 
     def _cleared(self, cleared: list[TrackedOptimizer], site: Site, names: dict[str, object]) -> None:
         keys = {tracked.thing.key for tracked in cleared}
-        rescue = any(self._gradients.are_given_up(tracked, site) for tracked in cleared)
-        for tracked in cleared:
+        given_up = [self._gradients.are_given_up(tracked, site) for tracked in cleared]
+        rescue = any(given_up)
+        for tracked, lost in zip(cleared, given_up, strict=True):
+            # Of gradients that no scaler has scaled it is not seen what the program makes of them.
+            if tracked.under_scale or tracked.unscaled:
+                tracked.windows.cleared(site, given_up=lost)
+            else:
+                tracked.windows.emptied()
             shares: set[int] = tracked.thing.facts["shares"]
             if shares:
                 keys.update(key for key in shares if self.registry.is_within(key, tracked))

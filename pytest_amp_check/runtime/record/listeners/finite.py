@@ -18,7 +18,7 @@ from ....protocol import events as e
 from ....protocol.events import Event, Site
 from ..active import THREAD
 from ..forwards import compiled
-from ..graph import tensors, values
+from ..graph import values
 from ..late import KeptWeights, Reading, Weights
 from ..loose_ops import LooseOps
 from ..readings import Number
@@ -200,27 +200,28 @@ class Finite(Listener):
         if not self.recording.backwards:
             self._ops.end()
 
-    def backward_begins(self, outputs: Any, site: Site) -> None:
-        """Called by the listener of backward passes, as those below are by others."""
+    def backward_begins(self, outputs: Sequence[torch.Tensor], site: Site) -> float | None:
+        """Called by the listener of backward passes, as those below are by others; gives a loss that it has read."""
         self._ops.end()
         self._running = self._root = None
         if self.explain is None:
-            return
-        roots = [root for root in tensors(outputs) if root.is_floating_point()]
+            return None
+        roots = [root for root in outputs if root.is_floating_point()]
         if not roots or not all(map(can_follow, roots)):
-            return
+            return None
         # On a GPU this number would have to be waited for.
         value = _total(roots) if all(map(_is_here, roots)) else None
         if not self._watches:
             if value is not None and not math.isfinite(value):
                 self._saw_bad_loss(self.recording.steps.total)
-            return
+            return None
         self._read_late(before=None)
         self._tape.prune()
         self._tape.passes += 1
         if value is None and _is_on_gpu(roots[0]):
             self._root = roots[0].detach()
-        self._running = Pass(tuple(self._tape.slot(root) for root in roots), site, 1.0, value, False)
+        self._running = Pass(tuple(map(self._tape.slot, roots)), site, 1.0, value, False)
+        return value if len(outputs) == 1 and roots[0].numel() == 1 else None
 
     def backward_ended(self, running: BackwardPass, fed: Sequence[torch.optim.Optimizer]) -> None:
         last, self._running = self._running, None
@@ -502,7 +503,7 @@ def _total(roots: Sequence[torch.Tensor]) -> float:
     with _unseen():
         # Of a list no number has to be fetched from a device, as of a tensor with one number.
         if len(roots) == 1 and roots[0].numel() == 1:
-            found: list[float] = roots[0].detach().reshape(1).tolist()
+            found: list[float] = roots[0].detach().view(1).tolist()
         else:
             found = torch.stack([root.detach().sum(dtype=torch.float64) for root in roots]).tolist()
     return sum(found)

@@ -63,6 +63,8 @@ class Gradients(Listener):
             tracked.zeroed = True  # that all were cleared is found when they are
         if effect in ("zero", "homogeneous"):
             return
+        if effect not in ("divide", "multiply"):
+            tracked.windows.replaced()
         names = self._names_of_edit(tracked, site)
         if effect in ("divide", "multiply") and is_number(operand):
             value = plain_number(operand)
@@ -135,6 +137,9 @@ class Gradients(Listener):
         # Of gradients that no scaler has scaled, it may be any scaler's scale.
         scales = [scale] if scale != 1.0 else [scaler.scale.value for scaler in self.registry.scalers.values()]
         divides = any(math.isclose(factor * scale, 1.0, rel_tol=1e-3) for scale in scales if scale != 1.0)
+        if scale == factor == 1.0 and tracked.under_scale:
+            # A scale that has fallen to one divides as any other does.
+            divides = self.recording.read(site, mentions_scale)
         if divides:
             tracked.under_scale = False
         elif self._is_clipped(tracked, site, factor, grad, names):
@@ -168,6 +173,8 @@ class Gradients(Listener):
             if tracked is not None:
                 tracked.edited = site
                 tracked.marks = []
+                if value is not None:
+                    tracked.windows.replaced()
                 if value is not None and tracked.under_scale and param.grad is not None:
                     names = {"params": "p.grad", "call": "this assignment", "optimizer": tracked.name or ""}
                     self._replaced(tracked, site, param.grad, value, names)

@@ -10,7 +10,7 @@ from ....protocol import events as e
 from ....protocol.events import Event, Site
 from ..readings import ONE, FoundInf
 from ..recording import Recording
-from ..source import SourceText, asks, conditional
+from ..source import SourceText, asks, conditional, window_test
 from ..tracked import TrackedOptimizer, TrackedScaler
 from .finite import Finite
 from .gradients import Gradients
@@ -45,7 +45,7 @@ class Optimizers(Listener):
         if not isinstance(optimizer, torch.optim.Optimizer):
             return
         tracked = self.registry.optimizer(optimizer)
-        tracked.thing.facts["constructed"] = True
+        tracked.thing.facts["constructed"] = tracked.windows.complete = True
         clean = all(p.grad is None for p in tracked.params)
         if clean:
             self.recording.emit(e.OPTIMIZER_NEW, self.sites.here(), tracked.thing.key)
@@ -112,6 +112,7 @@ class Optimizers(Listener):
 
     def stepped(self, tracked: TrackedOptimizer, found: FoundInf) -> None:
         """A step was made, by itself or by a scaler, or the scaler has skipped it."""
+        self._look_at_windows(tracked)
         tracked.skipped = found
         tracked.used = True
         tracked.steps_since += 1
@@ -123,6 +124,21 @@ class Optimizers(Listener):
         if self.regions and not found:
             self._weights.note_stepped(tracked.params)
         self.recording.choose_watching()
+
+    def _look_at_windows(self, tracked: TrackedOptimizer) -> None:
+        """Find micro-batches that accumulation windows lose."""
+        for other in self.registry.optimizers.values():
+            if other is not tracked:
+                other.windows.another_stepped()
+        thrown_away, early = tracked.windows.stepped()
+        if thrown_away is not None:
+            names: dict[str, object] = {"optimizer": tracked.name or ""}
+            self.recording.emit(e.WINDOW, thrown_away, None, tracked.thing.key, how="zero", names=names)
+        mixed = early and self.recording.program.facts["enters_autocast"]
+        test = self.recording.read(self.sites.here(), window_test) if mixed else None
+        if test is not None and test.site is not None:
+            names = {"window": test.text}
+            self.recording.emit(e.WINDOW, test.site, None, tracked.thing.key, how="early", names=names)
 
 
 def _overflowed(optimizer: Any, tracked: TrackedScaler | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.compiler import is_compiling
 
 from ..active import THREAD
 from ..listeners.sizes import matters
@@ -32,14 +33,15 @@ def patches() -> list[Patch]:
 def _call(original: Any) -> Any:
     """Recorders are told of modules that no other module calls. All others are handed on as fast as can be."""
 
-    def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in that place
-        if torch.compiler.is_compiling() or THREAD.in_module or not THREAD.active:
-            return original(module, *args, **kwargs)
+    def __call__(*args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in that place
+        if is_compiling() or THREAD.in_module or not THREAD.active:
+            return original(*args, **kwargs)
         recorders: tuple[Recorder, ...] = THREAD.active
+        module, *given = args
         THREAD.in_module = True
         try:
-            calls = [recorder.finite.module_begins(module, args, kwargs) for recorder in recorders]
-            result = original(module, *args, **kwargs)
+            calls = [recorder.finite.module_begins(module, tuple(given), kwargs) for recorder in recorders]
+            result = original(*args, **kwargs)
         finally:
             THREAD.in_module = False
         for recorder, call in zip(recorders, calls, strict=True):

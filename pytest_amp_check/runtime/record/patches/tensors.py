@@ -54,10 +54,9 @@ def _in_place(name: str, effect: str) -> Callable[[Any], Any]:
         sign = ADDING[name]
 
         def added(*args: Any, **kwargs: Any) -> Any:
-            low = args[0].dtype in LOW
             if watching:
                 _notify_changed(args[0], effect, args[1:], kwargs)
-            if not low:
+            if args[0].dtype not in LOW:
                 return original(*args, **kwargs)
             if args[0].numel() != 1:
                 return _averaged(original, args, kwargs) if "alpha" in kwargs else original(*args, **kwargs)

@@ -1,0 +1,185 @@
+"""AMP304 in runs: accumulation windows that throw micro-batches away, or that end one too early at first."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+from marks import marks, places, shown
+
+pytest.importorskip("torch")
+
+from pytest_amp_check import record
+
+SETUP = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+batches = [(torch.randn(4, 8), torch.randn(4, 2)) for _ in range(16)]
+
+def loss_of(x, y):
+    with torch.autocast("cpu", dtype=torch.float16):
+        return nn.functional.mse_loss(model(x), y) / 4
+
+"""
+PROGRAMS = {
+    "cleared before each micro-batch": """\
+for i, (x, y) in enumerate(batches):
+    optimizer.zero_grad()  # AMP304
+    scaler.scale(loss_of(x, y)).backward()
+    if (i + 1) % 4 == 0:
+        scaler.step(optimizer)
+        scaler.update()
+""",
+    "cleared after each micro-batch, by the model": """\
+for i, (x, y) in enumerate(batches):
+    scaler.scale(loss_of(x, y)).backward()
+    if (i + 1) % 4 == 0:
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    model.zero_grad()  # AMP304
+""",
+    "the first window is one micro-batch": """\
+for i, (x, y) in enumerate(batches):
+    scaler.scale(loss_of(x, y)).backward()
+    if i % 4 == 0:  # AMP304
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+    "... of a loop that goes on otherwise": """\
+for i, (x, y) in enumerate(batches):
+    scaler.scale(loss_of(x, y)).backward()
+    if i % 4 != 0:  # AMP304
+        continue
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+""",
+    "cleared before the step itself, which is AMP215 alone": """\
+for i, (x, y) in enumerate(batches):
+    scaler.scale(loss_of(x, y)).backward()
+    scaler.unscale_(optimizer)
+    optimizer.zero_grad()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "cleared where the window ends": """\
+for i, (x, y) in enumerate(batches):
+    scaler.scale(loss_of(x, y)).backward()
+    if (i + 1) % 4 == 0:
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+    "gradients of single batches that are put together by hand": """\
+for start in range(0, 16, 4):
+    sums = [torch.zeros_like(p) for p in model.parameters()]
+    for x, y in batches[start : start + 4]:
+        optimizer.zero_grad()
+        scaler.scale(loss_of(x, y)).backward()
+        sums = [total + p.grad for total, p in zip(sums, model.parameters())]
+    for p, total in zip(model.parameters(), sums):
+        p.grad.copy_(total)
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "... and given to the parameters": """\
+for start in range(0, 16, 4):
+    sums = [torch.zeros_like(p) for p in model.parameters()]
+    for x, y in batches[start : start + 4]:
+        optimizer.zero_grad()
+        scaler.scale(loss_of(x, y)).backward()
+        sums = [total + p.grad for total, p in zip(sums, model.parameters())]
+    for p, total in zip(model.parameters(), sums):
+        p.grad = total
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "a perturbation of the weights before the backward that counts": """\
+for x, y in batches:
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, y)).backward()
+    kept = [p.detach().clone() for p in model.parameters()]
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(p.grad.sign(), alpha=1e-3)
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, y)).backward()
+    with torch.no_grad():
+        for p, before in zip(model.parameters(), kept):
+            p.copy_(before)
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "two models that one line trains by turns, of which one also gets gradients of the other's loss": """\
+judge = nn.Linear(2, 1)
+second = torch.optim.SGD(judge.parameters(), lr=0.1)
+for x, y in batches:
+    for which in (second, optimizer):
+        with torch.autocast("cpu", dtype=torch.float16):
+            made = model(x) if which is optimizer else model(x).detach()
+            loss = nn.functional.mse_loss(judge(made), y[:, :1])
+        which.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(which)
+        scaler.update()
+""",
+    "batches that are left out now and then": """\
+for i, (x, y) in enumerate(batches):
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, y)).backward()
+    if i in (1, 4, 5, 9, 12):
+        continue
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    "batches that are given up where they are bad": """\
+for i, (x, y) in enumerate(batches):
+    loss = loss_of(x, y)
+    scaler.scale(loss).backward()
+    if i % 2 == 0 and loss.item() > -1.0:
+        optimizer.zero_grad()
+        continue
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+""",
+    "a first window that a restart has cut short": """\
+for i, (x, y) in enumerate(batches):
+    scaler.scale(loss_of(x, y)).backward()
+    if i == 0 or (i > 1 and i % 5 == 0):
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+}
+
+
+@pytest.mark.parametrize("body", PROGRAMS.values(), ids=PROGRAMS)
+def test_windows_that_lose_micro_batches_are_told_where_source_tells_them(body: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(SETUP + body, encoding="utf-8")
+    with record() as run:
+        runpy.run_path(str(path), run_name="__main__")
+    assert run.failure is None
+    findings = run.select("AMP304").findings
+    assert places(findings) == marks(SETUP + body, "runtime"), shown(run.findings)
+
+
+def test_a_training_without_mixed_precision_is_told_of_no_early_window(tmp_path: Path) -> None:
+    body = PROGRAMS["the first window is one micro-batch"].replace("scaler.scale(loss_of(x, y))", "loss_of(x, y)")
+    body = body.replace("scaler.step(optimizer)", "optimizer.step()").replace("        scaler.update()\n", "")
+    setup = SETUP.replace('torch.autocast("cpu", dtype=torch.float16)', "torch.enable_grad()")
+    path = tmp_path / "train.py"
+    path.write_text(setup + body, encoding="utf-8")
+    with record() as run:
+        runpy.run_path(str(path), run_name="__main__")
+    assert (run.findings, run.failure) == ([], None)
