@@ -902,6 +902,47 @@ case(
     """,
 )
 case(
+    "an update in finally that an exception comes by, good",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        try:
+            with autocast("cuda"):
+                loss = criterion(model(x), y)
+            try:
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                if loss > 10:
+                    raise RuntimeError("diverged")
+            finally:
+                scaler.update()
+        except RuntimeError:
+            print("skipped")
+    """,
+)
+case(
+    "an update that an exception passes by on its way through finally, bad",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        try:
+            with autocast("cuda"):
+                loss = criterion(model(x), y)
+            try:
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)  # AMP206
+                if loss > 10:
+                    raise RuntimeError("diverged")
+                scaler.update()
+            finally:
+                optimizer.zero_grad()
+        except RuntimeError:
+            print("skipped")
+    """,
+)
+case(
     "a clip in finally, bad",
     """
     scaler = GradScaler("cuda")
