@@ -902,6 +902,61 @@ case(
     """,
 )
 case(
+    "an optimizer made anew in each turn, in either of two ways, good",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        if args.late:
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        else:
+            optimizer = torch.optim.Adam(model.parameters())
+        model.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+    scaler.update()
+    """,
+)
+case(
+    "a parameter taken out of a list is edited before it is unscaled, bad",
+    """
+    scaler = GradScaler("cuda")
+    params = list(model.parameters())
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        params[0].grad.clamp_(-1, 1)  # AMP202
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a step that hangs on the gradients of another optimizer, bad",
+    """
+    scaler = GradScaler("cuda")
+    first = torch.optim.SGD(model.parameters(), 0.1)
+    second = torch.optim.SGD(head.parameters(), 0.1)
+    for x, y in loader:
+        first.zero_grad()
+        second.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(head(model(x)), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(first)
+        scaler.unscale_(second)
+        norm = clip_grad_norm_(model.parameters(), 1.0)
+        if norm.isfinite():
+            second.step()  # AMP204
+        scaler.step(first)
+        scaler.update()
+    """,
+)
+case(
     "an update in finally that an exception comes by, good",
     """
     scaler = GradScaler("cuda")

@@ -138,3 +138,30 @@ def test_of_two_tests_only_what_leads_there_is_said(test: str, conditions: set[s
     found = only(FED, f"if {test}:\n    clip_grad_norm_(model.parameters(), 1.0)\n", STEP)
     assert found.code == "AMP201"
     assert found.condition in conditions
+
+
+def test_the_steps_that_lead_to_it_are_those_that_its_rule_is_about() -> None:
+    found = only(FED, "scaler.step(optimizer)\n")
+    assert [(step.site.line, step.text) for step in found.witness] == [(13, "the scaler steps the optimizer")]
+
+
+@pytest.mark.parametrize(("called", "certain"), [("k.done(optimizer)", False), ("k.done(model)", True)])
+def test_what_an_optimizer_is_handed_to_may_do_what_is_left_out(called: str, certain: bool) -> None:
+    found = only(FED.replace("optimizer.zero_grad()\n", ""), STEP, f"{called}\n")
+    assert (found.code, found.certain) == ("AMP215", certain)
+
+
+def test_what_has_no_name_is_put_in_words() -> None:
+    source = """\
+    import torch
+
+    class Projector(torch.nn.Linear):
+        @torch.autocast("cpu", dtype=torch.bfloat16)
+        def forward(self, x):
+            return super().forward(x)
+
+    model = torch.jit.script(Projector(4, 4))
+    """
+    (found,) = check_source(dedent(source))
+    assert (found.code, found.line) == ("AMP105", 8)
+    assert found.message.startswith("autocast decorates a function that TorchScript compiles, ")
