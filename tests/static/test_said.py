@@ -165,3 +165,8 @@ def test_what_has_no_name_is_put_in_words() -> None:
     (found,) = check_source(dedent(source))
     assert (found.code, found.line) == ("AMP105", 8)
     assert found.message.startswith("autocast decorates a function that TorchScript compiles, ")
+
+
+def test_a_finding_ends_where_its_expression_ends() -> None:
+    found = only(FED, "clip_grad_norm_(\n    model.parameters(),\n    1.0,\n)\n", STEP)
+    assert (found.code, found.site.line, found.site.end_line) == ("AMP201", 13, 16)
