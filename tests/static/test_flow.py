@@ -957,6 +957,27 @@ case(
     """,
 )
 case(
+    "a second scaler that takes over after the first, good",
+    """
+    late = GradScaler("cuda")
+    early = GradScaler("cuda", init_scale=1024.0)
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        early.scale(loss).backward()
+        early.step(optimizer)
+        early.update()
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        late.scale(loss).backward()
+        late.step(optimizer)
+        late.update()
+    """,
+)
+case(
     "an update in finally that an exception comes by, good",
     """
     scaler = GradScaler("cuda")
