@@ -243,6 +243,28 @@ class CheckItem(pytest.Item):
         return self.path, None, f"{NAME}: {self.nodeid.split('::')[0]}"
 
 
+class ExcludedFile(pytest.File):
+    """A file that was named and is left out all the same. Of a named file without nodes pytest says it is not there."""
+
+    def collect(self) -> Iterable[ExcludedItem]:
+        yield ExcludedItem.from_parent(self, name=NAME)
+
+
+class ExcludedItem(pytest.Item):
+    """A file that is not looked at, which is skipped."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.add_marker(MARKER)
+        self.add_marker(pytest.mark.skip("exclude and force-exclude leave it out"))
+
+    def runtest(self) -> None:
+        pass
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, 0, f"{NAME}: {self.nodeid.split('::')[0]}"
+
+
 class _Check:
     """What ``--amp-check`` adds to a session: the items, one analysis for all of them, a summary."""
 
@@ -274,6 +296,8 @@ class _Check:
         if not self._excluded(file_path, given=given):
             # The session is its parent: below a Package, running the item would import the package.
             nodes = [*nodes, CheckFile.from_parent(session, path=file_path)]
+        elif given and not nodes:
+            nodes = [ExcludedFile.from_parent(session, path=file_path)]
         return nodes
 
     def _by_hand(self) -> bool:

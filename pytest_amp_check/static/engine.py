@@ -707,11 +707,14 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False, spots:
     program.facts["resumes"] = tree.resumes
     passed = Passed() if spots else None
     listed = census(module) if spots else []
-    reached = read_module(module, program, tree, passed)
-    survey(program, lambda: reach.is_near_float16(tree, path, parsed))
-    if not around:
-        survey_scaled(program, lambda: reach.entering(tree, path, parsed))
-    module.release()
+    try:
+        reached = read_module(module, program, tree, passed)
+        survey(program, lambda: reach.is_near_float16(tree, path, parsed))
+        if not around:
+            survey_scaled(program, lambda: reach.entering(tree, path, parsed))
+    finally:
+        # Where the stack has room for it: from Python 3.13 on, letting go of a deep tree takes as much as reading it.
+        module.release()
     own = program.facts["enters_autocast"]
     # In another file, which was read.
     program.facts["enters_autocast"] = own or any(thing.role == "autocast" for thing in program.things)

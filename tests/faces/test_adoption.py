@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from warm import run_command
 
 from pytest_amp_check.protocol.rules import RULES
 
@@ -32,9 +32,7 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def amp_check(*argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pytest_amp_check", "check", *argv], capture_output=True, encoding="utf-8"
-    )
+    return run_command("check", *argv)
 
 
 def found(done: subprocess.CompletedProcess[str]) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 import pytest
 from doors import flake8
+from warm import run_command
 
 from pytest_amp_check.faces.formats import FORMATS
 from pytest_amp_check.protocol.rules import RULES
@@ -35,7 +36,7 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def amp_check(*argv: str, cwd: str = ".") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "pytest_amp_check", *argv], capture_output=True, text=True, cwd=cwd)
+    return run_command(*argv, cwd=cwd)
 
 
 # A disk that is full.

@@ -15,6 +15,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+from warm import run_command
 
 from pytest_amp_check.protocol.rules import RULES
 
@@ -35,12 +36,7 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def amp_check(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pytest_amp_check", "check", *argv],
-        capture_output=True,
-        encoding="utf-8",
-        env=os.environ | (env or {}),
-    )
+    return run_command("check", *argv, env=os.environ | (env or {}))
 
 
 def codes(done: subprocess.CompletedProcess[str]) -> list[str]:

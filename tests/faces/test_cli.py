@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from warm import run_command
 
 import pytest_amp_check
 from pytest_amp_check.faces import cli
@@ -30,13 +31,7 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def amp_check(*argv: str, stdin: bytes = b"", env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest_amp_check", *argv],
-        input=stdin,
-        capture_output=True,
-        env=os.environ | (env or {}),
-    )
-    return subprocess.CompletedProcess(argv, done.returncode, done.stdout.decode(), done.stderr.decode())
+    return run_command(*argv, stdin=stdin, env=os.environ | (env or {}))
 
 
 def failed(done: subprocess.CompletedProcess[str]) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from warm import run_command
 
 from pytest_amp_check.protocol.rules import RULES
 
@@ -33,9 +33,7 @@ def write(files: dict[str, str]) -> None:
 
 
 def amp_check(*argv: str, cwd: str = ".") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pytest_amp_check", "check", *argv], capture_output=True, text=True, cwd=cwd
-    )
+    return run_command("check", *argv, cwd=cwd)
 
 
 def found(*argv: str, cwd: str = ".") -> set[tuple[str, str]]:

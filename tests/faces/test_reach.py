@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from warm import run_command
 
 from pytest_amp_check.protocol.rules import RULES
 
@@ -28,8 +29,7 @@ def _around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def amp_check(*argv: str) -> tuple[int, str, list[str]]:
-    command = [sys.executable, "-m", "pytest_amp_check", "check", "--output-format", "concise", *argv]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = run_command("check", "--output-format", "concise", *argv)
     return done.returncode, done.stdout, done.stderr.splitlines()
 
 

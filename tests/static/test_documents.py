@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from marks import MISTAKES, marks
+from warm import run_command
 
 from pytest_amp_check import check_paths, check_source
 from pytest_amp_check.protocol.byte_sizes import LARGEST_FILE
@@ -97,8 +98,7 @@ def marked_lines(text: str) -> Cells:
 
 
 def amp_check(*arguments: str, where: Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest_amp_check", *arguments]
-    return subprocess.run(command, cwd=where, capture_output=True, text=True, encoding="utf-8", input=given)
+    return run_command(*arguments, cwd=where, stdin=(given or "").encode())
 
 
 # The cells of a notebook.

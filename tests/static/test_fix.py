@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import MISTAKES
+from warm import run_command
 
 from pytest_amp_check.faces import checking, cli, text
 from pytest_amp_check.protocol.events import Site
@@ -1165,9 +1166,8 @@ SUMMED = (
 
 
 def amp_check(*argv: str, stdin: bytes = b"") -> tuple[int, str, str]:
-    command = [sys.executable, "-m", "pytest_amp_check", "check", *argv]
-    done = subprocess.run(command, input=stdin, capture_output=True, check=False)
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
+    done = run_command("check", *argv, stdin=stdin)
+    return done.returncode, done.stdout, done.stderr
 
 
 @in_a_project

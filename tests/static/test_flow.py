@@ -902,6 +902,123 @@ case(
     """,
 )
 case(
+    "an optimizer made anew in each turn, in either of two ways, good",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        if args.late:
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        else:
+            optimizer = torch.optim.Adam(model.parameters())
+        model.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+    scaler.update()
+    """,
+)
+case(
+    "a parameter taken out of a list is edited before it is unscaled, bad",
+    """
+    scaler = GradScaler("cuda")
+    params = list(model.parameters())
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        params[0].grad.clamp_(-1, 1)  # AMP202
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "a step that hangs on the gradients of another optimizer, bad",
+    """
+    scaler = GradScaler("cuda")
+    first = torch.optim.SGD(model.parameters(), 0.1)
+    second = torch.optim.SGD(head.parameters(), 0.1)
+    for x, y in loader:
+        first.zero_grad()
+        second.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(head(model(x)), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(first)
+        scaler.unscale_(second)
+        norm = clip_grad_norm_(model.parameters(), 1.0)
+        if norm.isfinite():
+            second.step()  # AMP204
+        scaler.step(first)
+        scaler.update()
+    """,
+)
+case(
+    "a second scaler that takes over after the first, good",
+    """
+    late = GradScaler("cuda")
+    early = GradScaler("cuda", init_scale=1024.0)
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        early.scale(loss).backward()
+        early.step(optimizer)
+        early.update()
+    for x, y in loader:
+        optimizer.zero_grad()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        late.scale(loss).backward()
+        late.step(optimizer)
+        late.update()
+    """,
+)
+case(
+    "an update in finally that an exception comes by, good",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        try:
+            with autocast("cuda"):
+                loss = criterion(model(x), y)
+            try:
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                if loss > 10:
+                    raise RuntimeError("diverged")
+            finally:
+                scaler.update()
+        except RuntimeError:
+            print("skipped")
+    """,
+)
+case(
+    "an update that an exception passes by on its way through finally, bad",
+    """
+    scaler = GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        try:
+            with autocast("cuda"):
+                loss = criterion(model(x), y)
+            try:
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)  # AMP206
+                if loss > 10:
+                    raise RuntimeError("diverged")
+                scaler.update()
+            finally:
+                optimizer.zero_grad()
+        except RuntimeError:
+            print("skipped")
+    """,
+)
+case(
     "a clip in finally, bad",
     """
     scaler = GradScaler("cuda")

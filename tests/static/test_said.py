@@ -182,3 +182,35 @@ def test_what_a_helper_saves_is_called_as_whoever_gives_it_does() -> None:
     own = SAVED_BY_ANY_NAME.replace("target", "its_optimizer")
     (found,) = check_source(own)
     assert found.message.startswith("The checkpoint holds the state of `its_optimizer` but not of `scaler`")
+
+
+def test_the_steps_that_lead_to_it_are_those_that_its_rule_is_about() -> None:
+    found = only(FED, "scaler.step(optimizer)\n")
+    assert [(step.site.line, step.text) for step in found.witness] == [(13, "the scaler steps the optimizer")]
+
+
+@pytest.mark.parametrize(("called", "certain"), [("k.done(optimizer)", False), ("k.done(model)", True)])
+def test_what_an_optimizer_is_handed_to_may_do_what_is_left_out(called: str, certain: bool) -> None:
+    found = only(FED.replace("optimizer.zero_grad()\n", ""), STEP, f"{called}\n")
+    assert (found.code, found.certain) == ("AMP215", certain)
+
+
+def test_what_has_no_name_is_put_in_words() -> None:
+    source = """\
+    import torch
+
+    class Projector(torch.nn.Linear):
+        @torch.autocast("cpu", dtype=torch.bfloat16)
+        def forward(self, x):
+            return super().forward(x)
+
+    model = torch.jit.script(Projector(4, 4))
+    """
+    (found,) = check_source(dedent(source))
+    assert (found.code, found.line) == ("AMP105", 8)
+    assert found.message.startswith("autocast decorates a function that TorchScript compiles, ")
+
+
+def test_a_finding_ends_where_its_expression_ends() -> None:
+    found = only(FED, "clip_grad_norm_(\n    model.parameters(),\n    1.0,\n)\n", STEP)
+    assert (found.code, found.site.line, found.site.end_line) == ("AMP201", 13, 16)

@@ -142,6 +142,7 @@ class State:
         "cur",
         "depth",
         "entered",
+        "escaping",
         "float8",
         "forwards",
         "frame",
@@ -155,6 +156,7 @@ class State:
         "path",
         "rescuing",
         "shims",
+        "tried",
         "trying",
         "turns",
         "unwind",
@@ -193,6 +195,10 @@ class State:
         self.rescuing = 0
         #: The places after which something may raise, for each ``try`` around.
         self.handlers: list[list[int]] = []
+        #: Whether what is being read is what raised errors meet on their way out of a ``try``.
+        self.escaping = False
+        #: The statement that the innermost ``try`` begins with.
+        self.tried: ast.stmt | None = None
 
     def copy(self) -> State:
         """The same state, which may go on in another way: what objects hold is shared until somebody writes to it."""

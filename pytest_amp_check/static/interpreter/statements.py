@@ -300,6 +300,10 @@ def _try(at: Interpreter, node: ast.Try) -> None:
     at.state.trying += shim
     before_vars, before_heap = dict(at.state.frame.vars), dict(at.state.heap)
     raised: list[int] = [at.state.cur] if at.state.cur is not None else []
+    outside = [(places, len(places)) for places in at.state.handlers]
+    if outside and at.state.tried is node:
+        # Whatever is raised there is raised in this one.
+        outside[-1] = outside[-1][0], 0
     base = len(at.state.unwind)
     if node.finalbody:
         frame = at.state.frame
@@ -307,6 +311,7 @@ def _try(at: Interpreter, node: ast.Try) -> None:
     at.state.handlers.append(raised)
     at.state.guarded += bool(node.handlers)
     depth, entered = at.state.depth, at.state.entered
+    at.state.tried = node.body[0]
     at.read(node.body)
     at.state.guarded -= bool(node.handlers)
     at.state.handlers.pop()
@@ -331,8 +336,15 @@ def _try(at: Interpreter, node: ast.Try) -> None:
     _gather(at, live)
     if not live and node.finalbody and raised and not node.handlers:
         _only_raised(at, node, raised)
-    else:
-        at.read(node.finalbody)
+        return
+    escaping = [(places, before, len(places)) for places, before in outside]
+    happened = at.draft.happened
+    at.read(node.finalbody)
+    # Once more for all that is in it: what is in one another is not read twice as often with each.
+    if escaping and not at.state.escaping and at.draft.happened != happened:
+        _escapes(
+            at, node, escaping, raised[:1] if node.handlers else raised, depth if at.state.entered != entered else None
+        )
 
 
 def _rescue(at: Interpreter, handler: ast.ExceptHandler) -> None:
@@ -372,6 +384,33 @@ def _only_raised(at: Interpreter, node: ast.Try, raised: list[int]) -> None:
         # The place is needed yet: what leads to it cannot be left out of the graph.
         at.draft.happened += 1
     at.state.cur = None
+
+
+def _escapes(
+    at: Interpreter, node: ast.Try, escaping: list[tuple[list[int], int, int]], raised: list[int], depth: int | None
+) -> None:
+    """Have what may be raised in a ``try`` do what its ``finally`` does before it comes to who catches it outside.
+
+    ``depth`` is that of the regions around it, where it has entered some of its own.
+    """
+    after = at.state.cur, at.state.frame.vars, at.state.heap
+    at.state.frame.vars, at.state.heap = dict(after[1]), dict(after[2])
+    places, before, end = escaping[-1]
+    leading = list(dict.fromkeys([*places[before:end], *raised]))
+    for places, before, end in escaping:
+        del places[before:end]
+    if at.state.loops and any(_steps(at, place) for place in leading):
+        leading = _said(at, leading)
+    at.state.cur = at.draft.join(_raising(at, leading))
+    if depth is not None:
+        at.emit(e.AUTOCAST_EXIT, node.finalbody[0], depth=depth)
+    at.state.escaping = True
+    at.read(node.finalbody)
+    at.state.escaping = False
+    if at.state.cur is not None:
+        for places, _, _ in escaping:
+            places.append(at.state.cur)
+    at.state.cur, at.state.frame.vars, at.state.heap = after
 
 
 def _for(at: Interpreter, node: ast.For | ast.AsyncFor) -> None:
@@ -539,9 +578,18 @@ def _raises_out_of_training(at: Interpreter, raising: list[tuple[list[int], int]
     What the code itself raises leads there all the same.
     """
     for places, before in raising:
-        events = [(place, at.draft.nodes[place].event) for place in places[before:]]
-        if any(event is not None and event.kind in (e.SCALER_STEP, e.STEP) for _, event in events):
-            places[before:] = [place for place, event in events if event is None]
+        if any(_steps(at, place) for place in places[before:]):
+            places[before:] = _said(at, places[before:])
+
+
+def _steps(at: Interpreter, place: int) -> bool:
+    event = at.draft.nodes[place].event
+    return event is not None and event.kind in (e.SCALER_STEP, e.STEP)
+
+
+def _said(at: Interpreter, places: list[int]) -> list[int]:
+    """Those of the places where something may be raised at which the code itself raises it."""
+    return [place for place in places if at.draft.nodes[place].event is None]
 
 
 def _loop_key(at: Interpreter, node: ast.AST) -> int:

@@ -329,11 +329,11 @@ class Module:
         self.used = frozenset(text.rpartition(".")[2] for text in self.uses)
 
     def release(self) -> None:
-        """Let go of the functions and classes, which know the module: nobody needs it any more."""
+        """Let go of the functions and classes, which know the module, and of its tree: nobody needs them any more."""
         for cls in self.classes.values():
             cls.methods.clear()
             cls._assigned.clear()
-        for held in (self.functions, self.classes, self.named):
+        for held in (self.functions, self.classes, self.named, _stored):
             held.clear()
 
     def _index(self, tree: ast.Module) -> None:
