@@ -33,6 +33,9 @@ JOINED = 4
 Trail = dict[Here, "Here | None"]
 #: A state without its tests.
 Core = tuple[tuple[Region, ...], tuple[a.Opt, ...], int, int, int]
+#: A way on: where it leads, the test that it asks (-1: none) and the answer, this test and those that are true and that
+#: are false then (bit sets), whether the answer moves the state, and the tests that are remembered from there on.
+_Way = tuple[int, int, bool, int, int, int, bool, int]
 
 
 #: A finding, with the path and line of the function whose reading came upon it.
@@ -135,6 +138,8 @@ class _Judge(Judge):
         self.committed: dict[tuple[str, int, int], int] = {}
         #: Of these, those that something excuses which cannot be seen.
         self.doubtful: set[tuple[str, int, int]] = set()
+        #: What tests that came out in some way imply.
+        self.implied: dict[tuple[int, bool], tuple[int, int]] = {}
         #: In how many states each node was met.
         self.visits: list[int] = []
         #: Whether an event has looked back along its path, or has come upon a fault: it may do else on another path.
@@ -441,8 +446,7 @@ class _Judge(Judge):
         start: Here = (0, 0, 0, 0)
         self.trail[start] = None
         work = deque([start])
-        nodes, ways, live = self.graph.nodes, self.short_ways(), self.live
-        moving = self.windows.keys() | self.flags.keys()
+        nodes, ways = self.graph.nodes, self._ways_on()
         deciding = self._deciding()
         trail, visits = self.trail, [0] * len(nodes)
         self.visits = visits
@@ -461,23 +465,19 @@ class _Judge(Judge):
             if node.forgets:
                 known &= ~node.forgets
                 truth &= ~node.forgets
-            for target, key, answer in ways[index]:
-                keep = live[target]
-                place: Here
-                if key < 0:
-                    place = (target, known & keep, truth & keep, core)
-                else:
-                    bit = 1 << key
+            for target, key, answer, bit, true, false, moves, keep in ways[index]:
+                then_known, then_truth, onward = known, truth, core
+                if bit:
                     if not known & bit:
-                        answers = self._assume(known, truth, key, answer)
-                        if answers is None:
+                        # What has come out else denies it: as in _assume, without a call for each way.
+                        if known & true & ~truth or truth & false or true & false:
                             continue
-                    elif bool(truth & bit) is answer:
-                        answers = known, truth
-                    else:
+                        then_known, then_truth = known | true | false, truth | true
+                    elif bool(truth & bit) is not answer:
                         continue
-                    onward = core if key not in moving else self.past(cores, core, key, answer)
-                    place = (target, answers[0] & keep, answers[1] & keep, onward)
+                    if moves:
+                        onward = self.past(cores, core, key, answer)
+                place: Here = (target, then_known & keep, then_truth & keep, onward)
                 if joining and place not in trail:
                     place = self._joined(cores, met.setdefault(place[:3], []), place)
                 if place not in trail:
@@ -507,6 +507,17 @@ class _Judge(Judge):
         """The tests (as a bit set) that events themselves ask: those of windows, and of averaging over processes."""
         asked = {key for node in self.graph.nodes if node.event for key, _ in node.event.facts.get("averaged") or ()}
         return sum(1 << key for key in asked | self.windows.keys())
+
+    def _ways_on(self) -> list[list[_Way]]:
+        """The ways on from each node, with what going them asks and tells."""
+        moving = self.windows.keys() | self.flags.keys()
+
+        def way(target: int, key: int, answer: bool) -> _Way:
+            if key < 0:
+                return target, key, answer, 0, 0, 0, False, self.live[target]
+            return target, key, answer, 1 << key, *self._implied(key, answer), key in moving, self.live[target]
+
+        return [[way(*each) for each in ways] for ways in self.short_ways()]
 
     def short_ways(self) -> list[list[tuple[int, int, bool]]]:
         """The ways on from each node, leading past those at which nothing happens, and nothing is asked."""
@@ -538,20 +549,21 @@ class _Judge(Judge):
 
     def _assume(self, known: int, truth: int, key: int, answer: bool) -> tuple[int, int] | None:
         """The tests that are known after one came out that was not, and their truth; None if one of these denies it."""
-        bit = 1 << key
-        known |= bit
-        if answer:
-            truth |= bit
-        for when, other, result in self.graph.tests[key].implies:
-            if when is answer:
-                bit = 1 << other
-                if not known & bit:
-                    known |= bit
-                    if result:
-                        truth |= bit
-                elif bool(truth & bit) is not result:
-                    return None
-        return known, truth
+        true, false = self._implied(key, answer)
+        if known & true & ~truth or truth & false or true & false:
+            return None
+        return known | true | false, truth | true
+
+    def _implied(self, key: int, answer: bool) -> tuple[int, int]:
+        """The tests (as bit sets) that are true, and those that are false, where one comes out as it does: with it."""
+        found = self.implied.get((key, answer))
+        if found is None:
+            true, false = (1 << key, 0) if answer else (0, 1 << key)
+            for when, other, result in self.graph.tests[key].implies:
+                if when is answer:
+                    true, false = (true | 1 << other, false) if result else (true, false | 1 << other)
+            found = self.implied[key, answer] = true, false
+        return found
 
     def past(self, cores: _Cores, core: int, key: int, answer: bool) -> int:
         """What becomes of a state where a test comes out that decides about an accumulation window."""

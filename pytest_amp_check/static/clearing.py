@@ -28,14 +28,14 @@ def cleared_around(at: Interpreter, function: Function) -> bool:
     known = at.of_file(_Clearing)
     if known.functions is None:
         known.spoken = set(filter(_is_clearing, module.identifiers))
-        known.functions = _clearing(module) if known.spoken else []
+        known.functions = _clearing(module, known.spoken) if known.spoken else []
     if not known.spoken:
         return False
     loose = not known.spoken.isdisjoint(module.words) or not known.functions
     return loose or any(_may_be_around(module, each, function) for each in known.functions)
 
 
-def _clearing(module: Module) -> list[Function]:
+def _clearing(module: Module, spoken: set[str]) -> list[Function]:
     """The functions that clear gradients, or hold one that does: found in one walk, however deep they lie."""
     around: dict[ast.AST, ast.AST | None] = {}
     found: set[ast.AST | None] = {None}
@@ -45,7 +45,7 @@ def _clearing(module: Module) -> list[Function]:
         if node in module.functions:
             around[node] = inside
             inside = node
-        if _is_clearing(tail(node)):
+        elif tail(node) in spoken:
             above = inside
             while above not in found:
                 found.add(above)

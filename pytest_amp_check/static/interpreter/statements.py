@@ -448,13 +448,19 @@ def _is_object(at: Interpreter, name: str | None) -> bool:
     return at.state.frame.module.uses.get(name or "") in OBJECTS
 
 
+class _Told(dict[ast.AST, list[ast.AST]]):
+    """The assignments and calls of loops, without those of functions defined in them."""
+
+
 def _chooses_object(at: Interpreter, node: ast.For | ast.AsyncFor) -> bool:
     """Whether the variable of a loop picks an optimizer out of several, another one in each turn."""
     if not OBJECTS.intersection(at.state.frame.module.uses.values()):
         return False
     names = names_in(node.target)
-    told = (inner for inner in _own_nodes(node.body) if isinstance(inner, (ast.Assign, ast.Call)))
-    found = (_chosen_object(at, inner) for inner in told)
+    told = at.of_file(_Told)
+    if node not in told:
+        told[node] = [inner for inner in _own_nodes(node.body) if isinstance(inner, (ast.Assign, ast.Call))]
+    found = (_chosen_object(at, inner) for inner in told[node])
     return any(chosen is not None and not names.isdisjoint(names_in(chosen.slice)) for chosen in found)
 
 

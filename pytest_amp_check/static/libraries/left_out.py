@@ -9,6 +9,7 @@ from ...protocol.events import Thing
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.values import EMPTY, Tensor, Value
 from ..interpreter.wording import wording
+from ..project.module import Module
 from ..project.syntax import children
 from .gradients import FINITE
 from .losses import may_go_apart
@@ -53,12 +54,14 @@ def _waiting(at: Interpreter, tensor: Tensor) -> Thing | None:
         keys.add(tensor.forward.subject)
     things = [at.program.things[key] for key in sorted(keys)]
     module = next((thing for thing in things if not _COLLECTIVE.isdisjoint(thing.facts.get("wrapped", {}))), None)
-    return None if module is None or _joins(at.module.tree) or _joins(at.state.frame.module.tree) else module
+    return None if module is None or _joins(at.module) or _joins(at.state.frame.module) else module
 
 
-def _joins(tree: ast.AST) -> bool:
+def _joins(module: Module) -> bool:
     """Whether a file lets processes end at different times."""
-    contexts = [item.context_expr for block in all_of(tree, ast.With) for item in block.items]
+    if module.identifiers.isdisjoint(_JOINS):
+        return False
+    contexts = [item.context_expr for block in all_of(module.tree, ast.With) for item in block.items]
     return any(last_name(called(context)) in _JOINS for context in contexts)
 
 

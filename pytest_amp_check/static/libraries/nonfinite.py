@@ -74,14 +74,26 @@ def code_read(at: Interpreter) -> ast.AST:
     return here.module.tree if here.function is None else here.function.node
 
 
+class _Given(dict[ast.AST, dict[str, list[ast.expr]]]):
+    """What functions of a file, or the file itself, give names, for those that somebody has asked about."""
+
+
 def assigned(at: Interpreter, name: str) -> ast.expr | None:
     """What the function being read gives a name, if it does so once and asks nothing of the name itself."""
-    given = [
-        statement.value
-        for statement in all_of(code_read(at), ast.Assign)
-        if any(isinstance(target, ast.Name) and target.id == name for target in statement.targets)
-    ]
+    known = at.of_file(_Given)
+    code = code_read(at)
+    if code not in known:
+        known[code] = _given_in(code)
+    given = known[code].get(name, ())
     return given[0] if len(given) == 1 else None
+
+
+def _given_in(code: ast.AST) -> dict[str, list[ast.expr]]:
+    given: dict[str, list[ast.expr]] = {}
+    for statement in all_of(code, ast.Assign):
+        for name in {target.id for target in statement.targets if isinstance(target, ast.Name)}:
+            given.setdefault(name, []).append(statement.value)
+    return given
 
 
 def asked_number(call: ast.Call) -> ast.expr | None:

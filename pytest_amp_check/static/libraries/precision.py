@@ -124,6 +124,10 @@ class _Registering(set[ast.Call]):
     """The registrations of buffers whose values are being looked at."""
 
 
+class _Registered(dict[ast.AST, dict[str, list[ast.Call]]]):
+    """The calls by which constructors register buffers, by the names of these."""
+
+
 # What is known of expressions.
 
 
@@ -183,10 +187,10 @@ def _buffer(at: Interpreter, name: str) -> Fact:
     init = cls.methods.get("__init__") if cls is not None else None
     if init is None or "register_buffer" not in at.state.frame.module.identifiers:
         return NOTHING
-    registering = at.of_file(_Registering)
-    for call in all_of(init.node, ast.Call):
-        if len(call.args) < 2 or not _registers(call, name):
-            continue
+    registered, registering = at.of_file(_Registered), at.of_file(_Registering)
+    if init.node not in registered:
+        registered[init.node] = _registered_in(init.node)
+    for call in registered[init.node].get(name, ()):
         if call in registering:
             # It is registered again, as what it has become.
             return NOTHING
@@ -197,9 +201,14 @@ def _buffer(at: Interpreter, name: str) -> Fact:
     return NOTHING
 
 
-def _registers(call: ast.Call, name: str) -> bool:
-    """Whether a call registers a buffer by a name."""
-    return (chain(call.func) or "").endswith(".register_buffer") and constant(first_argument(call)) == name
+def _registered_in(init: ast.AST) -> dict[str, list[ast.Call]]:
+    registered: dict[str, list[ast.Call]] = {}
+    for call in all_of(init, ast.Call):
+        if len(call.args) > 1 and (chain(call.func) or "").endswith(".register_buffer"):
+            name = constant(call.args[0])
+            if isinstance(name, str):
+                registered.setdefault(name, []).append(call)
+    return registered
 
 
 def _fact_of(at: Interpreter, node: ast.expr) -> Fact:

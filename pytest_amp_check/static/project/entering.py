@@ -105,8 +105,9 @@ def entering(tree: ast.Module) -> Entering:
     words: dict[str, set[str]] = {}
     modules: dict[str, set[str]] = {}
     within: set[str] = set()
-    others = _other_names(tree)
-    for node in walk(tree):
+    nodes = walk(tree)
+    others = _other_names(nodes)
+    for node in nodes:
         if _is_function(node):
             if node.name not in _OWN and not _without_gradients(node):
                 named = words.setdefault(node.name, set())
@@ -136,17 +137,17 @@ def entering(tree: ast.Module) -> Entering:
         more = {name for name, named in words.items() if name not in found and named & found}
         grown = bool(more)
         found |= more
-    casting = (found & modules.keys()) | (POLICIES & _names([tree]))
-    if any(map(_is_default, walk(tree))):
+    casting = (found & modules.keys()) | POLICIES.intersection(map(tail, nodes))
+    if any(map(_is_default, nodes)):
         # Whatever is made there, and what it is made of.
         casting.add("")
-    return Entering(frozenset(found), frozenset(casting), frozenset(within), _at_large(tree))
+    return Entering(frozenset(found), frozenset(casting), frozenset(within), _at_large(tree, nodes))
 
 
-def _other_names(tree: ast.Module) -> set[str]:
-    """Names that a file gives autocast, or what it makes of it."""
+def _other_names(nodes: list[ast.AST]) -> set[str]:
+    """Names that a file, given by its nodes, gives autocast, or what it makes of it."""
     found: set[str] = set()
-    for node in walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Assign) and enters(node.value):
             found.update(target.id for target in node.targets if isinstance(target, ast.Name))
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -178,14 +179,14 @@ def _without_gradients(node: ast.AST) -> bool:
     return any(part in name for name in named for part in _NO_GRADIENTS)
 
 
-def _at_large(tree: ast.Module) -> bool:
+def _at_large(tree: ast.Module, nodes: list[ast.AST]) -> bool:
     """Whether a file calls autocast outside of functions and classes, and of a ``with``: it may stay entered.
 
     Apex patches the functions of torch, or casts the model, so that all runs in low precision that runs after it; so
     it does where tensors are made in float16 by default, or layers cast their weights.
     """
     loose = [node for node in tree.body if isinstance(node, ast.Expr)]
-    return next(_mentions(loose), None) is not None or any(map(_is_all_around, walk(tree)))
+    return next(_mentions(loose), None) is not None or any(map(_is_all_around, nodes))
 
 
 def _is_all_around(node: ast.AST) -> bool:

@@ -210,11 +210,12 @@ class Project:
 
     def _lead(self, dotted: str, directory: str, *, relative: bool) -> str | None:
         parts = dotted.split(".") if dotted else []
+        if not self._names.issuperset(parts[-1:] if relative else parts[:1] + parts[-1:]) and self.knows_all():
+            # Nothing is called that.
+            return None
         if relative:
             return self._at(directory, parts)
         if not parts or parts[0] in sys.stdlib_module_names or parts[0] == "torch":
-            return None
-        if parts[0] not in self._names and not any(alone for _, alone in self._tops):
             return None
         places = (os.path.join(above, layout) for above in _above(directory, self._tops) for layout in LAYOUTS)
         found = next(filter(None, (self._at(place, parts) for place in places)), None)

@@ -130,9 +130,9 @@ def _only_offers(path: str) -> bool:
 
 def _trains(tree: ast.Module) -> bool:
     """Whether a file defines modules and runs their backward itself."""
-    calls = {tail(node.func) for node in walk(tree) if isinstance(node, ast.Call)}
-    return "backward" in calls and any(
-        isinstance(node, ast.FunctionDef) and node.name == "forward" for node in walk(tree)
+    nodes = walk(tree)
+    return any(isinstance(node, ast.FunctionDef) and node.name == "forward" for node in nodes) and any(
+        isinstance(node, ast.Call) and tail(node.func) == "backward" for node in nodes
     )
 
 
