@@ -709,8 +709,11 @@ def _assign_attribute(at: Interpreter, target: ast.Attribute, value: Value, anew
     written = at.handlers.written.get(receiver.kind)
     if written is not None and written(at, receiver, target.attr, value, target):
         return
-    if target.attr == "grad" and value.divided:
-        at.emit(e.GRAD_NORMALISE, target, None, None, owners=None)
+    if target.attr == "grad":
+        # What becomes the gradient of something else is one as before, with its scale.
+        undo(value.readings)
+        if value.divided:
+            at.emit(e.GRAD_NORMALISE, target, None, None, owners=None)
     key = receiver.identity(at.number)
     if isinstance(key, int):
         name_it(at, value, shortened(target))

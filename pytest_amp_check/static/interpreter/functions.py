@@ -266,11 +266,12 @@ def run(at: Interpreter, frame: Frame, function: Function, wrappers: tuple[Value
         enter(at, wrapper, place)
     _read_body(at, frame, function)
     del at.state.path[base:]
+    # The block of a context that this function is may have returned from the function around it, which stays so.
+    at.draft.returned -= len(frame.returns) - (at.state.cur is not None)
     at.state.cur = at.draft.join(cur for cur, *_ in frame.returns)
     value = _returned(at, frame)
     # What is returned may know the frame.
     frame.returns, frame.on_yield = [], None
-    at.draft.returned = mark.returned
     at.state.cur = at.draft.forget(mark, at.state.cur)
     for wrapper in reversed(regions):
         exit_context(at, wrapper, place, depth)

@@ -281,6 +281,17 @@ def _is_of(value: Value, classes: list[str | None]) -> bool | None:
     return False if classes and _CONTAINERS.difference(own).issuperset(classes) else None
 
 
+def _hasattr(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    value = args[0] if args else NONE
+    if not isinstance(value, Choice):
+        return Const(True) if _has(args) else None
+    # What is one of its kind or nothing, or a word that says so, has what its kind has where it is one.
+    has = [(formula, _has([option, *args[1:]]), isinstance(option, Const)) for formula, option in value.options]
+    if not all(known or constant for _, known, constant in has):
+        return None
+    return Truth(either(*(formula for formula, known, _ in has if known)), value.loops)
+
+
 def _has(args: Args) -> bool:
     """Whether a thing has an attribute: if it lacked what all of its kind have, it would be of another one.
 
@@ -317,7 +328,7 @@ def register(handlers: Handlers) -> None:
         "getattr": _getattr,
         "setattr": _setattr,
         "exec": _exec,
-        "hasattr": lambda at, args, keywords, node: Const(True) if _has(args) else None,
+        "hasattr": _hasattr,
         "dict": _dict,
         "vars": fields,
         "filter": _last_of_two,
