@@ -100,7 +100,8 @@ def test_what_is_deep_is_read_or_said_to_be_too_deep(files: list[Path], expected
 
 def test_no_part_of_what_was_read_is_kept(files: list[Path]) -> None:
     def kept() -> int:
-        return sum(isinstance(each, ast.AST) for each in gc.get_objects())
+        # Their own classes: what is known weakly may be gone.
+        return sum(issubclass(type(each), ast.AST) for each in gc.get_objects())
 
     text = f"{TRAIN}def f(a):\n    return {' + '.join('a' * 500)}\nclass C:\n    def g(self):\n        return f(self)\n"
     check_source(text)
