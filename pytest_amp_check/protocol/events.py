@@ -8,7 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
 
@@ -514,6 +514,16 @@ class Program:
     def called(self, what: int | str) -> str:
         """What the user calls a thing that is given by its key, or by its text."""
         return self.things[what].name if isinstance(what, int) else str(what)
+
+    def whole(self, modules: Iterable[int]) -> frozenset[int]:
+        """Modules, given by their keys, with the modules that are parts of them."""
+        whole = set(modules)
+        todo = list(whole)
+        while todo:
+            parts = set(self.things[todo.pop()].facts.get("parts", ())) - whole
+            whole |= parts
+            todo += parts
+        return frozenset(whole)
 
     def thing(self, role: str, name: str, site: Site | None = None, **facts: Any) -> Thing:
         """Make a new thing of this program."""

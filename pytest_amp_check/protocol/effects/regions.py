@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from .. import events as e
 from ..events import Event
 from ..judge import Here, Judge, Moment, Region, State
@@ -60,20 +58,9 @@ def _has_none_of(judge: Judge, step: Event | None, forward: Event) -> bool:
     """Whether a module that runs forward is known to have none of the weights that an optimizer has stepped."""
     if step is None or step.object is None or forward.subject is None:
         return False
-    owned = judge.program.things[step.object].facts.get("owns")
-    return owned is not None and _whole(judge, owned).isdisjoint(_whole(judge, (forward.subject,)))
-
-
-def _whole(judge: Judge, modules: Iterable[int]) -> set[int]:
-    """Modules with the modules that are parts of them."""
-    found: set[int] = set()
-    todo = list(modules)
-    while todo:
-        key = todo.pop()
-        if key not in found:
-            found.add(key)
-            todo.extend(judge.program.things[key].facts.get("parts", ()))
-    return found
+    program = judge.program
+    owned = program.things[step.object].facts.get("owns")
+    return owned is not None and program.whole(owned).isdisjoint(program.whole((forward.subject,)))
 
 
 def in_region(judge: Judge, now: Moment) -> None:

@@ -25,7 +25,7 @@ from ..interpreter.values import (
 )
 from ..interpreter.wording import receiver_words, wording
 from .arguments import first_of, items_of, literal, name_of
-from .losses import all_optimizers, owners_of, whole
+from .losses import all_optimizers, owners_of
 from .written import all_of, called, chooses, first_argument, first_words, keywords_of, last_name, receiver
 
 #: Methods of tensors, modules and optimizers that let other code have the gradients before the step.
@@ -195,7 +195,7 @@ def _of_some(at: Interpreter, params: Params, node: ast.AST) -> bool:
         return True
     if params.modules is None:
         return not params.optimizers
-    cleared = whole(at, params.modules)
+    cleared = at.program.whole(params.modules)
     # `model.head` is no part of `model` in sight, where the class of that is not.
     owners = owners_of(at, params) or all_optimizers(at)
     return any(not cleared >= (at.program.things[key].facts.get("owns") or frozenset()) for key in owners)

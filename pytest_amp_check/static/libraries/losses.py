@@ -262,17 +262,6 @@ def _item_written(at: Interpreter, receiver: Value, index: Value, target: ast.Su
         fill(at, value, receiver, Words(target.value), target)
 
 
-def whole(at: Interpreter, keys: frozenset[int]) -> frozenset[int]:
-    """Modules with the modules that are parts of them."""
-    whole, todo = set(keys), list(keys)
-    while todo:
-        for part in at.program.things[todo.pop()].facts.get("parts", ()):
-            if part not in whole:
-                whole.add(part)
-                todo.append(part)
-    return frozenset(whole)
-
-
 def owners_of(at: Interpreter, params: Params) -> tuple[int, ...] | None:
     """The optimizers that update parameters; None where that is not known."""
     return tuple(params.optimizers) if params.optimizers else updated_by(at, params.modules)
@@ -291,7 +280,7 @@ def updated_by(at: Interpreter, modules: frozenset[int] | None) -> tuple[int, ..
                 # What was there before a copy was made does not update it.
                 continue
             return None
-        if whole(at, owns) & whole(at, modules):
+        if at.program.whole(owns) & at.program.whole(modules):
             owners.append(key)
     return tuple(owners) if owners or copies else None
 

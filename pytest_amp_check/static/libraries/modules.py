@@ -44,7 +44,7 @@ from .arguments import bind, each_item, first_of, given_tensors, literal, name_o
 from .born_low import born, born_by_default, made_wide
 from .checkpoints import state_of
 from .gradients import HOOKS, clip, rate_divided
-from .losses import owners_of, whole
+from .losses import owners_of
 from .overhead import Costs, is_compiled_or_low
 from .sizes import note_sides
 from .written import called, first_argument, keywords_of, last_name
@@ -114,7 +114,7 @@ def _trains_for(at: Interpreter, given: Tensor, thing: Thing) -> bool:
 
 def _parts_of(at: Interpreter, thing: Thing) -> list[Thing]:
     """A module with the modules that are parts of it."""
-    return [at.program.things[key] for key in whole(at, frozenset((thing.key,)))]
+    return [at.program.things[key] for key in at.program.whole(frozenset((thing.key,)))]
 
 
 def _asked_of(at: Interpreter, thing: Thing, *, read: bool) -> frozenset[str]:
@@ -300,7 +300,7 @@ def _widen(at: Interpreter, thing: Thing, node: ast.AST) -> None:
         event.facts["dtype"] = "float32"
         thing.facts["low"] = False
     _emit_cast(at, thing, "float32", node)
-    made_wide(at, whole(at, frozenset((thing.key,))))
+    made_wide(at, at.program.whole(frozenset((thing.key,))))
 
 
 def torch_module(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:

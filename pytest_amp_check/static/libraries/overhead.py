@@ -15,7 +15,6 @@ from ..interpreter.wording import wording
 from ..project.module import stored_names
 from ..project.syntax import walk
 from .arguments import first_of, literal
-from .losses import whole
 from .written import all_of, called, last_name
 
 TYPE_CHECKING = False
@@ -111,7 +110,7 @@ def _cast_for(at: Interpreter, tensor: Tensor, node: ast.AST) -> None:
     """A loss runs backward: once, for all turns of a loop in which weights were cast."""
     here = tuple(loop.key for loop in at.state.loops)
     first = tensor.forward.subject if tensor.forward is not None else None
-    used = whole(at, tensor.deps) if tensor.deps is not None else frozenset((first,))
+    used = at.program.whole(tensor.deps) if tensor.deps is not None else frozenset((first,))
     for recast in at.of_graph(Costs).recasts:
         inside = recast.outer[: len(here)] == here
         if recast.how == "cache":

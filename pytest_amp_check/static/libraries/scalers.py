@@ -34,7 +34,7 @@ from ..interpreter.wording import receiver_words, wording
 from ..project.module import Class
 from .arguments import bind, each_item, first_of, literal, plain
 from .checkpoints import entry_in, state_of
-from .losses import all_optimizers, loss_names, penalty, whole
+from .losses import all_optimizers, loss_names, penalty
 from .optimizers import each_optimizer
 from .overhead import Costs
 from .regions import when_enabled
@@ -208,7 +208,7 @@ def unsynchronised(at: Interpreter, scaler: Ref, optimizer: int) -> str:
         return ""
     if facts.get("sharded"):
         wraps: set[str] = set()
-        for key in whole(at, owns) if owns else ():
+        for key in at.program.whole(owns) if owns else ():
             wraps |= at.program.things[key].facts.get("wrapped", {}).keys()
         return "fused" if owner.get("fused") and (not wraps or "fsdp1" in wraps) else ""
     return "plain" if sharded(at, owns, lambda: "ShardedGradScaler" in at.module.identifiers) else ""

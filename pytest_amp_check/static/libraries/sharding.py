@@ -11,7 +11,6 @@ from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import Interpreter
 from ..interpreter.values import Params, Value
 from .arguments import items_of
-from .losses import whole
 from .written import all_of, last_name, receiver
 
 
@@ -22,7 +21,7 @@ def sharded(at: Interpreter, keys: frozenset[int] | None, aware: Callable[[], bo
     not do so here.
     """
     mine = frozenset(at.guards())
-    for key in whole(at, keys) if keys else ():
+    for key in at.program.whole(keys) if keys else ():
         under = at.program.things[key].facts.get("wrapped", {}).get("fsdp1")
         if under is None or any((test, not truth) in mine for test, truth in under) or _told_whole(at, mine):
             continue

@@ -12,7 +12,6 @@ from ..interpreter.state import Draft
 from ..interpreter.values import Args, Keywords
 from ..interpreter.wording import wording
 from .arguments import bind, literal
-from .losses import whole
 
 #: How the names of layers begin -> the parameters that are the sides of their matrix.
 _SIDES = {"Linear": ("in_features", "out_features"), "Conv": ("in_channels", "out_channels")}
@@ -40,7 +39,7 @@ def _ran(at: Interpreter, thing: Thing, node: ast.AST) -> None:
     if region is None or region.enabled is False or region.dtype not in _DTYPES or at.state.no_grad:
         return
     told = at.of_graph(_Told)
-    for key in sorted(whole(at, frozenset((thing.key,)))):
+    for key in sorted(at.program.whole(frozenset((thing.key,)))):
         layer = at.program.things[key]
         if "odd" in layer.facts and layer.site is not None and (at.draft, key) not in told:
             told.add((at.draft, key))
