@@ -154,3 +154,31 @@ def train(accel, model, optimizer, loader):
     assert check_source(source.format(backward="accel.backward(loss)"), "train.py") == []
     found = check_source(source.format(backward="accel.scale(loss).backward()"), "train.py")
     assert {f.code for f in found} == {"AMP401"}
+
+
+FLAGGED = """\
+import torch
+
+
+def train(model, loader, optimizer, args, path):
+    scaler = torch.amp.GradScaler("cuda", enabled=not args.no_scaler)
+    kind = "text" if args.text else None
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = (model(x) - y).square().mean()
+        scaler.scale(loss).backward()
+        if hasattr(kind, "lower"):
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    if not args.no_scaler:
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+"""
+
+
+def test_a_flag_for_no_scaler_is_no_flag_for_one_and_a_word_may_have_what_words_have() -> None:
+    assert [finding.code for finding in check_source(FLAGGED)] == ["AMP201", "AMP401"]
+    assert [finding.code for finding in check_source(FLAGGED.replace("if not args.no_", "if not args.use_"))] == [
+        "AMP201"
+    ]

@@ -287,7 +287,7 @@ def _hasattr(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> 
         return Const(True) if _has(args) else None
     # What is one of its kind or nothing, or a word that says so, has what its kind has where it is one.
     has = [(formula, _has([option, *args[1:]]), isinstance(option, Const)) for formula, option in value.options]
-    if not all(known or constant for _, known, constant in has):
+    if not any(known for _, known, _ in has) or not all(known or constant for _, known, constant in has):
         return None
     return Truth(either(*(formula for formula, known, _ in has if known)), value.loops)
 

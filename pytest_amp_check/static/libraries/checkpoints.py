@@ -54,8 +54,8 @@ WRITERS = "torch.distributed.checkpoint."
 FLAGS = frozenset({"use", "using", "enable", "enabled", "is", "with", "no", "has"})
 
 _WORD = r"[a-z0-9]+"
-#: A question whether there is a scaler.
-_SCALER = re.compile(r"[\w.]*scaler\w*( is None)?", re.IGNORECASE)
+#: A question whether there is a scaler, and not whether there is none.
+_SCALER = re.compile(r"(?!(?:.*[_.])?(?:no|not|without|disable|skip)_)[\w.]*scaler\w*( is None)?", re.IGNORECASE)
 
 
 def speaks_of_scaling(words: str) -> bool:
