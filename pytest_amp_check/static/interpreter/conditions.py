@@ -64,6 +64,30 @@ def literals(formula: Formula, truth: bool = True) -> list[tuple[int, bool]]:
     return [pair for part in formula[1:] for pair in literals(part, truth)]
 
 
+def implied(formula: Formula, truth: bool = True) -> list[tuple[int, bool]]:
+    """The tests of which it is known how they came out where a formula is ``truth``."""
+    if isinstance(formula, bool):
+        return []
+    if formula[0] == "test":
+        return [(formula[1], truth)]
+    if formula[0] == "not":
+        return implied(formula[1], not truth)
+    if (formula[0] == "and") != truth:
+        return []
+    return [pair for part in formula[1:] for pair in implied(part, truth)]
+
+
+def assuming(formula: Formula, known: dict[int, bool]) -> Formula:
+    """What is left of a formula where it is known how some tests came out."""
+    if isinstance(formula, bool):
+        return formula
+    if formula[0] == "test":
+        return known.get(formula[1], formula)
+    if formula[0] == "not":
+        return negate(assuming(formula[1], known))
+    return _join(formula[0], tuple(assuming(part, known) for part in formula[1:]), neutral=formula[0] == "and")
+
+
 def weight(formula: Formula, limit: int) -> int:
     """How many tests a formula speaks of, as far as ``limit``."""
     if isinstance(formula, bool):

@@ -15,7 +15,7 @@ from .comparisons import Lengths, Ranges
 from .conditions import Formula, both, either, literals, negate
 from .counters import asked, compute, equal, ordered
 from .dtypes import NOTHING
-from .forks import fork, join_values
+from .forks import fork, join_values, still_open
 from .identity import divide, multiply, structural
 from .imports import BUILTINS, look_up
 from .interpreter import Handlers, Interpreter, first_answer
@@ -411,7 +411,7 @@ def _yielded(at: Interpreter, value: Value, node: ast.Yield | ast.YieldFrom) -> 
 
 
 def _if_expression(at: Interpreter, node: ast.IfExp) -> Value:
-    formula = condition(at, node.test)
+    formula = still_open(at, condition(at, node.test))
     values: list[Value] = [NONE, NONE]
 
     def then() -> None:

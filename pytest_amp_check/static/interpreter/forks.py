@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from ...protocol import events as e
 from ...protocol.events import Thing
 from ...protocol.surface import AUTOCAST, NULL_CONTEXT, SURFACE, canonical
-from .conditions import Formula, both, either, literals, negate, weight
+from .conditions import Formula, assuming, both, either, implied, literals, negate, weight
 from .dtypes import NOTHING, joined
 from .interpreter import Interpreter
 from .values import (
@@ -73,11 +73,16 @@ def branch(at: Interpreter, formula: Formula) -> tuple[int | None, int | None]:
     return (through, short) if every else (short, through)
 
 
+def still_open(at: Interpreter, formula: Formula) -> Formula:
+    """What is left to ask of a condition under the tests that the place being read stands under."""
+    return assuming(at.short(formula), dict(pair for each in at.state.path for pair in implied(each)))
+
+
 def fork(
     at: Interpreter, formula: Formula, then: Callable[[], None], otherwise: Callable[[], None]
 ) -> tuple[bool, bool]:
     """Read two ways on, each with its own variables, and let them meet; says which of them come to an end."""
-    formula = at.short(formula)
+    formula = still_open(at, formula)
     if isinstance(formula, bool):
         (then if formula else otherwise)()
         return (at.state.cur is not None, False) if formula else (False, at.state.cur is not None)
@@ -324,7 +329,7 @@ def on_each(at: Interpreter, value: Value, act: Callable[[Value], Value]) -> Val
 def _each(
     at: Interpreter, options: list[tuple[Formula, Value]], act: Callable[[Value], Value], *, excluded: bool
 ) -> Value:
-    formula, value = options[0]
+    formula, value = still_open(at, options[0][0]), options[0][1]
     if len(options) == 1 and not excluded:
         return act(value)
     results: list[Value] = [NONE, NONE]
@@ -341,7 +346,7 @@ def _each(
             at.draft.happened += 1
 
     yes, no = fork(at, formula, then, otherwise)
-    if not no or isinstance(formula, bool):
+    if not no or formula is True:
         return results[0]
     if not yes:
         return results[1]

@@ -77,7 +77,7 @@ def _called(at: Interpreter, func: Opaque, args: Args, keywords: Keywords, node:
 def _unknown_tensor(at: Interpreter, name: str, given: list[Value], tensors: list[Tensor]) -> Tensor:
     """What code that cannot be read, and is called by a name, makes of tensors among others."""
     made = computed(at, tensors)
-    if not made.autocast or not _is_criterion(name) or any(value.role == "module" for value in given):
+    if not made.autocast or not is_criterion(name) or any(value.role == "module" for value in given):
         made.autocast, _, made.dtypes = ran_here(at, made.past)
     made.callees |= past_of(given).callees | {name, FORWARD}
     # A criterion is given targets, too: what is given a result of a model alone makes no loss of it.
@@ -90,7 +90,7 @@ def _unknown_tensor(at: Interpreter, name: str, given: list[Value], tensors: lis
     return made
 
 
-def _is_criterion(name: str) -> bool:
+def is_criterion(name: str) -> bool:
     """Whether a function compares what a model gave with targets, by its name, and runs no model itself."""
     return "loss" in name.lower() or "criter" in name.lower()
 

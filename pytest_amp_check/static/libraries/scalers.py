@@ -9,7 +9,7 @@ from ...protocol import events as e
 from ...protocol import surface
 from ...protocol.events import Symbol
 from ..interpreter.classes import own_method
-from ..interpreter.forks import fork, join_values, on_each
+from ..interpreter.forks import fork, join_values, on_each, still_open
 from ..interpreter.functions import follow
 from ..interpreter.identity import structural
 from ..interpreter.interpreter import Handlers, Interpreter
@@ -63,11 +63,12 @@ def _scaler_method(at: Interpreter, scaler: Ref, name: str, args: Args, keywords
         return load_scaler(at, scaler, args, keywords, node)
     enabled = partial(_enabled_scaler, at, scaler, name, args, keywords, node)
     disabled = partial(_disabled_scaler, at, name, args, keywords, node)
-    if isinstance(scaler.enabled, bool):
-        return enabled() if scaler.enabled else disabled()
+    live = still_open(at, scaler.enabled)
+    if isinstance(live, bool):
+        return enabled() if live else disabled()
     results: list[Value] = []
-    fork(at, scaler.enabled, lambda: results.append(enabled()), lambda: results.append(disabled()))
-    return join_values(at, scaler.enabled, results[0], results[1], "scaled")
+    fork(at, live, lambda: results.append(enabled()), lambda: results.append(disabled()))
+    return join_values(at, live, results[0], results[1], "scaled")
 
 
 #: Methods by which the scale, a tensor inside of a scaler, is the same number.

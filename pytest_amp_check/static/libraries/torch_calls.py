@@ -15,9 +15,10 @@ from ..interpreter.identity import structural
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.matters import clips, spoken_of
 from ..interpreter.microbatches import PIECES
-from ..interpreter.tensors import computed, foreign_tensor, low_result
-from ..interpreter.unknown import IMPURE, compares, hand_off, hands_on_divided, is_graded, refs
+from ..interpreter.tensors import computed, foreign_tensor, in_region, low_result, ran_here
+from ..interpreter.unknown import IMPURE, compares, hand_off, hands_on_divided, is_criterion, is_graded, refs
 from ..interpreter.values import (
+    FORWARD,
     NONE,
     Args,
     Choice,
@@ -146,7 +147,14 @@ def _of_tensors(at: Interpreter, name: str, tensors: list[Tensor], given: list[V
     made.pieces = name.rpartition(".")[2] in PIECES
     if not name.startswith("torch."):
         made.module_read = False
+    if _may_run_models(at, name) and not is_criterion(name.rpartition(".")[2]):
+        made.autocast, made.callees, made.dtypes = ran_here(at, made.past, FORWARD)
     return made
+
+
+def _may_run_models(at: Interpreter, name: str) -> bool:
+    """Whether a function of another package may run a model in a region that may be entered here."""
+    return not name.startswith(HARMLESS) and (in_region(at) or at.state.maybe_open)
 
 
 def _of_gradients(at: Interpreter, name: str, args: Args, given: list[Value], node: ast.AST) -> Value | None:
@@ -178,7 +186,7 @@ def _of_unknown(at: Interpreter, name: str, args: Args, keywords: Keywords, node
         reduced(made, given[0], name.removeprefix("torch."))
     made.extent = name in _MEASURING or (name.startswith(HARMLESS) and measures(given))
     made.compares = name == "torch.mean"
-    return made
+    return made.made(ran_here(at, made.past, FORWARD)) if _may_run_models(at, name) else made
 
 
 def _islice(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
