@@ -117,7 +117,7 @@ def _read_all(at: Interpreter) -> Reached:
         listener(at)
     _close(at, (module.path, 0), reached)
     for function, cls in _alone(at):
-        if function.node in at.roots_reached:
+        if function.node in at.roots_reached and (cls is None or not _calls_its_own(function, cls)):
             continue
         if at.total + at.spent > FILE_BUDGET:
             node = function.node
@@ -161,13 +161,18 @@ def _alone(at: Interpreter) -> list[tuple[Function, Class | None]]:
         and not isinstance(function.node, ast.Lambda)
         and function.node not in module.shims
     ]
-    # What a class inherits from another file may call what it defines in this one.
+    # What a class inherits may call what it defines by itself.
     for cls in module.classes.values():
         if isinstance(at.globals.vars.get(cls.name), ClassValue):
             methods = [(method, cls) for method in inherited(at, cls) if method.strong]
             module.trains = module.trains or bool(methods)
-            found += methods
+            found += [pair for pair in methods if pair[0].module is not module or _calls_its_own(*pair)]
     return found
+
+
+def _calls_its_own(method: Function, cls: Class) -> bool:
+    """Whether a method that a class inherits may call what the class defines by itself."""
+    return method.cls is not cls and not method.words.isdisjoint(cls.methods)
 
 
 def _close(at: Interpreter, entry: tuple[str, int], reached: Reached) -> None:

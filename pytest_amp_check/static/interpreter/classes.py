@@ -135,12 +135,12 @@ def method_of(at: Interpreter, cls: Class, name: str, *, above: bool = False) ->
 
 
 def inherited(at: Interpreter, cls: Class) -> list[Function]:
-    """The methods that a class has from classes of other files."""
+    """The methods that a class has from others."""
     methods: dict[str, Function] = {}
     for owner in bases_of(at, cls):
         for name, method in owner.methods.items():
             methods.setdefault(name, method)
-    return [method for method in methods.values() if method.module is not at.module]
+    return [method for method in methods.values() if method.cls is not cls]
 
 
 def instance_of(at: Interpreter, cls: Class, key: object, name: str, site: Site | None) -> Instance:

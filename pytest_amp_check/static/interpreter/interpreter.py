@@ -13,7 +13,7 @@ from ...protocol import events as e
 from ...protocol.events import Event, Graph, Node, Program, Site, Test, Thing
 from ..project.module import Class, Function, Module
 from ..project.project import Project
-from .conditions import Formula, Tests, literals, weight
+from .conditions import Formula, Tests, implied, literals, weight
 from .passed import Passed
 from .state import Draft, State
 from .values import EMPTY, Args, Frame, FunctionValue, Instance, Keywords, Opaque, Value, Vars
@@ -356,7 +356,9 @@ class Interpreter:
 
     def guards(self) -> tuple[tuple[int, bool], ...]:
         """The tests under which the place being read stands."""
-        return tuple(dict.fromkeys(pair for formula in self.state.path for pair in literals(formula)))
+        pairs = dict.fromkeys(pair for formula in self.state.path for pair in literals(formula))
+        known = dict(pair for formula in self.state.path for pair in implied(formula))
+        return tuple((key, truth) for key, truth in pairs if known.get(key, truth) == truth)
 
     # Objects.
 

@@ -358,22 +358,36 @@ def _rescue(at: Interpreter, handler: ast.ExceptHandler) -> None:
     at.state.rescuing -= 1
 
 
+#: What takes memory, of which there may be none.
+_COMPUTE = frozenset({e.FORWARD, e.SCALE, e.BACKWARD})
+
+
 def _raising(at: Interpreter, places: list[int]) -> list[int]:
     """The places of a ``try`` after which something may raise.
 
-    What unscales, clips, steps and updates has the memory that it needs: from there on only what says so raises.
+    What unscales, clips, steps, updates and clears has the memory that it needs: until something computes, only what
+    says so raises.
     """
     kept: list[int] = []
     stepped: list[int] = []
+    updated: list[int] = []
     for place in places:
         event = at.draft.nodes[place].event
-        if event is not None and event.kind == e.UPDATE:
+        kind = event.kind if event is not None else None
+        if kind == e.UPDATE:
             stepped.clear()
-        if event is not None and (stepped or event.kind in (e.SCALER_STEP, e.UNSCALE)):
+        elif kind == e.ZERO_GRAD:
+            updated.clear()
+        elif kind in _COMPUTE:
+            kept += updated
+            updated.clear()
+        if kind is not None and (stepped or kind in (e.SCALER_STEP, e.UNSCALE)):
             stepped.append(place)
+        elif kind is not None and (updated or kind in (e.STEP, e.UPDATE)):
+            updated.append(place)
         else:
             kept.append(place)
-    return kept + stepped
+    return kept + stepped + updated
 
 
 def _only_raised(at: Interpreter, node: ast.Try, raised: list[int]) -> None:

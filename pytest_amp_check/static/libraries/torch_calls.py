@@ -154,7 +154,7 @@ def _of_tensors(at: Interpreter, name: str, tensors: list[Tensor], given: list[V
 
 def _may_run_models(at: Interpreter, name: str) -> bool:
     """Whether a function of another package may run a model in a region that may be entered here."""
-    return not name.startswith(HARMLESS) and (in_region(at) or at.state.maybe_open)
+    return not name.startswith(HARMLESS) and (in_region(at) or at.state.maybe_open > 0)
 
 
 def _of_gradients(at: Interpreter, name: str, args: Args, given: list[Value], node: ast.AST) -> Value | None:
