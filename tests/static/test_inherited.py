@@ -59,20 +59,42 @@ FILE = """
         === trainer.py
         import torch
 """
+CLIPPING = """
+        class Means(Base):
+            def loss(self, x):
+                return self.model(x).mean()
+
+            def prepare(self):
+                pass
+
+            def clip(self):
+                torch.nn.utils.clip_grad_value_(self.model.parameters(), 1.0)  # AMP201
+"""
+ENTERING = """
+        class Means(Base):
+            def loss(self, x):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    return self.model(x).mean()
+
+            def prepare(self):
+                pass
+"""
 IMPORTING = """
         === means.py
+        import torch
         from trainer import Base
 """
 TREES = {
     "one that leaves out what its base relies on": FILE + BASE.format(mark="  # AMP201") + SUMS + UNPREPARED,
     "one that does it, and more": FILE + BASE.format(mark="") + SUMS + PREPARED,
-    "one that leaves it out in another file": FILE + BASE.format(mark="  # AMP201") + SUMS + IMPORTING + UNPREPARED,
-    "one that does it in another file": FILE + BASE.format(mark="") + SUMS + IMPORTING + PREPARED,
-    "two in another file, the second of which leaves it out": FILE
+    "one that leaves it out in another file": FILE + BASE.format(mark="") + SUMS + IMPORTING + CLIPPING,
+    "one that leaves it out in another file, and does nothing but enter autocast": FILE
     + BASE.format(mark="  # AMP201")
-    + IMPORTING
     + SUMS
-    + UNPREPARED,
+    + IMPORTING
+    + ENTERING,
+    "one that does it in another file": FILE + BASE.format(mark="") + SUMS + IMPORTING + PREPARED,
+    "two in another file, the second of which leaves it out": FILE + BASE.format(mark="") + IMPORTING + SUMS + CLIPPING,
     "one whose method runs backward in the region of its base": """
         === trainer.py
         import torch

@@ -9,6 +9,7 @@ from ...protocol import surface
 from ...protocol.events import Site
 from ..project.entering import enters
 from ..project.module import Class, Function
+from ..project.syntax import root_of
 from .contexts import Itself
 from .expressions import attribute
 from .forks import join_values, on_each
@@ -38,7 +39,7 @@ from .values import (
     SuperValue,
     Value,
 )
-from .wording import root_of, wording
+from .wording import wording
 
 #: Methods of things that may be taken without being called.
 BOUND = {

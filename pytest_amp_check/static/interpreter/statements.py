@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ...protocol import events as e
 from ...protocol.words import Words, chain
 from ..project.module import Imported, catches_import, stored_names
-from ..project.syntax import children, walk
+from ..project.syntax import children, root_of, walk
 from .conditions import Formula, both, negate
 from .expressions import (
     Enumerated,
@@ -47,7 +47,7 @@ from .values import (
     Tensor,
     Value,
 )
-from .wording import names_in, root_of, wording
+from .wording import names_in, wording
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

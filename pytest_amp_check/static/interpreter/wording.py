@@ -51,10 +51,3 @@ def receiver_words(node: ast.AST) -> object:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return Words(node.func.value)
     return ""
-
-
-def root_of(node: ast.expr) -> str:
-    """The name that an expression begins with: of ``a`` in ``a.b[c]``; nothing for any other."""
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""

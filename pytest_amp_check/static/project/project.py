@@ -309,14 +309,13 @@ class Project:
 
     def local_names(self, module: Module, path: str) -> frozenset[str]:
         """Names of a file that stand for what may matter in another file of the tree."""
-        from .relevance import may_train
+        from .relevance import derived_from, may_train
 
-        if not may_train(module):
-            return frozenset()
+        asked = module.imports if may_train(module) else derived_from(module)
         return frozenset(
             name
             for name, imported in module.imports.items()
-            if not is_spoken_for(imported) and self._may_help(imported, path)
+            if name in asked and not is_spoken_for(imported) and self._may_help(imported, path)
         )
 
     def _may_help(self, imported: Imported, importer: str) -> bool:

@@ -12,6 +12,7 @@ from ...protocol import kernels
 from ...protocol.frameworks import FRAMEWORKS
 from ..sources.patterns import Code
 from .module import COUNTING, FILLING, LARGE_NUMBER, SCALING, SMALL_NUMBER, Function, Module
+from .syntax import root_of
 
 #: What trains the model that it is given, and what may have made that model in low precision.
 TRAINERS = frozenset({"Trainer", "Seq2SeqTrainer"})
@@ -111,6 +112,11 @@ def may_train(module: Module) -> bool:
     return _trains(module) or _leaves_training(module)
 
 
+def derived_from(module: Module) -> frozenset[str]:
+    """The names that classes of a file derive from, or that these are found in: what trains may be inherited."""
+    return frozenset(root_of(base) for cls in module.classes.values() for base in cls.bases)
+
+
 def _leaves_training(module: Module) -> bool:
     """Whether a file does a part of a training the rest of which may be in others."""
     if not module.identifiers.isdisjoint(TRAINS_ELSEWHERE):
@@ -135,7 +141,8 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     """
     if _is_of_another_framework(module):
         return
-    trains = module.trains = _trains(module) or (bool(foreign) and _leaves_training(module))
+    elsewhere = bool(foreign) and (_leaves_training(module) or not foreign.isdisjoint(derived_from(module)))
+    trains = module.trains = _trains(module) or elsewhere
     bits = _bits(module, foreign)
     small = SMALL_NUMBER in module.identifiers
     module.fragile = small or not SPOILT.isdisjoint(module.identifiers)

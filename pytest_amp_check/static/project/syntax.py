@@ -67,3 +67,10 @@ def alike(a: object, b: object) -> bool:
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(map(alike, a, b))
     return a == b
+
+
+def root_of(node: ast.expr) -> str:
+    """The name that an expression begins with: of ``a`` in ``a.b[c]``; nothing for any other."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
