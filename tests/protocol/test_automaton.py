@@ -414,6 +414,101 @@ def test_an_illegal_word_is_faulted_after_any_legal_ones(
     assert spell([*legal, *word])[1] == [label]
 
 
+#: A state in which all is true that can be.
+FULL = Opt(a.SCALED, a.STAGE_UNSCALED, 7, True, True, True, True, True, True, True, e.LOOSE, True)
+#: What is left of it that a window has gathered.
+OVER = {"held": False, "inside": "", "apart": False}
+ALONE: dict[str, Any] = {"clipped": False, "partly": False, **OVER}
+FORGOTTEN: dict[str, Any] = {**ALONE, "many": False, "undivided": False, "discarded": False}
+#: A state, an input with what is known of it, and what becomes of the state: all else stays.
+LEFT: list[tuple[Opt, str, dict[str, Any], dict[str, Any]]] = [
+    (FULL, a.BACKWARD_SCALED, {"by": 7}, {"stage": a.ANY, **OVER, "undivided": False, "discarded": False}),
+    (
+        FULL,
+        a.BACKWARD_SCALED,
+        {"by": 7, "divided": False, "held": True, "inside": e.MICRO, "apart": True},
+        {"stage": a.ANY, "inside": e.MICRO, "discarded": False},
+    ),
+    (
+        FULL,
+        a.BACKWARD_SCALED,
+        {"by": 3, "divided": False},
+        {"grads": a.UNEVEN, "stage": a.ANY, "by": 3, **OVER, "discarded": False},
+    ),
+    (FULL, a.BACKWARD_RAW, {}, {"grads": a.MIXED, **OVER, "undivided": False, "discarded": False}),
+    (FULL, a.MAYBE_SCALED, {"by": 3, "divided": False}, {**OVER, "undivided": False, "discarded": False}),
+    (
+        FULL._replace(grads=a.FED),
+        a.MAYBE_SCALED,
+        {"by": 3, "held": True, "inside": e.MICRO, "apart": True},
+        {"by": 3, "inside": e.MICRO, "apart": False, "undivided": False, "discarded": False},
+    ),
+    (FULL, a.MAYBE_RAW, {"by": 3}, {"grads": a.EITHER, **OVER, "undivided": False, "discarded": False}),
+    (
+        FULL,
+        a.UNSCALE,
+        {"by": 7},
+        {"grads": a.UNSCALED, "clipped": False, "partly": False, "discarded": False},
+    ),
+    (FULL, a.SCALER_STEP, {"by": 3}, {"grads": a.STEPPED, "stage": a.STAGE_STEPPED, "by": 3, **FORGOTTEN}),
+    (FULL, a.STEP, {"by": 3}, {"grads": a.SPENT, "stage": a.ANY, **FORGOTTEN}),
+    (FULL, a.HANDOFF, {"by": 3}, {"grads": a.UNKNOWN, "stage": a.ANY, **FORGOTTEN}),
+    (FULL, a.NEW, {"by": 3}, {"grads": a.CLEAN, "stage": a.READY, "by": -1, "veteran": False, **FORGOTTEN}),
+    (FULL, a.UPDATE, {"by": 7}, {"grads": a.UNKNOWN, "stage": a.READY}),
+    (FULL._replace(**OVER), a.UPDATE, {"by": 7}, {**OVER, "grads": a.OUTDATED, "stage": a.READY}),
+    (FULL, a.UPDATE_ALONE, {"by": 7}, {"stage": a.READY}),
+    (FULL, a.ZERO, {}, {"grads": a.CLEAN, **FORGOTTEN, "discarded": True}),
+    (FULL._replace(discarded=False), a.ZERO, {}, {"grads": a.CLEAN, **FORGOTTEN}),
+    (FULL._replace(discarded=False, **OVER), a.ZERO, {}, {"grads": a.CLEAN, **FORGOTTEN, "discarded": True}),
+    (FULL, a.RESTORE, {}, {"grads": a.RAW, "stage": a.ANY, "clipped": False, "partly": False}),
+    (FULL, a.TAKEN, {}, {}),
+    (FULL._replace(grads=a.FED), a.TAKEN, {}, {"grads": a.SHARED, **ALONE}),
+    (FULL._replace(grads=a.EXPOSED), a.TAKEN, {}, {"grads": a.UNKNOWN, **ALONE}),
+    (FULL, a.CLIP, {}, {}),
+    (FULL, a.HOLD, {}, {}),
+    (FULL, a.READ, {}, {}),
+    (FULL, a.EDIT, {}, {"grads": a.UNKNOWN}),
+    (FULL, a.DIVIDE, {}, {"grads": a.DIVIDED}),
+    (FULL, a.BORROW, {}, {"grads": a.BORROWED}),
+    # What a state does not hold.
+    (Opt(a.SCALED, a.READY), a.BACKWARD_SCALED, {"by": 3, "divided": False}, {"by": 3}),
+    (
+        Opt(a.CLEAN, a.READY),
+        a.BACKWARD_SCALED,
+        {"by": 3, "divided": False},
+        {"grads": a.SCALED, "by": 3, "undivided": True},
+    ),
+    (Opt(a.SCALED, a.READY, 3), a.BACKWARD_SCALED, {"by": 3, "divided": False}, {}),
+    (Opt(a.SCALED, a.READY, 3, undivided=True), a.BACKWARD_SCALED, {"by": 3, "divided": False}, {}),
+    (Opt(a.SCALED, a.READY, 3, undivided=True), a.BACKWARD_SCALED, {"by": 3}, {"undivided": False}),
+    (Opt(a.SCALED, a.READY, 3, held=True), a.BACKWARD_SCALED, {"by": 3}, {"held": False, "many": True}),
+    (Opt(a.SCALED, a.READY, 3, inside=e.MICRO), a.BACKWARD_SCALED, {"by": 3}, {"inside": "", "many": True}),
+    (Opt(a.SCALED, a.READY, 3, inside=e.LOOSE), a.BACKWARD_SCALED, {"by": 3}, {"inside": ""}),
+    (Opt(a.CLEAN, a.READY, held=True), a.BACKWARD_RAW, {}, {"grads": a.RAW, "held": False}),
+    (Opt(a.SCALED), a.CLIP, {}, {"clipped": True}),
+    (Opt(a.SCALED), a.CLIP, {"partly": True}, {"clipped": True, "partly": True}),
+    (Opt(a.UNSCALED), a.CLIP, {"partly": True}, {}),
+    (Opt(a.SCALED, clipped=True), a.CLIP, {"partly": True}, {"partly": True}),
+    (Opt(a.SCALED), a.HOLD, {}, {"held": True}),
+    (Opt(a.CLEAN), a.HOLD, {}, {}),
+    (Opt(a.CLEAN, held=True), a.HOLD, {}, {}),
+    (Opt(a.UNSCALED), a.ZERO, {}, {"grads": a.CLEAN, "discarded": True}),
+    (Opt(a.RAW), a.ZERO, {}, {"grads": a.CLEAN}),
+    (Opt(a.SCALED, inside=e.LOOSE), a.ZERO, {}, {"grads": a.CLEAN, "inside": ""}),
+    (Opt(a.SCALED, by=3), a.STEP, {}, {"grads": a.SPENT}),
+    (Opt(a.SCALED, by=3), a.HANDOFF, {}, {"grads": a.UNKNOWN}),
+]
+
+
+@pytest.mark.parametrize(
+    ("state", "event", "known", "changes"), LEFT, ids=[f"{n} {row[1]}" for n, row in enumerate(LEFT)]
+)
+def test_an_input_changes_this_of_a_state_and_no_more(
+    state: Opt, event: str, known: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    assert move(state, event, **known)[0] == state._replace(**changes)
+
+
 POSSIBLE: list[tuple[str, list[str], str]] = [
     ("perhaps raw, stepped by the scaler", [a.MAYBE_RAW, a.SCALER_STEP], "step@raw"),
     ("perhaps raw, unscaled", [a.MAYBE_RAW, a.UNSCALE], "step@raw"),
