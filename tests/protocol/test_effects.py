@@ -8,7 +8,7 @@ import pytest
 from drawing import Drawing
 
 from pytest_amp_check.protocol import events as e
-from pytest_amp_check.protocol.events import Event
+from pytest_amp_check.protocol.events import Event, Site
 from pytest_amp_check.protocol.finding import Finding
 
 REGION: dict[str, Any] = {"instance": 5, "enabled": True, "device": "cuda", "dtype": "float16", "cache": True}
@@ -17,6 +17,7 @@ MICRO: dict[str, Any] = {"inside": e.MICRO, "divided": True}
 WORDS: dict[str, tuple[e.Kind, dict[str, Any]]] = {
     "zero": (e.ZERO_GRAD, {}),
     "zero-some": (e.ZERO_GRAD, {"owners": ()}),
+    "zero-before": (e.ZERO_GRAD, {"loops": ()}),
     "zero-rescue": (e.ZERO_GRAD, {"rescue": True}),
     "back": (e.BACKWARD, {"divided": True}),
     "back-whole": (e.BACKWARD, {}),
@@ -101,7 +102,11 @@ AFTER_STEPS = (e.SCHEDULER_STEP, e.STEP_FOLLOWED)
 
 
 def said(drawing: Drawing, word: str) -> Event:
-    """The event of a word; ``back01`` reaches the first two optimizers, ``step1`` is that of the second."""
+    """The event of a word.
+
+    ``back01`` reaches the first two optimizers, ``step1`` is that of the second, ``other-step`` another scaler's.
+    """
+    word, other = word.removeprefix("other-"), word.startswith("other-")
     name = word.rstrip("01")
     numbers = [int(digit) for digit in word[len(name) :]]
     kind, facts = WORDS[name]
@@ -112,10 +117,12 @@ def said(drawing: Drawing, word: str) -> Event:
     elif numbers and kind in (e.CLIP, e.ZERO_GRAD, e.GRAD_READ, e.GRAD_EDIT, e.GRAD_DIVIDE, e.GRAD_CHECK):
         facts["owners"] = keys
     elif kind == e.HANDOFF:
-        facts["things"] = keys or (drawing.scaler.key,)
+        facts["things"] = keys or ((drawing.program.things[-1] if other else drawing.scaler).key,)
     event = drawing.event(kind, numbers[0] if numbers else 0, **facts)
     if kind in OF_SCALERS or (kind == e.BACKWARD and not name.startswith("raw")):
         event.subject = drawing.scaler.key
+    if other:
+        event.subject = drawing.program.things[-1].key
     if kind in AFTER_STEPS:
         event.object = drawing.optimizers[0].key
     if kind.turns:
@@ -123,19 +130,75 @@ def said(drawing: Drawing, word: str) -> Event:
     return event
 
 
-def found(words: str, *, optimizers: int = 1, **facts: Any) -> list[Finding]:
+class Text:
+    """Words as a graph: ``a{ yes / no }`` asks a question, ``loop[ turn ]`` goes round.
+
+    A loop asks those questions anew that begin with a star; a ``*count`` asks for the number of its turns.
+    """
+
+    def __init__(self, drawing: Drawing, words: str) -> None:
+        self.drawing = drawing
+        self.left = words.split()[::-1]
+        self.tests: dict[str, e.Test] = {}
+        self.guards: tuple[tuple[int, bool], ...] = ()
+        for word in words.split():
+            if word.endswith("{") and word not in self.tests:
+                self.tests[word] = drawing.test(word[:-1].removeprefix("*"))
+                self.tests[word].counts = word.startswith("*count")
+
+    def read(self, node: int) -> int:
+        """Read on from a node to the end of what is open there; the last node."""
+        drawing = self.drawing
+        while self.left and self.left[-1] not in ("/", "}", "]"):
+            word = self.left.pop()
+            if word.endswith("{"):
+                node = self.asked(node, self.tests[word])
+            elif word == "loop[":
+                head, after = drawing.node(), drawing.node()
+                anew = [test for name, test in self.tests.items() if name.startswith("*")]
+                drawing.graph.nodes[head].forgets = sum(1 << test.key for test in anew)
+                drawing.way(node, head)
+                last = self.read(head)
+                drawing.way(last, head)
+                drawing.way(last, after)
+                node = after
+                self.left.pop()
+            else:
+                event = said(drawing, word)
+                event.guards = self.guards
+                node = drawing.line(node, event)
+        return node
+
+    def asked(self, node: int, test: e.Test) -> int:
+        end, around = self.drawing.node(), self.guards
+        for truth in (True, False):
+            first = self.drawing.node()
+            self.drawing.way(node, first, test, truth)
+            self.guards = (*around, (test.key, truth))
+            self.drawing.way(self.read(first), end)
+            self.left.pop()
+        self.guards = around
+        return end
+
+
+def found(words: str, *, optimizers: int = 1, made: bool = False, **facts: Any) -> list[Finding]:
+    """What is found; ``made`` says that the code makes its scalers."""
     drawing = Drawing(optimizers)
     for thing in drawing.optimizers:
         thing.facts.update(facts)
-    drawing.line(0, *(said(drawing, word) for word in words.split()))
+    for scaler in (drawing.scaler, drawing.program.thing("scaler", "other")):
+        if made:
+            scaler.facts["constructed"] = True
+            scaler.site = Site("train.py", 1)
+    Text(drawing, words).read(0)
     return [finding for finding in drawing.findings() if finding.code != "AMP502"]
 
 
-def told(words: str, *, optimizers: int = 1, **facts: Any) -> str:
+def told(words: str, *, optimizers: int = 1, made: bool = False, **facts: Any) -> str:
     """Each finding by the number of its word and its code, with a question mark where it is not certain."""
     return ", ".join(
         f"{finding.line} {finding.code}{'' if finding.certain else '?'}"
-        for finding in found(words, optimizers=optimizers, **facts)
+        for finding in found(words, optimizers=optimizers, made=made, **facts)
     )
 
 
@@ -439,3 +502,101 @@ def test_of_the_faults_of_a_rule_it_is_this_one(words: str, label: str) -> None:
 def test_the_path_shows_what_matters_to_the_fault(words: str, shown: list[int]) -> None:
     (finding,) = found(words)
     assert [step.site.line for step in finding.witness] == shown
+
+
+#: The same with questions and loops, where the code makes the scaler.
+WAYS: dict[str, str] = {
+    "zero back a{ clip / } step update": "3 AMP201?",
+    "zero back a{ unscale / } clip step update": "4 AMP201?",
+    "zero back a{ unscale / } a{ clip / } step update": "",
+    "zero back a{ unscale / } a{ / clip } step update": "4 AMP201?",
+    "zero back a{ unscale / } b{ clip / } step update": "4 AMP201?",
+    "zero a{ back / raw } a{ step update / plain }": "",
+    "zero a{ back / raw } a{ plain / step update }": "3 AMP203, 4 AMP204",
+    "zero a{ back / raw } b{ step update / plain }": "3 AMP203?, 6 AMP204?",
+    "zero a{ back / raw } a{ unscale / } a{ clip / clip } a{ step update / plain }": "",
+    "zero a{ b{ back / raw } / raw } a{ b{ step update / plain } / plain }": "",
+    "zero a{ b{ back / raw } / raw } a{ step update / plain }": "3 AMP203?",
+    "loop[ zero back step update ]": "",
+    "loop[ zero back step ]": "3 AMP206",
+    "loop[ back step update ]": "1 AMP215",
+    "loop[ back step update zero ]": "",
+    "loop[ zero back *skip{ / step update } ]": "",
+    "loop[ zero back unscale *skip{ / step update } ]": "3 AMP209?",
+    "loop[ zero back unscale *skip{ / step } update ]": "",
+    "made loop[ zero back *fine{ step / } update ]": "5 AMP207?",
+    "made loop[ zero back fine{ step / } update ]": "",
+    "made loop[ zero back *count{ step / } update ]": "2 AMP304, 5 AMP303?",
+    "made loop[ back *count{ step update zero / } ]": "",
+    "made loop[ back-whole *count{ step update zero / } ]": "2 AMP301",
+    "made loop[ back-whole *count{ / step update zero } ]": "2 AMP301",
+    "made loop[ back-whole *fine{ step update zero / } ]": "",
+    "made loop[ back unscale *count{ step update zero / } ]": "3 AMP303",
+    "made loop[ back *count{ unscale step update zero / } ]": "",
+    "made loop[ zero back *count{ step update / } ]": "2 AMP304",
+    "made loop[ back *count{ step update zero / } *seldom{ zero / } ]": "",
+    "made loop[ back *count{ step update / } *countdown{ zero / } ]": "",
+    "made loop[ raw *count{ plain zero / } ]": "",
+    "made loop[ raw *count{ plain / } ]": "",
+    "made zero-before loop[ back step update ]": "3 AMP215",
+    "made zero loop[ back step update ]": "",
+    "made loop[ back step update a{ zero / } ]": "",
+    "zero back a{ in / } out step update": "",
+    "zero a{ in / in-off } a{ / back } out step update": "",
+    "in-off a{ out in / } forward write forward out": "5 AMP101",
+}
+
+
+@pytest.mark.parametrize("words", WAYS)
+def test_what_is_told_of_events_on_several_ways(words: str) -> None:
+    assert told(words, made=True) == WAYS[words]
+
+
+@pytest.mark.parametrize(
+    "words", ["zero back a{ unscale / } clip step update", "zero back a{ unscale / } a{ / clip } step update"]
+)
+def test_a_flag_that_decides_about_unscale_may_decide_about_a_scaler_that_is_given(words: str) -> None:
+    assert told(words) == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "condition"),
+    [
+        ("zero back a{ clip / } step update", "when `a` is true"),
+        ("zero back a{ / clip } step update", "when `a` is false"),
+        ("zero back a{ unscale / } clip step update", "when `a` is false"),
+        ("zero back a{ / unscale } clip step update", "when `a` is true"),
+        ("zero back a{ b{ clip / } / } step update", "when `a` is true and `b` is true"),
+        ("zero back a{ b{ c{ clip / } / } / } step update", "when `b` is true and `c` is true"),
+        ("zero back a{ write / } b{ clip / } step update", "when `b` is true"),
+        ("zero back a{ b{ unscale / } / } clip step update", "when `a` is false"),
+        ("loop[ zero back unscale *skip{ / step update } ]", "when `skip` is true"),
+        ("loop[ zero back unscale *fine{ step update / } ]", "when `fine` is false"),
+        ("zero back a{ unscale / } a{ / clip } step update", "when `a` is false"),
+    ],
+)
+def test_the_condition_is_that_of_the_way_on_which_it_happens(words: str, condition: str) -> None:
+    (finding,) = found(words, made=True)
+    assert finding.condition == condition
+
+
+@pytest.mark.parametrize(
+    ("words", "made", "expected"),
+    [
+        ("zero back other-step other-update", True, "3 AMP205"),
+        ("zero back other-step other-update", False, ""),
+        ("zero back other-unscale other-step other-update", True, "3 AMP205"),
+        ("zero0 back0 other-back0 step update", True, "3 AMP205"),
+        ("zero0 back0 other-back0 step update", False, ""),
+        ("zero back other-back step update", True, ""),
+        ("zero0 back0 zero0 other-back0 other-step other-update", True, ""),
+        ("zero back other-update step update", True, ""),
+        ("zero back step other-update zero back step update", True, "3 AMP206"),
+        ("made new zero back step update other-new zero back step update", True, ""),
+        ("new other-new zero back step end", True, "5 AMP206"),
+        ("zero back clip other-hand step update", True, "3 AMP201?"),
+        ("zero back other-hand clip step update", True, "4 AMP201"),
+    ],
+)
+def test_what_is_told_of_two_scalers(words: str, made: bool, expected: str) -> None:
+    assert told(words, made=made) == expected
