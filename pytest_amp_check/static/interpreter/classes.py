@@ -365,6 +365,9 @@ def _instance_method(
     if method is not None:
         if receiver.thing is not None and name == "forward":
             return at.call_value(receiver, args, keywords, node)
+        given = _of_class(at, receiver, name, node) if "property" in method.decorator_names() else None
+        if given is not None:
+            return at.call_value(given, args, keywords, node)
         return at.call_value(_bound(at, method, None if is_static(method) else receiver), args, keywords, node)
     found = first_answer(at.handlers.inherited_methods, at, receiver, name, args, keywords, node)
     if found is not None:

@@ -306,8 +306,8 @@ def _try(at: Interpreter, node: ast.Try) -> None:
         outside[-1] = outside[-1][0], 0
     base = len(at.state.unwind)
     if node.finalbody:
-        frame = at.state.frame
-        at.state.unwind = [*at.state.unwind, lambda: within(at, frame, lambda: at.read(node.finalbody))]
+        frame, around = at.state.frame, len(at.state.handlers)
+        at.state.unwind = [*at.state.unwind, lambda: within(at, frame, lambda: _on_the_way_out(at, node, around))]
     at.state.handlers.append(raised)
     at.state.guarded += bool(node.handlers)
     depth, entered = at.state.depth, at.state.entered
@@ -345,6 +345,14 @@ def _try(at: Interpreter, node: ast.Try) -> None:
         _escapes(
             at, node, escaping, raised[:1] if node.handlers else raised, depth if at.state.entered != entered else None
         )
+
+
+def _on_the_way_out(at: Interpreter, node: ast.Try, around: int) -> None:
+    """Read a ``finally`` that a jump leads through: what it raises is for the ``around`` handlers outside of it."""
+    handlers = at.state.handlers
+    at.state.handlers = handlers[:around]
+    at.read(node.finalbody)
+    at.state.handlers = handlers
 
 
 def _rescue(at: Interpreter, handler: ast.ExceptHandler) -> None:
