@@ -417,7 +417,7 @@ def test_an_illegal_word_is_faulted_after_any_legal_ones(
 #: A state in which all is true that can be.
 FULL = Opt(a.SCALED, a.STAGE_UNSCALED, 7, True, True, True, True, True, True, True, e.LOOSE, True)
 #: What is left of it that a window has gathered.
-OVER = {"held": False, "inside": "", "apart": False}
+OVER: dict[str, Any] = {"held": False, "inside": "", "apart": False}
 ALONE: dict[str, Any] = {"clipped": False, "partly": False, **OVER}
 FORGOTTEN: dict[str, Any] = {**ALONE, "many": False, "undivided": False, "discarded": False}
 #: A state, an input with what is known of it, and what becomes of the state: all else stays.
