@@ -467,6 +467,26 @@ UNSCALED: dict[str, Parts] = {
         f"{HELD}    @classmethod\n    def make(cls, given):\n        return cls(given)\n",
         "Held.make(scaler).held.unscale_(optimizer)",
     ),
+    "a field by its place": (
+        "class Pair(typing.NamedTuple):\n    s: object\n    o: object\n",
+        "pair = Pair(scaler, optimizer)\npair[0].unscale_(pair[-1])",
+    ),
+    "fields that are unpacked": (
+        "class Pair(typing.NamedTuple):\n    s: object\n    o: object\n",
+        "s, o = Pair(o=optimizer, s=scaler)\ns.unscale_(o)",
+    ),
+    "fields of what a function gives": (
+        (
+            "class Pair(typing.NamedTuple):\n    s: object\n    o: object = None\n\n"
+            "def both(s, o):\n    return Pair(s, o)\n"
+        ),
+        "s, o = both(scaler, optimizer)\ns.unscale_(o)",
+    ),
+    "an item that was put in": ("", "given = [model]\ngiven.insert(0, scaler)\ngiven[0].unscale_(optimizer)"),
+    "an item behind which one was put in": (
+        "",
+        "given = [scaler]\ngiven.insert(0, model)\ngiven[1].unscale_(optimizer)",
+    ),
     "an attribute of an attribute": (HELD, "Held(Held(scaler)).held.held.unscale_(optimizer)"),
     "an attribute that is written by its name": (
         HELD,

@@ -191,8 +191,7 @@ def _construct(at: Interpreter, func: ClassValue, args: Args, keywords: Keywords
 
 def _fields(at: Interpreter, cls: Class, made: Instance, args: Args, keywords: Keywords) -> None:
     """The attributes of a dataclass, from the order in which it declares them."""
-    names = [s.target.id for s in cls.node.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)]
-    for name, value in zip(names, args, strict=False):
+    for name, value in zip(cls.fields(), args, strict=False):
         at.store(made.key, name, value)
     for name, value in keywords.items():
         at.store(made.key, name, value)
