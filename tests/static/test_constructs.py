@@ -487,6 +487,10 @@ UNSCALED: dict[str, Parts] = {
         "",
         "given = [scaler]\ngiven.insert(0, model)\ngiven[1].unscale_(optimizer)",
     ),
+    "a constant of the class that a class between has changed": (
+        f"{PART}\nclass Late(Part):\n    late = True\n\nclass Early(Late):\n    late = False\n",
+        "Early().ready(scaler, optimizer)",
+    ),
     "an attribute of an attribute": (HELD, "Held(Held(scaler)).held.held.unscale_(optimizer)"),
     "an attribute that is written by its name": (
         HELD,
