@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from drawing import Drawing
 
+from pytest_amp_check.protocol import check
 from pytest_amp_check.protocol import events as e
 from pytest_amp_check.protocol.events import Event, Site
 from pytest_amp_check.protocol.finding import Finding
@@ -600,3 +601,74 @@ def test_the_condition_is_that_of_the_way_on_which_it_happens(words: str, condit
 )
 def test_what_is_told_of_two_scalers(words: str, made: bool, expected: str) -> None:
     assert told(words, made=made) == expected
+
+
+#: More questions than ways can be told apart by, each asked twice, which decide about nothing that is wrong.
+CROWD = " ".join(f"f{n}{{ zero-some / }}" for n in [*range(12)] * 2)
+
+
+@pytest.mark.parametrize("limit", [200, 1200])
+@pytest.mark.parametrize(
+    ("words", "codes"),
+    [
+        ("zero a{ back / raw } CROWD a{ step update / plain }", []),
+        ("zero a{ back / raw } CROWD a{ plain / step update }", ["AMP203", "AMP204"]),
+        ("zero a{ back / raw } CROWD b{ step update / plain }", ["AMP203", "AMP204"]),
+        ("zero back a{ unscale / } CROWD a{ clip / } step update", []),
+        ("zero back a{ unscale / } CROWD a{ / clip } step update", ["AMP201"]),
+        ("zero back a{ unscale / } CROWD b{ clip / } step update", ["AMP201"]),
+        ("zero back CROWD a{ clip / } CROWD step update", ["AMP201"]),
+        ("zero back CROWD clip step update", ["AMP201"]),
+        ("zero back CROWD unscale clip step update", []),
+        ("new zero back CROWD step end", ["AMP206"]),
+        ("made loop[ back *count{ step update zero / } CROWD ]", []),
+        ("made loop[ back-whole *count{ step update zero / } CROWD ]", ["AMP301"]),
+        ("made loop[ back unscale CROWD *count{ step update zero / } ]", ["AMP303"]),
+    ],
+)
+def test_where_there_are_too_many_ways_what_happens_is_possible(
+    words: str, codes: list[str], limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "LIMIT", limit)
+    findings = found(words.replace("CROWD", CROWD), made=True)
+    assert [(finding.code, finding.certain) for finding in findings] == [(code, False) for code in codes]
+
+
+@pytest.mark.parametrize(
+    ("owns", "runs", "stale"),
+    [
+        ("model", "model", True),
+        ("model", "other", False),
+        ("model", "whole", True),
+        ("whole", "model", True),
+        ("whole", "other", False),
+        ("", "other", True),
+        ("model", "", True),
+    ],
+)
+def test_weights_are_stale_in_the_model_that_was_stepped(owns: str, runs: str, stale: bool) -> None:
+    drawing = Drawing()
+    modules = {name: drawing.program.thing("module", name) for name in ("model", "other", "whole")}
+    modules["whole"].facts["parts"] = {modules["model"].key}
+    if owns:
+        drawing.optimizers[0].facts["owns"] = (modules[owns].key,)
+    words = "zero raw in-off in plain forward out out"
+    events = [said(drawing, word) for word in words.split()]
+    events[5].subject = modules[runs].key if runs else None
+    drawing.line(0, *events)
+    assert ("AMP101" in {finding.code for finding in drawing.findings()}) is stale
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("made loop[ zero01 back01 *fine{ step / } step1 update ]", ""),
+        ("loop[ zero01 back01 a{ step / step1 } update ]", ""),
+        ("loop[ zero01 back0 step update back1 step1 update ]", ""),
+        ("loop[ zero01 back01 step step1 ]", "3 AMP206, 4 AMP206"),
+        ("loop[ zero0 back01 step step1 update ]", "2 AMP215"),
+        ("zero01 back01 a{ unscale / } a{ clip / clip1 } step step1 update", "5 AMP201?"),
+    ],
+)
+def test_what_is_told_of_two_optimizers_on_several_ways(words: str, expected: str) -> None:
+    assert told(words, optimizers=2, made=True) == expected
