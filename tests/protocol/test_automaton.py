@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from drawing import Drawing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import shown
@@ -20,8 +21,7 @@ from pytest_amp_check.protocol import events as e
 from pytest_amp_check.protocol.automaton import Opt, move
 from pytest_amp_check.protocol.check import check
 from pytest_amp_check.protocol.effects.faults import EXCUSES
-from pytest_amp_check.protocol.events import Event, Graph, Node, Program, Site, Thing
-from pytest_amp_check.protocol.finding import Finding
+from pytest_amp_check.protocol.events import Event
 from pytest_amp_check.protocol.rules import LABELS, RULES
 
 #: A machine that is busy is no fault.
@@ -414,6 +414,101 @@ def test_an_illegal_word_is_faulted_after_any_legal_ones(
     assert spell([*legal, *word])[1] == [label]
 
 
+#: A state in which all is true that can be.
+FULL = Opt(a.SCALED, a.STAGE_UNSCALED, 7, True, True, True, True, True, True, True, e.LOOSE, True)
+#: What is left of it that a window has gathered.
+OVER: dict[str, Any] = {"held": False, "inside": "", "apart": False}
+ALONE: dict[str, Any] = {"clipped": False, "partly": False, **OVER}
+FORGOTTEN: dict[str, Any] = {**ALONE, "many": False, "undivided": False, "discarded": False}
+#: A state, an input with what is known of it, and what becomes of the state: all else stays.
+LEFT: list[tuple[Opt, str, dict[str, Any], dict[str, Any]]] = [
+    (FULL, a.BACKWARD_SCALED, {"by": 7}, {"stage": a.ANY, **OVER, "undivided": False, "discarded": False}),
+    (
+        FULL,
+        a.BACKWARD_SCALED,
+        {"by": 7, "divided": False, "held": True, "inside": e.MICRO, "apart": True},
+        {"stage": a.ANY, "inside": e.MICRO, "discarded": False},
+    ),
+    (
+        FULL,
+        a.BACKWARD_SCALED,
+        {"by": 3, "divided": False},
+        {"grads": a.UNEVEN, "stage": a.ANY, "by": 3, **OVER, "discarded": False},
+    ),
+    (FULL, a.BACKWARD_RAW, {}, {"grads": a.MIXED, **OVER, "undivided": False, "discarded": False}),
+    (FULL, a.MAYBE_SCALED, {"by": 3, "divided": False}, {**OVER, "undivided": False, "discarded": False}),
+    (
+        FULL._replace(grads=a.FED),
+        a.MAYBE_SCALED,
+        {"by": 3, "held": True, "inside": e.MICRO, "apart": True},
+        {"by": 3, "inside": e.MICRO, "apart": False, "undivided": False, "discarded": False},
+    ),
+    (FULL, a.MAYBE_RAW, {"by": 3}, {"grads": a.EITHER, **OVER, "undivided": False, "discarded": False}),
+    (
+        FULL,
+        a.UNSCALE,
+        {"by": 7},
+        {"grads": a.UNSCALED, "clipped": False, "partly": False, "discarded": False},
+    ),
+    (FULL, a.SCALER_STEP, {"by": 3}, {"grads": a.STEPPED, "stage": a.STAGE_STEPPED, "by": 3, **FORGOTTEN}),
+    (FULL, a.STEP, {"by": 3}, {"grads": a.SPENT, "stage": a.ANY, **FORGOTTEN}),
+    (FULL, a.HANDOFF, {"by": 3}, {"grads": a.UNKNOWN, "stage": a.ANY, **FORGOTTEN}),
+    (FULL, a.NEW, {"by": 3}, {"grads": a.CLEAN, "stage": a.READY, "by": -1, "veteran": False, **FORGOTTEN}),
+    (FULL, a.UPDATE, {"by": 7}, {"grads": a.UNKNOWN, "stage": a.READY}),
+    (FULL._replace(**OVER), a.UPDATE, {"by": 7}, {**OVER, "grads": a.OUTDATED, "stage": a.READY}),
+    (FULL, a.UPDATE_ALONE, {"by": 7}, {"stage": a.READY}),
+    (FULL, a.ZERO, {}, {"grads": a.CLEAN, **FORGOTTEN, "discarded": True}),
+    (FULL._replace(discarded=False), a.ZERO, {}, {"grads": a.CLEAN, **FORGOTTEN}),
+    (FULL._replace(discarded=False, **OVER), a.ZERO, {}, {"grads": a.CLEAN, **FORGOTTEN, "discarded": True}),
+    (FULL, a.RESTORE, {}, {"grads": a.RAW, "stage": a.ANY, "clipped": False, "partly": False}),
+    (FULL, a.TAKEN, {}, {}),
+    (FULL._replace(grads=a.FED), a.TAKEN, {}, {"grads": a.SHARED, **ALONE}),
+    (FULL._replace(grads=a.EXPOSED), a.TAKEN, {}, {"grads": a.UNKNOWN, **ALONE}),
+    (FULL, a.CLIP, {}, {}),
+    (FULL, a.HOLD, {}, {}),
+    (FULL, a.READ, {}, {}),
+    (FULL, a.EDIT, {}, {"grads": a.UNKNOWN}),
+    (FULL, a.DIVIDE, {}, {"grads": a.DIVIDED}),
+    (FULL, a.BORROW, {}, {"grads": a.BORROWED}),
+    # What a state does not hold.
+    (Opt(a.SCALED, a.READY), a.BACKWARD_SCALED, {"by": 3, "divided": False}, {"by": 3}),
+    (
+        Opt(a.CLEAN, a.READY),
+        a.BACKWARD_SCALED,
+        {"by": 3, "divided": False},
+        {"grads": a.SCALED, "by": 3, "undivided": True},
+    ),
+    (Opt(a.SCALED, a.READY, 3), a.BACKWARD_SCALED, {"by": 3, "divided": False}, {}),
+    (Opt(a.SCALED, a.READY, 3, undivided=True), a.BACKWARD_SCALED, {"by": 3, "divided": False}, {}),
+    (Opt(a.SCALED, a.READY, 3, undivided=True), a.BACKWARD_SCALED, {"by": 3}, {"undivided": False}),
+    (Opt(a.SCALED, a.READY, 3, held=True), a.BACKWARD_SCALED, {"by": 3}, {"held": False, "many": True}),
+    (Opt(a.SCALED, a.READY, 3, inside=e.MICRO), a.BACKWARD_SCALED, {"by": 3}, {"inside": "", "many": True}),
+    (Opt(a.SCALED, a.READY, 3, inside=e.LOOSE), a.BACKWARD_SCALED, {"by": 3}, {"inside": ""}),
+    (Opt(a.CLEAN, a.READY, held=True), a.BACKWARD_RAW, {}, {"grads": a.RAW, "held": False}),
+    (Opt(a.SCALED), a.CLIP, {}, {"clipped": True}),
+    (Opt(a.SCALED), a.CLIP, {"partly": True}, {"clipped": True, "partly": True}),
+    (Opt(a.UNSCALED), a.CLIP, {"partly": True}, {}),
+    (Opt(a.SCALED, clipped=True), a.CLIP, {"partly": True}, {"partly": True}),
+    (Opt(a.SCALED), a.HOLD, {}, {"held": True}),
+    (Opt(a.CLEAN), a.HOLD, {}, {}),
+    (Opt(a.CLEAN, held=True), a.HOLD, {}, {}),
+    (Opt(a.UNSCALED), a.ZERO, {}, {"grads": a.CLEAN, "discarded": True}),
+    (Opt(a.RAW), a.ZERO, {}, {"grads": a.CLEAN}),
+    (Opt(a.SCALED, inside=e.LOOSE), a.ZERO, {}, {"grads": a.CLEAN, "inside": ""}),
+    (Opt(a.SCALED, by=3), a.STEP, {}, {"grads": a.SPENT}),
+    (Opt(a.SCALED, by=3), a.HANDOFF, {}, {"grads": a.UNKNOWN}),
+]
+
+
+@pytest.mark.parametrize(
+    ("state", "event", "known", "changes"), LEFT, ids=[f"{n} {row[1]}" for n, row in enumerate(LEFT)]
+)
+def test_an_input_changes_this_of_a_state_and_no_more(
+    state: Opt, event: str, known: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    assert move(state, event, **known)[0] == state._replace(**changes)
+
+
 POSSIBLE: list[tuple[str, list[str], str]] = [
     ("perhaps raw, stepped by the scaler", [a.MAYBE_RAW, a.SCALER_STEP], "step@raw"),
     ("perhaps raw, unscaled", [a.MAYBE_RAW, a.UNSCALE], "step@raw"),
@@ -480,75 +575,6 @@ def test_of_unknown_gradients_nothing_is_claimed_before_they_are_known(word: lis
 
 
 # Graphs made by hand.
-
-
-class Drawing:
-    """A graph that is drawn node by node; the line of an event is its number."""
-
-    def __init__(self, optimizers: int = 1) -> None:
-        self.program = Program()
-        self.scaler = self.program.thing("scaler", "scaler", None, enabled=True)
-        self.optimizers: list[Thing] = [
-            self.program.thing("optimizer", f"optimizer{i}", None, constructed=True) for i in range(optimizers)
-        ]
-        self.graph = Graph("train")
-        self.graph.nodes.append(Node())
-        self.program.graphs.append(self.graph)
-        self.lines = 0
-
-    def test(self, text: str = "flag") -> e.Test:
-        made = e.Test(len(self.graph.tests), text, None)
-        self.graph.tests.append(made)
-        return made
-
-    def node(self, event: Event | None = None) -> int:
-        self.graph.nodes.append(Node(event))
-        return len(self.graph.nodes) - 1
-
-    def way(self, start: int, end: int, test: e.Test | None = None, truth: bool = True) -> None:
-        self.graph.nodes[start].ways.append((end, -1 if test is None else test.key, truth))
-
-    def event(self, kind: e.Kind, i: int = 0, **facts: Any) -> Event:
-        self.lines += 1
-        site = Site("train.py", self.lines)
-        scaled = kind in (e.SCALER_NEW, e.UNSCALE, e.SCALER_STEP, e.UPDATE, e.SCALER_STATE)
-        stepped = kind in (e.UNSCALE, e.SCALER_STEP, e.STEP)
-        subject = self.scaler.key if scaled else None
-        if kind == e.OPTIMIZER_NEW:
-            subject = self.optimizers[i].key
-        if kind in (e.CLIP, e.ZERO_GRAD, e.GRAD_READ):
-            facts.setdefault("owners", (self.optimizers[i].key,))
-        return Event(kind, site, subject, self.optimizers[i].key if stepped else None, facts)
-
-    def scaled_backward(self, **facts: Any) -> Event:
-        made = self.event(e.BACKWARD, **facts)
-        made.subject = self.scaler.key
-        return made
-
-    def line(self, start: int, *events: Event) -> int:
-        """Events one after the other; the node of the last."""
-        for event in events:
-            node = self.node(event)
-            self.way(start, node)
-            start = node
-        return start
-
-    def diamond(self, start: int, test: e.Test, yes: Sequence[Event] = (), no: Sequence[Event] = ()) -> int:
-        """A question with a way for each answer; the node where they meet again."""
-        end = self.node()
-        for truth, events in ((True, yes), (False, no)):
-            first = self.node()
-            self.way(start, first, test, truth)
-            self.way(self.line(first, *events), end)
-            for event in events:
-                event.guards = (*event.guards, (test.key, truth))
-        return end
-
-    def findings(self) -> list[Finding]:
-        return check(self.program)
-
-    def codes(self) -> list[tuple[int, str]]:
-        return [(f.line, f.code) for f in self.findings() if f.code != "AMP502"]
 
 
 def window(drawing: Drawing, *between: Event) -> list[Event]:

@@ -54,6 +54,16 @@ def around(s, o, late=False):
         s.unscale_(o)
 """
 
+PART = """\
+class Part:
+    late = False
+    def ready(self, s, o):
+        if not self.late:
+            s.unscale_(o)
+"""
+#: Ways out of a function, each of which unscales.
+MANY = "".join(f"    if n == {k}:\n        s.unscale_(o)\n        return {k}\n" for k in range(10))
+
 #: The gradients are unscaled.
 UNSCALED: dict[str, Parts] = {
     # Functions.
@@ -396,6 +406,159 @@ UNSCALED: dict[str, Parts] = {
             "    case other:\n        scaler.unscale_(optimizer)"
         ),
     ),
+    "a name that is only annotated at first": ("", "s: object\ns = scaler\ns.unscale_(optimizer)"),
+    "things that are gone over but for one": (
+        "",
+        "for s in [None, scaler]:\n    if s is None:\n        continue\n    s.unscale_(optimizer)",
+    ),
+    "things that are gone over as far as one": (
+        "",
+        "for o in [optimizer, None]:\n    scaler.unscale_(o)\n    if o is not None:\n        break",
+    ),
+    "the end of a loop over things": (
+        "",
+        "for s in [scaler, None]:\n    if s is None:\n        continue\nelse:\n    scaler.unscale_(optimizer)",
+    ),
+    "pairs that are gone over": ("", "for s, o in [(scaler, optimizer)]:\n    s.unscale_(o)"),
+    "functions that are gone over": (
+        f"{READY}\ndef leave(s, o):\n    pass\n",
+        "for act in [leave, ready]:\n    act(scaler, optimizer)",
+    ),
+    "a way out of a context": (
+        "def ready(s, o):\n    with torch.no_grad():\n        s.unscale_(o)\n        return o\n",
+        "ready(scaler, optimizer)",
+    ),
+    "a way out that something is done at": (
+        "def ready(s, o):\n    try:\n        return o\n    finally:\n        s.unscale_(o)\n",
+        "ready(scaler, optimizer)",
+    ),
+    "a function that another one makes": (
+        "def made(s):\n    def inner(o):\n        s.unscale_(o)\n    return inner\n",
+        "made(scaler)(optimizer)",
+    ),
+    "a name that belongs to the function around": (
+        "",
+        "done = None\ndef give():\n    nonlocal done\n    done = scaler\ngive()\ndone.unscale_(optimizer)",
+    ),
+    "a name that belongs to the file": (
+        "held = None\n\ndef give(s):\n    global held\n    held = s\n",
+        "give(scaler)\nheld.unscale_(optimizer)",
+    ),
+    "a constant of the class": (PART, "Part().ready(scaler, optimizer)"),
+    "a property that does it": (
+        f"{HELD}    @property\n    def ready(self):\n        return self.held.unscale_\n",
+        "Held(scaler).ready(optimizer)",
+    ),
+    "a lambda with a default": ("", "ready = lambda o, s=scaler: s.unscale_(o)\nready(optimizer)"),
+    "what is chosen is called": ("", "(scaler.unscale_ if True else print)(optimizer)"),
+    "two contexts at once": (AROUND, "with torch.no_grad(), around(scaler, optimizer):\n    pass"),
+    "two contexts, of which the second knows the first": (
+        f"{AROUND}\n@contextlib.contextmanager\ndef lent(s):\n    yield s\n",
+        "with lent(scaler) as s, around(s, optimizer):\n    pass",
+    ),
+    "a generator that is left early": (
+        "def steps(s, o):\n    s.unscale_(o)\n    yield o\n    yield s\n",
+        "for _ in steps(scaler, optimizer):\n    break",
+    ),
+    "an item that was taken out": ("", "given = [model, scaler]\ngiven.pop().unscale_(optimizer)"),
+    "an item of a slice": ("", "given = [model, scaler]\ngiven[1:][0].unscale_(optimizer)"),
+    "things from their end": ("", "for o in reversed([optimizer]):\n    scaler.unscale_(o)"),
+    "an object that a method of its class makes": (
+        f"{HELD}    @classmethod\n    def make(cls, given):\n        return cls(given)\n",
+        "Held.make(scaler).held.unscale_(optimizer)",
+    ),
+    "a field by its place": (
+        "class Pair(typing.NamedTuple):\n    s: object\n    o: object\n",
+        "pair = Pair(scaler, optimizer)\npair[0].unscale_(pair[-1])",
+    ),
+    "fields that are unpacked": (
+        "class Pair(typing.NamedTuple):\n    s: object\n    o: object\n",
+        "s, o = Pair(o=optimizer, s=scaler)\ns.unscale_(o)",
+    ),
+    "fields of what a function gives": (
+        (
+            "class Pair(typing.NamedTuple):\n    s: object\n    o: object = None\n\n"
+            "def both(s, o):\n    return Pair(s, o)\n"
+        ),
+        "s, o = both(scaler, optimizer)\ns.unscale_(o)",
+    ),
+    "an item that was put in": ("", "given = [model]\ngiven.insert(0, scaler)\ngiven[0].unscale_(optimizer)"),
+    "an item behind which one was put in": (
+        "",
+        "given = [scaler]\ngiven.insert(0, model)\ngiven[1].unscale_(optimizer)",
+    ),
+    "a constant of the class that a class between has changed": (
+        f"{PART}\nclass Late(Part):\n    late = True\n\nclass Early(Late):\n    late = False\n",
+        "Early().ready(scaler, optimizer)",
+    ),
+    "an attribute of an attribute": (HELD, "Held(Held(scaler)).held.held.unscale_(optimizer)"),
+    "an attribute that is written by its name": (
+        HELD,
+        'given = Held(None)\nsetattr(given, "held", scaler)\ngiven.held.unscale_(optimizer)',
+    ),
+    "one value for two names": ("", "one = another = scaler\nanother.unscale_(optimizer)"),
+    "a method that another one of the object is given": (
+        (
+            f"{HELD}    def use(self, act, o):\n        act(o)\n"
+            "    def ready(self, o):\n        self.use(self.held.unscale_, o)\n"
+        ),
+        "Held(scaler).ready(optimizer)",
+    ),
+    "an attribute that one method gives and another uses": (
+        "class Two:\n    def give(self, s):\n        self.s = s\n    def ready(self, o):\n        self.s.unscale_(o)\n",
+        "two = Two()\ntwo.give(scaler)\ntwo.ready(optimizer)",
+    ),
+    "an attribute that is given on both of two ways": (
+        HELD,
+        (
+            "given = Held(None)\nif flag:\n    given.held = scaler\nelse:\n    given.held = scaler\n"
+            "given.held.unscale_(optimizer)"
+        ),
+    ),
+    "one of two objects that hold the same": (
+        HELD,
+        "given = Held(scaler) if flag else Held(scaler)\ngiven.held.unscale_(optimizer)",
+    ),
+    "one of two lists": ("", "given = [model, scaler] if flag else [limits, scaler]\ngiven[1].unscale_(optimizer)"),
+    "one of two dicts": (
+        "",
+        'given = {"s": scaler} if flag else {"s": scaler, "m": model}\ngiven["s"].unscale_(optimizer)',
+    ),
+    "something or None, where it was asked": (
+        "",
+        "s = scaler if flag else None\nif s is None:\n    s = scaler\ns.unscale_(optimizer)",
+    ),
+    "something or None, by another question of the same": (
+        "",
+        "s = scaler if flag else None\nif flag:\n    s.unscale_(optimizer)\nelse:\n    scaler.unscale_(optimizer)",
+    ),
+    "a function that gives it or None": (
+        "def one(s, flag):\n    if flag:\n        return s\n    return None\n",
+        "s = one(scaler, flag)\nif s is not None:\n    s.unscale_(optimizer)\nelse:\n    scaler.unscale_(optimizer)",
+    ),
+    "a loop in a function that is left": (
+        (
+            "def ready(s, o, n):\n    for each in n:\n        if each:\n            s.unscale_(o)\n"
+            "            return each\n    s.unscale_(o)\n"
+        ),
+        "ready(scaler, optimizer, limits)",
+    ),
+    "what is raised in a function and caught out of it": (
+        "def refuse():\n    raise ValueError\n",
+        "try:\n    refuse()\nexcept ValueError:\n    scaler.unscale_(optimizer)",
+    ),
+    "a set of one": ("", "for o in {optimizer}:\n    scaler.unscale_(o)"),
+    "a type that is asked": ("", "if isinstance(scaler, torch.amp.GradScaler):\n    scaler.unscale_(optimizer)"),
+    "an attribute that is asked": ("", 'if hasattr(scaler, "unscale_"):\n    scaler.unscale_(optimizer)'),
+    "a function with many ways out": (
+        f"def ready(s, o, n):\n{MANY}    s.unscale_(o)\n    return -1\n",
+        "ready(scaler, optimizer, limits)",
+    ),
+    "numbers with signs": ("", "if -1 < 0 and not -2 > -1:\n    scaler.unscale_(optimizer)"),
+    "a jump that something is done at": (
+        "",
+        "for _ in limits:\n    try:\n        break\n    finally:\n        scaler.unscale_(optimizer)",
+    ),
 }
 #: They may not be.
 SCALED: dict[str, Parts] = {
@@ -514,6 +677,71 @@ SCALED: dict[str, Parts] = {
     "what may be None": (
         "",
         "limit = None\nif flag:\n    limit = limits\nif limit is not None:\n    scaler.unscale_(optimizer)",
+    ),
+    "things that are gone over as far as none": (
+        "",
+        "for o in [None, optimizer]:\n    if o is None:\n        break\n    scaler.unscale_(o)",
+    ),
+    "the end of a loop over things that is left": (
+        "",
+        "for s in [scaler, None]:\n    if s is not None:\n        break\nelse:\n    scaler.unscale_(optimizer)",
+    ),
+    "functions that are gone over and do nothing": (
+        "def leave(s, o):\n    pass\n\ndef stay(s, o):\n    pass\n",
+        "for act in [leave, stay]:\n    act(scaler, optimizer)",
+    ),
+    "a way out before it": (
+        "def ready(s, o):\n    with torch.no_grad():\n        return o\n        s.unscale_(o)\n",
+        "ready(scaler, optimizer)",
+    ),
+    "a function that another one makes and nobody calls": (
+        "def made(s):\n    def inner(o):\n        s.unscale_(o)\n    return inner\n",
+        "made(scaler)",
+    ),
+    "a constant of the class that is another": (
+        PART.replace("False", "True"),
+        "Part().ready(scaler, optimizer)",
+    ),
+    "a constant of the class that a part of it changes": (
+        f"{PART}\nclass Late(Part):\n    late = True\n",
+        "Late().ready(scaler, optimizer)",
+    ),
+    "a constant of the class that the object changes": (
+        PART,
+        "part = Part()\npart.late = True\npart.ready(scaler, optimizer)",
+    ),
+    "what is chosen is called": ("", "(scaler.unscale_ if False else print)(optimizer)"),
+    "a generator that is made for a loop that never turns": (
+        "def steps(s, o):\n    yield from ()\n    s.unscale_(o)\n",
+        "next(steps(scaler, optimizer), None)",
+    ),
+    "one of two objects": (HELD, "given = Held(scaler.unscale_) if flag else Held(print)\ngiven.held(optimizer)"),
+    "one of two items": ("", "given = [model, scaler.unscale_] if flag else [model, print]\ngiven[1](optimizer)"),
+    "something or None": ("", "s = scaler if flag else None\nif s is not None:\n    s.unscale_(optimizer)"),
+    "something or None, by a question about something else": (
+        "",
+        "s = scaler if flag else None\nif limits:\n    scaler.unscale_(optimizer)",
+    ),
+    "a function that gives it or None": (
+        "def one(s, flag):\n    if flag:\n        return s\n    return None\n",
+        "s = one(scaler, flag)\nif s is not None:\n    s.unscale_(optimizer)",
+    ),
+    "a loop in a function that is left": (
+        "def ready(s, o, n):\n    for each in n:\n        if each:\n            return each\n    s.unscale_(o)\n",
+        "ready(scaler, optimizer, limits)",
+    ),
+    "what is raised in a function before it": (
+        "def ready(s, o):\n    raise ValueError\n    s.unscale_(o)\n",
+        "try:\n    ready(scaler, optimizer)\nexcept ValueError:\n    pass",
+    ),
+    "numbers with signs": ("", "if -1 > 0 or +1 < 0 or -2 > -1:\n    scaler.unscale_(optimizer)"),
+    "an attribute that is given on one of two ways": (
+        HELD,
+        "given = Held(print)\nif flag:\n    given.held = scaler.unscale_\ngiven.held(optimizer)",
+    ),
+    "a function with many ways out, one of which does nothing": (
+        f"def ready(s, o, n):\n{MANY}    return -1\n",
+        "ready(scaler, optimizer, limits)",
     ),
 }
 AROUND_IT = """\

@@ -202,6 +202,141 @@ def train(model, loader, optimizer, scaler, k):
             scaler.update()
             optimizer.zero_grad()
 """
+WHOLE["a region that a break leaves"] = """\
+import torch
+from elsewhere import build
+
+def train(model, loader, optimizer, flag, k):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+            if flag:
+                break
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+WHOLE["a region that a turn that goes on leaves"] = """\
+import torch
+from elsewhere import build
+
+def train(model, loader, optimizer, flag, k):
+    scaler = torch.amp.GradScaler("cuda")
+    loss = model(k).mean()
+    for x in loader:
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+            if flag:
+                continue
+        print(x)
+"""
+WHOLE["a region that a return leaves"] = """\
+import torch
+
+def forward(model, x, flag):
+    with torch.autocast("cuda"):
+        loss = model(x).mean()
+        if flag:
+            return loss
+        return loss + model.penalty()
+
+def train(model, loader, optimizer, flag):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        scaler.scale(forward(model, x, flag)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["a region that an exception leaves"] = """\
+import torch
+from elsewhere import build
+
+def train(model, loader, optimizer, flag, k):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        try:
+            with torch.autocast("cuda"):
+                loss = model(x).mean()
+                if flag:
+                    raise ValueError
+        except ValueError:
+            loss = model(x).sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["a region in which a loop is left"] = """\
+import torch
+from elsewhere import build
+
+def train(model, loader, optimizer, flag, k):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+            for part in x:
+                if part:
+                    break
+            scaler.scale(loss).backward()  # AMP103
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["a function without gradients that was called before"] = """\
+import torch
+
+@torch.no_grad()
+def evaluate(model, loader):
+    return sum(model(x).sum() for x in loader)
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    print(evaluate(model, loader))
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["an optimizer that other code makes in each turn"] = """\
+import torch
+from elsewhere import build
+
+def train(model, loader, optimizer, flag, k):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer = build(model)
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["an optimizer that other code has made once"] = """\
+import torch
+from elsewhere import build
+
+def train(model, loader, optimizer, flag, k):
+    scaler = torch.amp.GradScaler("cuda")
+    optimizer = build(model)
+    for x in loader:
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()  # AMP215
+        scaler.step(optimizer)
+        scaler.update()
+"""
 WHOLE["a generator that is closed"] = """\
 import torch
 
@@ -830,3 +965,41 @@ def train(model, loader, optimizer, scaler):
     (found,) = check_source(source)
     assert (found.line, found.code) == (8, "AMP203")
     assert found.message.startswith("`0.25 * one + 0.25 * another + 0.5 * the_last_one_of_all_t...` runs backward")
+
+
+@pytest.mark.parametrize(
+    ("divisor", "mean"),
+    [
+        ("x.shape[0]", True),
+        ("len(x)", True),
+        ("x.size(0)", True),
+        ("x.numel()", True),
+        ("(x.shape[0] * x.shape[1])", True),
+        ("(x.shape[0] + y.shape[0])", True),
+        ("(x.shape[0] * 2)", True),
+        ("(2 + len(y))", True),
+        ("k", False),
+        ("n", False),
+        ("(k * 2)", False),
+        ("(x.shape[0] * k)", False),
+        ("(k + len(x))", False),
+        ("len(loader)", False),
+    ],
+)
+def test_a_sum_over_how_much_there_is_of_the_batch_is_a_mean(divisor: str, mean: bool) -> None:
+    source = f"""\
+import torch
+from torch.nn.functional import cross_entropy
+
+def train(model, loader, optimizer, k, n):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda"):
+            loss = cross_entropy(model(x), y, reduction="sum") / {divisor}
+        scaler.scale(loss).backward()
+        if (i + 1) % k == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+"""
+    assert [(found.code, found.line) for found in check_source(source)] == ([("AMP301", 9)] if mean else [])

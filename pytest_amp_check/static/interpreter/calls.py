@@ -166,6 +166,10 @@ def _sequence_method(
         receiver.items.append(args[0])
         if at.state.loops:
             receiver.open = True
+    elif name == "insert" and len(args) == 2:
+        place = args[0].value
+        receiver.items.insert(place if isinstance(place, int) else 0, args[1])
+        receiver.open = receiver.open or bool(at.state.loops) or not isinstance(place, int)
     elif name == "extend" and args:
         value = args[0]
         receiver.items.extend(value.items if isinstance(value, Sequence) else [value])

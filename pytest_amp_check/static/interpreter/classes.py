@@ -192,8 +192,7 @@ def _construct(at: Interpreter, func: ClassValue, args: Args, keywords: Keywords
 
 def _fields(at: Interpreter, cls: Class, made: Instance, args: Args, keywords: Keywords) -> None:
     """The attributes of a dataclass, from the order in which it declares them."""
-    names = [s.target.id for s in cls.node.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)]
-    for name, value in zip(names, args, strict=False):
+    for name, value in zip(cls.fields(), args, strict=False):
         at.store(made.key, name, value)
     for name, value in keywords.items():
         at.store(made.key, name, value)
@@ -366,6 +365,9 @@ def _instance_method(
     if method is not None:
         if receiver.thing is not None and name == "forward":
             return at.call_value(receiver, args, keywords, node)
+        given = _of_class(at, receiver, name, node) if "property" in method.decorator_names() else None
+        if given is not None:
+            return at.call_value(given, args, keywords, node)
         return at.call_value(_bound(at, method, None if is_static(method) else receiver), args, keywords, node)
     found = first_answer(at.handlers.inherited_methods, at, receiver, name, args, keywords, node)
     if found is not None:

@@ -184,7 +184,8 @@ def item(at: Interpreter, receiver: Value, index: Value, node: ast.AST) -> Value
     written = at.state.heap.get(place) if place is not None else None
     if written is not None:
         return written
-    known = receiver.item(index)
+    fields = _in_order(at, receiver, node) if isinstance(index.value, int) else None
+    known = (receiver if fields is None else fields).item(index)
     if known is not None:
         return known
     made = structural(at, "item", (receiver, index), spelled(node))
@@ -194,6 +195,13 @@ def item(at: Interpreter, receiver: Value, index: Value, node: ast.AST) -> Value
     made.entry = entry_of(receiver, index)
     made.extent = receiver.extent
     return made
+
+
+def _in_order(at: Interpreter, value: Value, node: ast.AST) -> Sequence | None:
+    """What a named tuple holds, in the order in which its class declares it."""
+    if not isinstance(value, Instance) or not value.cls.is_record() or "__iter__" in value.cls.methods:
+        return None
+    return Sequence([attribute(at, value, name, node) for name in value.cls.fields()])
 
 
 def _place_of(at: Interpreter, receiver: Value, index: Value) -> tuple[int, str] | None:
@@ -671,7 +679,7 @@ def name_it(at: Interpreter, value: Value, name: object) -> None:
 
 
 def _unpack(at: Interpreter, target: ast.Tuple | ast.List, value: Value, anew: bool) -> None:
-    known = _parts(value, len(target.elts))
+    known = _parts(_in_order(at, value, target) or value, len(target.elts))
     for i, element in enumerate(target.elts):
         assign(at, element, known[i] if known is not None else _part(at, value, element, i), anew=anew)
 

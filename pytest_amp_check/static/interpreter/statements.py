@@ -221,7 +221,7 @@ def _class(at: Interpreter, node: ast.ClassDef) -> None:
             if root in at.state.frame.vars:
                 at.derived_from[cls, root] = at.state.frame.vars[root]
     at.state.frame.vars[node.name] = ClassValue(cls, at.state.frame)
-    if not cls.words:
+    if not cls.words and not _may_overrule(at, node):
         return
     frame = Frame(at.state.frame.function, at.state.frame, at.state.frame.caller)
     frame.of_class = True
@@ -229,6 +229,13 @@ def _class(at: Interpreter, node: ast.ClassDef) -> None:
     frame.path_base, frame.unwind_base = len(at.state.path), len(at.state.unwind)
     within(at, frame, lambda: at.read(node.body))
     at.class_vars[node] = frame.vars
+
+
+def _may_overrule(at: Interpreter, node: ast.ClassDef) -> bool:
+    """Whether a class may give something another value that a class of the project declares above it."""
+    if not any(isinstance(each, (ast.Assign, ast.AnnAssign)) for each in node.body):
+        return False
+    return any(isinstance(at.state.frame.vars.get(root_of(base)), ClassValue) for base in node.bases)
 
 
 def _if(at: Interpreter, node: ast.If) -> None:
@@ -306,8 +313,8 @@ def _try(at: Interpreter, node: ast.Try) -> None:
         outside[-1] = outside[-1][0], 0
     base = len(at.state.unwind)
     if node.finalbody:
-        frame = at.state.frame
-        at.state.unwind = [*at.state.unwind, lambda: within(at, frame, lambda: at.read(node.finalbody))]
+        frame, around = at.state.frame, len(at.state.handlers)
+        at.state.unwind = [*at.state.unwind, lambda: within(at, frame, lambda: _on_the_way_out(at, node, around))]
     at.state.handlers.append(raised)
     at.state.guarded += bool(node.handlers)
     depth, entered = at.state.depth, at.state.entered
@@ -345,6 +352,14 @@ def _try(at: Interpreter, node: ast.Try) -> None:
         _escapes(
             at, node, escaping, raised[:1] if node.handlers else raised, depth if at.state.entered != entered else None
         )
+
+
+def _on_the_way_out(at: Interpreter, node: ast.Try, around: int) -> None:
+    """Read a ``finally`` that a jump leads through: what it raises is for the ``around`` handlers outside of it."""
+    handlers = at.state.handlers
+    at.state.handlers = handlers[:around]
+    at.read(node.finalbody)
+    at.state.handlers = handlers
 
 
 def _rescue(at: Interpreter, handler: ast.ExceptHandler) -> None:

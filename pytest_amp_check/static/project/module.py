@@ -176,6 +176,11 @@ class Class:
         names = {(chain(m) or "").rpartition(".")[2] for m in (*marks, *self.bases)}
         return bool(names & RECORDS)
 
+    def fields(self) -> list[str]:
+        """The names that the class declares with annotations, in their order, as a dataclass does its fields."""
+        declared = (each.target for each in self.node.body if isinstance(each, ast.AnnAssign))
+        return [target.id for target in declared if isinstance(target, ast.Name)]
+
     @property
     def assigned(self) -> dict[str, list[tuple[Function, ast.expr]]]:
         self._look()

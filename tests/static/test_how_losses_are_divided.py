@@ -1,0 +1,90 @@
+"""What counts as a division of the loss by the micro-batches of a window, in all spellings, and what only looks so."""
+
+from __future__ import annotations
+
+from textwrap import indent
+
+import pytest
+
+from pytest_amp_check import check_source
+
+PROGRAM = """\
+import torch
+
+def train(model, loader, optimizer, k, n, flag):
+    scaler = torch.amp.GradScaler("cuda")
+    criterion = torch.nn.CrossEntropyLoss()
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+            other = criterion(model(x), y)
+{}
+        scaler.scale(loss).backward()
+        if (i + 1) % k == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+"""
+#: What becomes of the loss before it runs backward, and whether it is divided then, perhaps.
+DIVIDED: dict[str, bool] = {
+    "pass": False,
+    "loss = loss / k": True,
+    "loss /= k": True,
+    "loss = loss * (1 / k)": True,
+    "loss *= 1 / k": True,
+    "loss = (1 / k) * loss": True,
+    "part = 1.0 / k\nloss = part * loss": True,
+    "loss = loss.div(k)": True,
+    "loss.div_(k)": True,
+    "loss = torch.div(loss, k)": True,
+    "loss = torch.true_divide(loss, k)": True,
+    "loss = loss / float(k)": True,
+    "loss = loss / max(k, 1)": True,
+    "loss = loss / n": True,
+    "loss = loss / 4": True,
+    "loss = loss / k / 2": True,
+    "loss = loss * 2": False,
+    "loss = loss / k * n": True,
+    "loss = loss + 1": False,
+    "loss = -loss": False,
+    "loss = -loss / k": True,
+    "loss = loss.mean()": False,
+    "loss = loss.mean() / k": True,
+    "loss = loss + other": False,
+    "loss = loss / k + other": False,
+    "loss = loss + other / k": False,
+    "loss = loss / k + other / k": True,
+    "loss = (loss + other) / k": True,
+    "loss = sum([loss, other]) / k": True,
+    "loss = torch.stack([loss, other]).mean()": False,
+    "loss = torch.stack([loss, other]).mean() / k": True,
+    "if k > 1:\n    loss = loss / k": True,
+    "if flag:\n    loss = loss / k": True,
+    "if flag:\n    loss = loss / k\nelse:\n    loss = loss / n": True,
+    "if flag:\n    loss = other\nelse:\n    loss = loss * 2": False,
+    "loss = loss / k if flag else loss": True,
+    "loss = loss / (k if flag else n)": True,
+    "loss = loss if flag else other": False,
+    "losses = {'loss': loss / k}\nloss = losses['loss']": True,
+    "losses = {'loss': loss}\nloss = losses['loss']": False,
+    "losses = {'loss': loss / k, 'other': other}\nloss = losses['other']": False,
+    "losses = [loss, other / k]\nloss = losses[0]": False,
+    "losses = [loss, other / k]\nloss = losses[-1]": True,
+    "loss, other = other / k, loss": True,
+    "loss, other = other, loss / k": False,
+    "(loss := loss / k)": True,
+    "shown = loss / k": False,
+    "print(loss.item() / k)": False,
+    "divide = lambda value: value / k\nloss = divide(loss)": True,
+    "def divide(value):\n    return value / k\nloss = divide(loss)": True,
+    "def keep(value):\n    shown = value / k\n    return value\nloss = keep(loss)": False,
+    "for each in (loss,):\n    loss = each / k": True,
+    "try:\n    loss = loss / k\nfinally:\n    pass": True,
+    "with torch.autocast('cuda'):\n    loss = loss / k": True,
+}
+
+
+@pytest.mark.parametrize("body", DIVIDED)
+def test_a_loss_is_divided(body: str) -> None:
+    found = [finding.code for finding in check_source(PROGRAM.format(indent(body, "        ")))]
+    assert found == ([] if DIVIDED[body] else ["AMP301"])

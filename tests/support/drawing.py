@@ -1,0 +1,80 @@
+"""Graphs of events that tests draw by hand, without a program that would give them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_amp_check.protocol import events as e
+from pytest_amp_check.protocol.check import check
+from pytest_amp_check.protocol.events import Event, Graph, Node, Program, Site, Thing
+from pytest_amp_check.protocol.finding import Finding
+
+
+class Drawing:
+    """A graph that is drawn node by node; the line of an event is its number."""
+
+    def __init__(self, optimizers: int = 1) -> None:
+        self.program = Program()
+        self.scaler = self.program.thing("scaler", "scaler", None, enabled=True)
+        self.optimizers: list[Thing] = [
+            self.program.thing("optimizer", f"optimizer{i}", None, constructed=True) for i in range(optimizers)
+        ]
+        self.graph = Graph("train")
+        self.graph.nodes.append(Node())
+        self.program.graphs.append(self.graph)
+        self.lines = 0
+
+    def test(self, text: str = "flag") -> e.Test:
+        made = e.Test(len(self.graph.tests), text, None)
+        self.graph.tests.append(made)
+        return made
+
+    def node(self, event: Event | None = None) -> int:
+        self.graph.nodes.append(Node(event))
+        return len(self.graph.nodes) - 1
+
+    def way(self, start: int, end: int, test: e.Test | None = None, truth: bool = True) -> None:
+        self.graph.nodes[start].ways.append((end, -1 if test is None else test.key, truth))
+
+    def event(self, kind: e.Kind, i: int = 0, **facts: Any) -> Event:
+        self.lines += 1
+        site = Site("train.py", self.lines)
+        scaled = kind in (e.SCALER_NEW, e.UNSCALE, e.SCALER_STEP, e.UPDATE, e.SCALER_STATE)
+        stepped = kind in (e.UNSCALE, e.SCALER_STEP, e.STEP)
+        subject = self.scaler.key if scaled else None
+        if kind == e.OPTIMIZER_NEW:
+            subject = self.optimizers[i].key
+        if kind in (e.CLIP, e.ZERO_GRAD, e.GRAD_READ):
+            facts.setdefault("owners", (self.optimizers[i].key,))
+        return Event(kind, site, subject, self.optimizers[i].key if stepped else None, facts)
+
+    def scaled_backward(self, **facts: Any) -> Event:
+        made = self.event(e.BACKWARD, **facts)
+        made.subject = self.scaler.key
+        return made
+
+    def line(self, start: int, *events: Event) -> int:
+        """Events one after the other; the node of the last."""
+        for event in events:
+            node = self.node(event)
+            self.way(start, node)
+            start = node
+        return start
+
+    def diamond(self, start: int, test: e.Test, yes: Sequence[Event] = (), no: Sequence[Event] = ()) -> int:
+        """A question with a way for each answer; the node where they meet again."""
+        end = self.node()
+        for truth, events in ((True, yes), (False, no)):
+            first = self.node()
+            self.way(start, first, test, truth)
+            self.way(self.line(first, *events), end)
+            for event in events:
+                event.guards = (*event.guards, (test.key, truth))
+        return end
+
+    def findings(self) -> list[Finding]:
+        return check(self.program)
+
+    def codes(self) -> list[tuple[int, str]]:
+        return [(f.line, f.code) for f in self.findings() if f.code != "AMP502"]
