@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
+from warm import run_pytest
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.usefixtures("this_plugin_alone")
@@ -165,11 +166,11 @@ def test_workers_of_xdist_share_them(written: pytest.Pytester, monkeypatch: pyte
     monkeypatch.setenv("PYTEST_PLUGINS", "pytest_amp_check.faces.plugin,xdist.plugin")
     shutil.rmtree(written.path / "amp_baselines")
     flags = ("-p", "no:cacheprovider", "--amp-device", "emulate", "-n", "2")
-    written.runpytest_subprocess(*flags, "--amp-update-baselines").assert_outcomes(passed=2)
+    run_pytest(written, *flags, "--amp-update-baselines").assert_outcomes(passed=2)
     assert len(baselines(written)) == 2
     monkeypatch.setenv("CI", "true")
     write(written, SCALE="256.0")
     (written.path / "amp_baselines" / "test_a" / "test_gone.json").write_text("{}")
-    result = written.runpytest_subprocess(*flags)
+    result = run_pytest(written, *flags)
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["*test_gone.json: no test asserts it any more"])

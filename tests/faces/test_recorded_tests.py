@@ -481,7 +481,7 @@ def test_workers(project: pytest.Pytester) -> None:
         "def test_good():\n    train(skip=True)\n"
         "@pytest.mark.amp_memory('1 KiB')\ndef test_memory():\n    import torch\n    torch.zeros(1024)\n"
     )
-    result = project.runpytest_subprocess(*FLAGS, "-p", "xdist", "-n", "2", "-v", "--amp-report=amp.html", "test_a.py")
+    result = run_pytest(project, *FLAGS, "-p", "xdist", "-n", "2", "-v", "--amp-report=amp.html", "test_a.py")
     result.assert_outcomes(failed=5, passed=1)
     assert result.outlines.count("  how it comes about:") == 1
     counted, told, first, *_, total, report = summary(result)

@@ -8,10 +8,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import rank_programs as programs
+import shard_programs
 from rank_programs import source_line
 
 from pytest_amp_check.protocol.finding import Finding
@@ -25,8 +27,9 @@ pytestmark = pytest.mark.skipif("not __import__('torch').distributed.is_gloo_ava
 STEP, BACKWARD = "scaler.step(optimizer)", "scaler.scale(loss).backward()"
 
 
-def place(line: str) -> str:
-    return f"rank_programs.py:{source_line(line)}"
+def place(line: str, module: ModuleType = programs) -> str:
+    assert module.__file__ is not None
+    return f"{module.__name__}.py:{source_line(line, file=module.__file__)}"
 
 
 def found(findings: list[Finding]) -> list[tuple[str, str, tuple[int, ...]]]:
@@ -34,25 +37,29 @@ def found(findings: list[Finding]) -> list[tuple[str, str, tuple[int, ...]]]:
 
 
 @pytest.mark.parametrize(
-    ("program", "code", "line"),
+    ("program", "code", "where"),
     [
-        (programs.compressed, "AMP604", "model.register_comm_hook(None, default_hooks.fp16_compress_hook)"),
-        (programs.sharded, "AMP602", STEP),
-        (programs.clipped_shards, "AMP603", "nn.utils.clip_grad_norm_(model.parameters(), 0.1)"),
+        (programs.compressed, "AMP604", place("model.register_comm_hook(None, default_hooks.fp16_compress_hook)")),
+        (shard_programs.sharded, "AMP602", place(STEP)),
+        (
+            shard_programs.clipped_shards,
+            "AMP603",
+            place("nn.utils.clip_grad_norm_(model.parameters(), 0.1)", shard_programs),
+        ),
     ],
 )
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_what_each_rank_finds_is_told_once_with_its_ranks(
-    ranks: int, program: Callable[[int], object], code: str, line: str
+    ranks: int, program: Callable[[int], object], code: str, where: str
 ) -> None:
     run = distributed(program, ranks)
-    assert found(run.findings) == [(code, place(line), tuple(range(ranks)))]
+    assert found(run.findings) == [(code, where, tuple(range(ranks)))]
     assert run.findings[0].message.endswith("(both ranks)" if ranks == 2 else "(all 4 ranks)")
     assert run.findings[0].as_dict()["ranks"] == list(range(ranks))
 
 
 FULLY_SHARDED = pytest.param(
-    programs.fully_sharded,
+    shard_programs.fully_sharded,
     marks=pytest.mark.skipif(
         "not hasattr(__import__('torch').distributed.fsdp, 'fully_shard')", reason="fully_shard came with torch 2.6"
     ),

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import io
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -36,6 +37,7 @@ ENOUGH = {
     "drop scaler's state": 12,
     "drop zero_grad": 100,
 }
+AS_IT_IS = {"as it is": VARIANTS["as it is"]}
 #: Variants that print more, or other names.
 TOLD_APART = {"renamed", "misnamed", "tried"}
 #: Trials of one kind, drawn from all, of which a single one would weigh more than the share of each kind allows.
@@ -49,22 +51,17 @@ def tallied(made: Iterable[Trial], folder: Path) -> Tally:
     return tally
 
 
-@pytest.fixture(scope="module")
-def as_they_are(tmp_path_factory: pytest.TempPathFactory) -> Tally:
-    """All mutants, as they are."""
-    only = {"as it is": VARIANTS["as it is"]}
-    return tallied(trials(PROGRAMS, only), tmp_path_factory.mktemp("as_they_are"))
-
-
-def test_every_operator_makes_enough_mutants(as_they_are: Tally) -> None:
-    made = {operator: count for operator, (_, count) in as_they_are.rates(0).items()}
+def test_every_operator_makes_enough_mutants() -> None:
+    made = Counter(trial.operator for trial in trials(PROGRAMS, AS_IT_IS))
     assert set(ENOUGH) == set(OPERATORS)
-    assert all(made.get(operator, 0) >= least for operator, least in ENOUGH.items()), f"\n{as_they_are}"
+    assert all(made[operator] >= least for operator, least in ENOUGH.items()), made
 
 
-def test_mutants_are_found(as_they_are: Tally) -> None:
-    assert as_they_are.rate >= ALL, f"\n{as_they_are}"
-    assert as_they_are.lowest(0) >= EACH, f"\n{as_they_are}"
+def test_mutants_are_found(tmp_path: Path) -> None:
+    """A share of them, as they are, always the same ones; the benchmark tries all."""
+    tally = tallied(trials(PROGRAMS, AS_IT_IS, share=0.4), tmp_path)
+    assert tally.rate >= ALL, f"\n{tally}"
+    assert tally.lowest(0, least=FEW) >= EACH, f"\n{tally}"
 
 
 def test_mutants_are_found_in_every_variant(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -70,28 +69,6 @@ def compressed(rank: int) -> None:
     model = DistributedDataParallel(net())
     model.register_comm_hook(None, default_hooks.fp16_compress_hook)
     train(model, 2.0**16)
-
-
-def sharded(rank: int) -> None:
-    train(FullyShardedDataParallel(net(), device_id=torch.device("cpu")), spoilt=1 if rank == 1 else -1)
-
-
-def clipped_shards(rank: int) -> None:
-    model = FullyShardedDataParallel(net(), device_id=torch.device("cpu"))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for x in batches():
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        optimizer.step()
-
-
-def fully_sharded(rank: int) -> list[float]:
-    from torch.distributed.fsdp import fully_shard
-
-    model = net()
-    fully_shard(model)
-    return train(model, spoilt=1 if rank == 1 else -1, clip=lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.1))
 
 
 def by_hand(rank: int) -> None:
@@ -195,11 +172,11 @@ def draws(rank: int) -> float:
     return float(torch.rand(()))
 
 
-def source_line(text: str, function: str = "") -> int:
-    """The number of the one line of this file, or of a function in it, that holds this code and no more."""
+def source_line(text: str, function: str = "", file: str = __file__) -> int:
+    """The number of the one line of a file, or of a function in it, that holds this code and no more."""
     found, within = [], ""
-    with open(__file__, encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
+    with open(file, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
             within = line.removeprefix("def ").partition("(")[0] if line.startswith("def ") else within
             if line.partition("  # ")[0].strip() == text and function in ("", within):
                 found.append(number)

@@ -41,8 +41,13 @@ EARLY = (
 )
 #: The second is what the first optimizer that is made would load.
 TORCH = ("torch", "torch._dynamo")
-#: What every check loads.
-READER = ("pytest_amp_check.faces.cli", "pytest_amp_check.static.entry_points", "pytest_amp_check.protocol.check")
+#: What every check loads, and libcst, which writes fixes and takes longer than all of that.
+READER = (
+    "pytest_amp_check.faces.cli",
+    "pytest_amp_check.static.entry_points",
+    "pytest_amp_check.protocol.check",
+    "libcst",
+)
 
 
 def run_module(

@@ -20,7 +20,7 @@ from pytest_amp_check.static.engine import Settings, check_source
 
 #: Always the same ones; ``benchmarks/generated.py`` tries others.
 seeded = settings(
-    max_examples=200,
+    max_examples=120,
     derandomize=True,
     database=None,
     deadline=None,

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from benchmarking import benchmark
 from marks import marks
+from warm import run_module, run_pytest
 
 from pytest_amp_check.faces import cli
 from pytest_amp_check.faces.formats import FORMATS
@@ -199,12 +200,10 @@ def torch_at_hand() -> None:
 def test_the_examples_do_what_is_said(block: str, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_example=block)
     if "def test_" in block:
-        from warm import run_pytest
-
         run_pytest(pytester, "-p", "no:randomly", "-p", "no:asyncio").assert_outcomes(passed=1)
     else:
-        done = pytester.run(sys.executable, "test_example.py")
-        assert done.ret == 0, done.stderr.str()
+        done = run_module("test_example", cwd=pytester.path, env=os.environ)
+        assert done.returncode == 0, done.stderr
 
 
 def test_every_code_that_is_spoken_of_is_a_rule() -> None:

@@ -211,8 +211,14 @@ class Steps:
 
     def smaller_batches(self, part: int, dim: int) -> Iterator[WhatIf]:
         """The batch that modules are given, cut along a dimension, and all of its parts one after the other."""
+        known: dict[int, Replayed] = {}
 
         def smaller(step: Step) -> Replayed:
+            if id(step) not in known:
+                known[id(step)] = cut(step)
+            return known[id(step)]
+
+        def cut(step: Step) -> Replayed:
             batch = _batch_of(step, dim)
             if batch is None:
                 raise Unanswerable("no tensor was given to a module, or not along that dimension")
