@@ -71,6 +71,14 @@ for i, (x, y) in enumerate(batches):
     scaler.step(optimizer)
     scaler.update()
 """,
+    "... of a window of several micro-batches, which are lost together": """\
+for start in range(0, 16, 4):
+    for x, y in batches[start : start + 4]:
+        scaler.scale(loss_of(x, y)).backward()
+    optimizer.zero_grad(set_to_none=False)
+    scaler.step(optimizer)
+    scaler.update()
+""",
     "cleared where the window ends": """\
 for i, (x, y) in enumerate(batches):
     scaler.scale(loss_of(x, y)).backward()

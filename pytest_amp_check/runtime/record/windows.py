@@ -73,11 +73,11 @@ class Windows:
 
     def stepped(self) -> tuple[Site | None, bool]:
         """The window ends in a step: where its windows throw micro-batches away, and whether the first held but one."""
-        place, cleared, passes, lost = self._place, self._cleared, self._passes, self._lost
+        place, cleared, passes, lost, fed = self._place, self._cleared, self._passes, self._lost, self._fed
         whole = place is not None and not self._mixed
         self._begin()
         # Where all of them are lost, the step has nothing to learn from, which is another mistake.
-        now = (place, cleared, lost) if whole and place is not None and cleared is not None and lost < passes else None
+        now = (place, cleared, lost) if whole and place is not None and cleared is not None and fed else None
         self._alike = self._alike + 1 if now is not None and now == self._before else int(now is not None)
         self._before = now
         if len(self._sizes) < FIRST:
