@@ -149,6 +149,15 @@ for i, (x, y) in enumerate(batches):
     scaler.step(optimizer)
     scaler.update()
 """,
+    "every other batch is left out, when its gradients were unscaled": """\
+for i, (x, y) in enumerate(batches):
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, y)).backward()
+    scaler.unscale_(optimizer)
+    if i % 2 == (x.sum().item() > 1e9):
+        scaler.step(optimizer)
+    scaler.update()
+""",
     "batches that are given up where they are bad": """\
 for i, (x, y) in enumerate(batches):
     loss = loss_of(x, y)
@@ -158,6 +167,15 @@ for i, (x, y) in enumerate(batches):
         continue
     scaler.step(optimizer)
     scaler.update()
+    optimizer.zero_grad()
+""",
+    "every other window is given up": """\
+for start in range(0, 16, 2):
+    for x, y in batches[start : start + 2]:
+        scaler.scale(loss_of(x, y)).backward()
+    if start % 4 == 0:
+        scaler.step(optimizer)
+        scaler.update()
     optimizer.zero_grad()
 """,
     "a first window that a restart has cut short": """\

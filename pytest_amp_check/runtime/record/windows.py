@@ -76,8 +76,10 @@ class Windows:
         place, cleared, passes, lost, fed = self._place, self._cleared, self._passes, self._lost, self._fed
         whole = place is not None and not self._mixed
         self._begin()
-        # Where all of them are lost, the step has nothing to learn from, which is another mistake.
-        now = (place, cleared, lost) if whole and place is not None and cleared is not None and fed else None
+        # Where all of them are lost, the step has nothing to learn from, which is another mistake; where several are
+        # lost at once, a whole window was given up.
+        single = fed and passes == lost + 1
+        now = (place, cleared, lost) if whole and place is not None and cleared is not None and single else None
         self._alike = self._alike + 1 if now is not None and now == self._before else int(now is not None)
         self._before = now
         if len(self._sizes) < FIRST:
