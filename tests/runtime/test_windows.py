@@ -158,6 +158,21 @@ for i, (x, y) in enumerate(batches):
         scaler.step(optimizer)
     scaler.update()
 """,
+    "every other batch is left out, of one of two models": """\
+other = nn.Linear(8, 2)
+second = torch.optim.SGD(other.parameters(), lr=0.1)
+for i, (x, y) in enumerate(batches):
+    scaler.scale(loss_of(x, y)).backward()
+    if i % 2 == (x.sum().item() > 1e9):
+        scaler.step(optimizer)
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(other(x), y)
+    second.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(second)
+    scaler.update()
+""",
     "batches that are given up where they are bad": """\
 for i, (x, y) in enumerate(batches):
     loss = loss_of(x, y)

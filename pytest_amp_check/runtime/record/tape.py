@@ -26,6 +26,8 @@ DEEP = 4
 #: The way to a tensor in a result: places in sequences, keys, names of attributes.
 Path = tuple[int | str, ...]
 _PLAIN = (int, float, bool, str)
+#: Types of most of what functions are given besides tensors, which holds no tensor.
+_SIMPLE = frozenset({*_PLAIN, type(None), torch.dtype, torch.device})
 _PATHS = dict[int, tuple["weakref.ref[torch.Tensor]", "Slot"]]
 
 
@@ -175,6 +177,9 @@ class Tape:
         self._known.clear()
 
     def _coded(self, value: Any, uses: set[int], deep: int) -> Any:
+        kind = type(value)
+        if kind in _SIMPLE:
+            return value
         if isinstance(value, torch.Tensor):
             slot = self.slot(value)
             # What no gradient flows through is taken as it is, but where the same step has made it.
@@ -184,7 +189,6 @@ class Tape:
             # What was made out of sight is held without its graph.
             return value if value.grad_fn is None else value.detach().requires_grad_()
         if deep:
-            kind = type(value)
             if kind is tuple or kind is list:
                 return kind([self._coded(item, uses, deep - 1) for item in value])
             if kind is dict:

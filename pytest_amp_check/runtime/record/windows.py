@@ -63,6 +63,11 @@ class Windows:
         """Another optimizer has stepped, and may have used what this one was given beside it."""
         self._used |= self._fed
 
+    def updated(self) -> None:
+        """The scale is updated, which ends the turn: what was not stepped then was left out."""
+        self._used |= self._fed
+        self._mixed |= self._lost > 0
+
     def replaced(self) -> None:
         """The program writes gradients of its own."""
         self._mixed = True

@@ -180,6 +180,8 @@ class Scalers(Listener):
         tracker = None if scaler._growth_tracker is None else readings.number(scaler._growth_tracker)
         self.recording.steps.updated(holder.waiting, scale, tracker)
         holder.waiting.clear()
+        for tracked in self.registry.optimizers.values():
+            tracked.windows.updated()
         facts = self._asked.facts
         facts.update(steps=holder.steps, growth_interval=scaler.get_growth_interval())
         cause = self._finite.waiting
