@@ -142,7 +142,7 @@ class Scalers(Listener):
         readings.then(functools.partial(_count_skips, tracked, holder, skipped))
         tracked.scaler = holder
         self._optimizers.stepped(tracked, skipped)
-        self._followers.hooks_called(tracked, optimizer, skipped)
+        self._followers.stepped(tracked, optimizer, skipped)
         self._finite.skipped(tracked, holder, optimizer)
         for collector in self.recording.collectors:
             collector.after_step(optimizer, scaler, skipped=bool(skipped))
