@@ -88,6 +88,19 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
+    "... of another model, by way of their gradients": """\
+other = nn.Linear(8, 1)
+second = torch.optim.SGD(other.parameters(), lr=0.1)
+for x, y in batches:
+    train_step(x, y)
+    second.zero_grad()
+    scaler.scale(other(x).square().mean()).backward()
+    scaler.unscale_(second)
+    for p in other.parameters():
+        p.grad.add_(p.detach(), alpha=1e-3)
+    scaler.step(second)
+    scaler.update()
+""",
     "something else is added up": "total = torch.zeros(4, 8)\nfor x, y in batches:\n    train_step(x, y)\n"
     "    total.add_(torch.randn(4, 8))\n",
 }

@@ -11,8 +11,8 @@ from .graph import storage
 from .readings import FoundInf
 from .tracked import TrackedOptimizer
 
-#: How far a term may be from being a share of the weights.
-NEAR = 1e-3
+#: How far a term may be from being a share of the weights, and the numbers that it takes for that to be no chance.
+NEAR, MANY = 1e-3, 8
 
 
 class AfterSkip:
@@ -21,7 +21,7 @@ class AfterSkip:
     What it does in both turns, at the same places, it does in each turn.
     """
 
-    def __init__(self, tracked: TrackedOptimizer, skipped: FoundInf) -> None:
+    def __init__(self, tracked: TrackedOptimizer, skipped: FoundInf, trained: Sequence[torch.Tensor]) -> None:
         self.tracked = tracked
         self.skipped = skipped
         #: Whether the step after the skipped one is made.
@@ -29,6 +29,7 @@ class AfterSkip:
         #: Identities of the places that have averaged weights since the skipped step.
         self.places: set[int] = set()
         self._storages = {storage(p) for p in tracked.params}
+        self._trained = trained
 
     def averages(self, tensor: torch.Tensor, effect: str, given: Sequence[Any]) -> bool:
         """Whether a tensor that is about to be changed moves a part of the way to the weights."""
@@ -36,9 +37,8 @@ class AfterSkip:
         if term is None or term.shape != tensor.shape or not (_is_plain(tensor) and _is_plain(term)):
             return False
         # What is added to a gradient is a decay of the weights.
-        gradients = (p._grad for p in self.tracked.params)
         changed = storage(tensor)
-        if changed in self._storages or any(grad is not None and storage(grad) == changed for grad in gradients):
+        if any(storage(p) == changed or (p._grad is not None and storage(p._grad) == changed) for p in self._trained):
             return False
         if effect != "replace":
             return storage(term) in self._storages or self._is_share(term, None)
@@ -46,6 +46,8 @@ class AfterSkip:
 
     def _is_share(self, term: torch.Tensor, start: torch.Tensor | None) -> bool:
         """Whether a term is a part of the weights, or of the way to them from a start."""
+        if term.numel() < MANY:
+            return False
         with torch.no_grad():
             moved = term.detach().float() if start is None else term.detach().float() - start.detach().float()
             for p in self.tracked.params:

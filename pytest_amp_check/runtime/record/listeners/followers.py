@@ -77,7 +77,8 @@ class Followers(Listener):
             looked = self._looked.get(tracked.thing.key, 0)
             if skipped and looked < LOOKS:
                 self._looked[tracked.thing.key] = looked + 1
-                after = AfterSkip(tracked, skipped)
+                trained = [p for other in self.registry.optimizers.values() for p in other.params]
+                after = AfterSkip(tracked, skipped, trained)
         if after is not self.after_skip:
             self.after_skip = after
             self.recording.follows = after is not None
