@@ -108,6 +108,8 @@ PENDING = frozenset({FED, EXPOSED, RAW, SCALED, UNSCALED, DIVIDED, BORROWED, MIX
 """Gradients that wait for a step."""
 UNDER_SCALE = frozenset({FED, SCALED, MIXED, UNEVEN, OUTDATED})
 """Gradients that are, or may be, multiplied by the loss scale."""
+UNUSED = UNDER_SCALE | {UNSCALED, EARLY}
+"""Gradients of a scaled loss that no step has used."""
 PERHAPS = frozenset({FED, EXPOSED, SHARED, EITHER})
 """Gradients that a backward may have reached, or those of another optimizer: what is used next has them."""
 
@@ -452,7 +454,7 @@ def _now_clipped(opt: Opt, grads: str, given: Given) -> Opt:
 
 
 def _zeroed(opt: Opt, grads: str, given: Given) -> Opt:
-    lost = opt.grads in UNDER_SCALE or opt.grads == UNSCALED
+    lost = opt.grads in UNUSED
     return opt._replace(
         grads=grads,
         clipped=False,

@@ -231,15 +231,20 @@ class Judge:
         """The nodes of such events that concern optimizer ``i``, since its gradients were unscaled, used or cleared."""
         key = self.opts[i]
         found: list[int] = []
+        fed = 0
         for index in list(self.path(here))[1:]:
             event = self.event(index)
             if event is None:
                 continue
-            owners = event.facts.get("owners")
+            feeds, owners = event.facts.get("feeds"), event.facts.get("owners")
+            if event.kind == e.BACKWARD and (feeds is None or key in feeds):
+                fed = len(found)
             mine = owners is None or key in owners
             if event.kind in (e.UNSCALE, e.SCALER_STEP, e.STEP) and event.object == key:
                 break
             if event.kind == e.ZERO_GRAD and mine:
+                # What comes before the first backward finds no gradients.
+                found = found[:fed] or found
                 break
             counts = not (event.facts.get("measures_only") or event.facts.get("undone"))
             if event.kind in kinds and mine and counts and index not in found:

@@ -323,6 +323,11 @@ ILLEGAL: list[tuple[str, Sequence[str | Letter], str]] = [
     ),
     ("step without gradients", [a.BACKWARD_SCALED, a.ZERO, a.SCALER_STEP], "step@discarded"),
     ("unscale without gradients", [a.BACKWARD_SCALED, a.ZERO, a.UNSCALE], "step@discarded"),
+    (
+        "... after a turn without a step",
+        [a.BACKWARD_SCALED, a.UNSCALE, a.UPDATE, a.BACKWARD_SCALED, a.ZERO, a.UNSCALE],
+        "step@discarded",
+    ),
     ("update twice", [*ONCE, a.BACKWARD_SCALED, a.SCALER_STEP, a.UPDATE, a.UPDATE_ALONE], "update@nothing"),
     # What it does not.
     ("S01 clip before unscale", [a.BACKWARD_SCALED, a.CLIP, a.SCALER_STEP], "clip@scaled"),

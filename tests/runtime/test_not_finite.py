@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import sys
+import weakref
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from typing import Any
@@ -222,6 +223,72 @@ def test_a_batch_that_is_not_finite() -> None:
 
     finding = only(train(Net(), batch=batch))
     assert "In step 2, the input of `first` (Linear) is not finite already" in finding.message
+
+
+@pytest.mark.parametrize("scaler", [False, True], ids=["bfloat16", "float16 with a scaler"])
+def test_what_a_frozen_part_makes_without_gradients_is_no_batch_to_look_at(scaler: bool) -> None:
+    frozen = nn.Linear(8, 8).half().requires_grad_(False)
+    nn.init.constant_(frozen.weight, 60.0)
+
+    def batch(step: int) -> Tensor:
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            made: Tensor = frozen(torch.full((4, 8), 200.0 if step == 2 else 0.01).half())  # frozen
+            return made.float()
+
+    finding = only(train(Net(), batch=batch, scaler=scaler))
+    assert finding.line == line_of("frozen")
+    assert "In step 2, `addmm` in `Linear` is the first to give what is not finite" in finding.message
+    assert "because its result is above 65504" in finding.message
+
+
+def test_what_is_done_without_gradients_outside_of_modules_is_no_batch_to_look_at() -> None:
+    frozen = nn.Linear(8, 8, bias=False).half().requires_grad_(False)
+
+    def batch(step: int) -> Tensor:
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            made = frozen((torch.randn(4, 8) * float(step != 2)).half())
+            return functional.normalize(made, dim=-1).float()  # normalised
+
+    finding = only(train(Net(), batch=batch))
+    assert finding.line == line_of("normalised")
+    assert "because it is a division by zero, as the bound of 1e-12" in finding.message
+
+
+@pytest.mark.parametrize("parts", [3, 4, 5, 9])
+def test_frozen_parts_one_after_another(parts: int) -> None:
+    frozen = nn.Sequential(*(nn.Linear(8, 8).half().requires_grad_(False) for _ in range(parts)))
+    for parameter, value in zip(list(frozen.parameters())[-4:-1], (0.0, 10.0, -6e4), strict=True):
+        nn.init.constant_(parameter, value)
+
+    def batch(step: int) -> Tensor:
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            made = torch.randn(4, 8).half() * 10.0
+            for part in frozen:
+                made = part(made).clamp(-10.0 if step != 2 else None, 10.0)  # one after another
+        return made.float().clamp(-10.0) if step != 2 else made.float()
+
+    run = train(Net(), batch=batch)
+    finding = only(run)
+    assert finding.line == line_of("one after another")
+    assert "In step 2, `addmm` in" in finding.message
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["results are dropped", "results are kept"])
+def test_an_evaluation_holds_few_of_its_batches(kept: bool) -> None:
+    model, x = Net().eval(), torch.zeros(1)
+    results: list[Tensor] = []
+    batches: list[weakref.ref[Tensor]] = []
+    with record(model) as run:
+        with torch.no_grad():
+            for _ in range(50):
+                x = torch.randn(4, 8)
+                batches.append(weakref.ref(x))
+                result = model(x).square().sum()
+                if kept:
+                    results.append(result)
+        x = torch.zeros(1)
+        assert sum(each() is not None for each in batches) <= 8
+    assert run.failure is None
 
 
 def test_what_a_penalty_on_scaled_gradients_has_made_infinite_is_no_batch_to_look_at() -> None:

@@ -20,6 +20,7 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
+from torch.distributed import fsdp
 
 from pytest_amp_check import emulate_cuda, record
 from pytest_amp_check.protocol.messages import MESSAGES, find
@@ -65,7 +66,7 @@ def test_every_message_is_raised_here() -> None:
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=[f"{each.message}: {each.name}" for each in PROGRAMS])
 def test_a_run_says_why_torch_has_ended_it(program: Program, tmp_path: Path) -> None:
-    if "import fully_shard" in program.source and not hasattr(torch.distributed.fsdp, "fully_shard"):
+    if "import fully_shard" in program.source and not hasattr(fsdp, "fully_shard"):
         pytest.skip("fully_shard came with torch 2.6")
     made, error = run(program.source, tmp_path / "train.py", emulated=program.emulated)
     assert [message.name for message in find(str(error))] == [program.message], repr(error)

@@ -71,6 +71,14 @@ for i, (x, y) in enumerate(batches):
     scaler.step(optimizer)
     scaler.update()
 """,
+    "... of a window of several micro-batches, which are lost together": """\
+for start in range(0, 16, 4):
+    for x, y in batches[start : start + 4]:
+        scaler.scale(loss_of(x, y)).backward()
+    optimizer.zero_grad(set_to_none=False)
+    scaler.step(optimizer)
+    scaler.update()
+""",
     "cleared where the window ends": """\
 for i, (x, y) in enumerate(batches):
     scaler.scale(loss_of(x, y)).backward()
@@ -141,6 +149,30 @@ for i, (x, y) in enumerate(batches):
     scaler.step(optimizer)
     scaler.update()
 """,
+    "every other batch is left out, when its gradients were unscaled": """\
+for i, (x, y) in enumerate(batches):
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, y)).backward()
+    scaler.unscale_(optimizer)
+    if i % 2 == (x.sum().item() > 1e9):
+        scaler.step(optimizer)
+    scaler.update()
+""",
+    "every other batch is left out, of one of two models": """\
+other = nn.Linear(8, 2)
+second = torch.optim.SGD(other.parameters(), lr=0.1)
+for i, (x, y) in enumerate(batches):
+    scaler.scale(loss_of(x, y)).backward()
+    if i % 2 == (x.sum().item() > 1e9):
+        scaler.step(optimizer)
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = nn.functional.mse_loss(other(x), y)
+    second.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(second)
+    scaler.update()
+""",
     "batches that are given up where they are bad": """\
 for i, (x, y) in enumerate(batches):
     loss = loss_of(x, y)
@@ -150,6 +182,15 @@ for i, (x, y) in enumerate(batches):
         continue
     scaler.step(optimizer)
     scaler.update()
+    optimizer.zero_grad()
+""",
+    "every other window is given up": """\
+for start in range(0, 16, 2):
+    for x, y in batches[start : start + 2]:
+        scaler.scale(loss_of(x, y)).backward()
+    if start % 4 == 0:
+        scaler.step(optimizer)
+        scaler.update()
     optimizer.zero_grad()
 """,
     "a first window that a restart has cut short": """\

@@ -10,6 +10,23 @@ from trees import found, marks, write
 from pytest_amp_check import check_source
 
 TREES = {
+    "clipped before there are gradients, and after": """
+        === train.py
+        import torch
+
+        model = torch.nn.Linear(8, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda")
+        for x, y in [(torch.randn(4, 8), torch.randn(4, 2)) for _ in range(4)]:
+            optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = torch.nn.functional.mse_loss(model(x), y)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.scale(loss).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+            scaler.step(optimizer)
+            scaler.update()
+        """,
     "cleared once in each epoch": """
         === train.py
         import torch

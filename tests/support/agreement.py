@@ -33,6 +33,7 @@ SEEN_BY_RUNS = {
     "backward:no-scaler": "a source with a scaler in it is taken to know which of its optimizers go without",
     "scheduler:skipped": "a source takes any condition of a scheduler for one that asks whether the step was skipped",
     "size:rows": "a source does not know the sizes of batches",
+    "zero@window": "a source knows a window by its count, a run by three in a row that have thrown the same away",
     "scheduler:micro-batch": "a source knows a window by its count, a run by the gradients that wait for a step",
 }
 #: Faults of which the source may tell what does not show in every run: why, and whether it should in this one.

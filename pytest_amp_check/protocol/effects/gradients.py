@@ -150,7 +150,7 @@ def zero(judge: Judge, now: Moment) -> State:
     cleared = [judge.index[key] for key in judge.owners(event)]
     counted = any(judge.tests[key].counts for key, _ in event.guards)
     open_window = any(now.opts[i].held or now.opts[i].inside for i in cleared)
-    lost = any(now.opts[i].grads in a.UNDER_SCALE or now.opts[i].grads == a.UNSCALED for i in cleared)
+    lost = any(now.opts[i].grads in a.UNUSED for i in cleared)
     given_up = (open_window or lost) and rescues(judge, event, now.here)
     apart = open_window and (counted or given_up)
     for i in cleared:

@@ -98,6 +98,8 @@ class Recording:
         self.backwards = 0
         #: Whether in-place changes of tensors may concern the protocol now.
         self.watches_tensors = False
+        #: Whether they concern what a program does beside a step that was skipped.
+        self.follows = False
         #: What was read in the source at a place.
         self._read: dict[tuple[Callable[[Site], object], Site], Any] = {}
         self.program.facts["live_scalers"] = []
@@ -132,7 +134,7 @@ class Recording:
 
     def choose_watching(self) -> None:
         """In-place changes concern the protocol in a region, and while gradients are scaled or were unscaled."""
-        watches = bool(self.regions)
+        watches = bool(self.regions) or self.follows
         if not watches:
             for tracked in self.registry.optimizers.values():
                 if tracked.under_scale or tracked.unscaled:

@@ -21,11 +21,15 @@ from .sites import is_inner
 MANY = 64
 #: Backward passes for which a call is kept at most: what is used later than that is taken as it is.
 PASSES = 4
+#: Calls of modules that no gradient flows through, as of a frozen encoder, of which so many are kept at most.
+ASIDE = 4
 #: How deep containers of arguments and results are looked into.
 DEEP = 4
 #: The way to a tensor in a result: places in sequences, keys, names of attributes.
 Path = tuple[int | str, ...]
 _PLAIN = (int, float, bool, str)
+#: Types of most of what functions are given besides tensors, which holds no tensor.
+_SIMPLE = frozenset({*_PLAIN, type(None), torch.dtype, torch.device})
 _PATHS = dict[int, tuple["weakref.ref[torch.Tensor]", "Slot"]]
 
 
@@ -163,6 +167,28 @@ class Tape:
                 wanted |= call.uses
             else:
                 dropped.append(serial)
+        self._drop(dropped)
+
+    def drop_aside(self) -> None:
+        """Drop calls that no gradient flows through, and those of whose results nothing is left, but the latest.
+
+        What a call that is differentiated was given is kept.
+        """
+        self.prune()
+        wanted: set[int] = set()
+        for serial, call in reversed(self.calls.items()):
+            if call.precision.grad or serial in wanted:
+                wanted |= call.uses
+        aside = [serial for serial, call in self.calls.items() if not call.precision.grad and serial not in wanted]
+        modules = [serial for serial in aside if isinstance(self.calls[serial].function, nn.Module)]
+        if len(modules) >= ASIDE:
+            dropped: set[int] = set()
+            for serial in aside:
+                if serial <= modules[-ASIDE] or not dropped.isdisjoint(self.calls[serial].uses):
+                    dropped.add(serial)
+            self._drop(sorted(dropped))
+
+    def _drop(self, dropped: list[int]) -> None:
         for serial in dropped:
             for key in self.calls.pop(serial).identities:
                 # Another tensor may have come to lie at the same place since.
@@ -175,6 +201,9 @@ class Tape:
         self._known.clear()
 
     def _coded(self, value: Any, uses: set[int], deep: int) -> Any:
+        kind = type(value)
+        if kind in _SIMPLE:
+            return value
         if isinstance(value, torch.Tensor):
             slot = self.slot(value)
             # What no gradient flows through is taken as it is, but where the same step has made it.
@@ -184,7 +213,6 @@ class Tape:
             # What was made out of sight is held without its graph.
             return value if value.grad_fn is None else value.detach().requires_grad_()
         if deep:
-            kind = type(value)
             if kind is tuple or kind is list:
                 return kind([self._coded(item, uses, deep - 1) for item in value])
             if kind is dict:

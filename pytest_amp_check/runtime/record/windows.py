@@ -63,6 +63,11 @@ class Windows:
         """Another optimizer has stepped, and may have used what this one was given beside it."""
         self._used |= self._fed
 
+    def updated(self) -> None:
+        """The scale is updated, which ends the turn: what was not stepped then was left out."""
+        self._used |= self._fed
+        self._mixed |= self._lost > 0
+
     def replaced(self) -> None:
         """The program writes gradients of its own."""
         self._mixed = True
@@ -73,11 +78,13 @@ class Windows:
 
     def stepped(self) -> tuple[Site | None, bool]:
         """The window ends in a step: where its windows throw micro-batches away, and whether the first held but one."""
-        place, cleared, passes, lost = self._place, self._cleared, self._passes, self._lost
+        place, cleared, passes, lost, fed = self._place, self._cleared, self._passes, self._lost, self._fed
         whole = place is not None and not self._mixed
         self._begin()
-        # Where all of them are lost, the step has nothing to learn from, which is another mistake.
-        now = (place, cleared, lost) if whole and place is not None and cleared is not None and lost < passes else None
+        # Where all of them are lost, the step has nothing to learn from, which is another mistake; where several are
+        # lost at once, a whole window was given up.
+        single = fed and passes == lost + 1
+        now = (place, cleared, lost) if whole and place is not None and cleared is not None and single else None
         self._alike = self._alike + 1 if now is not None and now == self._before else int(now is not None)
         self._before = now
         if len(self._sizes) < FIRST:

@@ -74,7 +74,8 @@ warm-up, where the first overflows fall. Inside an accumulation window the sched
 window has micro-batches. torch warns only if the very first step is skipped, and never with a fused optimizer. The
 return value of `scaler.step()` does not tell: compare the scale before and after `update()`.
 
-What else goes with a step goes on as well: an average of the weights counts them once more, and the hooks of a fused
+What else goes with a step goes on as well: an average of the weights, torch's own or one that the program makes by
+hand, counts them once more, and the hooks of a fused
 optimizer, whose `step` runs even when it is skipped, are called. Local SGD has processes step on gradients of their
 own and averages their weights now and then, so that each process skips by itself: an averager that is called beside
 `scaler.step` averages weights of different numbers of steps, and `PostLocalSGDOptimizer`, which averages in its own

@@ -47,7 +47,8 @@ class Clearing(Listener):
         for tracked, lost in zip(cleared, given_up, strict=True):
             # Of gradients that no scaler has scaled it is not seen what the program makes of them.
             if tracked.under_scale or tracked.unscaled:
-                tracked.windows.cleared(site, given_up=lost)
+                # What is unscaled was meant for a step, which was then left out.
+                tracked.windows.cleared(site, given_up=lost or tracked.unscaled)
             else:
                 tracked.windows.emptied()
             shares: set[int] = tracked.thing.facts["shares"]

@@ -155,9 +155,12 @@ class Finite(Listener):
         self._ops.end()
         if not self._watches or self.recording.backwards:
             return None
-        if not torch.is_grad_enabled() or torch._C._get_tracing_state() is not None:
+        if torch.is_inference_mode_enabled() or torch._C._get_tracing_state() is not None:
             return None
-        if module not in self._statistics:
+        if not torch.is_grad_enabled():
+            # As a frozen encoder; an evaluation has many of them, and may keep all that they make.
+            self._tape.drop_aside()
+        elif module not in self._statistics:
             found = self._statistics[module] = list(_statistics(module))
             self._has_statistics |= bool(found)
         return self._tape.begin(module, args, kwargs, user_frame(sys._getframe(3)))

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ....protocol import events as e
+from ..hand_averages import AfterSkip
 from ..readings import FoundInf
 from ..recording import Recording
 from ..source import SourceText
 from ..tracked import TrackedOptimizer
 from .listener import Listener, listens
+
+if TYPE_CHECKING:
+    import torch
+
+#: Skipped steps of an optimizer after which averages are looked for.
+LOOKS = 8
 
 
 class Followers(Listener):
@@ -20,6 +28,10 @@ class Followers(Listener):
         super().__init__(recording)
         #: What averages -> how many steps the optimizer had made when it did so last.
         self._steps: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
+        #: Set while what a program averages by hand is looked for.
+        self.after_skip: AfterSkip | None = None
+        #: Keys of the optimizers after whose skipped steps enough was looked at.
+        self._looked: dict[int, int] = {}
 
     @listens
     def averaged(self, averaging: Any, model: Any) -> None:
@@ -52,8 +64,42 @@ class Followers(Listener):
         ]
         return found[0] if len(found) == 1 else None
 
-    def hooks_called(self, tracked: TrackedOptimizer, optimizer: Any, skipped: FoundInf) -> None:
-        """A scaler has stepped an optimizer that looks for overflows by itself: its hooks are called in any case."""
+    def stepped(self, tracked: TrackedOptimizer, optimizer: Any, skipped: FoundInf) -> None:
+        """A scaler has stepped an optimizer, or skipped its step."""
+        self._hooks_called(tracked, optimizer, skipped)
+        after = self.after_skip
+        if after is not None and after.tracked is tracked:
+            if after.places and not after.again:
+                after.again = True
+                return
+            after = None
+        if after is None:
+            looked = self._looked.get(tracked.thing.key, 0)
+            if skipped and looked < LOOKS:
+                self._looked[tracked.thing.key] = looked + 1
+                trained = [p for other in self.registry.optimizers.values() for p in other.params]
+                after = AfterSkip(tracked, skipped, trained)
+        if after is not self.after_skip:
+            self.after_skip = after
+            self.recording.follows = after is not None
+            self.recording.choose_watching()
+
+    @listens
+    def changed(self, tensor: torch.Tensor, effect: str, given: Sequence[Any]) -> None:
+        """A tensor is about to be changed in place, or to be given other values, while :attr:`after_skip` is set."""
+        after = self.after_skip
+        if after is None or self.recording.backwards or not after.averages(tensor, effect, given):
+            return
+        site = self.sites.here()
+        if not after.again:
+            after.places.add(id(site))
+        elif id(site) in after.places:
+            after.places.clear()
+            self._looked[after.tracked.thing.key] = LOOKS
+            self._followed(after.tracked, after.skipped, str(SourceText(site)) or "the average")
+
+    def _hooks_called(self, tracked: TrackedOptimizer, optimizer: Any, skipped: FoundInf) -> None:
+        """The hooks of an optimizer that looks for overflows by itself are called in any case."""
         own = optimizer.__dict__.get("_optimizer_step_post_hooks") or {}
         if own and getattr(optimizer, "_step_supports_amp_scaling", False):
             hook = next(iter(own.values()))

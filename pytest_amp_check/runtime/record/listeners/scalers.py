@@ -142,7 +142,7 @@ class Scalers(Listener):
         readings.then(functools.partial(_count_skips, tracked, holder, skipped))
         tracked.scaler = holder
         self._optimizers.stepped(tracked, skipped)
-        self._followers.hooks_called(tracked, optimizer, skipped)
+        self._followers.stepped(tracked, optimizer, skipped)
         self._finite.skipped(tracked, holder, optimizer)
         for collector in self.recording.collectors:
             collector.after_step(optimizer, scaler, skipped=bool(skipped))
@@ -180,6 +180,8 @@ class Scalers(Listener):
         tracker = None if scaler._growth_tracker is None else readings.number(scaler._growth_tracker)
         self.recording.steps.updated(holder.waiting, scale, tracker)
         holder.waiting.clear()
+        for tracked in self.registry.optimizers.values():
+            tracked.windows.updated()
         facts = self._asked.facts
         facts.update(steps=holder.steps, growth_interval=scaler.get_growth_interval())
         cause = self._finite.waiting

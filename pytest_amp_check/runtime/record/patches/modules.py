@@ -34,7 +34,7 @@ def _call(original: Any) -> Any:
     """Recorders are told of modules that no other module calls. All others are handed on as fast as can be."""
 
     def __call__(*args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in that place
-        if is_compiling() or THREAD.in_module or not THREAD.active:
+        if THREAD.in_module or not THREAD.active or is_compiling():
             return original(*args, **kwargs)
         recorders: tuple[Recorder, ...] = THREAD.active
         module, *given = args

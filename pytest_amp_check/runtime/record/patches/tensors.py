@@ -45,6 +45,8 @@ def _notify_changed(tensor: Any, effect: str, args: tuple[Any, ...], kwargs: dic
         recorders: tuple[Recorder, ...] = THREAD.active
         for recorder in recorders:
             recorder.gradients.changed(tensor, effect, operand)
+            if recorder.followers.after_skip is not None:
+                recorder.followers.changed(tensor, effect, given)
 
 
 def _in_place(name: str, effect: str) -> Callable[[Any], Any]:
@@ -181,6 +183,8 @@ def _data(original: Any) -> Any:
             for recorder in recorders:
                 recorder.weights.written(self)
                 recorder.gradients.given_data(self, value)
+                if recorder.followers.after_skip is not None:
+                    recorder.followers.changed(self, "replace", (value,))
                 if value.dtype in LOW and value.dtype is not self.dtype and isinstance(self, torch.nn.Parameter):
                     recorder.weights.births.data_cast(self, LOW[value.dtype])
         original.__set__(self, value)
