@@ -653,7 +653,7 @@ def _carry(at: Interpreter, body: list[ast.stmt], loop: Loop, bind: Callable[[],
     """
     names, attributes = stored_names(body)
     carried = [name for name in names if name in at.state.frame.vars]
-    held = [key for key in at.state.heap if key[1] in attributes]
+    held = [key for key in at.state.heap if key[1] in attributes] if attributes else []
     values = [*(at.state.frame.vars[name] for name in carried), *(at.state.heap[key] for key in held)]
     if at.spent < 4_000 and any(_may_become_thing(value) for value in values):
         after_vars, after_heap = _trial(at, body, loop, bind)
