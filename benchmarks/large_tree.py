@@ -93,7 +93,7 @@ warnings.simplefilter("ignore")
 read = 0
 for path in source_files.find([sys.argv[1]], ()):
     try:
-        if not prefilter.examine(path, named=False, digest=False).speaks or not path.endswith(".py"):
+        if not prefilter.examine(path, largest=0, named=False, valid=set()).speaks or not path.endswith(".py"):
             continue
         text = programs.decode(path, source_files.load(path))
         Module(path, text, ast.parse(text))

@@ -33,9 +33,12 @@ JOINED = 4
 Trail = dict[Here, "Here | None"]
 #: A state without its tests.
 Core = tuple[tuple[Region, ...], tuple[a.Opt, ...], int, int, int]
-#: A way on: where it leads, the test that it asks (-1: none) and the answer, this test and those that are true and that
-#: are false then (bit sets), whether the answer moves the state, and the tests that are remembered from there on.
-_Way = tuple[int, int, bool, int, int, int, bool, int]
+#: What a way asks: the test and the answer, the tests that are true and that are false then (bit sets), and whether the
+#: answer moves the state.
+_Asking = tuple[int, bool, int, int, bool]
+#: A way on: where it leads, the test that it asks (a bit set), what it asks, and the tests that are remembered from
+#: there on.
+_Way = tuple[int, int, "_Asking | None", int]
 
 
 #: A finding, with the path and line of the function whose reading came upon it.
@@ -448,6 +451,7 @@ class _Judge(Judge):
         work = deque([start])
         nodes, ways = self.graph.nodes, self._ways_on()
         deciding = self._deciding()
+        known_moves, known_pasts = cores.moved.get, cores.past.get
         trail, visits = self.trail, [0] * len(nodes)
         self.visits = visits
         while work:
@@ -460,24 +464,28 @@ class _Judge(Judge):
             if node.event is not None:
                 visits[index] += 1
                 asked = (index, core, known & deciding, truth & deciding)
-                moved = cores.moved.get(asked)
+                moved = known_moves(asked)
                 core = moved if moved is not None else self._moved(cores, asked, node.event, here)
             if node.forgets:
                 known &= ~node.forgets
                 truth &= ~node.forgets
-            for target, key, answer, bit, true, false, moves, keep in ways[index]:
-                then_known, then_truth, onward = known, truth, core
-                if bit:
+            for target, bit, asking, keep in ways[index]:
+                if asking is None:
+                    place: Here = (target, known & keep, truth & keep, core)
+                else:
+                    key, answer, true, false, moves = asking
+                    then_known, then_truth, onward = known, truth, core
                     if not known & bit:
                         # What has come out else denies it: as in _assume, without a call for each way.
                         if known & true & ~truth or truth & false or true & false:
                             continue
                         then_known, then_truth = known | true | false, truth | true
-                    elif bool(truth & bit) is not answer:
+                    elif (truth & bit != 0) is not answer:
                         continue
                     if moves:
-                        onward = self.past(cores, core, key, answer)
-                place: Here = (target, then_known & keep, then_truth & keep, onward)
+                        past = known_pasts((core, key, answer))
+                        onward = self.past(cores, core, key, answer) if past is None else past
+                    place = (target, then_known & keep, then_truth & keep, onward)
                 if joining and place not in trail:
                     place = self._joined(cores, met.setdefault(place[:3], []), place)
                 if place not in trail:
@@ -514,8 +522,8 @@ class _Judge(Judge):
 
         def way(target: int, key: int, answer: bool) -> _Way:
             if key < 0:
-                return target, key, answer, 0, 0, 0, False, self.live[target]
-            return target, key, answer, 1 << key, *self._implied(key, answer), key in moving, self.live[target]
+                return target, 0, None, self.live[target]
+            return target, 1 << key, (key, answer, *self._implied(key, answer), key in moving), self.live[target]
 
         return [[way(*each) for each in ways] for ways in self.short_ways()]
 

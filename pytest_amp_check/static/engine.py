@@ -333,7 +333,8 @@ def _look_at_all(files: list[str], named: frozenset[str], jobs: int, store: Cach
         looked.seen.extend(filter(None, known.values()))
         fresh = [path for path, look in known.items() if look is None]
     chunks = [fresh[at : at + CHUNK] for at in range(0, len(fresh), CHUNK)]
-    for found in spread(_look, chunks, jobs, (named, store is not None, largest)):
+    valid: set[tuple[str, str]] = set()
+    for found in spread(_look, chunks, jobs, (named, largest, valid)):
         looked.seen.extend(found.seen)
         looked.unreadable.extend(found.unreadable)
         if store is not None:
@@ -424,15 +425,17 @@ def _look(paths: list[str]) -> _Looked:
 
 def _looked(paths: list[str]) -> _Looked:
     named: frozenset[str]
-    digest: bool
     largest: int
-    named, digest, largest = shared()
+    valid: set[tuple[str, str]]
+    named, largest, valid = shared()
     looked = _Looked([], [])
-    for path in paths:
-        try:
-            looked.seen.append(prefilter.examine(path, largest=largest, named=path in named, digest=digest))
-        except source_files.Unreadable as error:
-            looked.unreadable.append((path, error.line, str(error)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for path in paths:
+            try:
+                looked.seen.append(prefilter.examine(path, largest=largest, named=path in named, valid=valid))
+            except source_files.Unreadable as error:
+                looked.unreadable.append((path, error.line, str(error)))
     return looked
 
 

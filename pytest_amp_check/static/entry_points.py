@@ -45,7 +45,6 @@ from .libraries import (
 )
 from .project.module import Class, Function, Module
 from .project.project import Project
-from .project.syntax import walk
 
 #: Statements read in one file before the functions that are left are left out, which is said.
 FILE_BUDGET = 100_000
@@ -260,16 +259,9 @@ def _open_what_is_set_later(at: Interpreter, made: Instance, init: Function) -> 
     empty = {name for name, value in at.attributes(made.key) if value.value is None}
     if empty and made.cls not in at.filled:
         methods = [m for owner in bases_of(at, made.cls) for m in owner.methods.values() if m is not init]
-        at.filled[made.cls] = frozenset[str]().union(*map(_attributes_filled, methods))
+        at.filled[made.cls] = frozenset[str]().union(*(method.attributes_filled() for method in methods))
     for name in sorted(empty & at.filled.get(made.cls, EMPTY)):
         del at.state.heap[made.key, name]
-
-
-def _attributes_filled(method: Function) -> set[str]:
-    """The attributes that a method sets, and those of which it uses an attribute: None has none."""
-    attributes = [node for node in walk(method.node) if isinstance(node, ast.Attribute)]
-    stored = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
-    return stored | {node.value.attr for node in attributes if isinstance(node.value, ast.Attribute)}
 
 
 def _run(at: Interpreter, frame: Frame, function: Function) -> None:

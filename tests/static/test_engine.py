@@ -221,6 +221,24 @@ def test_unused_suppressions_can_be_off() -> None:
     assert found(text, only("AMP101", "AMP201")) == {(CLIP, "AMP201")}
 
 
+def test_copies_of_one_text_are_each_what_their_kind_of_file_makes_of_it(tmp_path: Path) -> None:
+    # Valid as Python, and no notebook; invalid as Python; and a future that nobody knows, which parses all the same.
+    texts = {"valid": "x = 1\n", "broken": "def f(:\n", "future": "from __future__ import braces\n"}
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+        for name, text in texts.items():
+            (tmp_path / folder / f"{name}.py").write_text(text)
+            (tmp_path / folder / f"{name}.md").write_text(f"```python\n{text}```\n")
+        (tmp_path / folder / "valid.ipynb").write_text(texts["valid"])
+    found = [(f.filename.removeprefix(f"{tmp_path}/"), f.line, f.code) for f in check_paths([str(tmp_path)]).findings]
+    assert found == [
+        ("first/broken.py", 1, "AMP903"),
+        ("first/valid.ipynb", 1, "AMP903"),
+        ("second/broken.py", 1, "AMP903"),
+        ("second/valid.ipynb", 1, "AMP903"),
+    ]
+
+
 def test_broken_source_is_a_finding_at_its_line() -> None:
     (finding,) = check_source("import torch\n\n" + BROKEN, "train.py")
     assert (finding.code, finding.line, finding.severity) == ("AMP903", 3, ERROR)

@@ -366,7 +366,7 @@ INDEX: tuple[Listing, ...] = (
     ),
     (
         ("AMP502", "fp16-without-scaler", "numerics", "warning", "both", True, ""),
-        ("autocast", "MixedPrecision param_dtype float16"),
+        ("autocast", "float16 MixedPrecision param_dtype"),
         ("backward",),
         (),
         ("backward:no-scaler",),
@@ -485,7 +485,7 @@ INDEX: tuple[Listing, ...] = (
     ),
     (
         ("AMP607", "batch-left-out-by-rank", "distributed", "error", "static", True, ""),
-        ("isnan backward(", "isinf backward(", "isfinite backward("),
+        ("backward( isnan", "backward( isinf", "backward( isfinite"),
         ("left-out",),
         (),
         ("left-out@rank", "backward@ranks"),

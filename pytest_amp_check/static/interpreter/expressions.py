@@ -428,7 +428,7 @@ def _if_expression(at: Interpreter, node: ast.IfExp) -> Value:
     def otherwise() -> None:
         values[1] = at.evaluate(node.orelse)
 
-    shim = at.module.versioned and is_version_guard(node.test)
+    shim = at.module.versioned and guard_of(at, node.test)[0]
     at.state.shims += shim
     fork(at, formula, then, otherwise)
     at.state.shims -= shim
@@ -775,9 +775,19 @@ def _slice(at: Interpreter, node: ast.Slice) -> Value:
     return structural(at, "slice", tuple(bounds), spelled(node))
 
 
-def is_version_guard(test: ast.expr) -> bool:
-    """Whether a test asks what the torch that is installed has."""
-    return any("version" in name.lower() or name == "hasattr" for name in map(last_name, walk(test)))
+class _Guards(dict[ast.expr, tuple[bool, tuple[str, ...]]]):
+    """Of tests, whether each asks what the torch that is installed has, and the names in it."""
+
+    def __missing__(self, test: ast.expr) -> tuple[bool, tuple[str, ...]]:
+        nodes = walk(test)
+        asks = any("version" in name.lower() or name == "hasattr" for name in map(last_name, nodes))
+        made = self[test] = asks, tuple([node.id for node in nodes if isinstance(node, ast.Name)])
+        return made
+
+
+def guard_of(at: Interpreter, test: ast.expr) -> tuple[bool, tuple[str, ...]]:
+    """Whether a test asks what the torch that is installed has, and the names in it."""
+    return at.of_file(_Guards)[test]
 
 
 def entry_of(receiver: Value, index: Value) -> tuple[int, str | None] | None:

@@ -18,8 +18,8 @@ from .expressions import (
     each_of,
     element_of,
     found_optimizer,
+    guard_of,
     is_stepped,
-    is_version_guard,
 )
 from .forks import branch, fork, join_values, raises
 from .imports import imported, look_up
@@ -245,7 +245,7 @@ def _if(at: Interpreter, node: ast.If) -> None:
     formula = condition(at, node.test)
     if any(_gives_up(part) for part in (*node.body, *node.orelse)):
         _demanded(at, node.test)
-    shim = at.module.versioned and (is_version_guard(node.test) or _asks_for_a_version(at, node.test))
+    shim = at.module.versioned and _asks_for_a_version(at, node.test)
     at.state.shims += shim
     yes, no = fork(at, formula, lambda: at.read(node.body), lambda: at.read(node.orelse))
     at.state.shims -= shim
@@ -270,8 +270,11 @@ def _demanded(at: Interpreter, test: ast.expr) -> None:
 
 
 def _asks_for_a_version(at: Interpreter, test: ast.expr) -> bool:
-    """Whether a test asks for a version that was imported by another name."""
-    values = [look_up(at, part.id) for part in walk(test) if isinstance(part, ast.Name)]
+    """Whether a test asks what the torch that is installed has, or for a version that was imported by another name."""
+    asks, names = guard_of(at, test)
+    if asks:
+        return True
+    values = [look_up(at, name) for name in names]
     return any(isinstance(value, Named) and "version" in value.name.lower() for value in values)
 
 
@@ -679,7 +682,7 @@ def _carry(at: Interpreter, body: list[ast.stmt], loop: Loop, bind: Callable[[],
     """
     names, attributes = stored_names(body)
     carried = [name for name in names if name in at.state.frame.vars]
-    held = [key for key in at.state.heap if key[1] in attributes]
+    held = [key for key in at.state.heap if key[1] in attributes] if attributes else []
     values = [*(at.state.frame.vars[name] for name in carried), *(at.state.heap[key] for key in held)]
     if at.spent < 4_000 and any(_may_become_thing(value) for value in values):
         after_vars, after_heap = _trial(at, body, loop, bind)

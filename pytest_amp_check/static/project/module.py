@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from ...protocol.named import NamedTuple
 from ...protocol.words import chain
 from .roles import Roles
-from .syntax import bound_by_import, children, tail, walk
+from .syntax import bound_by_import, children, statements_in, tail, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Function:
 
     __slots__ = (
         "_divides",
+        "_filled",
         "beside",
         "cls",
         "contexts",
@@ -79,6 +80,7 @@ class Function:
         self.words: frozenset[str] = frozenset()
         self.contexts: frozenset[str] = frozenset()
         self._divides: bool | None = None
+        self._filled: frozenset[str] | None = None
 
     def divides(self) -> bool:
         """Whether it divides something by what it is given."""
@@ -108,6 +110,19 @@ class Function:
             case [ast.Raise(exc=ast.Name(id=raised) | ast.Call(func=ast.Name(id=raised)))]:
                 return raised == "NotImplementedError"
         return False
+
+    def attributes_filled(self) -> frozenset[str]:
+        """The attributes that it sets, and those of which it uses an attribute: None has none."""
+        if self._filled is None:
+            attributes = [node for node in walk(self.node) if isinstance(node, ast.Attribute)]
+            stored = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
+            self._filled = frozenset(stored | {a.value.attr for a in attributes if isinstance(a.value, ast.Attribute)})
+        return self._filled
+
+    @property
+    def body(self) -> list[ast.stmt]:
+        """Its statements: a lambda has none."""
+        return [] if isinstance(self.node, ast.Lambda) else self.node.body
 
     @property
     def decorators(self) -> list[ast.expr]:
@@ -215,9 +230,9 @@ class Class:
         if not parameters:
             return
         me = parameters[0].arg
-        sets = not self.module.identifiers.isdisjoint(_SETTING)
-        for node in walk(method.node):
-            self._open = self._open or (sets and _sets_any(node, me))
+        if not self._open and not self.module.identifiers.isdisjoint(_SETTING):
+            self._open = any(_sets_any(node, me) for node in walk(method.node))
+        for node in statements_in(method.body):
             if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
                 self._changed.add(node.target.attr)
                 if isinstance(node.op, ast.Add):

@@ -12,7 +12,6 @@ from ..sources import patterns, source_files
 Version = tuple[int, int]
 #: From so many words on, looking for each of them takes longer than reading all imports.
 MANY = 10
-_TAKING = rb"(?m)^[ \t]*from[ \t]+(?=[.\w])(\.*)((?:\w[\w.]*)?)[ \t]+import[ \t]*(\([^()]*(?:\([^()]*){0,3}\)|[^\n#]*)"
 _ASKING = rb"(?<![\w.-])(?:py)?torch[\"']?\s*(?:\[[^\[\]]*\]\s*)?([=~<>]=?|=\s*[\"'][\^~>=]*)\s*v?(\d+)\.(\d+)"
 _DECLARING = r"(pyproject\.toml|setup\.(py|cfg)|requirements.*\.(txt|in)|environment.*\.ya?ml)$"
 
@@ -105,13 +104,11 @@ def _sources_in(folder: str) -> set[str] | None:
 
 def _imports_from(data: bytes, path: str) -> Iterator[tuple[str, str]]:
     """What a file takes from modules: the last part of the name of each, and a name in it."""
-    for dots, module, listed in re.findall(_TAKING, data):
-        if not dots and patterns.is_torch(module):
-            # No file of a project, whatever it is called.
+    for module, name, _ in patterns.imported(data):
+        # torch is no file of a project, whatever that is called; and who imports a module takes no name from it.
+        if not name or patterns.is_torch(module):
             continue
-        folder = path
-        for _ in dots:
+        folder, inner = path, module.lstrip(b".")
+        for _ in range(len(module) - len(inner)):
             folder = os.path.dirname(folder)
-        stem = module.rpartition(b".")[2].decode() or os.path.basename(folder)
-        for name in re.findall(rb"[\w*]+", listed):
-            yield stem, name.decode()
+        yield inner.rpartition(b".")[2].decode() or os.path.basename(folder), name.decode("utf-8", "replace")

@@ -12,19 +12,28 @@ _PLAIN = frozenset(
 )
 #: Nodes without children.
 _LEAVES = (ast.Constant, ast.Name, ast.Global, ast.Nonlocal, ast.MatchSingleton, ast.alias)
-#: The fields of a node that hold nodes, or lists of them; whether such a list may hold None.
-_fields: dict[type[ast.AST], tuple[str, ...]] = dict.fromkeys(_LEAVES, ())
+#: Nodes with lists that may hold None.
 _GAPS = (ast.Dict, ast.arguments)
+#: The fields of a statement, or of a part of one, that hold statements or such parts, in their order there.
+_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
+
+
+class _Fields(dict[type[ast.AST], tuple[str, ...]]):
+    """The fields of every kind of node that hold nodes, or lists of them, found out when it is first come by."""
+
+    def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
+        made = self[kind] = tuple(name for name in kind._fields if name not in _PLAIN)
+        return made
+
+
+_fields = _Fields(dict.fromkeys(_LEAVES, ()))
 
 
 def children(node: ast.AST) -> list[ast.AST]:
     """The child nodes of a node, operators and contexts left out."""
     kind = type(node)
-    fields = _fields.get(kind)
-    if fields is None:
-        fields = _fields[kind] = tuple(name for name in kind._fields if name not in _PLAIN)
     found: list[ast.AST] = []
-    for name in fields:
+    for name in _fields[kind]:
         value = getattr(node, name, None)
         if value.__class__ is list:
             found += value
@@ -38,8 +47,24 @@ def children(node: ast.AST) -> list[ast.AST]:
 def walk(node: ast.AST) -> list[ast.AST]:
     """A node and all below it."""
     found = [node]
+    # As in children, without a call and a list for each node: most have none.
     for one in found:
-        found.extend(children(one))
+        kind = type(one)
+        for name in _fields[kind]:
+            value = getattr(one, name, None)
+            if value.__class__ is list:
+                found += value if kind not in _GAPS else [child for child in value if child is not None]
+            elif value is not None:
+                found.append(value)
+    return found
+
+
+def statements_in(body: list[ast.stmt]) -> list[ast.AST]:
+    """The statements of a body at any depth, with handlers and cases, in the order of :func:`walk`."""
+    found: list[ast.AST] = [*body]
+    for one in found:
+        for name in _BLOCKS:
+            found += getattr(one, name, ())
     return found
 
 

@@ -59,12 +59,34 @@ class Block:
         return self.places[min(line, len(self.places)) - 1]
 
 
+#: No future that Python knows: compiling ends there, right behind the parser, which is all that is wanted of it.
+_PARSED_ONLY = "from __future__ import braces\n"
+
+
+def parses(text: str) -> bool:
+    """Whether a text is Python, as far as the parser tells by itself; it may refuse more than is invalid.
+
+    A syntax tree takes as long to make as all of the parsing, and is not asked for. Nor are the parser's warnings,
+    which whoever has many texts switches off once for all of them.
+    """
+    try:
+        compile(_PARSED_ONLY + text, "<unknown>", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        # What is wrong in the text stands behind the first line.
+        return error.lineno == 1
+    except (ValueError, RecursionError, MemoryError):
+        return False
+    return False
+
+
 def invalid(text: str) -> tuple[int, str] | None:
     """Where and why a text is no Python; None where it is, and where that can only be said by whoever reads it."""
-    import ast
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        if parses(text):
+            return None
+        import ast
+
         try:
             ast.parse(text)
         except SyntaxError as error:

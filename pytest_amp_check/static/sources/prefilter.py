@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from . import programs, source_files
 from .patterns import Code
 
@@ -46,10 +48,11 @@ class Prefiltered:
         return self.classes is not None if named or self.speaks else self.bases is not None
 
 
-def examine(path: str, *, largest: int, named: bool, digest: bool) -> Prefiltered:
+def examine(path: str, *, largest: int, named: bool, valid: set[tuple[str, str]]) -> Prefiltered:
     """Examine a file, which the user may have named. Raises :class:`.source_files.Unreadable`.
 
-    ``largest`` is how many bytes of code are parsed.
+    ``largest`` is how many bytes of code are parsed. ``valid`` are those contents, by their digests and the kind of
+    file, that have turned out to be so: many repositories hold a good part of their files more than once.
     """
     data = programs.load(path, largest)
     code = Code(programs.code(path, data))
@@ -57,12 +60,17 @@ def examine(path: str, *, largest: int, named: bool, digest: bool) -> Prefiltere
     shown = programs.is_markdown(path)
     facts = (code.autocast, code.float16, code.lightning16, code.resumes)
     facts = (False, False, False, False) if shown else facts
-    speaks = code.speaks() or not (named or programs.parses(path, data, largest))
+    digest = source_files.digest(data)
+    speaks = code.speaks()
+    if not speaks and not named:
+        content = digest, os.path.splitext(path)[1]
+        speaks = content not in valid and not programs.parses(path, data, largest)
+        if not speaks:
+            valid.add(content)
     seen = Prefiltered(path, len(data), facts, speaks=speaks)
     if named or seen.speaks:
         seen.classes = code.classes()
     else:
         seen.bases, seen.imports = code.bases(), code.imports()
-    if digest:
-        seen.digest = source_files.digest(data)
+    seen.digest = digest
     return seen

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from . import source_files
+from . import block, source_files
 from .block import Block, invalid
 from .patterns import Code
 from .source_files import Unreadable
@@ -52,14 +52,14 @@ def blocks(path: str, text: str, largest: int = 0) -> list[Block]:
         from . import notebooks
 
         found = notebooks.programs(text)
-        source_files.refuse_large(max((len(block.text) for block in found), default=0), largest)
+        source_files.refuse_large(max((len(each.text) for each in found), default=0), largest)
         return found
     if is_markdown(path):
         from . import markdown
 
         shown = markdown.fenced(source_files.newlines(text))
-        source_files.refuse_large(sum(len(block.text) for block in shown), largest)
-        return [block for block in shown if _speaks(block.text) and invalid(block.text) is None]
+        source_files.refuse_large(sum(len(each.text) for each in shown), largest)
+        return [each for each in shown if _speaks(each.text) and invalid(each.text) is None]
     source_files.refuse_large(len(text), largest)
     return [Block(text)]
 
@@ -87,7 +87,7 @@ def code(path: str, data: bytes) -> bytes:
             return b""
         from . import markdown
 
-        found = [block.text for block in markdown.fenced(decode(path, data))]
+        found = [each.text for each in markdown.fenced(decode(path, data))]
     else:
         return data
     return "\n".join(found).encode("utf-8", "replace")
@@ -96,26 +96,19 @@ def code(path: str, data: bytes) -> bytes:
 def parses(path: str, data: bytes, largest: int) -> bool:
     """Whether reading a file would find it to be valid, which need not be read for anything else.
 
-    The parser works without making a syntax tree of what it has parsed, which takes half the time. It may refuse more
-    than is invalid: reading tells.
+    The parser may refuse more than is invalid: reading tells. Its warnings are left on.
     """
     if is_markdown(path):
         return True
     if is_notebook(path):
         try:
-            return not any(block.broken for block in blocks(path, decode(path, data), largest))
+            return not any(each.broken for each in blocks(path, decode(path, data), largest))
         except Unreadable:
             return False
-    import warnings
-    from symtable import symtable
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            symtable(source_files.decode(data), path, "exec")
-        except (Unreadable, SyntaxError, ValueError, RecursionError, MemoryError):
-            return False
-    return True
+    try:
+        return block.parses(source_files.decode(data))
+    except Unreadable:
+        return False
 
 
 def cells(text: str) -> dict[int, str]:

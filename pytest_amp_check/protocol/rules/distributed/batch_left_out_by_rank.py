@@ -17,7 +17,7 @@ RULE = Rule(
     "One rank leaves out a batch whose loss is not finite, while the others wait for its gradients.",
     readers=STATIC,
     on={LEFT_OUT: _left_out},
-    words=("isnan backward(", "isinf backward(", "isfinite backward("),
+    words=("backward( isnan", "backward( isinf", "backward( isfinite"),
     faults={
         "left-out@rank": Fault(
             "`{call}` asks for the batch of this rank alone, and where it leaves out the backward the other ranks wait"

@@ -19,7 +19,7 @@ RULE = Rule(
     "float16 autocast trains without gradient scaling.",
     readers=BOTH,
     on={BACKWARD: _without_scaler},
-    words=("autocast", "MixedPrecision param_dtype float16"),
+    words=("autocast", "float16 MixedPrecision param_dtype"),
     faults={
         "backward:no-scaler": Fault(
             "`{call}` computes gradients in float16 without a GradScaler, so small ones become zero: scale the loss"
