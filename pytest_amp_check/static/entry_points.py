@@ -116,7 +116,7 @@ def _read_all(at: Interpreter) -> Reached:
         listener(at)
     _close(at, (module.path, 0), reached)
     for function, cls in _alone(at):
-        if function.node in at.roots_reached and (cls is None or not _calls_its_own(function, cls)):
+        if _is_read(at, function, cls):
             continue
         if at.total + at.spent > FILE_BUDGET:
             node = function.node
@@ -169,6 +169,13 @@ def _alone(at: Interpreter) -> list[tuple[Function, Class | None]]:
     return found
 
 
+def _is_read(at: Interpreter, function: Function, cls: Class | None) -> bool:
+    """Whether a function was read already, as what the class has whose method it is to be read as."""
+    if (function.node, None) not in at.roots_reached:
+        return False
+    return cls is None or (function.node, cls) in at.roots_reached or not _calls_its_own(function, cls)
+
+
 def _calls_its_own(method: Function, cls: Class) -> bool:
     """Whether a method that a class inherits may call what the class defines by itself."""
     return method.cls is not cls and not method.words.isdisjoint(cls.methods)
@@ -189,7 +196,7 @@ def _close(at: Interpreter, entry: tuple[str, int], reached: Reached) -> None:
 def _read_function(at: Interpreter, function: Function, cls: Class | None) -> None:
     """Read a function that nobody calls here, with nothing known of its arguments."""
     at.begin(function.qualified_name)
-    at.roots_reached.add(function.node)
+    at.roots_reached |= {(function.node, None), (function.node, cls)}
     receiver = _instance(at, function, cls) if cls is not None else None
     defined = at.defined.get(function.node)
     frame = Frame(function, defined.frame if defined is not None else globals_of(at, function.module), None)

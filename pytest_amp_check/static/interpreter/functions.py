@@ -27,6 +27,7 @@ from .values import (
     Generator,
     GradMode,
     HelperContext,
+    Instance,
     Keywords,
     Mapping,
     Opaque,
@@ -83,7 +84,7 @@ def follow(
         made = unknown(at, instead, args, keywords, node)
         made.divided = made.divided or function.divides()
         return made
-    _reach(at, function)
+    _reach(at, function, func.receiver)
     site = at.site(node)
     if at.passed is not None:
         # What it does is read there.
@@ -233,9 +234,11 @@ def _too_far(at: Interpreter, function: Function) -> bool:
     return at.abroad > FOREIGN_BUDGET * part or at.all_abroad + at.abroad > ALL_FOREIGN * part
 
 
-def _reach(at: Interpreter, function: Function) -> None:
-    """A function is read where it is called: not by itself, too."""
-    at.roots_reached.add(function.node)
+def _reach(at: Interpreter, function: Function, receiver: Value | None = None) -> None:
+    """A function is read where it is called, as a method of the class of a receiver: not by itself, too."""
+    at.roots_reached.add((function.node, None))
+    if isinstance(receiver, Instance):
+        at.roots_reached.add((function.node, receiver.cls))
     at.reached.add((function.module.path, function.node.lineno))
 
 

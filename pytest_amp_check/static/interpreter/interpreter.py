@@ -128,7 +128,8 @@ class Interpreter:
         self.things = things
         self.project = project
         #: Functions whose bodies were read where they are called: all, and in this graph.
-        self.roots_reached: set[ast.AST] = set()
+        #: Functions that were read, and those that were read as methods of a class.
+        self.roots_reached: set[tuple[ast.AST, Class | None]] = set()
         self.reached: set[tuple[str, int]] = set()
         #: Globals of other files, by path, and the names in them that are being looked for.
         self.homes: dict[str, Frame] = {}
