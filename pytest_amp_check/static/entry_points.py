@@ -163,9 +163,9 @@ def _alone(at: Interpreter) -> list[tuple[Function, Class | None]]:
     # What a class inherits may call what it defines by itself.
     for cls in module.classes.values():
         if isinstance(at.globals.vars.get(cls.name), ClassValue):
-            methods = [(method, cls) for method in inherited(at, cls) if method.strong]
+            methods = [method for method in inherited(at, cls) if method.strong]
             module.trains = module.trains or bool(methods)
-            found += [pair for pair in methods if pair[0].module is not module or _calls_its_own(*pair)]
+            found += [(method, cls) for method in methods if _uses_its_own(at, method, cls)]
     return found
 
 
@@ -173,12 +173,26 @@ def _is_read(at: Interpreter, function: Function, cls: Class | None) -> bool:
     """Whether a function was read already, as what the class has whose method it is to be read as."""
     if (function.node, None) not in at.roots_reached:
         return False
-    return cls is None or (function.node, cls) in at.roots_reached or not _calls_its_own(function, cls)
+    return cls is None or (function.node, cls) in at.roots_reached or not _uses_its_own(at, function, cls)
 
 
-def _calls_its_own(method: Function, cls: Class) -> bool:
-    """Whether a method that a class inherits may call what the class defines by itself."""
-    return method.cls is not cls and not method.words.isdisjoint(cls.methods)
+def _uses_its_own(at: Interpreter, method: Function, cls: Class) -> bool:
+    """Whether a method that a class inherits may use what the class has by itself, through what it calls, too.
+
+    One that does not is no other than as a method of the class that defines it, and is read there.
+    """
+    if method.cls is cls:
+        return False
+    own = cls.own()
+    todo, seen = [method], {method.name}
+    while todo:
+        used = todo.pop().attributes_used()
+        if not used.isdisjoint(own):
+            return True
+        called = (method_of(at, cls, name) for name in used - seen)
+        todo += [each for each in called if each is not None]
+        seen |= used
+    return cls.open
 
 
 def _close(at: Interpreter, entry: tuple[str, int], reached: Reached) -> None:

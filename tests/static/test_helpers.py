@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp_check.static.project.exports import Exports
+from pytest_amp_check.static.project.exports import HELPS, Exports
 from pytest_amp_check.static.project.project import Project
 from pytest_amp_check.static.sources.source_files import find, load
 
@@ -23,7 +23,7 @@ def ask(root: Path, name: str, of: str = "lib.py") -> bool:
     """Whether a name of a file may matter to one that imports it."""
     tree = Project()
     tree.grow(find([str(root)], ()), [str(root)])
-    answer = Exports(load).ask(str(root / of), name, tree.find)
+    answer = Exports(load, HELPS).ask(str(root / of), name, tree.find)
     assert {Path(path) for path in answer.touched} >= {root / of}
     return answer.helps
 

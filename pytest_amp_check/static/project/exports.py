@@ -1,6 +1,7 @@
 """Which names of a file may matter to one that imports them: what the bytes of their definitions say, before parsing.
 
-A name matters if its definition does something to the protocol, or names something that does, in whatever file.
+A name matters if its definition does something to the protocol, or names something that does, in whatever file. A class
+to derive from matters if it trains, or derives from one that does.
 """
 
 from __future__ import annotations
@@ -30,6 +31,29 @@ _TARGETS = re.compile(
 )
 
 
+#: The head of a class, at the margin.
+_HEAD = re.compile(rb"^class[ \t]+\w+[ \t]*(?:\([^()]*(?:\([^()]*\)[^()]*)*\))?", re.MULTILINE)
+
+
+class Question(NamedTuple):
+    """What is asked of names: whether code does what matters, and in what of a definition others are named for it."""
+
+    does: Callable[[bytes], bool]
+    onward: Callable[[bytes], bytes]
+
+
+def _derived(part: bytes) -> bytes:
+    """Of a class what it derives from; all of anything else."""
+    head = _HEAD.search(part)
+    return head.group() if head else part
+
+
+#: Whether using a name may do something to the protocol.
+HELPS = Question(patterns.helps, lambda part: part)
+#: Whether a class that derives from one of a name may inherit a training.
+HANDS_DOWN = Question(patterns.trains, _derived)
+
+
 class Answer(NamedTuple):
     """Whether a name matters, and what that depends on: files, by absolute path, and imports with where they led."""
 
@@ -39,15 +63,16 @@ class Answer(NamedTuple):
 
 
 class Exports:
-    """Which names of the files of a tree may matter to those who import them.
+    """Which names of the files of a tree may matter to those who import them, in the sense of one question.
 
     ``load`` gives what a file holds: nothing, where it cannot be read.
     """
 
-    __slots__ = ("_known", "_load", "_names", "_whole")
+    __slots__ = ("_known", "_load", "_names", "_question", "_whole")
 
-    def __init__(self, load: Callable[[str], bytes]) -> None:
+    def __init__(self, load: Callable[[str], bytes], question: Question) -> None:
         self._load = load
+        self._question = question
         self._whole: dict[str, bool] = {}
         self._names: dict[str, _Names] = {}
         self._known: dict[Place, Answer] = {_MATTERS: Answer(True, frozenset(), {})}
@@ -57,7 +82,7 @@ class Exports:
         known = self._whole.get(path)
         if known is None:
             # What a package hands on lies in other files.
-            known = os.path.basename(path) == "__init__.py" or patterns.helps(self._load(path))
+            known = os.path.basename(path) == "__init__.py" or self._question.does(self._load(path))
             self._whole[path] = known
         return known
 
@@ -87,7 +112,7 @@ class Exports:
     def _names_of(self, path: str) -> _Names:
         known = self._names.get(path)
         if known is None:
-            known = self._names[path] = _Names(self._load(path))
+            known = self._names[path] = _Names(self._load(path), self._question)
         return known
 
     def _search(self, root: Place, find: Find) -> None:
@@ -174,11 +199,12 @@ class _Names:
     stand for; ``stars`` the modules that everything is taken from; ``helps`` says whether anything in it matters.
     """
 
-    __slots__ = ("_code", "_defined", "_parts", "_said", "helps", "imports", "stars")
+    __slots__ = ("_code", "_defined", "_parts", "_question", "_said", "helps", "imports", "stars")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, question: Question) -> None:
         self._code = code = Code(data).bare.data
-        self.helps = patterns.helps(code)
+        self._question = question
+        self.helps = question.does(code)
         self.imports: dict[bytes, list[tuple[bytes, bytes]]] = {}
         self.stars: list[bytes] = []
         for module, name, local in patterns.imported(code):
@@ -218,15 +244,15 @@ class _Names:
         return name in self._code
 
     def defined_by(self, name: bytes) -> tuple[bool, list[bytes]]:
-        """Whether what defines a name does something to the protocol, and the names of the file that it uses."""
+        """Whether what defines a name does what matters, and the names of the file that it uses for it."""
         does = False
         uses: set[bytes] = set()
         for number in self.defined.get(name, ()):
             if number not in self._said:
                 part = self._parts[number]
-                words = frozenset(_NAME.findall(part))
+                words = frozenset(_NAME.findall(self._question.onward(part)))
                 known = (words & self.defined.keys()) | (words & self.imports.keys())
-                self._said[number] = patterns.helps(part), known
+                self._said[number] = self._question.does(part), known
             helps, names = self._said[number]
             does = does or helps
             uses |= names

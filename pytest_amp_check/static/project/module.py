@@ -47,6 +47,7 @@ class Function:
     __slots__ = (
         "_divides",
         "_filled",
+        "_used",
         "beside",
         "cls",
         "contexts",
@@ -81,6 +82,7 @@ class Function:
         self.contexts: frozenset[str] = frozenset()
         self._divides: bool | None = None
         self._filled: frozenset[str] | None = None
+        self._used: frozenset[str] | None = None
 
     def divides(self) -> bool:
         """Whether it divides something by what it is given."""
@@ -118,6 +120,12 @@ class Function:
             stored = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
             self._filled = frozenset(stored | {a.value.attr for a in attributes if isinstance(a.value, ast.Attribute)})
         return self._filled
+
+    def attributes_used(self) -> frozenset[str]:
+        """The attributes that it speaks of, whatever they are of."""
+        if self._used is None:
+            self._used = frozenset([node.attr for node in walk(self.node) if isinstance(node, ast.Attribute)])
+        return self._used
 
     @property
     def body(self) -> list[ast.stmt]:
@@ -195,6 +203,12 @@ class Class:
         """The names that the class declares with annotations, in their order, as a dataclass does its fields."""
         declared = (each.target for each in self.node.body if isinstance(each, ast.AnnAssign))
         return [target.id for target in declared if isinstance(target, ast.Name)]
+
+    def own(self) -> set[str]:
+        """The names of what it defines or gives its objects by itself; what its constructor does, they say."""
+        declared = (target for node in self.node.body for target, _ in _assigned(node))
+        names = {target.id for target in declared if isinstance(target, ast.Name)}
+        return (names | self.methods.keys() | self.assigned.keys()) - {"__init__"}
 
     @property
     def assigned(self) -> dict[str, list[tuple[Function, ast.expr]]]:

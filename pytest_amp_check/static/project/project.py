@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ...protocol import frameworks, surface
 from ...protocol.byte_sizes import LARGEST_FILE
 from ..sources import patterns, programs, source_files
-from .exports import Answer, Exports
+from .exports import HANDS_DOWN, HELPS, Answer, Exports
 from .importers import Importers
 
 TYPE_CHECKING = False
@@ -59,6 +59,7 @@ class Project:
         "_resumes",
         "_tails",
         "_tops",
+        "_trainers",
         "asked",
         "autocast",
         "below",
@@ -87,7 +88,8 @@ class Project:
         #: Bytes of code of a file that are parsed.
         self.largest = LARGEST_FILE
         self._resumes = False
-        self._helpers = Exports(source_files.load_or_nothing)
+        self._helpers = Exports(source_files.load_or_nothing, HELPS)
+        self._trainers = Exports(source_files.load_or_nothing, HANDS_DOWN)
         #: Absolute path -> path as it is written.
         self.files: dict[str, str] = {}
         #: By their absolute paths.
@@ -311,17 +313,18 @@ class Project:
         """Names of a file that stand for what may matter in another file of the tree."""
         from .relevance import derived_from, may_train
 
-        asked = module.imports if may_train(module) else derived_from(module)
+        whole = may_train(module)
+        asked, exports = (module.imports, self._helpers) if whole else (derived_from(module), self._trainers)
         return frozenset(
             name
             for name, imported in module.imports.items()
-            if name in asked and not is_spoken_for(imported) and self._may_help(imported, path)
+            if name in asked and not is_spoken_for(imported) and self._matters(imported, path, exports)
         )
 
-    def _may_help(self, imported: Imported, importer: str) -> bool:
+    def _matters(self, imported: Imported, importer: str, exports: Exports) -> bool:
         """Whether what an import names may matter."""
         module = "." * imported.level + imported.module
-        return self._depend(self._helpers.of_import(module, imported.name, self._place(importer)[0], self._find))
+        return self._depend(exports.of_import(module, imported.name, self._place(importer)[0], self._find))
 
     def knows_all(self) -> bool:
         """Whether every file of the project is at hand, and not only those that were named."""

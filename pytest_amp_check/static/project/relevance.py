@@ -141,8 +141,8 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     """
     if _is_of_another_framework(module):
         return
-    elsewhere = bool(foreign) and (_leaves_training(module) or not foreign.isdisjoint(derived_from(module)))
-    trains = module.trains = _trains(module) or elsewhere
+    # Of a file that trains neither by itself nor by what it imports, they are what its classes inherit a training from.
+    trains = module.trains = _trains(module) or bool(foreign)
     bits = _bits(module, foreign)
     small = SMALL_NUMBER in module.identifiers
     module.fragile = small or not SPOILT.isdisjoint(module.identifiers)

@@ -157,10 +157,18 @@ _REST = (b".state_dict(", b"clip_grad", b"training_step")
 #: What does something to the protocol, or makes something that does, has one of these.
 _HELP = (b"autocast", b"caler", b"backward(", b"zero_grad", b"clip_grad", b".step(", b".save(", b"optim")
 
+#: What a class that trains has one of.
+_TRAINS = (b"caler", b"backward(", b"zero_grad", b"unscale_", b"update_params")
+
 
 def helps(data: bytes) -> bool:
     """Whether code may do something to the protocol for a file that imports it."""
     return any(word in data for word in _HELP)
+
+
+def trains(data: bytes) -> bool:
+    """Whether code may do a part of a training by itself."""
+    return any(word in data for word in _TRAINS)
 
 
 def _resumes(data: bytes) -> bool:
