@@ -810,11 +810,23 @@ def _summed(at: Interpreter, target: ast.expr, added: ast.expr, node: ast.AST, *
     if not starts or not _made_each_turn(at, added, name, before, apart):
         return
     fact = _fact(at, added)
+    if GUESS in fact.traits and _is_by_name(added):
+        return
     if fact.low and LEFT in fact.traits:
         before = fact
     elif not in_place or not before.low or fact.dtype == NUMBER:
         return
     _emit(at, e.LOW_SUM, node, before, names={"sum": Words(target)})
+
+
+def _is_by_name(added: ast.expr) -> bool:
+    """Whether a value is found by a name in what a model gives: a loss or a count as often as what autocast casts."""
+    while isinstance(added, ast.Call) and (held := receiver(added)) is not None:
+        added = held
+    match added:
+        case ast.Attribute() | ast.Subscript(slice=ast.Constant(value=str())):
+            return True
+    return False
 
 
 def _made_each_turn(at: Interpreter, added: ast.expr, name: str, before: Fact, apart: frozenset[int]) -> bool:
