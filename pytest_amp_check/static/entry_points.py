@@ -160,12 +160,19 @@ def _alone(at: Interpreter) -> list[tuple[Function, Class | None]]:
         and not isinstance(function.node, ast.Lambda)
         and function.node not in module.shims
     ]
-    # What a class inherits may call what it defines by itself.
+    alike: set[tuple[object, ...]] = set()
+    # What a class inherits may use what it has by itself.
     for cls in module.classes.values():
         if isinstance(at.globals.vars.get(cls.name), ClassValue):
             methods = [method for method in inherited(at, cls) if method.strong]
             module.trains = module.trains or bool(methods)
-            found += [(method, cls) for method in methods if _uses_its_own(at, method, cls)]
+            for method in methods:
+                used = _own_used(at, method, cls)
+                # Classes that have other numbers for the same do the same.
+                key = (method, *bases_of(at, cls)[1:], *sorted(used))
+                if used and not (all(used.values()) and key in alike):
+                    alike.add(key)
+                    found.append((method, cls))
     return found
 
 
@@ -173,26 +180,29 @@ def _is_read(at: Interpreter, function: Function, cls: Class | None) -> bool:
     """Whether a function was read already, as what the class has whose method it is to be read as."""
     if (function.node, None) not in at.roots_reached:
         return False
-    return cls is None or (function.node, cls) in at.roots_reached or not _uses_its_own(at, function, cls)
+    return cls is None or (function.node, cls) in at.roots_reached or not _own_used(at, function, cls)
 
 
-def _uses_its_own(at: Interpreter, method: Function, cls: Class) -> bool:
-    """Whether a method that a class inherits may use what the class has by itself, through what it calls, too.
+def _own_used(at: Interpreter, method: Function, cls: Class) -> dict[str, bool]:
+    """What a method that a class inherits may use of what the class has by itself: by name, whether it is a number.
 
-    One that does not is no other than as a method of the class that defines it, and is read there.
+    What it calls may use it, too. A method that uses nothing is no other than as one of the class that defines it, and
+    is read there.
     """
     if method.cls is cls:
-        return False
-    own = cls.own()
+        return {}
     todo, seen = [method], {method.name}
     while todo:
-        used = todo.pop().attributes_used()
-        if not used.isdisjoint(own):
-            return True
-        called = (method_of(at, cls, name) for name in used - seen)
+        used = todo.pop().attributes_used() - seen
+        called = (method_of(at, cls, name) for name in used)
         todo += [each for each in called if each is not None]
         seen |= used
-    return cls.open
+    found = {name: number for name, number in cls.own().items() if name in seen and name != method.name}
+    for name in found.keys() & cls.methods.keys():
+        # One that does nothing of what matters, in the place of one that does nothing of it either.
+        if not any(owner.methods[name].words for owner in bases_of(at, cls) if name in owner.methods):
+            del found[name]
+    return found or ({"*": False} if cls.open else {})
 
 
 def _close(at: Interpreter, entry: tuple[str, int], reached: Reached) -> None:
@@ -268,8 +278,10 @@ def _instance(at: Interpreter, function: Function, cls: Class) -> Instance:
         if parameters:
             frame.vars[parameters[0].arg] = made
         bind_unknown(at, frame, init)
-        # Its events are those of the constructor, read once.
+        # Its events are those of the constructor, read once: what it calls is to be read elsewhere yet.
+        roots, reached = set(at.roots_reached), set(at.reached)
         at.unrecorded(lambda: _run(at, frame, init))
+        at.roots_reached, at.reached = roots, reached
     if init is not None and init is not function:
         _open_what_is_set_later(at, made, init)
     return made

@@ -95,6 +95,33 @@ TREES = {
     + ENTERING,
     "one that does it in another file": FILE + BASE.format(mark="") + SUMS + IMPORTING + PREPARED,
     "two in another file, the second of which leaves it out": FILE + BASE.format(mark="") + IMPORTING + SUMS + CLIPPING,
+    "one that steps less often": """
+        === trainer.py
+        import torch
+
+        class Base:
+            def __init__(self, model, optimizer):
+                self.model, self.optimizer, self.every = model, optimizer, 1
+
+            def epoch(self, loader):
+                for i, x in enumerate(loader):
+                    with torch.autocast("cuda"):
+                        loss = self.model(x).mean()
+                    loss.backward()  # AMP301
+                    if (i + 1) % self.every == 0:
+                        self.optimizer.step()
+                        self.optimizer.zero_grad()
+
+        class Rare(Base):
+            def __init__(self, model, optimizer):
+                super().__init__(model, optimizer)
+                self.every = 8
+
+        class Rarer(Base):
+            def __init__(self, model, optimizer):
+                super().__init__(model, optimizer)
+                self.every = 16
+        """,
     "one whose method runs backward in the region of its base": """
         === trainer.py
         import torch

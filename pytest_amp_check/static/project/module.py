@@ -204,11 +204,20 @@ class Class:
         declared = (each.target for each in self.node.body if isinstance(each, ast.AnnAssign))
         return [target.id for target in declared if isinstance(target, ast.Name)]
 
-    def own(self) -> set[str]:
-        """The names of what it defines or gives its objects by itself; what its constructor does, they say."""
-        declared = (target for node in self.node.body for target, _ in _assigned(node))
-        names = {target.id for target in declared if isinstance(target, ast.Name)}
-        return (names | self.methods.keys() | self.assigned.keys()) - {"__init__"}
+    def own(self) -> dict[str, bool]:
+        """The names of what it defines or gives its objects by itself, and whether each is only ever a number.
+
+        What its constructor does, they say.
+        """
+        given: dict[str, list[ast.expr]] = {}
+        for target, value in (pair for node in self.node.body for pair in _assigned(node)):
+            if isinstance(target, ast.Name):
+                given.setdefault(target.id, []).append(value)
+        for name, values in self.assigned.items():
+            given.setdefault(name, []).extend(value for _, value in values)
+        own = {name: all(map(_is_number, values)) for name, values in given.items()}
+        own.update(dict.fromkeys(self.methods.keys() - {"__init__"}, False))
+        return own
 
     @property
     def assigned(self) -> dict[str, list[tuple[Function, ast.expr]]]:
@@ -256,6 +265,11 @@ class Class:
                     self._assigned.setdefault(left.attr, []).append((method, right))
                     if method.name != "__init__":
                         self._changed.add(left.attr)
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Whether this is a number which is like any other one: 0 and 1 say whether something is done at all."""
+    return isinstance(node, ast.Constant) and type(node.value) in _NUMBERS and node.value not in (0, 1)
 
 
 def _sets_any(node: ast.AST, me: str) -> bool:
