@@ -463,7 +463,7 @@ LEFT: list[tuple[Opt, str, dict[str, Any], dict[str, Any]]] = [
     (FULL._replace(**OVER), a.UPDATE, {"by": 7}, {**OVER, "grads": a.OUTDATED, "stage": a.READY}),
     (FULL, a.UPDATE_ALONE, {"by": 7}, {"stage": a.READY}),
     (FULL, a.ZERO, {}, {"grads": a.CLEAN, **FORGOTTEN, "discarded": True}),
-    (FULL._replace(discarded=False), a.ZERO, {}, {"grads": a.CLEAN, **FORGOTTEN}),
+    (FULL._replace(discarded=False), a.ZERO, {}, {"grads": a.CLEAN, **FORGOTTEN, "discarded": True}),
     (FULL._replace(discarded=False, **OVER), a.ZERO, {}, {"grads": a.CLEAN, **FORGOTTEN, "discarded": True}),
     (FULL, a.RESTORE, {}, {"grads": a.RAW, "stage": a.ANY, "clipped": False, "partly": False}),
     (FULL, a.TAKEN, {}, {}),
@@ -499,7 +499,7 @@ LEFT: list[tuple[Opt, str, dict[str, Any], dict[str, Any]]] = [
     (Opt(a.CLEAN, held=True), a.HOLD, {}, {}),
     (Opt(a.UNSCALED), a.ZERO, {}, {"grads": a.CLEAN, "discarded": True}),
     (Opt(a.RAW), a.ZERO, {}, {"grads": a.CLEAN}),
-    (Opt(a.SCALED, inside=e.LOOSE), a.ZERO, {}, {"grads": a.CLEAN, "inside": ""}),
+    (Opt(a.SCALED, inside=e.LOOSE), a.ZERO, {}, {"grads": a.CLEAN, "inside": "", "discarded": True}),
     (Opt(a.SCALED, by=3), a.STEP, {}, {"grads": a.SPENT}),
     (Opt(a.SCALED, by=3), a.HANDOFF, {}, {"grads": a.UNKNOWN}),
 ]
