@@ -25,6 +25,7 @@ from pytest_amp_check import record
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.rule import BOTH
 from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.runtime.record.source import conditional
 from pytest_amp_check.runtime.run import Run
 from pytest_amp_check.static.engine import Settings, check_source
 
@@ -44,6 +45,10 @@ SEEN_IN_SOURCE: dict[str, tuple[str, Callable[[Run, Finding], bool]]] = {
     "save:no-scaler": (
         "a run tells of a checkpoint only where it has stepped, through the scaler, the optimizer that is saved",
         lambda run, _: any(step.scaler is not None for step in run.steps),
+    ),
+    "plain-step@unscaled": (
+        "a run does not know of whose gradients the number was made that a condition asks for",
+        lambda _, finding: not conditional(finding.site),
     ),
     "window:off-by-one": ("a run tells of it where the windows after the first are all of one size", lambda *_: False),
     "window:left-over": ("a run does not know that no more micro-batches come", lambda *_: False),
