@@ -61,6 +61,8 @@ OF_OTHERS = {
     "scale@forward-outside",
     "forward@poisoned",
     "clip@scaled-framework",
+    "edit@scaled-framework",
+    "read@scaled-framework",
     "clip@scaled-by-hand",
     "clip@copies",
     "clip@stepped",
