@@ -379,6 +379,11 @@ def move(
     return after, tuple(filter(None, faults))
 
 
+def is_unfed(opt: Opt) -> bool:
+    """Whether no backward has run since the optimizer was made."""
+    return opt.grads == CLEAN and opt.by == -1 and not (opt.discarded or opt.veteran)
+
+
 def possible(opt: Opt, event: str, fault: str) -> bool:
     """Whether a fault is committed only if a backward has reached gradients of which that is not known."""
     return opt.grads in PERHAPS and MOVES.get((opt.grads, event), ("", ""))[1] == fault
@@ -464,7 +469,7 @@ def _zeroed(opt: Opt, grads: str, given: Given) -> Opt:
         apart=False,
         many=False,
         undivided=False,
-        discarded=opt.discarded or (lost and not _open(opt, given.by)),
+        discarded=opt.discarded or lost,
     )
 
 

@@ -143,8 +143,9 @@ class _Judge(Judge):
         self.doubtful: set[tuple[str, int, int]] = set()
         #: What tests that came out in some way imply.
         self.implied: dict[tuple[int, bool], tuple[int, int]] = {}
-        #: In how many states each node was met.
+        #: In how many states each node was met, and in how many of them no backward had run before.
         self.visits: list[int] = []
+        self.idle: list[int] = []
         #: Whether an event has looked back along its path, or has come upon a fault: it may do else on another path.
         self.traced = False
         self._survey()
@@ -436,9 +437,20 @@ class _Judge(Judge):
         fault, event = LABELS[label][1], self.event(blame.blamed)
         return (
             any((stronger, blame.settled) in settled for stronger in fault.yields_where_settled)
-            or any((stronger, blame.blamed) in self.faults for stronger in fault.yields_to)
+            or any(self._holds(stronger, blame.blamed) for stronger in fault.yields_to)
             or (fault.needs_update and event is not None and event.subject not in self.updated)
         )
+
+    def _holds(self, label: str, blamed: int) -> bool:
+        """Whether an event is to blame for a fault, on every path where only that counts."""
+        _, blame = self.faults.get((label, blamed), (None, None))
+        if blame is None or not LABELS[label][1].every_path:
+            return blame is not None
+        return self.committed[blame] >= self.visits[blame.settled] - self.idle[blame.settled]
+
+    def idles(self, index: int) -> None:
+        self.traced = True
+        self.idle[index] += 1
 
     def _explore(self, limit: int | None, *, joining: bool = False) -> None:
         self.gave_up = False
@@ -453,7 +465,7 @@ class _Judge(Judge):
         deciding = self._deciding()
         known_moves, known_pasts = cores.moved.get, cores.past.get
         trail, visits = self.trail, [0] * len(nodes)
-        self.visits = visits
+        self.visits, self.idle = visits, [0] * len(nodes)
         while work:
             if limit is not None and len(trail) > limit:
                 self.gave_up = True
@@ -604,7 +616,7 @@ class _Judge(Judge):
 
     def _report(self, label: str, here: Here, blame: Blame) -> Finding | None:
         fault = LABELS[label][1]
-        if fault.every_path and self.committed[label, blame.blamed, blame.settled] < self.visits[blame.settled]:
+        if not self._holds(label, blame.blamed):
             return None
         nodes = self.graph.nodes
         blamed, settled = nodes[blame.blamed].event, nodes[blame.settled].event
@@ -721,11 +733,11 @@ def _can_be_gone(judge: _Judge, here: Here, blame: Blame) -> bool:
     places: list[Here] = [here]
     while (before := judge.trail[places[-1]]) is not None:
         places.append(before)
-    kept = judge.faults, judge.committed, judge.doubtful
-    judge.faults, judge.committed, judge.doubtful = {}, {}, set()
+    kept = judge.faults, judge.committed, judge.doubtful, judge.idle
+    judge.faults, judge.committed, judge.doubtful, judge.idle = {}, {}, set(), [0] * len(judge.idle)
     gone = _go(judge, places[::-1])
     found = (blame.label, blame.blamed) in judge.faults
-    judge.faults, judge.committed, judge.doubtful = kept
+    judge.faults, judge.committed, judge.doubtful, judge.idle = kept
     return gone and found
 
 

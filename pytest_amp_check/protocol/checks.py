@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import ast
 
+from .words import chain
+
 #: What asks whether a number is finite, in torch, numpy and math.
 _ASKING = frozenset({"isnan", "isinf", "isfinite", "isposinf", "isneginf"})
+_EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
+
+
+def gives_up(statement: ast.stmt) -> bool:
+    """Whether a statement ends the program: it raises, or exits."""
+    if isinstance(statement, ast.Raise):
+        return True
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and chain(call.func) in _EXITS
 
 
 def refuses_nonfinite(node: ast.AST) -> bool:
-    """Whether a statement raises where gradients, or a norm of them, are not finite."""
+    """Whether a statement ends the program where gradients, or a norm of them, are not finite."""
     if isinstance(node, ast.If):
-        if not (node.body and isinstance(node.body[-1], ast.Raise)):
+        if not any(gives_up(statement) for statement in (*node.body[-1:], *node.orelse[-1:])):
             return False
     elif not isinstance(node, ast.Assert):
         return False

@@ -205,6 +205,8 @@ FRAMEWORKS = {
         ordained=frozenset({"backward@region", "step@region"}),
         advice={
             "clip@scaled": "clip in `on_before_optimizer_step`, which runs after Lightning has unscaled them",
+            "edit@scaled": "edit them in `on_before_optimizer_step`, which runs after Lightning has unscaled them",
+            "read@scaled": "read them in `on_before_optimizer_step`, which runs after Lightning has unscaled them",
             "step@raw": "call `self.manual_backward({loss})`",
             "plain-step@scaled": "step what `self.optimizers()` gives, which steps through Lightning's scaler",
             "update@pending": "let each loss run backward just before its own optimizer steps",

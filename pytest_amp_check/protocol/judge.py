@@ -142,6 +142,9 @@ class Judge:
     def blame(self, label: str, blamed: int, settled: int, here: Here, *, sure: bool = True) -> None:
         """A fault was committed, for certain unless code that cannot be read does what it does not speak of."""
 
+    def idles(self, index: int) -> None:
+        """A step at node ``index`` is met where no backward has come before it, which tells nothing of it."""
+
     @abstractmethod
     def fed_before(self, event: Event) -> Iterable[int]:
         """The optimizers (by number) that the same backward has fed before, and nothing has stepped since."""

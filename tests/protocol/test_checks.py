@@ -16,6 +16,9 @@ REFUSES = {
     "if torch.isnan(norm): raise ValueError": "torch.isnan",
     "if norm > 10 or norm.isinf():\n    print(norm)\n    raise ValueError": "norm.isinf",
     "if isfinite(norm) == ok: raise ValueError": "isfinite",
+    "if torch.isnan(norm): sys.exit(1)": "torch.isnan",
+    "if torch.isnan(norm):\n    print(norm)\n    exit()": "torch.isnan",
+    "if norm.isfinite():\n    print(norm)\nelse:\n    os._exit(3)": "norm.isfinite",
 }
 ALLOWS = [
     "assert torch.isfinite(loss)",
@@ -23,6 +26,9 @@ ALLOWS = [
     "assert torch.isfinite(x)",
     "assert norm > 0",
     "if torch.isnan(norm): print(norm)",
+    "if torch.isnan(norm): trainer.exit(1)",
+    "if torch.isnan(norm):\n    sys.exit(1)\n    print(norm)",
+    "if norm.isfinite():\n    print(norm)\nelse:\n    skipped += 1",
     "if torch.isnan(norm):\n    raise_later = 1",
     "if torch.isnan(norm):\n    raise ValueError\n    print(norm)",
     "while torch.isnan(norm): raise ValueError",

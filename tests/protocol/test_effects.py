@@ -323,7 +323,7 @@ ONE: dict[str, str] = {
     "made micro update micro step update": "3 AMP303",
     "made loose update loose step update": "3 AMP303",
     "zero micro exit-complete zero step update": "4 AMP215",
-    "zero micro exit-within zero step update": "4 AMP304",
+    "zero micro exit-within zero step update": "4 AMP215",
     "zero micro-apart micro-apart step update": "3 AMP305",
     "zero micro-apart micro step update": "",
     "zero micro-apart micro-apart average step update": "",

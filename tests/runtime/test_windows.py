@@ -201,6 +201,35 @@ for i, (x, y) in enumerate(batches):
         scaler.update()
         optimizer.zero_grad()
 """,
+    "batches that are stepped where their data asks for it": """\
+for i, (x, y) in enumerate(batches):
+    wanted = bool(y[0, 0] < 100.0) and i in (1, 3, 5, 7, 9, 11)
+    scaler.scale(loss_of(x, y)).backward()
+    if wanted:
+        scaler.step(optimizer)
+        scaler.update()
+    optimizer.zero_grad()
+""",
+    "a window that a flag ends": """\
+for i, (x, y) in enumerate(batches):
+    last = (i + 1) % 4 == 0
+    scaler.scale(loss_of(x, y)).backward()
+    if last:
+        scaler.step(optimizer)
+        scaler.update()
+    optimizer.zero_grad()  # AMP304
+""",
+    "a window that a counter ends": """\
+gathered = 0
+for x, y in batches:
+    scaler.scale(loss_of(x, y)).backward()
+    gathered += 1
+    if gathered >= 4:
+        scaler.step(optimizer)
+        scaler.update()
+        gathered = 0
+    optimizer.zero_grad()  # AMP304
+""",
 }
 
 

@@ -3303,6 +3303,48 @@ def train(model, loader, args, criterion):
 )
 
 
+# What is cleared before any step of its window can use it: no micro-batch counts, not even the last one.
+for _name, _turn in (
+    (
+        "each time, a turn before the step bad",
+        "scaler.scale(loss / k).backward()\n        optimizer.zero_grad()  # AMP215",
+    ),
+    (
+        "before each backward, so that the last counts bad",
+        "optimizer.zero_grad()  # AMP304\n        scaler.scale(loss / k).backward()",
+    ),
+):
+    case(
+        f"gradients are cleared {_name}",
+        f"""
+def train(model, loader, criterion, k):
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), GradScaler("cuda")
+    for i, (x, y) in enumerate(loader, 1):
+        if i % k == 0:
+            scaler.step(optimizer)
+            scaler.update()
+        with autocast("cuda"):
+            loss = criterion(model(x), y)
+        {_turn}
+""",
+    )
+case(
+    "gradients are cleared as the loop over a window ends bad",
+    """
+def train(model, loader, criterion):
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), GradScaler("cuda")
+    for window in loader:
+        for x, y in window:
+            with autocast("cuda"):
+                loss = criterion(model(x), y) / len(window)
+            scaler.scale(loss).backward()
+            optimizer.zero_grad()  # AMP215
+        scaler.step(optimizer)
+        scaler.update()
+""",
+)
+
+
 @pytest.mark.parametrize(("name", "source"), CASES, ids=[name for name, _ in CASES])
 def test_accumulation(name: str, source: str) -> None:
     expected = marks(source)

@@ -650,6 +650,41 @@ class GAN(pl.LightningModule):
 
 trainer = pl.Trainer(precision=16)
 """
+HOOK = """\
+import torch
+from lightning import LightningModule, Trainer
+
+class Model(LightningModule):
+    def training_step(self, batch, batch_idx):
+        return self.loss_of(batch)
+
+    def {hook}(self{given}):
+        {body}
+
+Trainer(precision="{precision}").fit(Model())
+"""
+AFTER_BACKWARD = {
+    "a clip": ("torch.nn.utils.clip_grad_norm_(self.parameters(), 1.0)", "AMP201"),
+    "a norm that is logged": ("self.log('norm', sum(p.grad.norm() for p in self.parameters()))", "AMP202"),
+    "an edit": ("[p.grad.clamp_(-1, 1) for p in self.parameters()]", "AMP202"),
+}
+for _name, (_body, _code) in AFTER_BACKWARD.items():
+    WRONG[f"Lightning, {_name} while gradients are scaled"] = HOOK.format(
+        hook="on_after_backward", given="", body=f"{_body}  # {_code}", precision="16-mixed"
+    )
+    RIGHT[f"Lightning, {_name} in bfloat16"] = HOOK.format(
+        hook="on_after_backward", given="", body=_body, precision="bf16-mixed"
+    )
+    RIGHT[f"Lightning, {_name} where gradients are unscaled"] = HOOK.format(
+        hook="on_before_optimizer_step", given=", optimizer", body=_body, precision="16-mixed"
+    )
+for _name, _body in {
+    "parameters without a gradient": "print([n for n, p in self.named_parameters() if p.grad is None])",
+    "whether gradients are finite": "self.bad = any(p.grad.isnan().any() for p in self.parameters())",
+}.items():
+    RIGHT[f"Lightning, {_name} after the backward"] = HOOK.format(
+        hook="on_after_backward", given="", body=_body, precision="16-mixed"
+    )
 WRONG["Lightning, divided in automatic optimization"] = """\
 import lightning as L
 import torch.nn.functional as F
@@ -1222,6 +1257,16 @@ def test_a_clip_under_lightning_weighs_as_much_as_is_known_of_the_precision(trai
     finding = one(MANUAL.format(trainer=trainer, mark=""))
     assert (finding.code, finding.severity) == ("AMP201", severity)
     assert "on_before_optimizer_step" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("name", "does"), [("a clip", "clip"), ("an edit", "edit them"), ("a norm that is logged", "read them")]
+)
+def test_a_hook_of_lightning_is_told_by_the_hook_that_comes_later(name: str, does: str) -> None:
+    finding = one(WRONG[f"Lightning, {name} while gradients are scaled"])
+    assert finding.message.endswith(
+        f": {does} in `on_before_optimizer_step`, which runs after Lightning has unscaled them"
+    )
 
 
 def test_a_precision_in_another_file_makes_it_possible(tmp_path: Path) -> None:

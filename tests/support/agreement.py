@@ -25,6 +25,7 @@ from pytest_amp_check import record
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.rule import BOTH
 from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.runtime.record.source import conditional
 from pytest_amp_check.runtime.run import Run
 from pytest_amp_check.static.engine import Settings, check_source
 
@@ -33,7 +34,6 @@ SEEN_BY_RUNS = {
     "backward:no-scaler": "a source with a scaler in it is taken to know which of its optimizers go without",
     "scheduler:skipped": "a source takes any condition of a scheduler for one that asks whether the step was skipped",
     "size:rows": "a source does not know the sizes of batches",
-    "zero@window": "a source knows a window by its count, a run by three in a row that have thrown the same away",
     "scheduler:micro-batch": "a source knows a window by its count, a run by the gradients that wait for a step",
 }
 #: Faults of which the source may tell what does not show in every run: why, and whether it should in this one.
@@ -46,9 +46,9 @@ SEEN_IN_SOURCE: dict[str, tuple[str, Callable[[Run, Finding], bool]]] = {
         "a run tells of a checkpoint only where it has stepped, through the scaler, the optimizer that is saved",
         lambda run, _: any(step.scaler is not None for step in run.steps),
     ),
-    "zero@window": (
-        "a run tells of windows of scaled gradients that have thrown the same away three times in a row",
-        lambda *_: False,
+    "plain-step@unscaled": (
+        "a run does not know of whose gradients the number was made that a condition asks for",
+        lambda _, finding: not conditional(finding.site),
     ),
     "window:off-by-one": ("a run tells of it where the windows after the first are all of one size", lambda *_: False),
     "window:left-over": ("a run does not know that no more micro-batches come", lambda *_: False),

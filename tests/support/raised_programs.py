@@ -305,6 +305,25 @@ model = model.to("mps")
         ("`torch.cuda.amp.GradScaler` makes a scaler for cuda, and the program runs on mps",),
         True,
     ),
+    Program(
+        "device-not-there",
+        "a scaler for another device than the one that torch was not built for",
+        """
+scaler = torch.amp.GradScaler("cuda")  # AMP810
+model = model.to("xpu")
+""",
+        ("makes a scaler for cuda, and the program runs on xpu",),
+        True,
+    ),
+    Program(
+        "device-not-there",
+        "the device of the scaler itself is not there",
+        """
+scaler = torch.amp.GradScaler("xpu")
+model = model.to("xpu")  # AMP810
+""",
+        ("`model.to` ended in torch's", "`amp-check explain device-not-there`"),
+    ),
     # Parameters of low precision.
     Program(
         "unscale-float16-gradients",

@@ -31,6 +31,8 @@ def move(
     now.opts[i], faults = a.move(
         before, name, by=by, divided=divided, held=held, inside=inside, apart=apart, partly=partly
     )
+    if name in a.ENDS and a.is_unfed(before):
+        judge.idles(now.index)
     for fault in faults:
         judge.faulted = True
         label = fault

@@ -262,10 +262,10 @@ MESSAGES = (
     ),
     Message(
         "device-not-there",
-        "PyTorch is not linked with support for mps devices",
+        "PyTorch is not linked with support for ... devices",
         (
-            r"pytorch is not linked with support for \w+ devices",
-            r"torch not compiled with cuda enabled",
+            r"pytorch is not linked with support for \S+ devices",
+            r"torch not compiled with \w+ enabled",
             r"found no nvidia driver on your system",
         ),
         "`RuntimeError` or `AssertionError`, raised by `.to(device)` and whatever makes a tensor on a device",

@@ -127,7 +127,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         (),
-        ("edit@scaled", "read@scaled"),
+        ("edit@scaled", "read@scaled", "edit@scaled-framework", "read@scaled-framework"),
     ),
     (
         ("AMP203", "backward-on-unscaled-loss", "scaling", "error", "both", True, "safe"),

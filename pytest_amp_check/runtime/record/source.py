@@ -142,6 +142,40 @@ def guards(site: Site) -> frozenset[tuple[str, int, bool]]:
     return frozenset(found)
 
 
+def is_chosen(site: Site, backward: Site) -> bool:
+    """Whether a step is made under a condition that its backward is not, and that is no count of micro-batches."""
+    fed = guards(backward)
+    return any(
+        (frame.path, node.lineno, frame.line > (node.body[-1].end_lineno or node.lineno)) not in fed
+        for frame in site.frames()
+        for node in _around(frame)
+        if isinstance(node, ast.If)
+        and not _is_settled(node.test, frame.path)
+        and not _is_of_count(node.test, frame.path)
+    )
+
+
+def _is_of_count(test: ast.expr, path: str) -> bool:
+    """Whether a test asks for a remainder, or for what a file counts up or makes from a remainder."""
+    counted = set(_counted(_module(path)))
+    named = (part for part in ast.walk(test) if isinstance(part, (ast.Name, ast.Attribute)))
+    return _has_remainder(test) or any(ast.unparse(part) in counted for part in named)
+
+
+def _counted(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AugAssign):
+            yield ast.unparse(node.target)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and _has_remainder(node.value):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                yield ast.unparse(target)
+
+
+def _has_remainder(node: ast.AST | None) -> bool:
+    parts = ast.walk(node) if node is not None else ()
+    return any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in parts)
+
+
 def _is_settled(test: ast.expr, path: str) -> bool:
     """Whether a test has one answer for good: a constant, or a name that a file gives a constant, and nothing else."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):

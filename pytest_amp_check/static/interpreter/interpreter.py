@@ -101,9 +101,11 @@ class Handlers:
         #: What a function does that plays a role in the table of torch, or in that of the frameworks.
         self.roles: dict[str, Callable[[Interpreter, Any, Args, Keywords, ast.AST], Value]] = {}
         self.framework_roles: dict[str, Callable[[Interpreter, Any, Keywords, ast.AST], Value]] = {}
-        #: Hear of a module that runs forward, of a loss that runs backward, and of the norm that a clip gives.
+        #: Hear of a module that runs forward, of a loss that runs backward, of one that has, and of the norm that a
+        #: clip gives.
         self.forward_run: list[Callable[[Interpreter, Thing, ast.AST], None]] = []
         self.backward_run: list[Callable[[Interpreter, Any, ast.AST], None]] = []
+        self.backward_ended: list[Callable[[Interpreter, Any, ast.AST], None]] = []
         self.clipped: list[Callable[[Interpreter, Value | None, Opaque], None]] = []
         #: Steps an optimizer in a way of its own, or clears its gradients so, if it does.
         self.optimizer_steps: list[Callable[[Interpreter, Any, ast.AST, dict[str, object]], bool]] = []

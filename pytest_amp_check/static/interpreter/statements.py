@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 
 from ...protocol import events as e
+from ...protocol.checks import gives_up
 from ...protocol.words import Words, chain
 from ..project.module import Imported, catches_import, stored_names
 from ..project.syntax import children, root_of, walk
@@ -243,7 +244,7 @@ def _if(at: Interpreter, node: ast.If) -> None:
         at.read(node.body)
         return
     formula = condition(at, node.test)
-    if any(_gives_up(part) for part in (*node.body, *node.orelse)):
+    if any(gives_up(part) for part in (*node.body, *node.orelse)):
         _demanded(at, node.test)
     shim = at.module.versioned and _asks_for_a_version(at, node.test)
     at.state.shims += shim
@@ -253,14 +254,6 @@ def _if(at: Interpreter, node: ast.If) -> None:
         # One arm came to its end: what follows stands under the other's condition.
         at.state.shims += shim
         at.state.path.append(formula if yes else negate(formula))
-
-
-def _gives_up(statement: ast.stmt) -> bool:
-    """Whether a statement ends the program: it raises, or exits."""
-    if isinstance(statement, ast.Raise):
-        return True
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(call, ast.Call) and chain(call.func) in ("sys.exit", "exit", "quit", "os._exit")
 
 
 def _demanded(at: Interpreter, test: ast.expr) -> None:

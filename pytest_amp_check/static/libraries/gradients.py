@@ -25,6 +25,7 @@ from ..interpreter.values import (
 )
 from ..interpreter.wording import receiver_words, wording
 from .arguments import first_of, items_of, literal, name_of
+from .grad_hooks import note_hook
 from .losses import all_optimizers, owners_of
 from .written import all_of, called, chooses, first_argument, first_words, keywords_of, last_name, receiver
 
@@ -52,6 +53,7 @@ def rate_divided(at: Interpreter, params: Params) -> None:
 
 def _params_method(at: Interpreter, params: Params, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     if name in HOOKS:
+        note_hook(at, params, name, args, keywords, node)
         if name != "register_hook" or not _only_looks(args[0] if args else NONE):
             rate_divided(at, params)
         return at.fresh(node, name)

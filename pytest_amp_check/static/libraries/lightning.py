@@ -6,12 +6,13 @@ import ast
 
 from ...protocol import events as e
 from ...protocol import frameworks
-from ...protocol.events import UNKNOWN
+from ...protocol.events import UNKNOWN, Thing
 from ...protocol.finding import ERROR, INFO, WARNING
 from ...protocol.frameworks import FRAMEWORKS
 from ...protocol.words import Words
 from ..interpreter.classes import bases_of
 from ..interpreter.conditions import Formula
+from ..interpreter.forks import fork
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.values import NONE, Args, Bare, Engine, Instance, Keywords, Mapping, Params, Ref, Sequence, Value
@@ -25,6 +26,8 @@ from .written import all_of, constant, elements, keywords_of, last_name
 
 #: Methods that a Trainer runs under autocast.
 STEPS = frozenset({"training_step", "validation_step", "test_step", "predict_step"})
+#: Methods that it runs while the gradients of a loss are still scaled: it unscales them before it steps.
+SCALED = frozenset({"on_after_backward"})
 #: Methods of every LightningModule that leave gradients and optimizers alone.
 HARMLESS = frozenset(
     "log log_dict print toggle_optimizer untoggle_optimizer lr_schedulers save_hyperparameters all_gather freeze "
@@ -93,13 +96,55 @@ def _trainers_of(at: Interpreter, module: Module) -> Trainers:
 
 
 def _enter_root(at: Interpreter, function: Function) -> None:
-    """Before a function that nobody calls here: a Trainer may run it under autocast."""
+    """Before a function that nobody calls here: a Trainer may run it under autocast, or between backward and step."""
     if function.name in STEPS and _is_lightning(at, function.cls):
         at.state.ambient = _trainers_of(at, function.module).trains_in(frameworks.MIXED)
+    if _sees_scaled(at, function):
+        _feed(at, function)
+
+
+def _sees_scaled(at: Interpreter, function: Function) -> bool:
+    """Whether a Trainer runs a function between backward and step, before it unscales the gradients."""
+    return function.name in SCALED and _is_lightning(at, function.cls) and not _is_manual(at, function.cls)
+
+
+def _feed(at: Interpreter, function: Function) -> None:
+    """A Trainer has run the loss backward that the gradients are of which a hook sees."""
+    assert function.cls is not None
+    engine, node = _engine(at, function.cls, function.node), function.node
+    optimizer = _trained(at, function.cls)
+    optimizer.facts["engine"] = (engine, frozenset(at.guards()))
+    at.emit(e.OPTIMIZER_NEW, node, optimizer.key, found=True)
+
+    def run(scaler: int | None) -> None:
+        loss = as_loss(at.fresh(node, "loss"))
+        at.emit(
+            e.BACKWARD,
+            node,
+            scaler,
+            feeds=(optimizer.key,),
+            divided=True,
+            opaque=False,
+            scaled=scaler is not None,
+            dtypes=loss.dtypes,
+            custom=loss.custom,
+            names={},
+        )
+
+    fork(at, engine.enabled, lambda: run(engine.thing.key), lambda: run(None))
+
+
+def _trained(at: Interpreter, cls: Class) -> Thing:
+    """The optimizer that a Trainer steps for a LightningModule."""
+    return at.thing(("optimizer of", cls.node), "optimizer", "", at.site(cls.node))
 
 
 def _leave_root(at: Interpreter, function: Function, value: Value) -> None:
-    """After it: what ``training_step`` returns is divided by the Trainer, and runs backward."""
+    """After it: what ``training_step`` returns is divided by the Trainer, and runs backward; a hook's step follows."""
+    if _sees_scaled(at, function) and function.cls is not None:
+        optimizer = Ref(_trained(at, function.cls))
+        at.method(optimizer, "step", [], {}, function.node)
+        at.method(optimizer, "zero_grad", [], {}, function.node)
     if function.name != "training_step" or not _is_lightning(at, function.cls) or _is_manual(at, function.cls):
         return
     loss = as_loss(value.items.get("loss", NONE) if isinstance(value, Mapping) else value)
@@ -126,7 +171,7 @@ def _inherited_method(
     if name in HARMLESS:
         return at.fresh(node, name)
     if name == "manual_backward":
-        return engine_method(at, _manual(at, receiver, node), name, args, keywords, node)
+        return engine_method(at, _engine(at, receiver.cls, node), name, args, keywords, node)
     if name == "optimizers":
         bare = literal(first_of(args, keywords, "use_pl_optimizer")) is False
         return _optimizers(at, receiver, node, bare=bare)
@@ -145,10 +190,10 @@ def _inherited_attribute(at: Interpreter, receiver: Instance, name: str, node: a
     return used_engine(at, "accelerate", unknown, "self.accelerator", node)
 
 
-def _manual(at: Interpreter, receiver: Instance, node: ast.AST) -> Engine:
-    """What scales the losses of a LightningModule that optimizes by hand."""
-    thing = at.thing(("lightning", receiver.cls.node), "scaler", "self", at.site(node))
-    doubt = _trainers_of(at, receiver.cls.module).trains_in(frameworks.FLOAT16_MIXED)
+def _engine(at: Interpreter, cls: Class, node: ast.AST) -> Engine:
+    """What scales the losses of a LightningModule."""
+    thing = at.thing(("lightning", cls.node), "scaler", "self", at.site(node))
+    doubt = _trainers_of(at, cls.module).trains_in(frameworks.FLOAT16_MIXED)
     if doubt == INFO and not at.program.facts.get("lightning16"):
         doubt = None
     enabled: Formula = doubt is not None
@@ -164,7 +209,7 @@ def _optimizers(at: Interpreter, receiver: Instance, node: ast.AST, *, bare: boo
     ``bare`` ones are those of torch, without what Lightning wraps around them to step through its scaler.
     """
     names = _unpacked_to(at, node)
-    engine = _manual(at, receiver, node) if _is_manual(at, receiver.cls) else None
+    engine = _engine(at, receiver.cls, node) if _is_manual(at, receiver.cls) else None
     made: list[Value] = []
     for place, name in enumerate(names or [""]):
         thing = at.thing(("optimizers of", receiver.cls.node, place, len(names)), "optimizer", name, at.site(node))

@@ -217,6 +217,8 @@ def backward(
         fork(at, inside, lambda: emit(apart=apart, float8=True), lambda: emit(apart=apart, float8=False))
 
     fork(at, either(*at.state.apart), lambda: run(apart=True), run)
+    for listener in at.handlers.backward_ended:
+        listener(at, tensor, node)
 
 
 def _names_of_backward(node: ast.AST) -> dict[str, object]:

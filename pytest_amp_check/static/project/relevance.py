@@ -199,12 +199,16 @@ def _leave_words(module: Module, words: frozenset[str], contexts: frozenset[str]
 def _is_run_by_a_trainer(module: Module, function: Function, does: int) -> bool:
     """Whether a Trainer runs a function that may make a mistake by itself.
 
-    It is the step of a LightningModule that may compute a banned loss, divides what it returns or optimizes by hand; or
-    the loss of Hugging Face's, which is given the model and may cast it.
+    It is the step of a LightningModule that may compute a banned loss, divides what it returns or optimizes by hand, or
+    its hook on gradients that are still scaled; or the loss of Hugging Face's, which is given the model, and may cast.
     """
     if function.cls is not None and function.name == "compute_loss" and does & _CASTS:
         return True
-    if function.cls is None or not function.name.endswith("_step") or "LightningModule" not in module.identifiers:
+    if function.cls is None or "LightningModule" not in module.identifiers:
+        return False
+    if function.name == "on_after_backward":
+        return "grad" in function.words or not function.words.isdisjoint(CLIPS)
+    if not function.name.endswith("_step"):
         return False
     if does & (_BACKWARD | _STEP) == _BACKWARD | _STEP:
         return True  # it optimizes by hand

@@ -25,6 +25,7 @@ RULE = Rule(
             "counts: clear them once, after the step",
             witness=(BACKWARD,),
             next_turn=True,
+            yields_to=("step@discarded",),
             unless="of-no-window",
             any_precision=True,
         ),

@@ -26,6 +26,13 @@ RULE = Rule(
             reads=True,
             spared_by=(UNSCALE,),
         ),
+        "edit@scaled-framework": Fault(
+            "Gradients of `{optimizer}` are edited while {framework} keeps them multiplied by the loss scale: {advice}"
+        ),
+        "read@scaled-framework": Fault(
+            "Gradients of `{optimizer}` are read while {framework} keeps them multiplied by the loss scale: {advice}",
+            INFO,
+        ),
     },
     why="""\
 Between the scaled backward and `unscale_()` a gradient is the true gradient times the loss scale. Whatever is added to

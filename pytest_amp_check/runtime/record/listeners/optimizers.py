@@ -10,7 +10,7 @@ from ....protocol import events as e
 from ....protocol.events import Event, Site
 from ..readings import ONE, FoundInf
 from ..recording import Recording
-from ..source import SourceText, asks, conditional, window_test
+from ..source import SourceText, asks, conditional, is_chosen, window_test
 from ..tracked import TrackedOptimizer, TrackedScaler
 from .finite import Finite
 from .gradients import Gradients
@@ -131,7 +131,9 @@ class Optimizers(Listener):
             if other is not tracked:
                 other.windows.another_stepped()
         thrown_away, early = tracked.windows.stepped()
-        if thrown_away is not None:
+        backward = tracked.backward
+        # A step that something else than a count decides about leaves batches out on purpose.
+        if thrown_away is not None and (backward is None or not is_chosen(self.sites.here(), backward.site)):
             names: dict[str, object] = {"optimizer": tracked.name or ""}
             self.recording.emit(e.WINDOW, thrown_away, None, tracked.thing.key, how="zero", names=names)
         mixed = early and self.recording.program.facts["enters_autocast"]
