@@ -770,7 +770,7 @@ def test_what_tests_ask_for_is_charted_in_the_summary(
     monkeypatch.setenv("COLUMNS", "64")
     monkeypatch.setenv("TERM", "dumb")
     project.makepyfile(test_asks=ASKS)
-    result = run_pytest(project, *FLAGS, *workers, "-v")
+    result = run_pytest(project, *FLAGS, *workers, "-v", warm_children=True)
     shown = summary_of(result)
     assert "test_asks.py::test_asks" in shown
     assert "  scale     128 ::: 128, 0 of 3 steps skipped" in shown
@@ -779,10 +779,10 @@ def test_what_tests_ask_for_is_charted_in_the_summary(
     assert any(line.rstrip().endswith("#") and "temporaries" in line for line in shown)
     assert max(len(line) for line in shown if line.lstrip().startswith(("parameters", "temporaries"))) <= 64
     # In a terminal with colours it is the same, in colours.
-    coloured = run_pytest(project, *FLAGS, *workers, "-v", "--color=yes")
+    coloured = run_pytest(project, *FLAGS, *workers, "-v", "--color=yes", warm_children=True)
     assert "\x1b[" in "".join(line for line in coloured.outlines if "of 3 steps skipped" in line)
     told = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in summary_of(coloured)]
     assert told[:-1] == shown[:-1]
     # Nothing is told of a training that went as it should, and nothing of any without -v.
     assert not any("test_quiet" in line for line in shown)
-    assert "  scale " not in "\n".join(summary_of(run_pytest(project, *FLAGS, *workers)))
+    assert "  scale " not in "\n".join(summary_of(run_pytest(project, *FLAGS, *workers, warm_children=True)))

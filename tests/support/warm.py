@@ -37,17 +37,9 @@ if TYPE_CHECKING:
     import pytest
 
 #: What Python and the libraries of torch take from the environment when they are loaded.
-EARLY = (
-    "LANG",
-    "LC_ALL",
-    "OMP_NUM_THREADS",
-    "PYTHONHASHSEED",
-    "PYTHONIOENCODING",
-    "PYTHONPATH",
-    "PYTHONUNBUFFERED",
-    "PYTHONUTF8",
-    "PYTHONWARNINGS",
-)
+EARLY = ("LANG", "LC_ALL", "OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONWARNINGS")
+#: Where Python looks for modules. What was found there before is the reader alone.
+PATH = "PYTHONPATH"
 #: The second is what the first optimizer that is made would load.
 TORCH = ("torch", "torch._dynamo")
 #: What every check loads, and libcst, which writes fixes and takes longer than all of that.
@@ -59,32 +51,39 @@ READER = (
 )
 #: Bytes of a message, and files that it comes with.
 MESSAGE, FILES = 1 << 20, 64
+#: Seconds.
+TIMEOUT = 300
 STAY = b"stay"
 
 
 def run_module(
-    *arguments: str,
-    cwd: str | os.PathLike[str],
-    env: Mapping[str, str],
-    timeout: float = 300,
-    warm_children: bool = False,
+    *arguments: str, cwd: str | os.PathLike[str], env: Mapping[str, str], warm_children: bool = False
 ) -> subprocess.CompletedProcess[str]:
     """What subprocess.run() gives of ``python -m ARGUMENTS``, with its output captured.
 
     ``warm_children`` has what it starts by ``sys.executable`` forked as well.
     """
+    return run_python("-m", *arguments, cwd=cwd, env=env, warm_children=warm_children)
+
+
+def run_python(
+    *arguments: str, cwd: str | os.PathLike[str], env: Mapping[str, str], warm_children: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """As run_module(), of ``python ARGUMENTS``: a module after -m, a text after -c, or a file."""
     if _has_cuda():
         # There, a process that was forked may do less than one that was started.
-        command = [sys.executable, "-m", *arguments]
-        return subprocess.run(command, cwd=cwd, env=env, capture_output=True, encoding="utf-8", timeout=timeout)
-    return _text(_forked(TORCH, arguments, b"", cwd, env, timeout, warm_children=warm_children))
+        command = [sys.executable, *arguments]
+        return subprocess.run(command, cwd=cwd, env=env, capture_output=True, encoding="utf-8", timeout=TIMEOUT)
+    return _text(_forked(TORCH, arguments, b"", cwd, env, warm_children=warm_children))
 
 
 def run_command(
     *arguments: str, stdin: bytes = b"", cwd: str | os.PathLike[str] = ".", env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """What subprocess.run() gives of ``amp-check ARGUMENTS``, with its output captured."""
-    return _text(_forked(READER, ("pytest_amp_check", *arguments), stdin, cwd, os.environ if env is None else env, 300))
+    return _text(
+        _forked(READER, ("-m", "pytest_amp_check", *arguments), stdin, cwd, os.environ if env is None else env)
+    )
 
 
 @functools.cache
@@ -114,20 +113,20 @@ def _forked(
     given: bytes,
     cwd: str | os.PathLike[str],
     env: Mapping[str, str],
-    timeout: float,
     *,
     warm_children: bool = False,
 ) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", *arguments]
+    command = [sys.executable, *arguments]
     if platform.system() != "Linux":
-        return subprocess.run(command, cwd=cwd, env=env, input=given, capture_output=True, timeout=timeout)
+        return subprocess.run(command, cwd=cwd, env=env, input=given, capture_output=True, timeout=TIMEOUT)
     with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         source.write(given)
         source.seek(0)
-        request = Request(["-m", *arguments], os.path.abspath(cwd), dict(env), [0, 1, 2], warm_children)
-        with _asked(_source(loaded, *(env.get(name) for name in EARLY))) as channel:
+        request = Request(list(arguments), os.path.abspath(cwd), dict(env), [0, 1, 2], warm_children)
+        early = tuple((name, env.get(name)) for name in (*EARLY, *([PATH] if loaded is READER else [])))
+        with _asked(_source(loaded, early)) as channel:
             # It is ended where nobody waits for it any more.
-            channel.settimeout(timeout)
+            channel.settimeout(TIMEOUT)
             files = [source.fileno(), output.fileno(), errors.fileno()]
             socket.send_fds(channel, [marshal.dumps(tuple(request))], files)
             channel.recv(MESSAGE)
@@ -165,9 +164,8 @@ def _asked(address: str) -> socket.socket:
 
 
 @functools.cache
-def _source(loaded: tuple[str, ...], *early: str | None) -> str:
+def _source(loaded: tuple[str, ...], early: tuple[tuple[str, str | None], ...]) -> str:
     """The address of a process that others are forked from. The workers of xdist share it."""
-    given = {name: value for name, value in zip(EARLY, early, strict=True) if value is not None}
     # An address without a file: it is free again once nobody uses it.
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
     address = f"\0amp-check-{run}-{zlib.crc32(repr((loaded, early)).encode()):x}"
@@ -178,9 +176,9 @@ def _source(loaded: tuple[str, ...], *early: str | None) -> str:
             pass
         else:
             listener.listen(FILES)
-            environment = {name: value for name, value in os.environ.items() if name not in EARLY}
+            environment = {name: value for name, value in {**os.environ, **dict(early)}.items() if value is not None}
             command = [sys.executable, __file__, str(listener.fileno()), *loaded]
-            process = subprocess.Popen(command, env=environment | given, pass_fds=[listener.fileno()])
+            process = subprocess.Popen(command, env=environment, pass_fds=[listener.fileno()])
             # It ends when nobody is there that may ask it.
             atexit.register(process.wait)
     stays = _asked(address)
@@ -327,20 +325,29 @@ def _written(folder: str, address: bytes) -> str:
     return path
 
 
+def _paths() -> list[str]:
+    return [os.path.abspath(path) for path in os.environ.get(PATH, "").split(os.pathsep) if path]
+
+
 def _go_on(request: Request, stand_in: str) -> None:
     """Do what Python does with these arguments, as if it had just begun."""
+    found = _paths()
     os.chdir(request.cwd)
     os.environ.clear()
     os.environ.update(request.environment)
+    elsewhere = [path for path in sys.path[1:] if path not in found]
+    sys.path[1:] = dict.fromkeys([*_paths(), *elsewhere])
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     multiprocessing.process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
     if request.warm_children:
         sys.executable = stand_in
         multiprocessing.set_executable(stand_in)
     first, *rest = request.arguments
-    if first == "-u":
+    if first == "-u" or os.environ.get("PYTHONUNBUFFERED"):
         for stream in (sys.stdout, sys.stderr):
             assert isinstance(stream, io.TextIOWrapper)
             stream.reconfigure(write_through=True)
+    if first == "-u":
         first, *rest = rest
     main = sys.modules["__main__"] = ModuleType("__main__")
     if first == "-m":
