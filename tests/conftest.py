@@ -65,8 +65,8 @@ def pytest_enter_pdb() -> None:
 def pytest_collection() -> Generator[None]:
     """Let no search for cycles go through what stays until the end: torch, thousands of tests and their arguments.
 
-    Each run of pytest inside of a test ends with such a search, each recording looks through the objects there are,
-    and tests of memory count them.
+    Each run of pytest inside of a test ends with several such searches, each recording looks through the objects there
+    are, and tests of memory count them.
     """
     gc.disable()
     try:
@@ -74,6 +74,15 @@ def pytest_collection() -> Generator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """What the tests of a file have loaded and remembered stays as well."""
+    yield
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
