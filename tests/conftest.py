@@ -27,6 +27,9 @@ HANGS = 300
 
 
 def pytest_configure() -> None:
+    # Before torch is loaded. Its threads keep processors busy while they wait for each other, which are few and shared:
+    # tests that train took six times as long, and proved no more.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     if hasattr(signal, "SIGALRM"):
         # Once it has written, the signal does what it does: it ends the process. Now, no output is captured.
         faulthandler.register(signal.SIGALRM, file=os.dup(2), all_threads=True, chain=True)
@@ -90,6 +93,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if marked and not _has_cuda():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+    # So that none of them is left to one worker alone in the end.
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 def _has_cuda() -> bool:

@@ -162,6 +162,7 @@ def test_a_run_of_its_own_name_is_needed_for_each(written: pytest.Pytester) -> N
     run(written).stdout.fnmatch_lines(["E*ValueError: assert_baseline() was called twice for the baseline 'run'*"])
 
 
+@pytest.mark.long
 def test_workers_of_xdist_share_them(written: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_PLUGINS", "pytest_amp_check.faces.plugin,xdist.plugin")
     shutil.rmtree(written.path / "amp_baselines")

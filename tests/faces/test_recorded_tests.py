@@ -473,6 +473,7 @@ def test_it_works_without_other_plugins(project: pytest.Pytester) -> None:
 # Other plugins.
 
 
+@pytest.mark.long
 @needs("xdist")
 def test_workers(project: pytest.Pytester) -> None:
     project.makepyfile(
@@ -582,6 +583,7 @@ def test_torch_is_not_loaded_for_tests_that_do_not_use_it(project: pytest.Pytest
     python(project, "pass", "--amp-check").assert_outcomes(passed=4)
 
 
+@pytest.mark.long
 def test_a_test_may_be_the_first_to_import_torch(project: pytest.Pytester) -> None:
     project.makepyfile(
         test_a="def test_other():\n    pass\ndef test_bad():\n    from train import train\n    train('clip')\n"
@@ -763,6 +765,7 @@ def summary_of(result: pytest.RunResult) -> list[str]:
     return lines[next(i for i, line in enumerate(lines) if "amp-check ==" in line or "= amp" in line) :]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [(), pytest.param(("-p", "xdist", "-n", "1"), marks=needs("xdist"))])
 def test_what_tests_ask_for_is_charted_in_the_summary(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]

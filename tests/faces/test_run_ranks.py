@@ -15,6 +15,7 @@ from rank_programs import source_line
 from warm import run_module
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.skipif("not __import__('torch').distributed.is_gloo_available()"),
     pytest.mark.skipif(sys.platform != "linux", reason="the ranks meet over the interface lo"),
 ]

@@ -25,6 +25,7 @@ WHAT_IF = benchmark("what_if")
 OFF = 0.02
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("program", "optimizer", "autocast", "fewest"),
     [

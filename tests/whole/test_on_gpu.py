@@ -42,6 +42,7 @@ def change(path: Path, before: str, after: str) -> None:
     path.write_text(text.replace(before, after), encoding="utf-8")
 
 
+@pytest.mark.long
 def test_a_dry_run_writes_rows_and_verdicts(tmp_path: Path) -> None:
     done = run("--dry-run", "--only", "dtypes,speed", "--results", str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -59,6 +60,7 @@ def test_a_dry_run_writes_rows_and_verdicts(tmp_path: Path) -> None:
     assert re.search(r"^## speed\n\ncomplete, \d+ s, 2 rows$", summary, re.MULTILINE)
 
 
+@pytest.mark.long
 def test_a_dtype_that_is_wrong_fails_by_name(checkout: Path) -> None:
     policies = next((checkout / "pytest_amp_check" / "protocol").rglob("optable.py"))
     change(policies, " softplus ", " ")
@@ -71,6 +73,7 @@ def test_a_dtype_that_is_wrong_fails_by_name(checkout: Path) -> None:
     assert re.search(r"commit sources [0-9a-f]{12},", done.stdout)
 
 
+@pytest.mark.long
 def test_a_part_that_is_cut_off_keeps_what_it_has_done(checkout: Path, tmp_path: Path) -> None:
     change(checkout / "benchmarks" / "on_gpu.py", '"harm": Part(40,', '"harm": Part(2,')
     row = {"kind": "harm", "what": "AMP201", "agrees": True}
