@@ -221,7 +221,8 @@ for number in numbers:
     os.close(number)
 code = int(channel.recv({message}))
 if code < 0:
-    signal.signal(-code, signal.SIG_DFL)
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
 os._exit(code)
 """
