@@ -215,6 +215,7 @@ class Recipe(NamedTuple):
     part: int = 1
     #: Such parts that come one after the other before the optimizer steps.
     parts: int = 1
+    steps: int = 3
 
 
 def recompute(module: nn.Module) -> None:
@@ -228,7 +229,7 @@ def recompute(module: nn.Module) -> None:
 
 
 def record_memory(recipe: Recipe) -> Memory:
-    """The memory of three real steps."""
+    """The memory of real steps."""
     program = PROGRAMS[recipe.program]
     torch.manual_seed(0)
     model = program.make()
@@ -238,7 +239,7 @@ def record_memory(recipe: Recipe) -> Memory:
         model.to(torch.bfloat16)
     optimizer = OPTIMIZERS[recipe.optimizer](model.parameters(), **dict(recipe.settings))
     with measure_memory(model, optimizer) as memory:
-        for _ in range(3):
+        for _ in range(recipe.steps):
             for _ in range(recipe.parts):
                 train_on(model, program.batch(program.size // recipe.part), recipe)
             optimizer.step()

@@ -27,6 +27,9 @@ HANGS = 300
 
 
 def pytest_configure() -> None:
+    # Before torch is loaded. Its threads keep processors busy while they wait for each other, which are few and shared:
+    # tests that train took six times as long, and proved no more.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     if hasattr(signal, "SIGALRM"):
         # Once it has written, the signal does what it does: it ends the process. Now, no output is captured.
         faulthandler.register(signal.SIGALRM, file=os.dup(2), all_threads=True, chain=True)
@@ -65,8 +68,8 @@ def pytest_enter_pdb() -> None:
 def pytest_collection() -> Generator[None]:
     """Let no search for cycles go through what stays until the end: torch, thousands of tests and their arguments.
 
-    Each run of pytest inside of a test ends with such a search, each recording looks through the objects there are,
-    and tests of memory count them.
+    Each run of pytest inside of a test ends with several such searches, each recording looks through the objects there
+    are, and tests of memory count them.
     """
     gc.disable()
     try:
@@ -76,11 +79,22 @@ def pytest_collection() -> Generator[None]:
         gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """What the tests of a file have loaded and remembered stays as well."""
+    yield
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not _has_cuda():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+    # So that none of them is left to one worker alone in the end.
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 def _has_cuda() -> bool:

@@ -162,15 +162,16 @@ def test_a_run_of_its_own_name_is_needed_for_each(written: pytest.Pytester) -> N
     run(written).stdout.fnmatch_lines(["E*ValueError: assert_baseline() was called twice for the baseline 'run'*"])
 
 
+@pytest.mark.long
 def test_workers_of_xdist_share_them(written: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_PLUGINS", "pytest_amp_check.faces.plugin,xdist.plugin")
     shutil.rmtree(written.path / "amp_baselines")
     flags = ("-p", "no:cacheprovider", "--amp-device", "emulate", "-n", "2")
-    run_pytest(written, *flags, "--amp-update-baselines").assert_outcomes(passed=2)
+    run_pytest(written, *flags, "--amp-update-baselines", warm_children=True).assert_outcomes(passed=2)
     assert len(baselines(written)) == 2
     monkeypatch.setenv("CI", "true")
     write(written, SCALE="256.0")
     (written.path / "amp_baselines" / "test_a" / "test_gone.json").write_text("{}")
-    result = run_pytest(written, *flags)
+    result = run_pytest(written, *flags, warm_children=True)
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["*test_gone.json: no test asserts it any more"])

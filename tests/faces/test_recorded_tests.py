@@ -473,6 +473,7 @@ def test_it_works_without_other_plugins(project: pytest.Pytester) -> None:
 # Other plugins.
 
 
+@pytest.mark.long
 @needs("xdist")
 def test_workers(project: pytest.Pytester) -> None:
     project.makepyfile(
@@ -582,6 +583,7 @@ def test_torch_is_not_loaded_for_tests_that_do_not_use_it(project: pytest.Pytest
     python(project, "pass", "--amp-check").assert_outcomes(passed=4)
 
 
+@pytest.mark.long
 def test_a_test_may_be_the_first_to_import_torch(project: pytest.Pytester) -> None:
     project.makepyfile(
         test_a="def test_other():\n    pass\ndef test_bad():\n    from train import train\n    train('clip')\n"
@@ -763,6 +765,7 @@ def summary_of(result: pytest.RunResult) -> list[str]:
     return lines[next(i for i, line in enumerate(lines) if "amp-check ==" in line or "= amp" in line) :]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [(), pytest.param(("-p", "xdist", "-n", "1"), marks=needs("xdist"))])
 def test_what_tests_ask_for_is_charted_in_the_summary(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]
@@ -770,7 +773,7 @@ def test_what_tests_ask_for_is_charted_in_the_summary(
     monkeypatch.setenv("COLUMNS", "64")
     monkeypatch.setenv("TERM", "dumb")
     project.makepyfile(test_asks=ASKS)
-    result = run_pytest(project, *FLAGS, *workers, "-v")
+    result = run_pytest(project, *FLAGS, *workers, "-v", warm_children=True)
     shown = summary_of(result)
     assert "test_asks.py::test_asks" in shown
     assert "  scale     128 ::: 128, 0 of 3 steps skipped" in shown
@@ -779,10 +782,10 @@ def test_what_tests_ask_for_is_charted_in_the_summary(
     assert any(line.rstrip().endswith("#") and "temporaries" in line for line in shown)
     assert max(len(line) for line in shown if line.lstrip().startswith(("parameters", "temporaries"))) <= 64
     # In a terminal with colours it is the same, in colours.
-    coloured = run_pytest(project, *FLAGS, *workers, "-v", "--color=yes")
+    coloured = run_pytest(project, *FLAGS, *workers, "-v", "--color=yes", warm_children=True)
     assert "\x1b[" in "".join(line for line in coloured.outlines if "of 3 steps skipped" in line)
     told = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in summary_of(coloured)]
     assert told[:-1] == shown[:-1]
     # Nothing is told of a training that went as it should, and nothing of any without -v.
     assert not any("test_quiet" in line for line in shown)
-    assert "  scale " not in "\n".join(summary_of(run_pytest(project, *FLAGS, *workers)))
+    assert "  scale " not in "\n".join(summary_of(run_pytest(project, *FLAGS, *workers, warm_children=True)))

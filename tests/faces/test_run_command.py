@@ -146,7 +146,7 @@ def test_a_message_as_exit_code_goes_to_standard_error(folder: Path) -> None:
 
 def test_a_traceback_is_the_scripts_own_and_the_findings_follow(folder: Path) -> None:
     (folder / "train.py").write_text(TRAINS + "raise ValueError('diverged')\n", encoding="utf-8")
-    done = run_from_nothing("--output-format", "concise", "train.py", folder=folder)
+    done = run("--output-format", "concise", "train.py", folder=folder)
     assert done.returncode == 1
     head, place, *_ = done.stderr.splitlines()
     assert head == "Traceback (most recent call last):"
@@ -194,7 +194,7 @@ def test_the_finding_of_a_rule_explains_the_exception_that_follows_from_it(folde
 
 def test_a_syntax_error_is_told_as_python_tells_it(folder: Path) -> None:
     (folder / "train.py").write_text("for x in\n", encoding="utf-8")
-    done = run_from_nothing("train.py", folder=folder)
+    done = run("train.py", folder=folder)
     assert done.returncode == 1
     assert "SyntaxError" in done.stderr and "amp-check: error" not in done.stderr
 

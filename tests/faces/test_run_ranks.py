@@ -15,6 +15,7 @@ from rank_programs import source_line
 from warm import run_module
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.skipif("not __import__('torch').distributed.is_gloo_available()"),
     pytest.mark.skipif(sys.platform != "linux", reason="the ranks meet over the interface lo"),
 ]
@@ -23,19 +24,20 @@ LAUNCHED = ["torch.distributed.run", "--standalone", "--nproc-per-node"]
 RUN = ["pytest_amp_check", "run", "--output-format", "concise"]
 
 
-def run(*module: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(*module: str, warm: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What a command gives whose ranks are forked from one that has loaded torch, or are really started."""
     settings = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
     package = os.pathsep.join(filter(None, [str(SUPPORT.parents[1]), os.environ.get("PYTHONPATH")]))
     environment = {**settings, "OMP_NUM_THREADS": "1", "PYTHONPATH": package, **environment}
-    return run_module(*module, cwd=SUPPORT, env=environment)
+    return run_module(*module, cwd=SUPPORT, env=environment, warm_children=warm)
 
 
-def launched(ranks: int, name: str, *options: str) -> subprocess.CompletedProcess[str]:
-    return run(*LAUNCHED, str(ranks), "-m", *RUN, *options, "rank_script.py", name)
+def launched(ranks: int, name: str, *options: str, warm: bool = True) -> subprocess.CompletedProcess[str]:
+    return run(*LAUNCHED, str(ranks), "-m", *RUN, *options, "rank_script.py", name, warm=warm)
 
 
-def started(name: str, *options: str) -> subprocess.CompletedProcess[str]:
-    return run(*RUN, *options, "rank_script.py", name, "spawn")
+def started(name: str, *options: str, warm: bool = True) -> subprocess.CompletedProcess[str]:
+    return run(*RUN, *options, "rank_script.py", name, "spawn", warm=warm)
 
 
 STEP = source_line("scaler.step(optimizer)")
@@ -54,7 +56,7 @@ def test_what_ranks_find_is_told_once_by_the_first_of_them() -> None:
 
 
 def test_all_is_well_where_all_skip() -> None:
-    done = launched(2, "replicas")
+    done = launched(2, "replicas", warm=False)
     assert (done.returncode, done.stdout) == (0, "No mistakes found in 8 training steps on 2 ranks.\n")
 
 
@@ -104,7 +106,7 @@ def test_the_exception_of_a_rank_that_takes_its_time_to_end_is_seen() -> None:
 
 
 def test_processes_that_the_script_starts_are_recorded() -> None:
-    done = started("leaves_out")
+    done = started("leaves_out", warm=False)
     begins = source_line("scaler.scale(loss).backward()")
     *_, finding, summary = done.stdout.splitlines()
     assert finding.startswith(

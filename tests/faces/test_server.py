@@ -358,6 +358,7 @@ def test_what_was_never_saved_and_what_lies_in_no_folder(tmp_path: Path) -> None
         assert editor.said == []
 
 
+@pytest.mark.long
 def test_it_survives_what_is_typed_at_random(tmp_path: Path) -> None:
     """The server answers in between, logs no error of its own, and finds at the end what it found at first."""
     project(tmp_path)

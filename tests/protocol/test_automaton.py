@@ -134,6 +134,7 @@ def reached() -> tuple[set[Opt], dict[str, tuple[Opt, str]]]:
     return seen, labels
 
 
+@pytest.mark.long
 def test_every_state_answers_every_input() -> None:
     # Each answer with one question that it was given to: there are a million questions.
     states: dict[Opt, tuple[Opt, str]] = {}
@@ -171,6 +172,7 @@ def test_the_table_speaks_of_known_states_inputs_and_faults() -> None:
         assert not label or label in OF_THE_AUTOMATON
 
 
+@pytest.mark.long
 def test_each_row_of_the_tables_decides_in_some_state_that_is_reached() -> None:
     states, _ = reached()
     for table in (a.FIRST, a.ENDS):

@@ -820,6 +820,7 @@ def held() -> int:
     return len(gc.get_objects())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mistaken", [False, True], ids=["right", "mistaken"])
 def test_what_a_run_holds_does_not_grow(mistaken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # Most of the steps of a long run are dropped; here that begins early.

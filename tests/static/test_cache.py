@@ -423,6 +423,7 @@ EDITS = st.lists(
 )
 
 
+@pytest.mark.long
 @given(rounds=st.lists(EDITS, min_size=2, max_size=5), trusting=st.booleans())
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_edits(

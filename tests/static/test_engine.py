@@ -500,6 +500,7 @@ def second(model, optimizer, scaler, loss):
     assert (left_out.line, "`second`" in left_out.message) == (8, True)
 
 
+@pytest.mark.long
 def test_reading_leaves_nothing_that_only_a_search_for_cycles_would_free() -> None:
     # None is made while a tree is read, so that what is left would stay until the end.
     program = (

@@ -1604,6 +1604,7 @@ def offered_in(source: str) -> list[tuple[str, str]]:
     return [(each.code, each.fix.applicability) for each in found if each.fix is not None]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unsafe", [False, True])
 def test_what_is_offered_is_made_or_said_to_be_refused(*, unsafe: bool) -> None:
     sources = [unmarked(rule.bad) for rule in RULES.values()]

@@ -55,6 +55,7 @@ def test_a_transformation_transforms(name: str) -> None:
     raise AssertionError(f"{name} changes no program")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TRANSFORMATIONS)
 def test_what_changes_nothing_changes_no_finding(name: str) -> None:
     """One test for all programs, as there are thousands of pairs; it names every program that fails.

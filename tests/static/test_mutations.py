@@ -57,6 +57,7 @@ def test_every_operator_makes_enough_mutants() -> None:
     assert all(made[operator] >= least for operator, least in ENOUGH.items()), made
 
 
+@pytest.mark.long
 def test_mutants_are_found(tmp_path: Path) -> None:
     """A share of them, as they are, always the same ones; the benchmark tries all."""
     tally = tallied(trials(PROGRAMS, AS_IT_IS, share=0.4), tmp_path)
@@ -64,6 +65,7 @@ def test_mutants_are_found(tmp_path: Path) -> None:
     assert tally.lowest(0, least=FEW) >= EACH, f"\n{tally}"
 
 
+@pytest.mark.long
 def test_mutants_are_found_in_every_variant(tmp_path: Path) -> None:
     """A share of the mutants in a share of the variants, always the same ones; the benchmark tries all."""
     tally = tallied(trials(PROGRAMS, VARIANTS, share=0.03), tmp_path)
@@ -71,6 +73,7 @@ def test_mutants_are_found_in_every_variant(tmp_path: Path) -> None:
     assert min(tally.lowest(0, least=FEW), tally.lowest(1, least=FEW)) >= EACH, f"\n{tally}"
 
 
+@pytest.mark.long
 def test_variants_without_a_mistake_are_silent(tmp_path: Path) -> None:
     """All of the whole trainers, and a share of the other programs."""
     trainers = {name: text for name, text in PROGRAMS.items() if name.startswith("trainers")}
@@ -85,12 +88,14 @@ def test_variants_without_a_mistake_are_silent(tmp_path: Path) -> None:
     assert tally.rate == 1.0, f"\n{tally}"
 
 
+@pytest.mark.long
 def test_mutants_are_found_across_files(tmp_path: Path) -> None:
     tally = tallied(trials(PROGRAMS, ACROSS_FILES, share=0.05), tmp_path)
     assert set(tally.rates(1)) == set(ACROSS_FILES), f"\n{tally}"
     assert tally.rate >= ALL, f"\n{tally}"
 
 
+@pytest.mark.long
 def test_variants_of_two_files_without_a_mistake_are_silent(tmp_path: Path) -> None:
     tally = tallied(trials(PROGRAMS, ACROSS_FILES, share=0.25, mistakes=False), tmp_path)
     assert set(tally.rates(1)) == set(ACROSS_FILES), f"\n{tally}"

@@ -99,6 +99,8 @@ def recorded(
                 runs.append(run.select("ALL"))
                 run_script()
         except Exception as raised:  # noqa: BLE001 - some of the scripts show what torch raises
+            # They would keep all that the program has made, of which a layer may be a gigabyte.
+            traceback.clear_frames(raised.__traceback__)
             error = raised
         return Recorded(runs[0], error, runs[0].failure)
 

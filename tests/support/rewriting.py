@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from marks import MISTAKES, Places, shown
 
+from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.static.engine import Settings, check_source
 from pytest_amp_check.static.project.syntax import walk
 
@@ -47,12 +49,18 @@ def written(tree: ast.Module) -> tuple[str, dict[tuple[int, int], int]]:
 def found_in(tree: ast.Module) -> tuple[Places, str]:
     """The findings in a rewritten program by their original lines, and the program to show."""
     text, origin = written(tree)
-    findings = check_source(text, "rewritten.py", EVERYTHING)
+    findings = _read(text)
     found: Places = set()
     for finding in findings:
         spot = (finding.line, finding.site.column)
         found.add((origin.get(spot, NEW), finding.code))
     return found, f"{shown(findings)}\n{text}"
+
+
+@functools.cache
+def _read(text: str) -> list[Finding]:
+    """What is found in a text: many programs have nothing that some way of rewriting them would change."""
+    return check_source(text, "rewritten.py", EVERYTHING)
 
 
 def copied(thing: Any, twins: dict[int, Any] | None = None) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+import pytest
 from benchmarking import benchmark
 
 BITES = benchmark("bites")
@@ -69,6 +70,7 @@ def test_switches_know_what_came_past_them() -> None:
     assert switches.reached == set(range(len(CHANGES)))
 
 
+@pytest.mark.long
 def test_a_sample_is_the_same_for_the_same_seed() -> None:
     one, again, other = (BITES["sample"](seed, 20) for seed in (1, 1, 2))
     assert one.told == again.told != other.told

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from benchmarking import benchmark
 
 FUZZ = benchmark("fuzz")
 
 
+@pytest.mark.long
 def test_a_slice_of_inputs_that_nobody_would_write() -> None:
     tally = FUZZ["fuzzed"](0, iter(range(200)), FUZZ["corpus"]())
     assert [f"{failure.number}: {failure.wrong}" for failure in tally.failures] == []

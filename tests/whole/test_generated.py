@@ -29,6 +29,7 @@ seeded = settings(
 )
 
 
+@pytest.mark.long
 @seeded
 @given(programs())
 def test_both_readers_agree_on_generated_programs(tmp_path_factory: pytest.TempPathFactory, source: str) -> None:

@@ -7,13 +7,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarking import BENCHMARKS, benchmark
+from warm import run_module, run_python
 
 torch = pytest.importorskip("torch")
 
@@ -25,8 +25,7 @@ no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="the kit would st
 
 def run(*flags: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """The command, as it is called in a checkout."""
-    command = [sys.executable, str(root / "benchmarks" / "on_gpu.py"), *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    return run_python(str(root / "benchmarks" / "on_gpu.py"), *flags, cwd=ROOT, env=os.environ, warm_children=True)
 
 
 @pytest.fixture
@@ -43,6 +42,7 @@ def change(path: Path, before: str, after: str) -> None:
     path.write_text(text.replace(before, after), encoding="utf-8")
 
 
+@pytest.mark.long
 def test_a_dry_run_writes_rows_and_verdicts(tmp_path: Path) -> None:
     done = run("--dry-run", "--only", "dtypes,speed", "--results", str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -60,6 +60,7 @@ def test_a_dry_run_writes_rows_and_verdicts(tmp_path: Path) -> None:
     assert re.search(r"^## speed\n\ncomplete, \d+ s, 2 rows$", summary, re.MULTILINE)
 
 
+@pytest.mark.long
 def test_a_dtype_that_is_wrong_fails_by_name(checkout: Path) -> None:
     policies = next((checkout / "pytest_amp_check" / "protocol").rglob("optable.py"))
     change(policies, " softplus ", " ")
@@ -72,6 +73,7 @@ def test_a_dtype_that_is_wrong_fails_by_name(checkout: Path) -> None:
     assert re.search(r"commit sources [0-9a-f]{12},", done.stdout)
 
 
+@pytest.mark.long
 def test_a_part_that_is_cut_off_keeps_what_it_has_done(checkout: Path, tmp_path: Path) -> None:
     change(checkout / "benchmarks" / "on_gpu.py", '"harm": Part(40,', '"harm": Part(2,')
     row = {"kind": "harm", "what": "AMP201", "agrees": True}
@@ -159,8 +161,7 @@ def test_what_a_test_on_a_gpu_shows(tmp_path: Path, dry: str, outcomes: dict[str
         "AMP_CHECK_GPU_ROWS": str(rows),
         "AMP_CHECK_GPU_DRY": dry,
     }
-    command = [sys.executable, "-m", "pytest", "-p", "gpu.reporter", "-p", "no:cacheprovider", "test_it.py"]
-    subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    run_module("pytest", "-p", "gpu.reporter", "-p", "no:cacheprovider", "test_it.py", cwd=tmp_path, env=environment)
     found = {row["what"].partition("::test_")[2]: row for row in map(json.loads, rows.read_text().splitlines())}
     assert {name: (row["kind"], row["agrees"]) for name, row in found.items()} == outcomes
     assert "OSError: no such kernel" in found["fails"]["outcome"]

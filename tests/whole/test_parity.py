@@ -7,9 +7,10 @@ import copy
 import functools
 import inspect
 import io
+import re
 import runpy
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -163,11 +164,9 @@ class LossScaler:
             self.scaler.update()
 
 
-def surroundings() -> dict[str, Any]:
-    """What the look-alikes take for granted, by the names that they use."""
+def surroundings(source: str) -> dict[str, Any]:
+    """What the look-alikes take for granted, by the names that they use: as much of it as the source speaks of."""
     torch.manual_seed(0)
-    model, other = Net(), Net()
-    generator, discriminator = nn.Linear(1, 8), nn.Linear(8, 1)
     adam = functools.partial(torch.optim.AdamW, lr=1e-3)
     batches = [(torch.randn(4, 8), torch.rand(4, 1)) for _ in range(4)]
     x, y = batches[0]
@@ -177,120 +176,133 @@ def surroundings() -> dict[str, Any]:
         """So small that no step is skipped."""
         return 0.01 * nn.functional.mse_loss(output, target)
 
-    def loss(*models: nn.Module) -> Any:
+    def loss() -> Any:
         with torch.autocast("cuda", dtype=torch.float16):
-            return sum(loss_fn(m(x), y) for m in models)
+            return loss_fn(the("model")(x), y)
 
     def adversarial(*scores: Any) -> Any:
         return 0.01 * sum(score.float().mean() for score in scores)
 
-    optimizer, second = adam(model.parameters()), adam(other.parameters())
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scaler": {}}
-    checkpoint = io.BytesIO()
-    torch.save(state, checkpoint)
-    checkpoint.seek(0)
-    centers = nn.Parameter(torch.randn(4, 8))
-    return {
-        "torch": torch,
-        "nn": nn,
-        "F": nn.functional,
-        "contextlib": contextlib,
-        "copy": copy,
-        "Net": Net,
-        "Encoder": Net,
-        "Decoder": Net,
-        "build": Net,
-        "config": {"amp": True, "epochs": 2},
-        "model": model,
-        "encoder": model,
-        "layer": model.head,
-        "student": other,
-        "average": other,
-        "decoder": other,
-        "frozen": other,
-        "probe": copy.deepcopy(other),
-        "linear": model.body,
-        "optimizer": optimizer,
-        "base": optimizer,
-        "opt_e": optimizer,
-        "optimizers": [optimizer, second],
-        "scaler": torch.amp.GradScaler("cuda"),
-        "loss_scaler": LossScaler(),
-        "generator": generator,
-        "opt_g": adam(generator.parameters()),
-        "g_loss": adversarial,
-        "discriminator": discriminator,
-        "opt_d": adam(discriminator.parameters()),
-        "d_loss": adversarial,
-        "critic": discriminator,
-        "opt_c": adam(discriminator.parameters()),
-        "c_loss": adversarial,
-        "n_critic": 2,
-        "loader": batches,
-        "batches": batches,
-        "valid_loader": batches,
-        "valid": batches,
-        "epochs": 2,
-        "k": 2,
-        "x": x,
-        "y": y,
-        "inputs": x,
-        "targets": y,
-        "labels": y,
-        "batch": (x, y),
-        "windows": [batches[:2], batches[2:]],
-        "folds": [batches] * 2,
-        "stages": [batches] * 2,
-        "loss_fn": loss_fn,
-        "criterion": loss_fn,
-        "loss": loss(model),
-        "auxiliary": loss(model),
-        "losses": [loss(model), loss(model)],
-        "reconstruction": loss(model),
-        "adversarial": loss(model),
-        "penalty": lambda model: model.head.weight.square().sum(),
-        "loss_of": lambda batch: loss(model),
-        "centers": centers,
-        "center_optimizer": adam([centers]),
-        "center_loss": torch.sum,
-        "use_amp": True,
-        "fp16": True,
-        "enabled": True,
-        "dtype": torch.bfloat16,
-        "device_type": "cuda",
-        "max_norm": 1.0,
-        "limit": 0.5,
-        "lr": 1e-3,
-        "step": 0,
+    def checkpoint() -> io.BytesIO:
+        file = io.BytesIO()
+        torch.save(
+            {"model": the("model").state_dict(), "optimizer": the("optimizer").state_dict(), "scaler": {}},
+            file,
+        )
+        file.seek(0)
+        return file
+
+    makers: dict[str, Callable[[], Any]] = {
+        "torch": lambda: torch,
+        "nn": lambda: nn,
+        "F": lambda: nn.functional,
+        "contextlib": lambda: contextlib,
+        "copy": lambda: copy,
+        "Net": lambda: Net,
+        "Encoder": lambda: Net,
+        "Decoder": lambda: Net,
+        "build": lambda: Net,
+        "config": lambda: {"amp": True, "epochs": 2},
+        "model": Net,
+        "encoder": lambda: the("model"),
+        "layer": lambda: the("model").head,
+        "student": Net,
+        "average": lambda: the("student"),
+        "decoder": lambda: the("student"),
+        "frozen": lambda: the("student"),
+        "probe": lambda: copy.deepcopy(the("student")),
+        "linear": lambda: the("model").body,
+        "optimizer": lambda: adam(the("model").parameters()),
+        "base": lambda: the("optimizer"),
+        "opt_e": lambda: the("optimizer"),
+        "optimizers": lambda: [the("optimizer"), adam(the("student").parameters())],
+        "scaler": lambda: torch.amp.GradScaler("cuda"),
+        "loss_scaler": LossScaler,
+        "generator": lambda: nn.Linear(1, 8),
+        "opt_g": lambda: adam(the("generator").parameters()),
+        "g_loss": lambda: adversarial,
+        "discriminator": lambda: nn.Linear(8, 1),
+        "opt_d": lambda: adam(the("discriminator").parameters()),
+        "d_loss": lambda: adversarial,
+        "critic": lambda: the("discriminator"),
+        "opt_c": lambda: adam(the("discriminator").parameters()),
+        "c_loss": lambda: adversarial,
+        "n_critic": lambda: 2,
+        "loader": lambda: batches,
+        "batches": lambda: batches,
+        "valid_loader": lambda: batches,
+        "valid": lambda: batches,
+        "epochs": lambda: 2,
+        "k": lambda: 2,
+        "x": lambda: x,
+        "y": lambda: y,
+        "inputs": lambda: x,
+        "targets": lambda: y,
+        "labels": lambda: y,
+        "batch": lambda: (x, y),
+        "windows": lambda: [batches[:2], batches[2:]],
+        "folds": lambda: [batches] * 2,
+        "stages": lambda: [batches] * 2,
+        "loss_fn": lambda: loss_fn,
+        "criterion": lambda: loss_fn,
+        "loss": loss,
+        "auxiliary": loss,
+        "losses": lambda: [loss(), loss()],
+        "reconstruction": loss,
+        "adversarial": loss,
+        "penalty": lambda: lambda model: model.head.weight.square().sum(),
+        "loss_of": lambda: lambda batch: loss(),
+        "centers": lambda: nn.Parameter(torch.randn(4, 8)),
+        "center_optimizer": lambda: adam([the("centers")]),
+        "center_loss": lambda: torch.sum,
+        "use_amp": lambda: True,
+        "fp16": lambda: True,
+        "enabled": lambda: True,
+        "dtype": lambda: torch.bfloat16,
+        "device_type": lambda: "cuda",
+        "max_norm": lambda: 1.0,
+        "limit": lambda: 0.5,
+        "lr": lambda: 1e-3,
+        "step": lambda: 0,
         "path": checkpoint,
-        "history": [],
-        "outputs": [],
-        "log": lambda *_: None,
-        "writer": types.SimpleNamespace(add_histogram=lambda *_: None),
-        "scheduler": torch.optim.lr_scheduler.ConstantLR(optimizer),
-        "schedule": lambda i: 128.0,
-        "callbacks": types.SimpleNamespace(after_step=lambda scaler: scaler.update()),
-        "saliency_of": abs,
-        "extra_state": lambda scaler: {"scaler": scaler.state_dict()},
-        "closure": lambda: loss(model),
-        "query": torch.randn(2, 4, 8),
-        "key": torch.randn(2, 4, 8),
-        "mask": torch.zeros(4, 4).bool(),
-        "length": 4,
-        "causal_mask": torch.zeros(4, 4).bool(),
-        "router": model.body,
-        "tokens": x,
+        "history": list,
+        "outputs": list,
+        "log": lambda: lambda *_: None,
+        "writer": lambda: types.SimpleNamespace(add_histogram=lambda *_: None),
+        "scheduler": lambda: torch.optim.lr_scheduler.ConstantLR(the("optimizer")),
+        "schedule": lambda: lambda i: 128.0,
+        "callbacks": lambda: types.SimpleNamespace(after_step=lambda scaler: scaler.update()),
+        "saliency_of": lambda: abs,
+        "extra_state": lambda: lambda scaler: {"scaler": scaler.state_dict()},
+        "closure": lambda: loss,
+        "query": lambda: torch.randn(2, 4, 8),
+        "key": lambda: torch.randn(2, 4, 8),
+        "mask": lambda: torch.zeros(4, 4).bool(),
+        "length": lambda: 4,
+        "causal_mask": lambda: torch.zeros(4, 4).bool(),
+        "router": lambda: the("model").body,
+        "tokens": lambda: x,
     }
+    made: dict[str, Any] = {}
+
+    def the(name: str) -> Any:
+        if name not in made:
+            made[name] = makers[name]()
+        return made[name]
+
+    spoken_of = set(re.findall(r"\w+", source))
+    return {name: the(name) for name in makers if name in spoken_of}
 
 
 def play(script: Path) -> None:
     """Run a look-alike, and the functions that it only defines, as a CUDA machine would."""
     with emulate_cuda():
-        namespace = runpy.run_path(str(script), init_globals=surroundings(), run_name="__main__")
+        source = script.read_text(encoding="utf-8")
+        namespace = runpy.run_path(str(script), init_globals=surroundings(source), run_name="__main__")
         for function in list(namespace.values()):
             if not inspect.isfunction(function) or function.__code__.co_filename != str(script):
                 continue
-            given = surroundings()
+            given = surroundings(source)
             names = inspect.signature(function).parameters
             missing = [n for n, p in names.items() if n not in given and p.default is p.empty]
             if missing:

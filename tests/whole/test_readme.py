@@ -195,6 +195,7 @@ def torch_at_hand() -> None:
     pytest.importorskip("torch")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("torch_at_hand")
 @pytest.mark.parametrize("block", TRAINING)
 def test_the_examples_do_what_is_said(block: str, pytester: pytest.Pytester) -> None:

@@ -1,0 +1,59 @@
+"""What tests start by ``tests/support/warm.py`` does what it would do if Python were started for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from warm import run_python
+
+STARTS = """\
+import os, subprocess, sys, time
+
+def started(*arguments, **more):
+    return subprocess.run([sys.executable, *arguments], stdout=subprocess.PIPE, encoding="utf-8", **more)
+
+told = started("-c", "import sys; print(sys.argv, input(), __name__); sys.exit(7)", "a b", "--c", input="given")
+print(told.returncode, told.stdout, end="")
+told = started("-u", "script.py", "x", env={**os.environ, "PYTHONPATH": "elsewhere", "SAID": "here"})
+print(told.returncode, told.stdout, end="")
+print(started("-m", "module", cwd="elsewhere").stdout, end="")
+print(started("-c", "import os; os.kill(os.getpid(), 9)").returncode)
+read, write = os.pipe()
+waits = f"import os, time; os.write({write}, b'up'); time.sleep(60)"
+child = subprocess.Popen([sys.executable, "-c", waits], pass_fds=[write])
+os.close(write)
+print(os.read(read, 2).decode())
+child.terminate()
+print(child.wait(), os.read(read, 2))
+print(started("-V").returncode)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes inherit other things there, and end otherwise")
+@pytest.mark.parametrize("warm", [False, True], ids=["started", "forked"])
+def test_what_a_process_starts_goes_on_and_ends_as_python_does(tmp_path: Path, warm: bool) -> None:
+    (tmp_path / "script.py").write_text(
+        "import os, sys, module\n"
+        "print(sys.argv, __name__, os.path.basename(__file__), os.environ['SAID'], module.NAME)\n"
+    )
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "module.py").write_text("NAME = __name__\nprint('module', NAME)\n")
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    done = run_python("-c", STARTS, cwd=tmp_path, env=environment, warm_children=warm)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "7 ['-c', 'a b', '--c'] given __main__",
+        "0 module module",
+        "['script.py', 'x'] __main__ script.py here module",
+        "module __main__",
+        "-9",
+        "up",
+        "-15 b''",
+        "0",
+    ]
