@@ -13,6 +13,7 @@ from pytest_amp_check import check_source
 from pytest_amp_check.protocol import events, rules
 from pytest_amp_check.protocol.events import UNKNOWN, Event, Graph, Kind, Node, Program, Site, Symbol
 from pytest_amp_check.protocol.rule import Rule
+from pytest_amp_check.protocol.surface import BFLOAT16_OR_FLOAT32
 
 #: Of the families whose rules judge mostly by facts.
 RULES = {code: rule for code, rule in rules.RULES.items() if code.startswith(("AMP1", "AMP5", "AMP9"))}
@@ -293,6 +294,9 @@ def test_float16_needs_a_scaler(scaled: bool, dtypes: set[str], alone: bool, lab
         ({"bfloat16"}, {"enabled": False}, []),
         ({"bfloat16"}, {"enabled": UNKNOWN}, []),
         ({"bfloat16", "float16"}, {}, []),
+        ({"bfloat16", BFLOAT16_OR_FLOAT32}, {}, ["scale:bf16"]),
+        ({BFLOAT16_OR_FLOAT32}, {}, ["scale:bf16"]),
+        ({BFLOAT16_OR_FLOAT32, "float16"}, {}, []),
         ({"?"}, {}, []),
         ({"float16"}, {}, []),
         (set(), {}, []),
@@ -302,6 +306,10 @@ def test_bfloat16_needs_no_scaler(dtypes: set[str], facts: dict[str, Any], label
     program = Program()
     scaler = program.thing("scaler", "scaler", **facts)
     assert judge("AMP503", events.SCALE, program, scaler.key, dtypes=frozenset(dtypes)) == labels
+
+
+def test_bfloat16_needs_no_scaler_that_is_not_known_either() -> None:
+    assert judge("AMP503", events.SCALE, dtypes=frozenset({"bfloat16"})) == ["scale:bf16"]
 
 
 @pytest.mark.parametrize(
