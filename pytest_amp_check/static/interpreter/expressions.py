@@ -679,20 +679,25 @@ def name_it(at: Interpreter, value: Value, name: object) -> None:
 
 
 def _unpack(at: Interpreter, target: ast.Tuple | ast.List, value: Value, anew: bool) -> None:
-    known = _parts(_in_order(at, value, target) or value, len(target.elts))
+    known = _parts(_in_order(at, value, target) or value, target.elts)
     for i, element in enumerate(target.elts):
         assign(at, element, known[i] if known is not None else _part(at, value, element, i), anew=anew)
 
 
-def _parts(value: Value, count: int) -> list[Value] | None:
+def _parts(value: Value, targets: list[ast.expr]) -> list[Value] | None:
     """What a value is unpacked to, where that is known."""
     if not isinstance(value, Sequence):
         return None
-    if not value.open and len(value.items) == count:
-        return value.items
-    if len(value.items) == 1 and isinstance(value.items[0], Tensor):
+    items, count = value.items, len(targets)
+    starred = next((i for i, target in enumerate(targets) if isinstance(target, ast.Starred)), None)
+    if starred is not None and not value.open and len(items) >= count - 1:
+        end = len(items) - (count - 1 - starred)
+        return [*items[:starred], Sequence(items[starred:end]), *items[end:]]
+    if starred is None and not value.open and len(items) == count:
+        return items
+    if len(items) == 1 and isinstance(items[0], Tensor):
         # A comprehension: each of its items is like the one.
-        return [value.items[0].copy() for _ in range(count)]
+        return [items[0].copy() for _ in range(count)]
     return None
 
 
