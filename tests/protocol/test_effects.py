@@ -43,6 +43,7 @@ WORDS: dict[str, tuple[e.Kind, dict[str, Any]]] = {
     "clip-any": (e.CLIP, {"owners": None}),
     "clip-hand": (e.CLIP, {"by_hand": True}),
     "clip-undone": (e.CLIP, {"undone": True}),
+    "clip-guessed": (e.CLIP, {"guessed": True}),
     "measure": (e.CLIP, {"measures_only": True}),
     "clip-or-raise": (e.CLIP, {"nonfinite_error": True}),
     "read": (e.GRAD_READ, {}),
@@ -57,6 +58,10 @@ WORDS: dict[str, tuple[e.Kind, dict[str, Any]]] = {
     "step": (e.SCALER_STEP, {}),
     "plain": (e.STEP, {}),
     "plain-checked": (e.STEP, {"checked": True}),
+    "framework-step": (e.SCALER_STEP, {"framework": True}),
+    "framework-maybe": (e.SCALER_STEP, {"framework": False}),
+    "framework-unscale": (e.UNSCALE, {"framework": True}),
+    "restore": (e.RESTORE, {}),
     "update": (e.UPDATE, {}),
     "set-scale": (e.UPDATE, {"new_scale": True}),
     "new": (e.SCALER_NEW, {}),
@@ -98,7 +103,7 @@ WORDS: dict[str, tuple[e.Kind, dict[str, Any]]] = {
     "end": (e.END, {}),
 }
 #: Kinds whose subject is the scaler, besides those that a drawing knows.
-OF_SCALERS = (e.SCALER_LOAD, e.SCALE)
+OF_SCALERS = (e.SCALER_LOAD, e.SCALE, e.RESTORE)
 #: Kinds that are about what goes on in loops, and about the optimizer as their object.
 AFTER_STEPS = (e.SCHEDULER_STEP, e.STEP_FOLLOWED)
 
@@ -224,6 +229,8 @@ ONE: dict[str, str] = {
     "zero back unscale clip-or-raise step update": "4 AMP213",
     "zero back clip-or-raise step update": "3 AMP201",
     "zero raw clip plain": "",
+    "zero back clip-guessed step update": "3 AMP201?",
+    "zero clip-or-raise back clip-or-raise step update": "4 AMP201",
     # What is read, edited and divided by hand.
     "zero back read step update": "3 AMP202",
     "zero back read-undone step update": "",
@@ -303,6 +310,26 @@ ONE: dict[str, str] = {
     "zero back step state update": "4 AMP402",
     "zero back step update state": "",
     "new zero back step state end": "4 AMP206",
+    # What frameworks do at once.
+    "zero back framework-step": "",
+    "zero back framework-step zero back framework-step": "",
+    "zero back framework-step step update": "",
+    "zero back clip framework-step": "3 AMP201",
+    "zero raw framework-step": "2 AMP203",
+    "zero raw framework-maybe": "",
+    "zero back framework-maybe": "",
+    "zero back clip framework-maybe": "3 AMP201",
+    "zero back unscale framework-maybe": "",
+    "zero back unscale framework-unscale framework-step": "",
+    "zero back framework-unscale clip framework-step": "",
+    "zero raw framework-unscale clip plain": "",
+    "zero back restore plain": "",
+    "zero back restore clip plain": "",
+    "zero back clip restore plain": "3 AMP201",
+    "zero back restore unscale plain": "4 AMP203, 5 AMP204",
+    "zero back other-restore plain": "4 AMP204",
+    "zero back plain restore": "3 AMP204",
+    "zero raw restore plain": "",
     # Code that is not read.
     "zero back hand clip step update": "",
     "zero back hand0 clip step update": "",
@@ -433,6 +460,12 @@ TWO: dict[str, str] = {
     "zero01 back01 step step1 update clip01": "6 AMP201",
     "zero01 back0 step clip01 step1 update": "",
     "made found1 zero01 back01 clip1 step step1 update": "5 AMP201",
+    "zero01 back clip step update plain1": "3 AMP201",
+    "zero01 back clip1 step update plain1": "",
+    "zero01 back0 raw1 clip01 step plain1 update": "4 AMP201",
+    "zero01 raw1 back0 clip1 step plain1 update": "",
+    "zero01 back0 back1 framework-step framework-step1": "",
+    "zero01 back0 back1 unscale1 framework-step clip1 framework-step1": "",
 }
 
 
@@ -574,6 +607,11 @@ WAYS: dict[str, str] = {
     "loop[ zero back step update ]": "",
     "loop[ zero back step ]": "3 AMP206",
     "loop[ back step update ]": "1 AMP215",
+    "loop[ update back step update ]": "2 AMP215",
+    "loop[ zero unscale back step update ]": "2 AMP209",
+    "loop[ back *skip{ / a{ / step } update } ]": "1 AMP215",
+    "loop[ in forward back-outside write forward out ]": "3 AMP103, 4 AMP101",
+    "zero in a{ back / } step out update": "3 AMP103",
     "loop[ back step update zero ]": "",
     "loop[ zero back *skip{ / step update } ]": "",
     "loop[ zero back unscale *skip{ / step update } ]": "3 AMP209?",
@@ -611,6 +649,10 @@ def test_what_is_told_of_events_on_several_ways(words: str) -> None:
 )
 def test_a_flag_that_decides_about_unscale_may_decide_about_a_scaler_that_is_given(words: str) -> None:
     assert told(words) == ""
+
+
+def test_it_may_decide_so_about_one_of_two_optimizers() -> None:
+    assert told("zero01 back01 step a{ unscale1 / } clip1 step1 update", optimizers=2) == ""
 
 
 @pytest.mark.parametrize(
@@ -725,3 +767,41 @@ def test_weights_are_stale_in_the_model_that_was_stepped(owns: str, runs: str, s
 )
 def test_what_is_told_of_two_optimizers_on_several_ways(words: str, expected: str) -> None:
     assert told(words, optimizers=2, made=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "owned", "expected"),
+    [
+        ("zero01 back0 back1 framework-step framework-step1", True, "5 AMP207"),
+        ("zero01 back1 back0 framework-step1 framework-step", True, "5 AMP207"),
+        ("zero01 back0 back1 framework-step framework-step1", False, ""),
+        ("zero01 back0 framework-step back1 framework-step1", True, ""),
+        ("zero01 back01 framework-step framework-step1", True, ""),
+    ],
+)
+def test_a_framework_updates_the_scale_for_all_its_optimizers(words: str, owned: bool, expected: str) -> None:
+    drawing = Drawing(2)
+    for optimizer in drawing.optimizers if owned else ():
+        optimizer.facts["owns"] = (drawing.program.thing("module", "model").key,)
+    Text(drawing, words).read(0)
+    found = [finding for finding in drawing.findings() if finding.code != "AMP502"]
+    assert ", ".join(f"{finding.line} {finding.code}" for finding in found) == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [({}, []), ({"left_scalers": (0,)}, ["AMP206"]), ({"left_scalers": (0,), "fragment": True}, [])],
+)
+def test_a_step_is_the_end_where_nobody_else_has_the_scaler(facts: dict[str, Any], expected: list[str]) -> None:
+    drawing = Drawing()
+    drawing.program.facts.update(facts)
+    Text(drawing, "zero back step end").read(0)
+    assert [finding.code for finding in drawing.findings()] == expected
+
+
+def test_a_function_that_is_too_long_is_named() -> None:
+    drawing = Drawing()
+    drawing.program.facts["unread"] = Site("train.py", 7, function="main")
+    (finding,) = drawing.findings()
+    assert finding.line == 7
+    assert "`main`" in finding.message

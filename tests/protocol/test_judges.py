@@ -257,6 +257,51 @@ def test_programs_without_autocast_that_are_right() -> None:
     assert judge_whole("AMP110", scaling_program(scale, scalers=0, enters_autocast=False)) == []
 
 
+@pytest.mark.parametrize(
+    ("cast", "subject", "apart", "found"),
+    [
+        # The model itself, another one, and one that is only known by its name.
+        ({}, "model", False, False),
+        ({}, "other", False, True),
+        ({}, None, False, False),
+        ({"called": ("model", "net")}, None, False, False),
+        ({"called": ("net",)}, None, False, True),
+        # In code that is read by itself, what is cast may have been given to it by any name.
+        ({"called": ("net",), "given": True}, None, False, True),
+        ({"called": ("net",), "given": True}, None, True, False),
+        ({"called": ("net",), "given": False}, None, True, True),
+        ({"dtype": "bfloat16"}, "model", False, True),
+    ],
+)
+def test_what_is_float16_by_hand_needs_the_scaler_too(
+    cast: dict[str, Any], subject: str | None, apart: bool, found: bool
+) -> None:
+    forward = Event(events.FORWARD, SITE)
+    program = scaling_program(scale_of(0, autocast="out", loss_in_region=True, forward=forward), enters_autocast=True)
+    things = {name: program.thing("module", f"self.{name}") for name in ("model", "other")}
+    forward.subject = things["model"].key
+    half = Event(events.MODULE_CAST, SITE, facts={"dtype": "float16", **cast})
+    half.subject = things[subject].key if subject is not None else None
+    if apart:
+        program.graphs.append(Graph("convert"))
+    program.graphs[-1].nodes.append(Node(half))
+    assert judge_whole("AMP110", program) == ([("scale@forward-outside", forward)] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("facts", "label"),
+    [
+        ({"bare": True, "forward_read": True}, "scale@outside-autocast"),
+        ({"bare": True}, "scale@outside-autocast-unknown"),
+        ({"bare": True, "forward_read": True, "float32": False}, ""),
+        ({"bare": False, "forward_read": True}, ""),
+    ],
+)
+def test_a_loss_outside_of_the_regions_that_there_are(facts: dict[str, Any], label: str) -> None:
+    scale = scale_of(0, **facts)
+    assert judge_whole("AMP110", scaling_program(scale, enters_autocast=True)) == ([(label, scale)] if label else [])
+
+
 def test_trained_modules_are_not_cast() -> None:
     def cast(subject: int, dtype: str) -> Event:
         return Event(events.MODULE_CAST, SITE, subject=subject, facts={"dtype": dtype})
