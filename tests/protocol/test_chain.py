@@ -9,6 +9,7 @@ import pytest
 from pytest_amp_check.protocol import chain
 from pytest_amp_check.protocol import events as e
 from pytest_amp_check.protocol.chain import Chain
+from pytest_amp_check.protocol.effects import apply
 from pytest_amp_check.protocol.events import Event, Kind, Program, Site, Symbol
 from pytest_amp_check.protocol.finding import Finding
 
@@ -297,7 +298,6 @@ def test_an_optimizer_that_comes_after_one_that_is_gone_knows_nothing_of_its_gra
 
 def test_a_loop_that_turns_as_before_is_not_judged_anew(run: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[Event] = []
-    apply = chain.apply
 
     def counted(judge: Any, index: int, event: Event, *rest: Any) -> Any:
         judged.append(event)

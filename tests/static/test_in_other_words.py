@@ -689,6 +689,274 @@ limits.clip(optimizer)
 limits.handle([scaler, optimizer])
 {CLIP}  # AMP201
 """,
+    "a generator of an optimizer and a number": f"""\
+def steps():
+    yield optimizer, 1
+for each, number in steps():
+    scaler.unscale_(each)
+{CLIP}
+""",
+    "a generator of an optimizer at two places": f"""\
+def steps():
+    if clip:
+        yield optimizer
+    else:
+        yield optimizer
+for each in steps():
+    scaler.unscale_(each)
+{CLIP}
+""",
+    "a function that always raises": f"""\
+def fail():
+    raise ValueError
+if clip:
+    fail()
+    {CLIP}
+""",
+    "a function that raises where a flag is set": f"""\
+def fail():
+    if clip:
+        raise ValueError
+fail()
+if clip:
+    {CLIP}
+""",
+    "an exception that is raised in a function is caught around its call": f"""\
+def fail():
+    raise ValueError
+try:
+    fail()
+    scaler.unscale_(optimizer)
+except ValueError:
+    {CLIP}  # AMP201
+""",
+    "a loop of a function does not go on with that of its caller": f"""\
+def skip():
+    for each in limits:
+        if each:
+            continue
+        break
+skip()
+scaler.unscale_(optimizer)
+{CLIP}
+""",
+    "a variable of a function is its own": f"""\
+def other():
+    optimizer = limits.optimizer
+    return optimizer
+other()
+scaler.unscale_(optimizer)
+{CLIP}
+""",
+    "a variable of the function around": f"""\
+done = False
+def unscale():
+    nonlocal done
+    done = True
+    scaler.unscale_(optimizer)
+unscale()
+{CLIP}
+""",
+    "arguments that are unpacked": f"""\
+def unscale(scaler, optimizer):
+    scaler.unscale_(optimizer)
+unscale(*[scaler, optimizer])
+{CLIP}
+""",
+    "arguments that are unpacked by name": f"""\
+def unscale(scaler, optimizer):
+    scaler.unscale_(optimizer)
+unscale(**{{"scaler": scaler, "optimizer": optimizer}})
+{CLIP}
+""",
+    "an argument by its place and by its name": f"""\
+def unscale(scaler, /, optimizer=None, *, really=False):
+    if really:
+        scaler.unscale_(optimizer)
+unscale(scaler, optimizer, really=True)
+{CLIP}
+""",
+    "a default that is given in the function": f"""\
+def unscale(each=None):
+    each = each or optimizer
+    scaler.unscale_(each)
+unscale()
+{CLIP}
+""",
+    "a lambda with an argument": f"""\
+unscale = lambda each, again=None: scaler.unscale_(each)
+unscale(optimizer)
+{CLIP}
+""",
+    "a function that is given another": f"""\
+def twice(act):
+    act(optimizer)
+twice(scaler.unscale_)
+{CLIP}
+""",
+    "a function that gives another": f"""\
+def made():
+    def unscale():
+        scaler.unscale_(optimizer)
+    return unscale
+made()()
+{CLIP}
+""",
+    "a function that gives two": f"""\
+def both():
+    return scaler, optimizer
+one, two = both()
+one.unscale_(two)
+{CLIP}
+""",
+    "a function that gives one of two, asked for the other": f"""\
+def either():
+    if clip:
+        return scaler
+    return None
+each = either()
+if each is None:
+    {CLIP}  # AMP201
+""",
+    "a decorator of one's own": f"""\
+def logged(act):
+    def wrapped():
+        print("unscale")
+        act()
+    return wrapped
+@logged
+def unscale():
+    scaler.unscale_(optimizer)
+unscale()
+{CLIP}
+""",
+    "a decorator that is not known": f"""\
+@limits.logged
+def unscale():
+    scaler.unscale_(optimizer)
+unscale()
+{CLIP}
+""",
+    "a decorator that leaves its function out": f"""\
+def never(act):
+    def wrapped():
+        print("never")
+    return wrapped
+@never
+def unscale():
+    scaler.unscale_(optimizer)
+unscale()
+{CLIP}  # AMP201
+""",
+    "a static method, and one of the class": f"""\
+class Steps:
+    @staticmethod
+    def unscale(each):
+        scaler.unscale_(each)
+    @classmethod
+    def done(cls, each):
+        cls.unscale(each)
+Steps.done(optimizer)
+{CLIP}
+""",
+    "an attribute that is given one value, then another": f"""\
+class Steps:
+    pass
+held = Steps()
+held.each = None
+held.each = optimizer
+scaler.unscale_(held.each)
+{CLIP}
+""",
+    "an attribute of a class, and of its object": f"""\
+class Steps:
+    really = False
+held = Steps()
+held.really = True
+if held.really:
+    scaler.unscale_(optimizer)
+{CLIP}
+""",
+    "getattr by a name": f"""\
+getattr(scaler, "unscale_")(optimizer)
+{CLIP}
+""",
+    "setattr by a name": f"""\
+class Steps:
+    pass
+held = Steps()
+setattr(held, "each", optimizer)
+scaler.unscale_(held.each)
+{CLIP}
+""",
+    "hasattr of what there is": f"""\
+if hasattr(scaler, "unscale_"):
+    scaler.unscale_(optimizer)
+{CLIP}
+""",
+    "isinstance of what it is": f"""\
+if isinstance(scaler, torch.amp.GradScaler):
+    scaler.unscale_(optimizer)
+{CLIP}
+""",
+    "a bool of a flag": f"""\
+if bool(clip):
+    scaler.unscale_(optimizer)
+if clip:
+    {CLIP}
+""",
+    "all of some flags": f"""\
+if all([clip, early]):
+    scaler.unscale_(optimizer)
+if clip:
+    {CLIP}  # AMP201
+""",
+    "reversed": f"""\
+for each in reversed([optimizer]):
+    scaler.unscale_(each)
+{CLIP}
+""",
+    "a list of a tuple": f"""\
+for each in list((optimizer,)):
+    scaler.unscale_(each)
+{CLIP}
+""",
+    "a tuple of a dict's values": f"""\
+for each in tuple({{"a": optimizer}}.values()):
+    scaler.unscale_(each)
+{CLIP}
+""",
+    "names of a dict": f"""\
+held = {{"a": optimizer}}
+for name in held:
+    scaler.unscale_(held[name])
+{CLIP}
+""",
+    "keys of a dict": f"""\
+held = {{"a": optimizer}}
+for name in held.keys():
+    scaler.unscale_(held[name])
+{CLIP}
+""",
+    "a comprehension for what it does": f"""\
+[scaler.unscale_(each) for each in [optimizer]]
+{CLIP}
+""",
+    "a conditional statement in one line": f"""\
+scaler.unscale_(optimizer) if clip else None
+if clip:
+    {CLIP}
+""",
+    "a short circuit for what it does": f"""\
+clip and scaler.unscale_(optimizer)
+if clip:
+    {CLIP}
+""",
+    "a short circuit for what it does not": f"""\
+clip or scaler.unscale_(optimizer)
+if not clip:
+    {CLIP}
+""",
 }
 AROUND = """\
 import torch
@@ -1309,6 +1577,36 @@ COUNTS = {
     "k > count": False,
     "not count >= k": False,
 }
+#: Two optimizers in a dict, which is gone over in different ways.
+IN_A_DICT = """\
+import torch
+
+def train(one, two, loader):
+    scaler = torch.amp.GradScaler("cuda")
+    first, second = torch.optim.SGD(one.parameters(), 0.1), torch.optim.SGD(two.parameters(), 0.1)
+    optimizers = {{"first": first, "second": second}}
+    for x in loader:
+        for name in optimizers:
+            optimizers[name].zero_grad()
+        with torch.autocast("cuda"):
+            loss = one(x).mean() + two(x).mean()
+        scaler.scale(loss).backward()
+        {unscale}
+        torch.nn.utils.clip_grad_norm_([*one.parameters(), *two.parameters()], 1.0){mark}
+        for name in optimizers:
+            scaler.step(optimizers[name])
+        scaler.update()
+"""
+#: How it is gone over to unscale, and whether what is clipped is unscaled then.
+GONE_OVER = {
+    "for name in optimizers: scaler.unscale_(optimizers[name])": True,
+    "for name in sorted(optimizers): scaler.unscale_(optimizers[name])": True,
+    "for name in list(optimizers): scaler.unscale_(optimizers[name])": True,
+    "for each in optimizers.values(): scaler.unscale_(each)": True,
+    "for _, each in optimizers.items(): scaler.unscale_(each)": True,
+    "for name in optimizers: print(name)": False,
+    "for each in optimizers.values(): print(each)": False,
+}
 
 
 def agree(source: str) -> None:
@@ -1343,3 +1641,8 @@ def test_a_loss_that_a_framework_divides_too(made: str, then: str) -> None:
 @pytest.mark.parametrize("test", COUNTS)
 def test_a_window_that_is_counted_by_hand(test: str) -> None:
     agree(COUNTED.format(test=test, mark="  # AMP301" if COUNTS[test] else "", then="count = 0"))
+
+
+@pytest.mark.parametrize("unscale", GONE_OVER)
+def test_optimizers_in_a_dict(unscale: str) -> None:
+    agree(IN_A_DICT.format(unscale=unscale, mark="" if GONE_OVER[unscale] else "  # AMP201"))

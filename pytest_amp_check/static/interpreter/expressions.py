@@ -255,7 +255,7 @@ def _comprehension(at: Interpreter, node: ast.ListComp | ast.SetComp | ast.Gener
     """A comprehension is read as one turn of its loops."""
     saved = dict(at.state.frame.vars)
     first = node.generators[0]
-    iterable = at.evaluate(first.iter)
+    iterable = gone_over(at.evaluate(first.iter))
     items = _each_object(iterable) if len(node.generators) == 1 and not first.ifs else None
     made = _turn(at, node, iterable) if items is None else Sequence([_given(at, first, i, node.elt) for i in items])
     at.state.frame.vars = saved
@@ -331,6 +331,11 @@ def _each_object(iterable: Value) -> list[Value] | None:
     if not isinstance(iterable, Sequence) or iterable.open or len(iterable.items) > FEW:
         return None
     return iterable.items if any(_holds_state(item) for item in iterable.items) else None
+
+
+def gone_over(value: Value) -> Value:
+    """What a loop over a value goes over: of a dict its keys."""
+    return Sequence([Const(key) for key in value.items], open=value.open) if isinstance(value, Mapping) else value
 
 
 def each_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
