@@ -729,6 +729,18 @@ def test_where_there_are_too_many_ways_what_happens_is_possible(
     assert [(finding.code, finding.certain) for finding in findings] == [(code, False) for code in codes]
 
 
+@pytest.mark.parametrize(("optimizers", "certain"), [(1, True), (4, True), (12, False)])
+def test_with_many_optimizers_fewer_ways_are_told_apart(
+    optimizers: int, certain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "LIMIT", 1_500)
+    drawing = Drawing(optimizers)
+    node = drawing.line(0, *(drawing.event(e.OPTIMIZER_NEW, number) for number in range(optimizers)))
+    crowd = " ".join(f"f{n}{{ zero-some / }}" for n in [*range(7)] * 2)
+    Text(drawing, f"zero0 back0 {crowd} clip0 step update").read(node)
+    assert [(finding.code, finding.certain) for finding in drawing.findings()] == [("AMP201", certain)]
+
+
 @pytest.mark.parametrize(
     ("owns", "runs", "stale"),
     [
