@@ -215,7 +215,7 @@ def test_look_alikes_parse_and_say_why_they_are_right(rule: Rule) -> None:
     reasons = [reason for reason, _ in rule.silent]
     assert len(set(reasons)) == len(reasons)
     for reason, source in rule.silent:
-        assert reason and not reason.endswith(".")
+        assert reason and not reason.endswith(".") and not reason.startswith("#")
         ast.parse(source)
         assert source.strip() or rule.code in BY_ENGINE, reason
         assert not marks(source), reason

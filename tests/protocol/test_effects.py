@@ -669,6 +669,9 @@ def test_it_may_decide_so_about_one_of_two_optimizers() -> None:
         ("loop[ zero back unscale *skip{ / step update } ]", "when `skip` is true"),
         ("loop[ zero back unscale *fine{ step update / } ]", "when `fine` is false"),
         ("zero back a{ unscale / } a{ / clip } step update", "when `a` is false"),
+        ("zero back clip hand-told0 step update", ""),
+        ("zero back clip-guessed step update", ""),
+        ("zero back clip step update", ""),
     ],
 )
 def test_the_condition_is_that_of_the_way_on_which_it_happens(words: str, condition: str) -> None:
