@@ -1646,3 +1646,21 @@ def test_a_window_that_is_counted_by_hand(test: str) -> None:
 @pytest.mark.parametrize("unscale", GONE_OVER)
 def test_optimizers_in_a_dict(unscale: str) -> None:
     agree(IN_A_DICT.format(unscale=unscale, mark="" if GONE_OVER[unscale] else "  # AMP201"))
+
+
+@pytest.mark.parametrize("drawn", ["next(given)", "given.next()", "given.__next__()"])
+def test_a_loop_that_draws_its_own_data_goes_over_micro_batches(drawn: str) -> None:
+    agree(f"""\
+import torch
+
+def train(model, given, optimizer, scaler, steps, k):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        for _ in range(k):
+            x = {drawn}
+            with torch.autocast("cuda"):
+                loss = model(x).mean()
+            scaler.scale(loss).backward()  # AMP301
+        scaler.step(optimizer)
+        scaler.update()
+""")

@@ -205,9 +205,8 @@ def _decorated(
         function.manager = True
     region = holds_autocast(applied)
     if region and (function.generator or isinstance(function.node, ast.AsyncFunctionDef)):
-        names = {"context": wording(decorator), "function": function.name}
         key = applied.thing.key if isinstance(applied, Ref) else None
-        at.emit(e.SCOPE_LOST, decorator, key, how="generator", names=names)
+        at.emit(e.SCOPE_LOST, decorator, key, how="generator", names={"context": wording(decorator)})
         return value
     if region or isinstance(applied, GradMode):
         return FunctionValue(function, value.frame, value.receiver, (*value.wrappers, applied))
