@@ -374,6 +374,48 @@ def test_constants_beyond_float16(value: float | None, eligible: bool, labels: l
     assert judge("AMP506", events.FILL, value=value, eligible=eligible) == labels
 
 
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"value": 1e-8}, ("epsilon:add", "")),
+        ({"value": 2.0**-25}, ("epsilon:add", "")),
+        ({"value": 1e-8, "guessed": True}, ("epsilon:add", "info")),
+        ({"value": 1e-8, "dtype": "half"}, ("epsilon:add", "info")),
+        ({"value": 1e-7}, None),
+        # What is divided by this is more than float16 holds.
+        ({"value": 1e-5, "divides": True}, ("epsilon:small", "")),
+        ({"value": 1e-5, "divides": True, "guessed": True}, None),
+        ({"value": 1e-5, "divides": True, "dtype": "half"}, None),
+        ({"value": 1e-4, "divides": True}, None),
+        ({"value": 1.0000001, "how": "to-one"}, ("epsilon:to-one", "")),
+        ({"value": 1.0000001, "how": "to-one", "dtype": "bfloat16"}, ("epsilon:to-one", "")),
+        ({"value": 1.0000001, "how": "to-one", "dtype": "half"}, ("epsilon:to-one", "info")),
+        ({"value": 1.0000001, "how": "to-one", "guessed": True}, ("epsilon:to-one", "info")),
+    ],
+)
+def test_epsilons_that_low_precision_does_not_hold(facts: dict[str, Any], expected: tuple[str, str] | None) -> None:
+    whole = {"guessed": False, "dtype": "float16", "how": "add", "divides": False, **facts}
+    verdicts = RULES["AMP505"].on[events.EPSILON](Event(events.EPSILON, SITE, facts=whole), Program())
+    assert [(label, values.get("severity", "")) for label, values in verdicts] == ([expected] if expected else [])
+
+
+@pytest.mark.parametrize(
+    ("facts", "label", "severity", "dtype"),
+    [
+        ({}, "sum:low", "", "float16"),
+        ({"guessed": True}, "sum:low", "info", "float16"),
+        ({"dtype": "half"}, "sum:low", "", "low precision"),
+        ({"stands": True}, "sum:still", "", "float16"),
+        ({"stands": True, "guessed": True}, "sum:still", "", "float16"),
+    ],
+)
+def test_sums_in_low_precision(facts: dict[str, Any], label: str, severity: str, dtype: str) -> None:
+    whole = {"guessed": False, "dtype": "float16", **facts}
+    verdicts = RULES["AMP508"].on[events.LOW_SUM](Event(events.LOW_SUM, SITE, facts=whole), Program())
+    (told,) = [(said, values.get("severity", ""), values["dtype"]) for said, values in verdicts]
+    assert told == (label, severity, dtype)
+
+
 def test_the_limit_that_is_proposed_has_the_sign_of_the_constant() -> None:
     [low] = messages("AMP506", events.FILL, value=-1e9, eligible=True)
     [high] = messages("AMP506", events.FILL, value=1e6, eligible=True)
