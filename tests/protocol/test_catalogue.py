@@ -553,3 +553,44 @@ def test_a_scaler_saved_as_an_object_is_named() -> None:
     assert "`self.scaler`" in found["save:whole-scaler"]
     assert "`grad_scaler`" in judged("AMP402", events.SAVE, {"whole_scalers": ("grad_scaler",)})["save:whole-scaler"]
     assert judged("AMP402", events.SAVE, {"whole_scalers": ()}) == {}
+
+
+@pytest.mark.parametrize(
+    ("step", "event", "expected"),
+    [
+        ({}, {}, ["scale:told"]),
+        # Elsewhere, of another scaler, where it is on the CPU anyway, and once.
+        ({}, {"loops": (2,)}, []),
+        ({}, {"subject": 7}, []),
+        ({"device": "cpu"}, {}, []),
+        ({"loops": ()}, {"loops": ()}, []),
+        ({"loops": (-1,)}, {"loops": (-1,)}, []),
+        # Now and then.
+        ({}, {"guards": ((1, True),)}, []),
+        ({"guards": ((1, True),)}, {"guards": ((1, True),)}, ["scale:told"]),
+        ({"guards": ((1, True),)}, {}, ["scale:told"]),
+        ({}, {"how": "region"}, []),
+        # Zeros are written by a clear.
+        ({"device": "cuda"}, {"zeros": True, "owners": (1,)}, ["zero:zeros"]),
+        ({"device": "cpu"}, {"zeros": True, "owners": (1,)}, []),
+        ({}, {"zeros": True, "owners": ()}, []),
+        ({}, {"zeros": False, "owners": (1,)}, []),
+        ({}, {"zeros": True, "owners": (1,), "loops": (1, 2)}, []),
+    ],
+)
+def test_what_is_done_at_each_step(step: dict[str, Any], event: dict[str, Any], expected: list[str]) -> None:
+    program = Program()
+    scaler, optimizer = program.thing("scaler", "scaler"), program.thing("optimizer", "optimizer")
+    if "device" in step:
+        scaler.facts["device"] = step["device"]
+    kind = events.ZERO_GRAD if "zeros" in event else events.OVERHEAD
+    facts = {"loops": (1,), **({} if "zeros" in event else {"how": "scale"}), **event}
+    subject, guards = facts.pop("subject", scaler.key), facts.pop("guards", ())
+    made = Event(kind, SITE, subject, None, facts)
+    stepped = Event(events.SCALER_STEP, SITE, scaler.key, optimizer.key, {"loops": step.get("loops", (1,))})
+    made.guards, stepped.guards = guards, step.get("guards", ())
+    graph = Graph("main")
+    graph.nodes = [Node(stepped), Node(made)]
+    program.graphs = [graph]
+    (judge,) = RULES["AMP701"].whole.values()
+    assert [label for label, *_ in judge(program)] == expected
